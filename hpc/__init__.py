@@ -1,0 +1,1 @@
+"""What is asked for, and what runs on the nodes."""

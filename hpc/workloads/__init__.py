@@ -1,0 +1,66 @@
+"""What is trained. A workload is written for a framework; the table says which it has been written for."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hpc.options import Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadEntry:
+    """Per framework the factory that makes the workload, and what it can be told."""
+
+    factories: Mapping[str, str]
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+WORKLOADS: Mapping[str, WorkloadEntry] = {
+    "resnet50": WorkloadEntry(
+        factories={"torch": "hpc.workloads.resnet50:ResNet50Workload"},
+        options={
+            "image_size": Option(default=224, help="height and width of the images in pixels", small="64"),
+            "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
+        },
+    ),
+    "mlp": WorkloadEntry(
+        factories={"torch": "hpc.workloads.mlp:MLPWorkload"},
+        options={
+            "width": Option(default=256, help="features of each hidden layer"),
+            "depth": Option(default=2, help="number of hidden layers"),
+        },
+    ),
+    "delay": WorkloadEntry(
+        factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.delay_torch:TorchDelay"},
+        options={
+            "data_ms": Option(default="0", help="sleep before the batch is ready: MS, or MS@rank=R;every=N;…"),
+            "compute_ms": Option(default="10", help="sleep in forward and backward"),
+            "transfer_ms": Option(default="0", help="sleep in the reduction of every rank"),
+            "update_ms": Option(default="0", help="sleep in the optimizer"),
+        },
+    ),
+}
+
+
+def is_user_code(workload: str) -> bool:
+    """Whether the workload is a person's own file, `path/to/file.py:Factory`."""
+    return workload.partition(":")[0].endswith(".py")
+
+
+def load_factory(workload: str, framework: str) -> Any:
+    """The factory of a workload for a framework; of a person's own file, the attribute named after the colon."""
+    if is_user_code(workload):
+        path, _, attribute = workload.partition(":")
+        module_spec = importlib.util.spec_from_file_location("rankwise_user_workload", Path(path))
+        if module_spec is None or module_spec.loader is None:
+            raise ImportError(f"{path} cannot be loaded as a Python module")
+        module = importlib.util.module_from_spec(module_spec)
+        module_spec.loader.exec_module(module)
+        return getattr(module, attribute)
+    where, _, attribute = WORKLOADS[workload].factories[framework].partition(":")
+    return getattr(import_module(where), attribute)

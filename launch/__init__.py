@@ -1,0 +1,1 @@
+"""How work gets on to a cluster. Knows nothing of training."""

@@ -1,0 +1,1 @@
+"""Reads what was measured, anywhere: no torch, no MPI, no scheduler."""

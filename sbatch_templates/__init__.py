@@ -1,0 +1,1 @@
+"""The job script: a template and the sites it is rendered for."""

