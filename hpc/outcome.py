@@ -30,6 +30,7 @@ SETTLING = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAI
 """A run with an attempt that ended so is not run again unless somebody asks."""
 
 EXIT_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.exit\.json")
+BEGIN_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.begin\.json")
 RANK_NOTE = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.rank(?P<rank>\d+)\.json")
 
 
@@ -112,9 +113,10 @@ def exit_records(folder: Path) -> dict[str, list[ExitRecord]]:
 
 
 def settling_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
-    """The first `ok` attempt, else the first that settles, else None."""
+    """The latest `ok` attempt, else the latest that settles, else None: --force asks for a new one that counts."""
     settled = [record for record in records if record.settles]
-    return next((record for record in settled if record.outcome is Outcome.OK), settled[0] if settled else None)
+    ok = [record for record in settled if record.outcome is Outcome.OK]
+    return max(ok or settled, key=lambda record: record.attempt, default=None)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

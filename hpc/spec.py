@@ -149,13 +149,16 @@ class RunSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The machine that the runs are for, as far as sizes depend on it. Never the login node."""
+    """The machine that the runs are for, as far as sizes depend on it. Never the login node.
+
+    `containers` names the image of each backend that has one, `env` what the site sets for every run.
+    """
 
     site: str
     gpus_per_node: int
     cpus_per_node: int | None = None
     nodes_simulated: bool = False
-    container: str = ""
+    containers: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -376,7 +379,7 @@ def _multiply(
             repeat=1,
             seed=sweep.seed,
             site=target.site,
-            container=target.container,
+            container=target.containers.get(backend, ""),
             options=options,
             env={**target.env, **env},
         )

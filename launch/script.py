@@ -1,0 +1,122 @@
+"""Renders the job script: header from the scheduler's side, body from sbatch_templates, every value quoted."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from hpc.outcome import SETTLING
+from hpc.spec import RunSpec
+from launch.launchers import local_argv, node_argv, run_argv
+from launch.site import Site
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+TEMPLATES = CHECKOUT / "sbatch_templates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """Where a sweep's files are, as absolute paths: scripts in `jobs`, results in `traces`."""
+
+    jobs: Path
+    traces: Path
+
+    @classmethod
+    def under(cls, out: Path) -> Folders:
+        """The folders of a sweep kept under `out`."""
+        return cls(jobs=out.absolute() / "jobs", traces=out.absolute() / "traces")
+
+    @property
+    def logs(self) -> Path:
+        """What the jobs and the runs print."""
+        return self.jobs / "logs"
+
+    def run_file(self, run: RunSpec) -> Path:
+        """RUN.json: what `hpc.rank` is given."""
+        return self.jobs / "runs" / f"{run.run_id}.json"
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Text of the script itself; everything else that reaches a template is quoted."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def here_python() -> str:
+    """This interpreter by a path that keeps its virtual environment: a resolved link would lose its packages."""
+    return str(Path(sys.executable).absolute())
+
+
+def render_job(runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str]) -> str:
+    """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend."""
+    python = site.python("default", here_python())
+    collect = node_argv(runs[0], site, [python, "-m", "hpc.journal", "collect"])
+
+    def argv(run: RunSpec) -> list[str]:
+        program = _program(run, site.python(frameworks[run.backend], here_python()), folders)
+        return run_argv(run, site, program)
+
+    return _render(
+        header=Raw(header), submit=Raw("sbatch"), traces=folders.traces, logs=folders.logs, python=python,
+        checkout=CHECKOUT, modules=site.modules, collect=Raw(shlex.join(collect)),
+        runs=[{"id": run.run_id, "lines": _lines(argv(run))} for run in runs],
+    )  # fmt: skip
+
+
+def render_local(runs: Sequence[RunSpec], mpiexec: str, folders: Folders) -> str:
+    """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
+    python = here_python()
+    collect = [python, "-m", "hpc.journal", "collect"]
+
+    def argv(run: RunSpec) -> list[str]:
+        return local_argv(run, mpiexec, [*_program(run, python, folders), "--simulate-nodes"])
+
+    return _render(
+        header=Raw("#!/bin/bash\n"), submit=Raw("bash"), traces=folders.traces, logs=folders.logs, python=python,
+        checkout=CHECKOUT, modules=(), collect=Raw(shlex.join(collect)),
+        runs=[{"id": run.run_id, "lines": _lines(argv(run))} for run in runs],
+    )  # fmt: skip
+
+
+def _program(run: RunSpec, python: str, folders: Folders) -> list[str]:
+    return [python, "-m", "hpc.rank", str(folders.run_file(run)), "--traces", str(folders.traces)]
+
+
+def _lines(argv: Sequence[str], width: int = 100) -> list[Raw]:
+    """The tokens, each quoted, gathered into lines no wider than `width` where they can be."""
+    lines = [""]
+    for token in map(shlex.quote, argv):
+        if lines[-1] and len(lines[-1]) + len(token) >= width:
+            lines.append("")
+        lines[-1] += f" {token}" if lines[-1] else token
+    return [Raw(line) for line in lines]
+
+
+def _quoted(value: object) -> str:
+    return str(value) if isinstance(value, Raw) else shlex.quote(str(value))
+
+
+# A finalizer quotes whatever a template prints, so that forgetting a filter cannot open a hole.
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    undefined=StrictUndefined,
+    finalize=_quoted,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # a shell script, not HTML
+)
+
+
+def _render(**values: object) -> str:
+    settling = Raw("|".join(sorted(SETTLING)))
+    return _ENVIRONMENT.get_template("job.sh.j2").render(settling=settling, **values)
