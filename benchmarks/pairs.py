@@ -1,0 +1,90 @@
+"""Two ways of doing the same thing, timed in alternating blocks of one process: a ratio with its interval."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from parse.stats import Interval, median, median_interval
+
+BLOCKS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Time of ours over time of the reference; `interval` is the exact one of the median of the blocks' ratios."""
+
+    name: str
+    ours_s: float
+    reference_s: float
+    ratio: float
+    interval: Interval
+    limit: float
+
+    @property
+    def verdict(self) -> str:
+        """`met` or `missed` where the whole interval lies on one side of the limit, else `not resolved`."""
+        if self.interval.high <= self.limit:
+            return "met"
+        return "missed" if self.interval.low > self.limit else "not resolved"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {_time(self.ours_s)} / {_time(self.reference_s)} = {self.ratio:.3f} "
+            f"[{self.interval.low:.3f}, {self.interval.high:.3f}] {self.interval.coverage:.1%}; "
+            f"limit {self.limit:g}: {self.verdict}"
+        )
+
+
+def compare(
+    name: str,
+    ours: Callable[[], object],
+    reference: Callable[[], object],
+    *,
+    limit: float,
+    blocks: int = BLOCKS,
+    calls: int = 1,
+    between: Callable[[], object] | None = None,
+) -> Comparison:
+    """Times `calls` calls of each per block, the first of the two by turns; `between` runs untimed before each.
+
+    `ratio` is the ratio of the medians. One block of each before the first is thrown away.
+    """
+    taken: dict[Callable[[], object], list[float]] = {ours: [], reference: []}
+    for block in range(blocks + 1):
+        for what in (ours, reference) if block % 2 else (reference, ours):
+            if between is not None:
+                between()
+            taken[what].append(_timed_s(what, calls))
+    ours_s, reference_s = taken[ours][1:], taken[reference][1:]
+    interval = median_interval([a / b for a, b in zip(ours_s, reference_s, strict=True)])
+    assert interval is not None, "blocks must be at least 2"
+    return Comparison(
+        name=name,
+        ours_s=median(ours_s),
+        reference_s=median(reference_s),
+        ratio=median(ours_s) / median(reference_s),
+        interval=interval,
+        limit=limit,
+    )
+
+
+def _timed_s(what: Callable[[], object], calls: int) -> float:
+    gc.collect()
+    gc.disable()
+    try:
+        begin = perf_counter_ns()
+        for _ in range(calls):
+            what()
+        return (perf_counter_ns() - begin) / 1e9 / calls
+    finally:
+        gc.enable()
+
+
+def _time(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
