@@ -57,6 +57,14 @@ class ExitRecord:
         """Whether the run needs no further attempt."""
         return self.outcome in SETTLING
 
+    def write(self, folder: Path) -> Path:
+        """Writes `<run id>.<attempt>.exit.json`, beside and renamed, in the form that the job script writes."""
+        path = folder / f"{stem(self.run_id, self.attempt)}.exit.json"
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        part.replace(path)
+        return path
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankNote:

@@ -31,7 +31,8 @@ class RunSpec:
     """One run: everything asked for that can change a speed, and which repeat it is.
 
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
-    GPUs that the run uses on each node; 0 says that it runs on CPUs. `options` holds what was asked of the backend
+    GPUs that the run uses on each node; 0 says that it runs on CPUs. `code_digest` is that of a person's own workload
+    file, whose text can change a speed; `options` holds what was asked of the backend
     and the workload by `--option`, `env` the environment variables set for the run.
     """
 
@@ -51,6 +52,7 @@ class RunSpec:
     site: str
     data: str = "synthetic"
     container: str = ""
+    code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -151,7 +153,8 @@ class RunSpec:
 class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
 
-    `containers` names the image of each backend that has one, `env` what the site sets for every run.
+    `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
+    person's own file, `env` what the site sets for every run.
     """
 
     site: str
@@ -159,6 +162,7 @@ class Target:
     cpus_per_node: int | None = None
     nodes_simulated: bool = False
     containers: Mapping[str, str] = field(default_factory=dict)
+    code_digests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -380,6 +384,7 @@ def _multiply(
             seed=sweep.seed,
             site=target.site,
             container=target.containers.get(backend, ""),
+            code_digest=target.code_digests.get(workload, ""),
             options=options,
             env={**target.env, **env},
         )

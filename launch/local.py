@@ -69,64 +69,70 @@ def mpi_settings() -> dict[str, str]:
 
 @dataclass
 class LocalCluster:
-    """Runs scripts in the order they were submitted, one at a time: two at once would measure each other."""
+    """Runs scripts in the order they were submitted, one at a time: two at once would measure each other.
+
+    `words` says of every job that has ended how it did, in Slurm's words.
+    """
 
     logs: Path
-    _waiting: dict[str, WrittenJob] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+    _waiting: dict[str, list[str]] = field(default_factory=dict)
     _running: tuple[str, subprocess.Popen[bytes]] | None = None
     _count: int = 0
 
-    def submit(self, job: WrittenJob) -> str:
+    def submit(self, job: WrittenJob, *, force: bool) -> str:
         """Queues the script; it starts when the one before it has ended and somebody asks for states."""
         self._count += 1
         job_id = f"local-{os.getpid()}-{self._count}"
-        self._waiting[job_id] = job
+        self._waiting[job_id] = ["bash", str(job.script), *(["--force"] if force else [])]
         return job_id
 
     def detach(self) -> int:
         """Starts all that waits in a process of its own that outlives this one; its process id."""
-        scripts = [str(job.script) for job in self._waiting.values()]
+        commands = list(self._waiting.values())
         self._waiting.clear()
+        loop = 'for script in "$@"; do bash "$script" ${FORCE:+--force}; done'
+        force = {"FORCE": "1"} if any("--force" in command for command in commands) else {}
         with (self.logs / "detached.out").open("ab") as output:
-            loop = 'for script in "$@"; do bash "$script"; done'
             process = subprocess.Popen(
-                ["bash", "-c", loop, "rankwise", *scripts], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
+                ["bash", "-c", loop, "rankwise", *(command[1] for command in commands)], stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True, env={**os.environ, **force},
             )  # fmt: skip
         return process.pid
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state; starts the next script when none runs."""
         if self._running and self._running[1].poll() is not None:
+            self.words[self._running[0]] = "COMPLETED" if self._running[1].returncode == 0 else "FAILED"
             self._running = None
         if self._running is None and self._waiting:
             job_id = next(iter(self._waiting))
-            self._running = (job_id, self._start(self._waiting.pop(job_id)))
-        running = self._running[0] if self._running else None
-        return {
-            job_id: JobState.RUNNING
-            if job_id == running
-            else (JobState.PENDING if job_id in self._waiting else JobState.ENDED)
-            for job_id in job_ids
-        }
+            self._running = (job_id, self._start(job_id, self._waiting.pop(job_id)))
+        return {job_id: self._state(job_id) for job_id in job_ids}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Forgets those that wait and ends the one that runs, with its ranks."""
         for job_id in job_ids:
             self._waiting.pop(job_id, None)
         if self._running and self._running[0] in job_ids:
-            process = self._running[1]
+            job_id, process = self._running
             os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(timeout=30)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+            self.words[job_id] = "CANCELLED"
             self._running = None
 
-    def _start(self, job: WrittenJob) -> subprocess.Popen[bytes]:
-        with (self.logs / f"{job.plan.name}.local.out").open("ab") as output:
+    def _state(self, job_id: str) -> JobState:
+        if self._running and job_id == self._running[0]:
+            return JobState.RUNNING
+        return JobState.PENDING if job_id in self._waiting else JobState.ENDED
+
+    def _start(self, job_id: str, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self.logs / f"{Path(command[1]).stem}.local.out").open("ab") as output:
             return subprocess.Popen(
-                ["bash", str(job.script)], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                env={**os.environ, "RANKWISE_JOB_ID": job_id},
             )  # fmt: skip

@@ -90,7 +90,7 @@ class SlurmCluster:
     logs: Path
     words: dict[str, str] = field(default_factory=dict)
 
-    def submit(self, job: WrittenJob) -> str:
+    def submit(self, job: WrittenJob, *, force: bool) -> str:
         """The id of the job that Slurm made of the script. Raises SubmitError with sbatch's own words.
 
         submitit keeps a copy of what it submitted as `jobs/logs/<job id>_submission.sh`.
@@ -103,6 +103,9 @@ class SlurmCluster:
 
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return job.text
+
+            def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+                return [*super()._make_submission_command(submission_file_path), *(["--force"] if force else [])]
 
         try:
             job_id = ExactScript(self.logs)._submit_command("").job_id

@@ -1,0 +1,229 @@
+"""A sweep from what is asked to runs that have ended: decides sizes, writes scripts, submits, follows."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hpc.backends import BACKENDS
+from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, settling_record
+from hpc.spec import Plan, SpecError, SweepSpec, expand
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+class ForeignPackageError(RuntimeError):
+    """Python finds another package under one of our names."""
+
+
+def refuse_foreign_packages() -> None:
+    """PyPI has packages called `launch` and `parse`: says so where one hides ours, and where one could."""
+    for name in ("launch", "parse"):
+        found = importlib.util.find_spec(name)
+        origin = Path(found.origin).resolve() if found and found.origin else None
+        if origin is None or CHECKOUT not in origin.parents:
+            raise ForeignPackageError(
+                f"Python finds a foreign package `{name}` at {origin}: it hides this project's; "
+                f"run from {CHECKOUT}, or pip uninstall {name}"
+            )
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        print(
+            f"hpc.sweep: note: PyPI's package `{name}` {version} is installed too; this project's {origin} is used",
+            file=sys.stderr,
+        )
+
+
+refuse_foreign_packages()
+
+from hpc.target import decide_target, options_of, with_absolute_paths  # noqa: E402  its packages are checked above
+from launch.follow import Follower, follow, last_attempts, write_missing_records  # noqa: E402
+from launch.local import LocalCluster, LocalError, find_mpiexec  # noqa: E402
+from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep  # noqa: E402
+from launch.script import Folders, render_job, render_local  # noqa: E402
+from launch.site import Site, SiteError, find_site  # noqa: E402
+from launch.slurm import SlurmCluster, SubmitError, controller_answers, header  # noqa: E402
+from launch.state import JobState  # noqa: E402
+
+FAILURES = (SiteError, PlanError, SubmitError, LocalError, RecordError)
+
+
+def sweep(asked: SweepSpec, settings: Mapping[str, str], flags: Mapping[str, bool]) -> int:
+    """Plans and runs a sweep; the exit status of the command line."""
+    console = Console(soft_wrap=True)
+    site = _site(settings)
+    asked = with_absolute_paths(asked)
+    plan = expand(asked, decide_target(asked, site), options_of)
+    folders = Folders.under(Path(settings.get("out", ".")))
+    jobs = _jobs(plan, site, settings)
+    written = write_sweep(plan, jobs, folders, lambda job: _render(job, site, folders))
+    _tell(console, plan, jobs, written, flags)
+    if flags["dry_run"]:
+        return 0
+    return _run(console, written, site, folders, flags)
+
+
+def _site(settings: Mapping[str, str]) -> Site | None:
+    """The Slurm site that the runs are for, with what the command line overrides; None is this machine."""
+    cluster = settings.get("cluster", "auto")
+    if cluster not in ("auto", "slurm", "local"):
+        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local")
+    if cluster == "local":
+        return None
+    site = find_site(settings.get("site"))
+    if cluster == "auto" and settings.get("site") is None and not controller_answers():
+        return None
+    overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
+    changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
+    return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
+    try:
+        minutes = int(settings.get("minutes_per_run", "10"))
+        time_min = int(settings["time"]) if "time" in settings else None
+    except ValueError:
+        raise SpecError("--time and --minutes-per-run are whole minutes") from None
+    if minutes < 1 or (time_min is not None and time_min < 1):
+        raise SpecError("--time and --minutes-per-run must be at least 1 minute")
+    return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
+
+
+def _render(job: JobPlan, site: Site | None, folders: Folders) -> str:
+    if site is None:
+        return render_local(job.runs, find_mpiexec(), folders)
+    frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
+    return render_job(job.runs, header(job, folders), site, folders, frameworks)
+
+
+def _tell(
+    console: Console, plan: Plan, jobs: Sequence[JobPlan], written: Sequence[WrittenJob], flags: Mapping[str, bool]
+) -> None:
+    """What is about to be done, in numbers, before anything is."""
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    points = len({run.point_id for run in plan.runs})
+    where = "this machine, nodes simulated" if plan.target.nodes_simulated else f"site {plan.target.site}"
+    say(f"sweep {plan.sweep_id} on {where}: {points} points, {len(plan.runs)} runs in {len(jobs)} jobs")
+    if not plan.target.nodes_simulated:
+        hours = sum(job.node_hours for job in jobs)
+        say(f"asks for {hours:.1f} node-hours at most")
+    if plan.reduced:
+        say(f"no GPU there, so what nobody chose is small: {'; '.join(plan.reduced)}")
+    for job in written:
+        of_time = "" if plan.target.nodes_simulated else f", {job.plan.time_min} min on {job.plan.nodes} nodes"
+        say(f"  {job.script}: {len(job.plan.runs)} runs{of_time}")
+    if flags["dry_run"]:
+        for job in written:
+            say(f"\n===== {job.script}\n{job.text}")
+        say("dry run: nothing was submitted")
+
+
+def _run(
+    console: Console, written: Sequence[WrittenJob], site: Site | None, folders: Folders, flags: Mapping[str, bool]
+) -> int:
+    """Submits the jobs that have something left to do, follows them, and says how they ended."""
+    cluster: SlurmCluster | LocalCluster = LocalCluster(folders.logs) if site is None else SlurmCluster(folders.logs)
+    if site is not None and not controller_answers():
+        raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site")
+    records = exit_records(folders.traces)
+    before = last_attempts(folders.traces)
+    submitted: dict[str, WrittenJob] = {}
+    for job in written:
+        left = [run for run in job.plan.runs if settling_record(records.get(run.run_id, [])) is None]
+        if not left and not flags["force"]:
+            console.print(f"{job.script.name}: every run is settled, nothing to submit", highlight=False)
+            continue
+        if (job_id := _still_there(cluster, job)) is not None:
+            console.print(f"{job.script.name}: job {job_id} is there already, joined", highlight=False)
+        else:
+            job_id = cluster.submit(job, force=flags["force"])
+            _remember(job, job_id)
+            count = len(job.plan.runs) if flags["force"] else len(left)
+            console.print(f"{job.script.name}: submitted as {job_id}, {count} runs to do", highlight=False)
+        submitted[job_id] = job
+    if flags["detach"]:
+        if isinstance(cluster, LocalCluster) and submitted:
+            console.print(f"running in process {cluster.detach()}", highlight=False)
+        return 0
+    if submitted:
+        _follow(console, cluster, submitted, folders, before)
+    return _close(console, written, folders)
+
+
+def _follow(
+    console: Console, cluster: SlurmCluster | LocalCluster, submitted: Mapping[str, WrittenJob], folders: Folders,
+    before: Mapping[str, int],
+) -> None:  # fmt: skip
+    try:
+        follow(Follower(cluster, submitted, folders.traces, _speed, before), console)
+    except KeyboardInterrupt:
+        if isinstance(cluster, LocalCluster):
+            cluster.cancel(list(submitted))
+            console.print("stopped, and the runs on this machine with it")
+        else:
+            console.print("left; the jobs go on: the same command joins them")
+            raise
+    write_missing_records(folders.traces, cluster.words)
+
+
+def _speed(path: Path) -> float | None:
+    from hpc.trace import TraceError, read_trace
+
+    try:
+        return read_trace(path).throughput()
+    except TraceError:
+        return None  # shown as no speed; the summary names the file and what is wrong with it
+
+
+def _still_there(cluster: SlurmCluster | LocalCluster, job: WrittenJob) -> str | None:
+    """The id of the job submitted from this script earlier, if it is pending or running now."""
+    if not isinstance(cluster, SlurmCluster):
+        return None
+    try:
+        job_id = str(json.loads(_memory(job).read_text())["job_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    state = cluster.states([job_id])[job_id]
+    return job_id if state in (JobState.PENDING, JobState.RUNNING) else None
+
+
+def _remember(job: WrittenJob, job_id: str) -> None:
+    _memory(job).write_text(json.dumps({"job_id": job_id}) + "\n")
+
+
+def _memory(job: WrittenJob) -> Path:
+    return job.script.with_suffix(".job.json")
+
+
+def _close(console: Console, written: Sequence[WrittenJob], folders: Folders) -> int:
+    """Counts outcomes over the whole sweep and names the next command; 0 where every run is ok."""
+    records = exit_records(folders.traces)
+    runs = [run for job in written for run in job.plan.runs]
+    standing: dict[str, ExitRecord | None] = {}
+    for run in runs:
+        its = records.get(run.run_id, [])
+        standing[run.run_id] = settling_record(its) or (its[-1] if its else None)
+    counts: dict[str, int] = {}
+    for record in standing.values():
+        word = record.outcome if record else "never ran"
+        counts[word] = counts.get(word, 0) + 1
+    console.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
+    for run_id, record in standing.items():
+        if record is not None and record.outcome is not Outcome.OK:
+            log = folders.logs / f"{run_id}.{record.attempt}.err"
+            console.print(f"  {run_id}: {record.outcome}, see {log}", markup=False, highlight=False)
+    console.print(f"python -m parse.summarize {folders.traces}", markup=False, highlight=False)
+    return 0 if set(counts) <= {Outcome.OK} else 1

@@ -1,0 +1,157 @@
+"""Measures a training workload over node counts: plans the runs, writes one job script per node count, submits them.
+
+    python -m hpc.sweep --nodes 1,2,4
+    python -m hpc.sweep --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
+    python -m hpc.sweep --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
+    python -m hpc.sweep --nodes 1,2 --workload examples/my_training.py:MyTraining
+
+Lists multiply: every combination is a point, measured --repeats times. Where there is no Slurm, the same scripts run
+on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpc.options import OptionError
+from hpc.spec import PRECISIONS, SCALINGS, SpecError, SweepSpec
+
+LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
+               "constraint", "out", "minutes_per_run")  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage."""
+    arguments = vars(_parser().parse_args(argv))
+    # Imported late: a foreign package called `launch` must be told of, not run into.
+    from hpc import submission
+
+    try:
+        submission.refuse_foreign_packages()
+        asked, settings = _merge(arguments)
+        return submission.sweep(SweepSpec.from_mapping(asked), settings, _flags(arguments))
+    except (SpecError, OptionError) as error:
+        print(f"hpc.sweep: {error}", file=sys.stderr)
+        return 2
+    except submission.FAILURES as error:
+        print(f"hpc.sweep: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument_group("what is measured (lists multiply)").add_argument
+    add("--nodes", metavar="N,…", help="node counts, each with every --ranks-per-node")
+    add("--ranks-per-node", metavar="N,…", help="MPI ranks per node, one GPU each (default: the node's GPUs, else 1)")
+    add("--cases", metavar="2n8g,…", help="nodes and ranks per node in one word, beside or instead of --nodes")
+    add("--cpus-per-rank", metavar="N,…", help="threads of each rank (default: a node's cores shared by its ranks)")
+    add("--gpus-per-node", metavar="N", help="GPUs that a node has; 0 runs on CPUs (default: the site's, else sinfo's)")
+    add("--backend", metavar="NAME,…", help="framework and strategy (default torch-ddp); --list shows all")
+    add("--workload", metavar="NAME,…", help="what is trained (default resnet50), or FILE.py:FACTORY of your own")
+    add("--batch-size", metavar="N,…", help="samples per device, or with --scaling strong in all (default 128)")
+    add("--precision", metavar="P,…", help=f"{', '.join(PRECISIONS)} (default fp32)")
+    add("--scaling", metavar="S,…", help=f"{', '.join(SCALINGS)} (default weak)")
+    add("--option", action="append", metavar="NAME=V,…", help="an option of backend or workload; --list shows all")
+    add(
+        "--env",
+        action="append",
+        metavar="NAME=V,…",
+        help="environment variable of the runs; \\, is a comma in a value",
+    )
+    add = parser.add_argument_group("how it is measured").add_argument
+    add("--steps", metavar="N", help="steps of a run, warm-up included (default 120)")
+    add("--warmup", metavar="N", help="first steps that no number counts (default 20, at least 5)")
+    add("--repeats", metavar="N", help="runs of every point (default 5)")
+    add("--seed", metavar="N", help="seed of weights and synthetic data (default 0)")
+    add("--no-baseline", dest="baseline", action="store_const", const=False,
+        help="do not add 1n1g runs: there will be no speedup")  # fmt: skip
+    add = parser.add_argument_group("where it runs").add_argument
+    add("--cluster", choices=("auto", "slurm", "local"), help="auto: Slurm where its controller answers")
+    add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
+    add("--partition", metavar="NAME", help="as in sbatch; so are the next six")
+    for name in ("account", "qos", "constraint", "reservation", "nodelist", "exclude"):
+        add(f"--{name}", metavar="TEXT", help=argparse.SUPPRESS)
+    add("--time", metavar="MIN", help="time limit of each job in minutes; a plan that would not fit is split")
+    add(
+        "--minutes-per-run",
+        metavar="MIN",
+        help="minutes that a job's time limit allows each run (default 10)",
+    )
+    add("--out", metavar="DIR", help="folder that gets jobs/ and traces/ (default: this one)")
+    add("--config", metavar="FILE", help="TOML with the same names; the command line wins")
+    add = parser.add_argument_group("what is done").add_argument
+    add("--dry-run", action="store_true", help="write and show everything, submit nothing")
+    add("--detach", action="store_true", help="submit and leave; without it the sweep follows its runs")
+    add("--force", action="store_true", help="run settled runs again as well")
+    add("--list", action=_List, nargs=0, help="show backends, workloads, their options and the sites, and exit")
+    return parser
+
+
+class _List(argparse.Action):
+    """Shows what can be named, from the tables; imports no framework."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from hpc.backends import BACKENDS
+        from hpc.workloads import WORKLOADS
+        from launch.site import known_sites
+
+        for title, table in (("backends", BACKENDS), ("workloads", WORKLOADS)):
+            print(f"{title}:")
+            for name, entry in table.items():
+                print(f"  {name}")
+                for option, what in entry.options.items():
+                    default = ("on" if what.default else "off") if isinstance(what.default, bool) else what.default
+                    print(f"      {option}: {what.help} (default {default})")
+        print("sites:")
+        for name, path in known_sites().items():
+            print(f"  {name}  {path}")
+        parser.exit(0)
+
+
+def _flags(arguments: Mapping[str, Any]) -> dict[str, bool]:
+    return {name: arguments[name] for name in ("dry_run", "detach", "force")}
+
+
+def _merge(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Config file and command line as one: what is measured, and where. Raises SpecError on what neither knows."""
+    values: dict[str, Any] = {}
+    if arguments["config"] is not None:
+        values = _read_config(Path(arguments["config"]))
+    for name, value in arguments.items():
+        if name in ("config", "dry_run", "detach", "force", "list") or value is None:
+            continue
+        if name in ("option", "env"):
+            table = "options" if name == "option" else "env"
+            values[table] = {**values.get(table, {}), **dict(_assignment(name, text) for text in value)}
+        else:
+            values[name] = value
+    settings = {key: str(values.pop(key)) for key in LAUNCH_KEYS if key in values}
+    return values, settings
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"config {path}: not TOML ({error})") from None
+    return {key.replace("-", "_"): value for key, value in values.items()}
+
+
+def _assignment(name: str, text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise SpecError(f"--{name} {text!r} is not of the form NAME=VALUE")
+    return key, value
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,99 @@
+"""What the sizes of a sweep depend on: the machine that the runs are for, and what backends and workloads know."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpc.backends import BACKENDS
+from hpc.options import Option
+from hpc.spec import SpecError, SweepSpec, Target
+from hpc.workloads import WORKLOADS, is_user_code
+from launch.local import cpus_here, gpus_here, mpi_settings
+from launch.site import Site
+from launch.slurm import controller_answers, nodes_of
+
+
+def options_of(backend: str, workload: str) -> Mapping[str, Option]:
+    """What a backend and a workload can be told together; SpecError where one is unknown or they do not fit."""
+    if backend not in BACKENDS:
+        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
+    entry = BACKENDS[backend]
+    if is_user_code(workload):
+        path, colon, factory = workload.partition(":")
+        if not colon or not factory:
+            raise SpecError(f"workload {workload!r}: say which factory of the file, as {path}:FACTORY")
+        if not Path(path).is_file():
+            raise SpecError(f"workload {workload!r}: there is no file {Path(path).absolute()}")
+        return entry.options
+    if workload not in WORKLOADS:
+        raise SpecError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}, or FILE.py:FACTORY of your own")
+    if entry.framework not in WORKLOADS[workload].factories:
+        written_for = ", ".join(WORKLOADS[workload].factories)
+        raise SpecError(f"workload {workload} is written for {written_for}; backend {backend} trains {entry.framework}")
+    return {**entry.options, **WORKLOADS[workload].options}
+
+
+def with_absolute_paths(asked: SweepSpec) -> SweepSpec:
+    """The sweep with a person's own files named from the root: the job may run from any folder."""
+
+    def absolute(workload: str) -> str:
+        path, _, factory = workload.partition(":")
+        return f"{Path(path).absolute()}:{factory}" if is_user_code(workload) and factory else workload
+
+    return dataclasses.replace(asked, workload=tuple(absolute(name) for name in asked.workload))
+
+
+def decide_target(asked: SweepSpec, site: Site | None) -> Target:
+    """What the sizes depend on, of the machine that the runs are for."""
+    digests = {name: _digest(name) for name in asked.workload if is_user_code(name)}
+    if site is None:
+        return _local_target(asked, digests)
+    gpus = asked.gpus_per_node if asked.gpus_per_node is not None else site.gpus_per_node
+    cpus = site.cpus_per_node
+    if gpus is None or (cpus is None and asked.cpus_per_rank is None and controller_answers()):
+        found_gpus, found_cpus = nodes_of(site) if controller_answers() else (None, None)
+        gpus = found_gpus if gpus is None else gpus
+        cpus = found_cpus if cpus is None else cpus
+    if gpus is None:
+        raise SpecError(
+            f"how many GPUs has a node of site {site.name}? sinfo does not say; state it with --gpus-per-node N "
+            "(0 for CPU runs) or gpus_per_node in the site file"
+        )
+    names = [name for name in asked.backend if name in BACKENDS]
+    containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
+    return Target(
+        site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
+        env=site.env,
+    )  # fmt: skip
+
+
+def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
+    """This machine, its GPUs shared by the simulated nodes."""
+    for name in asked.backend:
+        framework = BACKENDS[name].framework if name in BACKENDS else "numpy"
+        if importlib.util.find_spec(framework) is None:
+            raise SpecError(f"backend {name} needs {framework}, not installed here: pip install -e '.[{framework}]'")
+    most = max((*asked.nodes, *(nodes for nodes, _ in asked.cases)))
+    gpus = asked.gpus_per_node
+    if gpus is None and (here := gpus_here()):
+        gpus = here // most
+        if gpus == 0:
+            raise SpecError(
+                f"{most} simulated nodes need {most} GPUs and this machine has {here}; ask for fewer nodes, "
+                "or for CPU runs with --gpus-per-node 0"
+            )
+    return Target(
+        site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
+        env=mpi_settings(),
+    )  # fmt: skip
+
+
+def _digest(workload: str) -> str:
+    path = Path(workload.partition(":")[0])
+    if not path.is_file():
+        raise SpecError(f"workload {workload!r}: there is no file {path.absolute()}")
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
