@@ -25,7 +25,7 @@ MAX_DRIFT = 200e-6
 """No two clocks' rates differ by more than this: crystals are sold with up to 100 ppm each."""
 WANDER = 10e-6
 """How far a clock's rate at any moment may be from its mean rate between two synchronisations."""
-ROUNDING_NS = 2.0
+ROUNDING_NS = 3.0
 """What readings and results in whole nanoseconds may add to a bound; so only a shared clock has a bound of 0."""
 ABSENT_NS = int(np.iinfo(np.int64).min)
 """The stamp of what was not recorded."""
@@ -362,20 +362,20 @@ def _check_points(local: Ints, offset: Floats, bound: Floats) -> None:
     if not (np.isfinite(offset) & np.isfinite(bound) & (bound >= 0)).all():
         raise ClockError("an offset is not finite, or a bound is not finite or is negative")
     elapsed = local - local[:, :1]
-    if not (np.diff(elapsed) > 0).all():
-        raise ClockError(f"the local times of the points do not increase{_which((np.diff(elapsed) <= 0).any(axis=1))}")
+    if len(bad := np.flatnonzero((np.diff(elapsed) <= 0).any(axis=1))):
+        raise ClockError(f"the local times of the points do not increase{_which(bad, len(local))}")
     moved = offset - offset[:, :1]
     lower, upper, allowance = moved - bound, moved + bound, MAX_DRIFT * elapsed
     # Each point against all before it: it may be no further from any than the drift allows.
     above = lower - allowance - np.minimum.accumulate(upper - allowance, axis=1)
     below = np.maximum.accumulate(lower + allowance, axis=1) - upper - allowance
     excess: Floats = np.maximum(above, below).max(axis=1)
-    if (excess > ROUNDING_NS).any():
+    if len(bad := np.flatnonzero(excess > ROUNDING_NS)):
         raise ClockError(
             f"the offset jumped by {excess.max() / 1e3:.3f} µs more than clocks drift ({MAX_DRIFT * 1e6:.0f} ppm) "
-            f"between synchronisations{_which(excess > ROUNDING_NS)}"
+            f"between synchronisations{_which(bad, len(local))}"
         )
 
 
-def _which(bad: NDArray[np.bool_]) -> str:
-    return f" (rank {', '.join(map(str, np.flatnonzero(bad)[:8]))})" if len(bad) > 1 else ""
+def _which(bad: NDArray[np.intp], ranks: int) -> str:
+    return f" (rank {', '.join(map(str, bad[:8]))})" if ranks > 1 else ""
