@@ -76,7 +76,7 @@ def estimate(c1: Ints, p1: Ints, p2: Ints, c2: Ints, drift: float) -> SyncPoint:
     upper = float(np.min(p1 - c1 - near + drift * np.abs(c1 - at)))
     lower = float(np.max(p2 - c2 - near - drift * np.abs(c2 - at)))
     if lower - upper > ROUNDING_NS:
-        raise ClockError(f"its messages contradict one another by {(lower - upper) / 1e3:.3f} µs")
+        raise ClockError(f"its messages contradict one another by {(lower - upper) / 1e6:.3f} ms")
     offset = near + (lower + upper) / 2
     return SyncPoint(at, offset, (upper - lower) / 2 + ROUNDING_NS + float(np.spacing(abs(offset))))
 
@@ -198,7 +198,7 @@ class GlobalClock:
             if (ahead_ns := reports[last].entered_ns - reports[first].left_ns) > 0:
                 errors.append(
                     f"{self._name(last)} and {self._name(first)} both name their clock {name}, but the first is at "
-                    f"least {ahead_ns / 1e3:.3f} µs ahead. Machines resumed from one image share a boot id: reboot them"
+                    f"least {ahead_ns / 1e6:.3f} ms ahead. Machines resumed from one image share a boot id: reboot them"
                 )
         return errors
 
@@ -372,7 +372,7 @@ def _check_points(local: Ints, offset: Floats, bound: Floats) -> None:
     excess: Floats = np.maximum(above, below).max(axis=1)
     if len(bad := np.flatnonzero(excess > ROUNDING_NS)):
         raise ClockError(
-            f"the offset jumped by {excess.max() / 1e3:.3f} µs more than clocks drift ({MAX_DRIFT * 1e6:.0f} ppm) "
+            f"the offset jumped by {excess.max() / 1e6:.3f} ms more than clocks drift ({MAX_DRIFT * 1e6:.0f} ppm) "
             f"between synchronisations{_which(bad, len(local))}"
         )
 

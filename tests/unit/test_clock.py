@@ -142,7 +142,7 @@ def test_a_clock_stepped_in_mid_burst_is_refused(who, step_ns):
     child, root = (stepped, SyntheticClock()) if who == "child" else (SyntheticClock(), stepped)
     stamps, end_ns = Path().burst(child, root, 0)
     assert end_ns > 200_000
-    with pytest.raises(ClockError, match=r"contradict one another by 9\d\d\.\d{3} µs"):
+    with pytest.raises(ClockError, match=r"contradict one another by 0\.9\d\d ms"):
         estimate(*stamps, MAX_DRIFT)
 
 
@@ -325,8 +325,8 @@ def test_a_block_converts_in_place(block):
         (([0], [0.0], [-1.0]), "negative"),
         (([10**9, 10**9], [0.0, 0.0], [1.0, 1.0]), "do not increase"),
         (([2 * 10**9, 10**9], [0.0, 0.0], [1.0, 1.0]), "do not increase"),
-        (([0, 10**9], [0.0, 300_000.0], [10.0, 10.0]), r"jumped by 99\.980 µs more"),
-        (([0, 10**9], [0.0, -300_000.0], [10.0, 10.0]), r"jumped by 99\.980 µs more"),
+        (([0, 10**9], [0.0, 300_000.0], [10.0, 10.0]), r"jumped by 0\.100 ms more"),
+        (([0, 10**9], [0.0, -300_000.0], [10.0, 10.0]), r"jumped by 0\.100 ms more"),
     ],
 )
 def test_points_that_no_clock_can_have_are_refused(points, words):

@@ -1,0 +1,162 @@
+"""Ranks of one machine, with clocks of our own making or the real one; rank 0 prints what each rank found, as JSON."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from hpc.clock import ClockError, ClockModel, GlobalClock
+
+SECOND_NS = 10**9
+HOUR_NS = 3600 * SECOND_NS
+
+
+class TrueTime:
+    """The machine's own clock, from 0; `skip` lets time pass on every rank without waiting for it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.origin_ns = comm.bcast(time.perf_counter_ns())
+        self.skipped_ns = 0
+
+    def now_ns(self) -> int:
+        return time.perf_counter_ns() - self.origin_ns + self.skipped_ns
+
+    def skip(self, seconds: int) -> None:
+        self.skipped_ns += seconds * SECOND_NS
+
+
+class Clock:
+    """Shows the true time with an offset, a drift and a wandering rate of its seed; seed 0 shows the truth."""
+
+    def __init__(self, true_time: TrueTime, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.true_time = true_time
+        self.offset_ns = int(rng.integers(-(10**12), 10**12)) if seed else 0
+        self.drift = float(rng.uniform(-50e-6, 50e-6)) if seed else 0.0
+        self.wander = 4e-6 if seed else 0.0
+        self.readings = 0
+        self.jump_after_readings = -1
+        self.jump_ns = 0
+
+    def show(self, true_ns: int) -> int:
+        turn = 2 * math.pi / (7 * SECOND_NS)
+        gained = true_ns * self.drift + self.wander / turn * (1 - math.cos(true_ns * turn))
+        return true_ns + self.offset_ns + round(gained)
+
+    def __call__(self) -> int:
+        self.readings += 1
+        jumped = 0 <= self.jump_after_readings < self.readings
+        return self.show(self.true_time.now_ns()) + (self.jump_ns if jumped else 0)
+
+
+def found(global_clock: GlobalClock) -> dict:
+    return {
+        "points": [(p.local_ns, p.offset_ns, p.bound_ns) for p in global_clock.points],
+        "barrier_exits_ns": global_clock.barrier_exits_ns,
+        "domain": global_clock.domain,
+    }
+
+
+def synthetic(comm: MPI.Intracomm, ranks_per_clock: int) -> dict:
+    """Three synchronisations ten seconds apart; errors at times before, between and after them."""
+    seed = comm.rank // ranks_per_clock
+    true_time = TrueTime(comm)
+    clock = Clock(true_time, seed)
+    true_time.skip(5)
+    global_clock = GlobalClock(comm, clock=clock, domain=f"clock {seed}")
+    first_ns = true_time.now_ns()
+    for _ in range(3):
+        global_clock.synchronise()
+        true_time.skip(10)
+    asked_ns = np.linspace(first_ns - 5 * SECOND_NS, true_time.now_ns(), 100).astype(np.int64)
+    model = ClockModel(
+        np.array([p.local_ns for p in global_clock.points]),
+        np.array([p.offset_ns for p in global_clock.points]),
+        np.array([p.bound_ns for p in global_clock.points]),
+    )
+    global_ns, bound_ns = model.to_global(np.array([clock.show(int(t)) for t in asked_ns]))
+    return {
+        **found(global_clock),
+        "readings": clock.readings,
+        "error_ns": (global_ns - asked_ns).tolist(),
+        "bound_ns": bound_ns.tolist(),
+    }
+
+
+def real(comm: MPI.Intracomm) -> dict:
+    """The machine's own clock, with the domain that the system names."""
+    readings = 0
+
+    def clock() -> int:
+        nonlocal readings
+        readings += 1
+        return time.perf_counter_ns()
+
+    global_clock = GlobalClock(comm, clock=clock)
+    global_clock.synchronise()
+    global_clock.synchronise()
+    return {**found(global_clock), "readings": readings}
+
+
+def refused(comm: MPI.Intracomm, break_it: Callable[[GlobalClock, Clock], None], domain: str) -> dict:
+    """What every rank hears when the last rank's clock is broken, and whether the next synchronisation works."""
+    clock = Clock(TrueTime(comm), 0)
+    global_clock = GlobalClock(comm, clock=clock, domain=domain)
+    break_it(global_clock, clock)
+    before = len(global_clock.points)
+    try:
+        global_clock.synchronise()
+        error = ""
+    except ClockError as caught:
+        error = str(caught)
+    return {**found(global_clock), "error": error, "points_before": before, "collects": gc.isenabled()}
+
+
+def step(comm: MPI.Intracomm) -> dict:
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        if comm.rank == comm.size - 1:
+            clock.jump_after_readings, clock.jump_ns = 50, HOUR_NS
+
+    return refused(comm, break_it, domain=f"clock {comm.rank}")
+
+
+def suspend(comm: MPI.Intracomm) -> dict:
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        global_clock.synchronise()
+        if comm.rank == comm.size - 1:
+            clock.jump_after_readings, clock.jump_ns = 0, -HOUR_NS
+            clock.true_time.skip(2 * 3600)  # so that its own time goes on, and only the comparison can tell
+        else:
+            clock.true_time.skip(2 * 3600)
+
+    return refused(comm, break_it, domain=f"clock {comm.rank}")
+
+
+def impostor(comm: MPI.Intracomm) -> dict:
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        if comm.rank == comm.size - 1:
+            clock.jump_after_readings, clock.jump_ns = 0, HOUR_NS
+
+    return refused(comm, break_it, domain="one for all")
+
+
+SCENES: dict[str, Callable[[MPI.Intracomm], dict]] = {
+    "own": lambda comm: synthetic(comm, ranks_per_clock=1),
+    "pairs": lambda comm: synthetic(comm, ranks_per_clock=2),
+    "real": real,
+    "step": step,
+    "suspend": suspend,
+    "impostor": impostor,
+}
+
+if __name__ == "__main__":
+    everybody = MPI.COMM_WORLD.gather(SCENES[sys.argv[1]](MPI.COMM_WORLD))
+    if everybody is not None:
+        print(json.dumps(everybody))

@@ -1,0 +1,14 @@
+"""world_ranks.py [GROUP]: prints the world of every rank, as JSON; nodes are GROUP ranks each, or what MPI says."""
+
+import dataclasses
+import json
+import sys
+
+from mpi4py import MPI
+
+from hpc.world import world_from_mpi
+
+world = world_from_mpi(MPI.COMM_WORLD, *map(int, sys.argv[1:]))
+everybody = MPI.COMM_WORLD.gather(dataclasses.asdict(world))
+if everybody is not None:
+    print(json.dumps(everybody))
