@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.clock import offsets_to_global
+from hpc.clock import ClockError, offsets_to_global
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec, SpecError
 
@@ -110,14 +110,16 @@ class Trace:
             if len(set(self.clock_domains)) > 1:
                 raise TraceError(f"{self.run_id}: the ranks' clocks were never synchronised")
             return self.stamps[:, :, stamp]
-        return offsets_to_global(
-            self.stamps[:, :, stamp], self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns
-        )
+        points = self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns
+        try:
+            return offsets_to_global(self.stamps[:, :, stamp], *points)
+        except ClockError as error:
+            raise TraceError(f"{self.run_id}: {error}") from error
 
 
 # Where each array of a Trace lies in the file, and what its attributes say of it.
 _ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "stamps": ("stamps", {"unit": "ns", "axes": "rank, step, stamp", "absent": np.int64(ABSENT), "stamps": STAMPS}),
+    "stamps": ("stamps", {"unit": "ns", "axes": "rank, step, stamp", "absent": ABSENT, "stamps": STAMPS}),
     "samples": ("samples", {"unit": "samples", "axes": "rank, step"}),
     "losses": ("losses", {"unit": "1", "axes": "rank, step", "absent": "NaN"}),
     "steps_completed": ("steps_completed", {"unit": "steps", "axes": "rank"}),
@@ -154,34 +156,46 @@ def _write(path: Path, trace: Trace) -> None:
 
     # The 1.8 format: checksummed metadata, readable by every HDF5 library of the last fifteen years.
     with h5py.File(path, "w", libver=("v108", "v110"), locking=False) as file:
-        file.attrs["schema"] = SCHEMA
+        file.attrs["schema"] = _stored(SCHEMA)
         file.attrs["schema_version"] = np.int64(SCHEMA_VERSION)
         file.attrs["attempt"] = np.int64(trace.attempt)
         file.attrs["recovered"] = np.int8(trace.recovered)
         for name in ("run_id", "point_id", "outcome"):
-            file.attrs[name] = _storable(getattr(trace, name))
+            file.attrs[name] = _stored(getattr(trace, name))
         for name, (where, attributes) in _ARRAYS.items():
-            file.create_dataset(where, data=getattr(trace, name)).attrs.update(attributes)
+            _describe(file.create_dataset(where, data=getattr(trace, name)), attributes)
         if trace.injected_ns is not None:
-            dataset = file.create_dataset(_INJECTED, data=trace.injected_ns)
-            dataset.attrs.update(unit="ns", axes="rank, step, phase", absent=np.int64(ABSENT))
-            dataset.attrs["phases"] = [_storable(phase) for phase in trace.injected_phases]
-        domains = np.array([_storable(domain) for domain in trace.clock_domains], dtype=object)
-        file.create_dataset("clock/domains", data=domains, dtype=h5py.string_dtype())
+            attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
+            _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)
         described = {**trace.run_extra, **asdict(trace.run), "run_id": trace.run_id, "point_id": trace.point_id}
         texts = {"run": described, "ranks": list(trace.ranks), "environment": dict(trace.environment)}
         for name, value in texts.items():
             # A value of a kind that JSON has not (a path, a version object) is kept as its text, not lost.
-            file.create_dataset(name, data=json.dumps(value, default=str), dtype=h5py.string_dtype())
-            file[name].attrs["content"] = "JSON"
+            text = file.create_dataset(name, data=_stored(json.dumps(value, default=str)))
+            _describe(text, {"content": "JSON"})
         for name in ("evidence", "script"):
-            file.create_dataset(name, data=_storable(getattr(trace, name)), dtype=h5py.string_dtype())
-        file.flush()
+            file.create_dataset(name, data=_stored(getattr(trace, name)))
+        file.create_dataset("clock/domains", data=_stored(trace.clock_domains))
 
 
-def _storable(text: str) -> str:
-    """The text without what an HDF5 string cannot hold: NUL characters, halves of surrogate pairs."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        dataset.attrs[name] = np.int64(value) if isinstance(value, int) else _stored(value)
+
+
+def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
+    """A text, or several, as HDF5 strings of one length.
+
+    Not of variable length: those lie in a heap without a checksum, on which the HDF5 library can hang when it is
+    damaged. Replaced is what such a string cannot hold: NUL characters and halves of surrogate pairs.
+    """
+    import h5py
+
+    texts = [text] if isinstance(text, str) else text
+    stored = [each.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace") for each in texts]
+    longest = max((len(each) for each in stored), default=0)
+    values = np.array(stored, dtype=h5py.string_dtype("utf-8", max(1, longest)))
+    return values.reshape(()) if isinstance(text, str) else values
 
 
 def _to_disk(path: Path) -> None:
@@ -226,12 +240,12 @@ def _why_unreadable(path: Path, error: Exception) -> str:
 
 
 def _read(file: Any, size_bytes: int) -> Trace:
-    schema, version = file.attrs.get("schema"), file.attrs.get("schema_version")
+    schema, version = _decoded(file.attrs.get("schema")), file.attrs.get("schema_version")
     if schema != SCHEMA:
         raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
     if int(version) > SCHEMA_VERSION:
         raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
-    described = _json(file, "run", dict)
+    described = _json(file, "run", dict, size_bytes)
     run, extra = run_of(described)
     injected = file.get(_INJECTED)
     return Trace(
@@ -240,15 +254,15 @@ def _read(file: Any, size_bytes: int) -> Trace:
         run_id=str(described.get("run_id", "")),
         point_id=str(described.get("point_id", "")),
         attempt=int(file.attrs["attempt"]),
-        outcome=Outcome(file.attrs["outcome"]),
+        outcome=Outcome(_decoded(file.attrs["outcome"])),
         recovered=bool(file.attrs["recovered"]),
-        evidence=_text(file, "evidence"),
-        script=_text(file, "script"),
-        ranks=_json(file, "ranks", list),
-        environment=_json(file, "environment", dict),
-        clock_domains=[str(domain) for domain in _dataset(file, "clock/domains").asstr()[()]],
+        evidence=_text(file, "evidence", size_bytes),
+        script=_text(file, "script", size_bytes),
+        ranks=_json(file, "ranks", list, size_bytes),
+        environment=_json(file, "environment", dict, size_bytes),
+        clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
         injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
-        injected_phases=[] if injected is None else [str(phase) for phase in injected.attrs["phases"]],
+        injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
         **{name: _array(file, where, size_bytes) for name, (where, _) in _ARRAYS.items()},
     )
 
@@ -291,12 +305,17 @@ def _array(file: Any, name: str, size_bytes: int) -> Any:
     return found[()]
 
 
-def _text(file: Any, name: str) -> str:
-    return str(_dataset(file, name).asstr()[()])
+def _text(file: Any, name: str, size_bytes: int) -> str:
+    return _decoded(_array(file, name, size_bytes))
 
 
-def _json(file: Any, name: str, kind: type) -> Any:
-    value = json.loads(_text(file, name))
+def _decoded(stored: Any) -> str:
+    """A string as h5py gives it, whether its file (or a tool that rewrote it) has fixed or variable lengths."""
+    return stored.decode("utf-8") if isinstance(stored, bytes) else str(stored)
+
+
+def _json(file: Any, name: str, kind: type, size_bytes: int) -> Any:
+    value = json.loads(_text(file, name, size_bytes))
     if not isinstance(value, kind):
         raise TraceError(f"{name} holds no JSON {kind.__name__}")
     return value

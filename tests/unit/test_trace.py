@@ -1,0 +1,353 @@
+"""hpc.trace: what is written is read back; what is no trace is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import OFFSET_NS, cut_short, make_run, make_trace, put
+
+from hpc import trace as trace_module
+from hpc.outcome import Outcome
+from hpc.trace import ABSENT, END, SCHEMA_VERSION, STAMPS, Trace, TraceError, read_trace, run_of, write_trace
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def assert_equal(found: Trace, wanted: Trace) -> None:
+    for field in dataclasses.fields(Trace):
+        a, b = getattr(found, field.name), getattr(wanted, field.name)
+        if isinstance(b, np.ndarray):
+            assert a.dtype == b.dtype, field.name
+            np.testing.assert_array_equal(a, b, err_msg=field.name)
+        elif field.name in ("clock_domains", "injected_phases"):
+            assert list(a) == list(b)
+        else:
+            assert a == b, field.name
+
+
+def full_trace() -> Trace:
+    run = make_run(nodes=2, ranks_per_node=2, options={"data_ms": "3@rank=1"}, env={"NCCL_ALGO": "Ring"})
+    injected = np.arange(4 * run.steps * 2, dtype=np.int64).reshape(4, run.steps, 2)
+    return make_trace(
+        run, attempt=3, evidence="srun returned 0", script="#!/bin/bash\necho 'ä'\n", recovered=True,
+        injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
+    )  # fmt: skip
+
+
+def test_every_field_is_read_back(tmp_path):
+    wanted = full_trace()
+    assert_equal(read_trace(put(tmp_path, wanted)), wanted)
+
+
+def test_an_attempt_that_died_in_warm_up_is_read_back(tmp_path):
+    wanted = cut_short(make_trace(), 2, Outcome.RANK_FAIL)
+    wanted = dataclasses.replace(
+        wanted, clock_local_ns=np.empty((1, 0), np.int64), clock_offset_ns=np.empty((1, 0)),
+        clock_bound_ns=np.empty((1, 0)), barrier_exits_ns=np.empty((1, 0), np.int64),
+    )  # fmt: skip
+    found = read_trace(put(tmp_path, wanted))
+    assert_equal(found, wanted)
+    assert found.stamps[0, 2, END] == ABSENT
+
+
+@given(evidence=st.text(), host=st.text())
+def test_outside_text_of_any_kind_can_be_stored(tmp_path_factory, evidence, host):
+    folder = tmp_path_factory.mktemp("any")
+    trace = make_trace(evidence=evidence, environment={"host": host})
+    found = read_trace(put(folder, trace))
+    assert found.environment == {"host": host}
+    assert len(found.evidence) == len(evidence)
+
+
+def test_half_surrogates_and_nul_are_replaced_not_fatal(tmp_path):
+    found = read_trace(put(tmp_path, make_trace(evidence="a\0b\udcffc", script="\0")))
+    assert found.evidence == "a\ufffdb?c"
+
+
+def test_values_that_json_has_not_become_text(tmp_path):
+    found = read_trace(put(tmp_path, make_trace(environment={"folder": Path("/data")})))
+    assert found.environment == {"folder": "/data"}
+
+
+def test_stamps_go_to_the_global_clock():
+    run = make_run(nodes=2)
+    trace = make_trace(run)
+    ends = trace.to_global(END)
+    assert trace.stamps[0, 3, END] - trace.stamps[1, 3, END] == OFFSET_NS
+    np.testing.assert_array_equal(ends[0], ends[1])
+
+
+def test_ranks_of_one_clock_need_no_synchronisation_and_others_do():
+    run = make_run(nodes=2)
+    none = np.empty((2, 0))
+    unsynchronised = {
+        "clock_local_ns": none.astype(np.int64), "clock_offset_ns": none, "clock_bound_ns": none,
+        "barrier_exits_ns": none.astype(np.int64),
+    }  # fmt: skip
+    shared = make_trace(run, clock_domains=["one", "one"], **unsynchronised)
+    np.testing.assert_array_equal(shared.to_global(END), shared.stamps[:, :, END])
+    with pytest.raises(TraceError, match="never synchronised"):
+        make_trace(run, **unsynchronised).to_global(END)
+
+
+# What the file says of itself
+
+
+def test_units_and_absence_stand_in_attributes(tmp_path):
+    with h5py.File(put(tmp_path, full_trace())) as file:
+        assert file.attrs["schema"] == b"rankwise-trace"
+        assert file.attrs["schema_version"] == SCHEMA_VERSION
+        assert file["stamps"].attrs["absent"] == ABSENT
+        assert [name.decode() for name in file["stamps"].attrs["stamps"]] == list(STAMPS)
+        arrays = []
+        file.visititems(
+            lambda name, item: arrays.append(item) if getattr(item, "ndim", 0) and "domains" not in name else None
+        )
+        assert len(arrays) == 10
+        assert all(array.attrs["unit"] and array.attrs["axes"] for array in arrays)
+        assert all(array.chunks is None for array in arrays)
+        assert json.loads(file["run"][()])["nodes"] == 2
+
+
+def test_the_format_page_names_everything_in_the_file(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "trace_format.md").read_text()
+    with h5py.File(put(tmp_path, full_trace())) as file:
+        names = list(file.attrs)
+        file.visititems(lambda name, item: names.extend([name] if isinstance(item, h5py.Dataset) else []))
+    assert [name for name in names if f"`{name}`" not in page and f"`/{name}`" not in page] == []
+
+
+# Whole or not at all
+
+
+def test_nothing_is_left_where_writing_fails(tmp_path, monkeypatch):
+    def full_disk(path: Path, trace: Trace) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trace_module, "_write", full_disk)
+    with pytest.raises(TraceError, match=r"x\.h5: cannot be written .*No space left"):
+        write_trace(tmp_path / "x.h5", make_trace())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_appears_only_after_the_content_is_on_the_disk(tmp_path, monkeypatch):
+    events = []
+    real_fsync, real_replace = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        events.append("folder synced" if is_folder else "file synced")
+        real_fsync(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        assert self.name.startswith(".")
+        events.append("renamed")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    put(tmp_path, make_trace())
+    assert events == ["file synced", "renamed", "folder synced"]
+
+
+def test_a_trace_is_never_overwritten(tmp_path):
+    path = put(tmp_path, make_trace())
+    before = path.read_bytes()
+    with pytest.raises(TraceError, match="is there already"):
+        write_trace(path, make_trace(step_s=0.2))
+    assert path.read_bytes() == before
+
+
+def test_a_missing_folder_is_said(tmp_path):
+    with pytest.raises(TraceError, match="cannot be written"):
+        write_trace(tmp_path / "no" / "x.h5", make_trace())
+
+
+# What is refused
+
+
+def refused(path: Path, why: str) -> None:
+    with pytest.raises(TraceError, match=why) as caught:
+        read_trace(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_file_called_h5(tmp_path):
+    path = tmp_path / "x.h5"
+    path.write_text("step time\n" * 1000)
+    refused(path, "not an HDF5 file")
+
+
+def test_an_empty_file_a_missing_one_and_a_folder(tmp_path):
+    (tmp_path / "x.h5").touch()
+    refused(tmp_path / "x.h5", "is empty")
+    refused(tmp_path / "no.h5", "no such file")
+    refused(tmp_path, "is a folder")
+
+
+def test_a_file_cut_off_anywhere_is_refused_or_whole(tmp_path):
+    wanted = full_trace()
+    content = put(tmp_path, wanted).read_bytes()
+    path = tmp_path / "cut.h5"
+    offsets = {*range(1, 300), *range(300, len(content), 61), *range(len(content) - 40, len(content))}
+    whole = 0
+    for offset in sorted(offsets):
+        path.write_bytes(content[:offset])
+        try:
+            found = read_trace(path)
+        except TraceError as error:
+            assert str(path) in str(error)
+        else:
+            assert_equal(found, wanted)
+            whole += 1
+    assert whole < 40
+
+
+def test_a_file_with_overwritten_bytes_raises_nothing_else(tmp_path):
+    content = put(tmp_path, make_trace()).read_bytes()
+    path = tmp_path / "hit.h5"
+    refusals = 0
+    for offset in range(0, len(content), 53):
+        path.write_bytes(content[:offset] + b"\xff" * 8 + content[offset + 8 :])
+        try:
+            read_trace(path)
+        except TraceError:
+            refusals += 1
+    assert refusals > 10
+
+
+def test_a_foreign_hdf5_file(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["model_weights"] = np.ones(3)
+    refused(path, "not a trace of ours")
+
+
+def change(path: Path, how) -> Path:
+    with h5py.File(path, "a") as file:
+        how(file)
+    return path
+
+
+def put_wrong_shape(file: h5py.File) -> None:
+    del file["samples"]
+    file["samples"] = np.ones((1, 3), np.int32)
+
+
+def put_wrong_type(file: h5py.File) -> None:
+    del file["samples"]
+    file["samples"] = np.ones((1, 15), np.float32)
+
+
+def put_huge(file: h5py.File) -> None:
+    del file["stamps"]
+    file.create_dataset("stamps", shape=(2**20, 2**20, 6), dtype=np.int64)
+
+
+def put_group(file: h5py.File) -> None:
+    del file["run"]
+    file.create_group("run")
+
+
+def put_text(name: str, text: str):
+    def how(file: h5py.File) -> None:
+        del file[name]
+        file[name] = text  # of variable length, as other tools write it
+
+    return how
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (lambda file: file.attrs.__setitem__("schema_version", SCHEMA_VERSION + 1), "newer version .schema 2"),
+        (lambda file: file.attrs.__delitem__("schema_version"), "damaged, or not a trace"),
+        (lambda file: file.attrs.__setitem__("outcome", "splendid"), "splendid"),
+        (lambda file: file.__delitem__("stamps"), "dataset stamps is missing"),
+        (lambda file: file.__delitem__("clock"), "dataset clock/domains is missing"),
+        (put_wrong_shape, r"samples is int32 \[1, 3\]; it must be int32 \[1, 15\]"),
+        (put_wrong_type, r"samples is float32 \[1, 15\]"),
+        (put_huge, "claims .* bytes"),
+        (put_group, "dataset run is missing"),
+        (put_text("run", "{"), "damaged"),
+        (put_text("run", "[]"), "no JSON dict"),
+        (put_text("ranks", "[]"), "ranks has 0 entries for 1 ranks"),
+        (lambda file: file["blocks"].__setitem__((0, 1), 99), "do not lie inside"),
+        (lambda file: file["blocks"].__setitem__((0, 0), 0), "do not lie inside"),
+    ],
+)
+def test_what_is_not_whole_is_refused(tmp_path, how, why):
+    refused(change(put(tmp_path, make_trace()), how), why)
+
+
+# Any age of schema
+
+
+def described(**changes):
+    return json.loads(json.dumps(make_run().to_json())) | changes
+
+
+def test_a_field_that_is_not_known_yet_is_kept_apart(tmp_path):
+    path = change(put(tmp_path, make_trace()), put_text("run", json.dumps(described(fabric="ib", run_id="old_r1"))))
+    found = read_trace(path)
+    assert found.run == make_run()
+    assert found.run_extra == {"fabric": "ib"}
+    assert found.run_id == "old_r1"
+
+
+def test_a_field_that_did_not_exist_yet_takes_its_default():
+    old = described()
+    for name in ("container", "data", "env"):
+        del old[name]
+    assert run_of(old) == (make_run(), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"nodes": "two"}, "nodes = 'two'"), ({"nodes": 0}, "impossible: nodes is 0"), ({"env": []}, "env = ")],
+)
+def test_an_impossible_description_is_refused(changes, why):
+    with pytest.raises(TraceError, match=why):
+        run_of(described(**changes))
+
+
+def test_a_description_without_nodes_is_refused():
+    old = described()
+    del old["nodes"]
+    with pytest.raises(TraceError, match="lacks nodes"):
+        run_of(old)
+
+
+def test_the_first_schema_stays_readable():
+    found = read_trace(GOLDEN / "trace_v1.h5")
+    assert found.run_id == "2n1g_mpi_delay_b4_fp32_" + found.run_id.split("_")[-2] + "_r2"
+    assert (found.run.nodes, found.run.env, found.attempt) == (2, {"NCCL_ALGO": "Ring"}, 1)
+    assert found.outcome is Outcome.OK
+    assert found.evidence == "the launcher returned 0"
+    assert found.script == "#!/bin/bash\ntrue\n"
+    assert found.stamps.shape == (2, 8, 6)
+    ends_ms = [900_700, 900_720, 900_740, 900_760, 900_780, 900_800]
+    wanted = [ABSENT if stamp == 2 else end_ms * 1_000_000 for stamp, end_ms in enumerate(ends_ms)]
+    assert found.stamps[1, 7].tolist() == wanted
+    np.testing.assert_array_equal(found.to_global(END)[0], found.to_global(END)[1])
+    assert found.samples.sum() == 64
+    assert found.losses[0, 0] == 7.0
+    assert np.isnan(found.losses[1, 7])
+    assert found.blocks.tolist() == [[5, 8]]
+    assert found.clock_domains == ["boot-a", "boot-b"]
+    assert found.injected_phases == ["data_ms"]
+    assert found.injected_ns is not None
+    assert found.injected_ns[1, 3, 0] == 3_000_000
+    assert [fact["hostname"] for fact in found.ranks] == ["a", "b"]
+    assert found.environment == {"versions": {"numpy": "2.0"}}

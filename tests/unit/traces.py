@@ -1,0 +1,118 @@
+"""Traces whose arithmetic is known beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc.outcome import ExitRecord, Outcome
+from hpc.spec import Plan, RunSpec, Target
+from hpc.trace import ABSENT, STAMPS, Trace, write_trace
+
+ORIGIN_NS = 5_000_000_000_000
+OFFSET_NS = 7_000_000_000
+"""Rank r's clock lags the global one by r times this."""
+
+
+def make_run(**changes: Any) -> RunSpec:
+    """A run of 1n1g on a CPU: 5 warm-up and 10 measured steps of 4 samples."""
+    asked: dict[str, Any] = {
+        "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": "mpi", "workload": "delay",
+        "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5, "measured_steps": 10, "repeat": 1,
+        "seed": 0, "site": "here",
+    }  # fmt: skip
+    return RunSpec(**(asked | changes))
+
+
+def make_ranks(run: RunSpec, **changes: Any) -> list[dict[str, Any]]:
+    """Facts of every rank: a machine with 64 cores per node; a GPU per rank where the run has GPUs."""
+    facts = []
+    for rank in range(run.ranks):
+        node, local_rank = divmod(rank, run.ranks_per_node)
+        fact = {
+            "hostname": f"n{node}", "node_rank": node, "local_rank": local_rank, "pid": 100 + rank,
+            "boot_id": f"boot-{node}", "cpu_count": 64, "cpu_affinity": list(range(64)),
+            "device": "H200" if run.gpus_per_node else "cpu",
+            "device_uuid": f"GPU-{node}-{local_rank}" if run.gpus_per_node else None, "driver": "570.1",
+        }  # fmt: skip
+        facts.append(fact | changes)
+    return facts
+
+
+def make_trace(
+    run: RunSpec | None = None, *, step_s: float | Sequence[float] = 0.1, speed: float | None = None, **changes: Any
+) -> Trace:
+    """A trace of the run; every step takes `step_s` (one per step, or one for all), or what makes that speed."""
+    run = run or make_run()
+    if speed is not None:
+        step_s = run.global_batch_size / speed
+    durations_ns = np.rint(np.broadcast_to(np.asarray(step_s) * 1e9, (run.steps,))).astype(np.int64)
+    ends_ns = ORIGIN_NS + np.cumsum(durations_ns)
+    begins_ns = ends_ns - durations_ns
+    offsets_ns = OFFSET_NS * np.arange(run.ranks)
+    stamps = begins_ns[:, None] + durations_ns[:, None] * np.arange(len(STAMPS)) // (len(STAMPS) - 1)
+    points_ns = np.array([begins_ns[0] - 1000, ends_ns[-1] + 1000])
+    content: dict[str, Any] = {
+        "run": run,
+        "attempt": 1,
+        "outcome": Outcome.OK,
+        "stamps": stamps[None] - offsets_ns[:, None, None],
+        "samples": np.full((run.ranks, run.steps), run.local_batch_size, np.int32),
+        "losses": np.ones((run.ranks, run.steps)),
+        "steps_completed": np.full(run.ranks, run.steps),
+        "blocks": np.array([[run.warmup_steps, run.steps]]),
+        "clock_local_ns": points_ns[None] - offsets_ns[:, None],
+        "clock_offset_ns": np.broadcast_to(offsets_ns[:, None], (run.ranks, 2)).astype(np.float64),
+        "clock_bound_ns": np.zeros((run.ranks, 2)),
+        "clock_domains": [f"domain-{rank}" for rank in range(run.ranks)],
+        "barrier_exits_ns": points_ns[None] - offsets_ns[:, None],
+        "ranks": make_ranks(run),
+        "environment": {"versions": {"numpy": "2.0"}, "nodes_simulated": False},
+    }
+    return Trace(**(content | changes))
+
+
+def cut_short(trace: Trace, steps: int, outcome: Outcome) -> Trace:
+    """The trace as an attempt leaves it that ended after so many steps: the rest absent, no block."""
+    stamps, losses, samples = trace.stamps.copy(), trace.losses.copy(), trace.samples.copy()
+    stamps[:, steps:], losses[:, steps:], samples[:, steps:] = ABSENT, np.nan, 0
+    return dataclasses.replace(
+        trace, stamps=stamps, losses=losses, samples=samples, outcome=outcome,
+        steps_completed=np.full(len(stamps), steps), blocks=np.empty((0, 2), np.int64),
+    )  # fmt: skip
+
+
+def put(folder: Path, trace: Trace) -> Path:
+    """Writes the trace under the name that it has in `traces/`."""
+    path = folder / f"{trace.run_id}.{trace.attempt}.h5"
+    write_trace(path, trace)
+    return path
+
+
+def put_exit_record(folder: Path, run: RunSpec, outcome: Outcome, attempt: int = 1) -> Path:
+    """Writes the exit record of an attempt."""
+    record = ExitRecord(
+        run_id=run.run_id, attempt=attempt, outcome=outcome, exit_status=0, job_id="17", restart_count=0,
+        nodelist="n[0-3]", begin_unix_s=1_700_000_000, end_unix_s=1_700_000_100,
+    )  # fmt: skip
+    path = folder / f"{run.run_id}.{attempt}.exit.json"
+    path.write_text(json.dumps(dataclasses.asdict(record)))
+    return path
+
+
+def put_plan(folder: Path, runs: Sequence[RunSpec], **target: Any) -> Path:
+    """Writes the plan of those runs."""
+    plan = Plan(target=Target(**({"site": "here", "gpus_per_node": 0} | target)), runs=tuple(runs))
+    path = folder / f"plan.{plan.sweep_id}.json"
+    path.write_text(json.dumps(plan.to_json()))
+    return path
+
+
+def repeats(run: RunSpec, count: int) -> list[RunSpec]:
+    """The run's point, repeated."""
+    return [dataclasses.replace(run, repeat=repeat) for repeat in range(1, count + 1)]
