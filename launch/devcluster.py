@@ -1,0 +1,400 @@
+"""A real Slurm of several nodes on this machine: one slurmctld and a slurmd per node, on the loopback interface alone.
+
+Every node has a host name of its own, and with `--clocks` a CLOCK_MONOTONIC of its own, so that jobs, MPI and the
+measurement of clocks meet what they meet on a cluster. CPUs, GPUs and memory are as many as asked, whatever there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import random
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from launch import devcluster_config as config
+from launch import devcluster_processes as processes
+from launch.devcluster_config import CONTROLLER, LOOPBACK, DevClusterError, Shape
+
+INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix2"
+USABLE = frozenset({"idle", "mixed", "allocated", "completing"})
+EXAMPLE = """\
+example:
+  python -m launch.devcluster start --nodes 4 --gpus 8 --clocks
+  eval "$(python -m launch.devcluster env)"
+  srun --nodes 4 --ntasks 4 --gpus-per-node 8 sh -c 'echo $(hostname) $CUDA_VISIBLE_DEVICES $(cat /proc/uptime)'
+  python -m launch.devcluster status
+  python -m launch.devcluster stop
+
+The folder is ~/.cache/rankwise/devcluster, or below $XDG_CACHE_HOME; --root names another, and several clusters can run
+side by side. It needs no rights that a normal user has not. It trusts everyone on this machine (auth/none): do not
+start it, least of all as root, where people log in whom you would not let run commands as you.
+"""
+_LOCK = ".devcluster.lock"
+
+
+def default_root() -> Path:
+    """The folder of the cluster that is meant where none is named."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "rankwise" / "devcluster"
+
+
+def missing_programs() -> str:
+    """Empty where Slurm is installed here, else what is not there and the command that brings it."""
+    path = config.client_env(os.environ, Path(), {})["PATH"]
+    wanted = (CONTROLLER, "slurmd", "srun", "sbatch", "sinfo", "scontrol")
+    missing = [name for name in wanted if shutil.which(name, path=path) is None]
+    return f"Slurm is not installed here ({', '.join(missing)} not found): {INSTALL}" if missing else ""
+
+
+class DevCluster:
+    """One development cluster; its folder holds its configuration, state and logs, and other processes can join it."""
+
+    def __init__(self, root: Path | None = None, shape: Shape | None = None) -> None:
+        self.root = (root or default_root()).expanduser().resolve()
+        self.shape = shape or Shape()
+        config.check_root(self.root)
+
+    @classmethod
+    def running(cls, root: Path | None = None) -> DevCluster:
+        """The cluster that runs in this folder. Raises DevClusterError where none does."""
+        cluster = cls(root)
+        if not cluster.is_running():
+            raise DevClusterError(f"no cluster runs in {cluster.root}: python -m launch.devcluster start --help")
+        cluster._recall()
+        return cluster
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def conf(self) -> Path:
+        """The configuration of daemons and jobs; SLURM_CONF with this value marks the cluster's processes."""
+        return self.root / "slurm.conf"
+
+    @property
+    def site_file(self) -> Path:
+        """What `python -m hpc.sweep --site` takes."""
+        return self.root / "site.toml"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of a client, made from this process's own."""
+        conf = self.conf if self.host.address == LOOPBACK else self._login_conf
+        return config.client_env(os.environ, conf, config.mpi_env(self.host))
+
+    def is_running(self) -> bool:
+        """Whether the controller lives."""
+        return CONTROLLER in self.daemons()
+
+    def daemons(self) -> set[str]:
+        """The controller and the nodes that live, by name."""
+        return set(processes.daemon_processes(self._confs).values())
+
+    def states(self) -> dict[str, str]:
+        """Every node's state in Slurm's words (`idle`, `mixed`, `down*`: the star says that it does not answer)."""
+        words = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T").split()
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    def run(self, *argv: str | Path, cwd: Path | None = None, timeout_s: float = 120) -> str:
+        """Runs a client command and returns what it prints; raises DevClusterError where it fails."""
+        words = [str(word) for word in argv]
+        try:
+            done = subprocess.run(
+                words, env=self.environ, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=timeout_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise DevClusterError(f"{' '.join(words)}: no answer after {timeout_s} s") from None
+        if done.returncode != 0:
+            raise DevClusterError(f"{' '.join(words)}: exit status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def start(self) -> bool:
+        """Starts the cluster and waits until its nodes are idle; False says that it ran already and was joined.
+
+        Raises DevClusterError where a cluster of another shape runs, Slurm is missing, or a daemon does not come up.
+        """
+        if missing := missing_programs():
+            raise DevClusterError(missing)
+        with self._locked():
+            if self.is_running():
+                self._join()
+                return False
+            self._end_all()
+            self.host = self._look_at_host()
+            try:
+                self._write_files()
+                self._start_daemons()
+            except BaseException:
+                self._end_all()
+                raise
+            return True
+
+    def stop(self) -> bool:
+        """Ends every process of the cluster, those of its jobs too; False says that there was none."""
+        if not (self.root / _LOCK).exists():
+            return False
+        with self._locked():
+            return self._end_all()
+
+    def kill_node(self, name: str) -> None:
+        """Cuts the node's power: kills all that runs there, slurmd too; the controller notices in its own time."""
+        self._check_node(name)
+
+        def living() -> list[int]:
+            everything = processes.all_processes(self._confs, own_names=self.host.own_names)
+            return [pid for pid, node in everything.items() if node == name]
+
+        processes.end(living, patience_s=0)
+
+    def start_node(self, name: str) -> None:
+        """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
+        self._check_node(name)
+        if name in self.daemons():
+            raise DevClusterError(f"{name} runs already")
+        self._spawn_slurmd(name)
+        self._until(lambda: self._answers(name) and self.states()[name] in USABLE, [name])
+
+    def _join(self) -> None:
+        asked = self.shape
+        self._recall()
+        if self.shape != asked:
+            raise DevClusterError(
+                f"a cluster of {self.shape} runs in {self.root}, asked for was one of {asked}: stop it first "
+                "(python -m launch.devcluster stop), or name another folder with --root"
+            )
+
+    def _look_at_host(self) -> config.Host:
+        """Finds out what this machine allows. Raises DevClusterError where it is too little."""
+        if self.shape.clocks and (refused := processes.namespaces_refused(clocks=True)):
+            raise DevClusterError(
+                f"clocks of their own were asked for, and time namespaces are refused here: {refused}"
+            )
+        name = socket.gethostname()
+        try:
+            address = socket.gethostbyname(name)
+        except OSError:
+            address = ""
+        host = config.Host(
+            name=name,
+            address=address,
+            hosts=Path("/etc/hosts").read_text(),
+            uid=os.getuid(),
+            memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+            own_names=not processes.namespaces_refused(clocks=False),
+        )
+        host.check()
+        return host
+
+    def _write_files(self) -> None:
+        for folder in ("spool", "tmp", "run", "log", "hosts", "dev"):
+            shutil.rmtree(self.root / folder, ignore_errors=True)
+        own = [f"{of}/{name}" for of in ("spool", "tmp") for name in self.shape.node_names]
+        for folder in ("state", "run", "log", "hosts", "dev", *own):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        for k in range(self.shape.gpus):
+            (self.root / f"dev/gpu{k}").symlink_to("/dev/null")
+        # Job ids go on with time, also where the folder was deleted; Slurm's end at 2^26.
+        first_job_id = int(time.time()) % 60_000_000
+        ports = _free_ports(1 + self.shape.nodes)
+        texts = config.files(self.host, self.shape, self.root, ports=ports, first_job_id=first_job_id)
+        for path, text in texts.items():
+            (self.root / path).write_text(text)
+
+    def _start_daemons(self) -> None:
+        # -c forgets the jobs of an earlier life, all but the last job id: an id given twice would let the results of
+        # an old job be taken for those of a new one. -i: whatever state of that life is broken.
+        self._spawn(CONTROLLER, None, [CONTROLLER, "-D", "-c", "-i", "-f", str(self.conf)])
+        # A slurmd that finds no controller waits 1, 2, 4 seconds before it asks again.
+        self._until(lambda: self._answers(CONTROLLER), [CONTROLLER])
+        names = self.shape.node_names
+        for name in names:
+            self._spawn_slurmd(name)
+        self._until(lambda: self.states() == dict.fromkeys(names, "idle"), [CONTROLLER, *names])
+
+    def _spawn_slurmd(self, name: str) -> None:
+        ahead_s = config.CLOCK_DISTANCE_S * (1 + self.shape.node_names.index(name)) if self.shape.clocks else None
+        self._spawn(name, ahead_s, ["slurmd", "-D", "-f", str(self.conf), "-N", name])
+
+    def _spawn(self, name: str, clock_s: int | None, argv: Sequence[str]) -> None:
+        env = {**self.environ, "SLURM_CONF": str(self.conf), processes.MARK: name}
+        log = self.root / f"log/{name}.out"
+        if self.host.own_names:
+            processes.spawn_as_host(name, self.root / f"hosts/{name}", clock_s, argv, env, log)
+        else:
+            processes.spawn(argv, env, log)
+
+    def _answers(self, name: str) -> bool:
+        pattern = r"^SlurmctldPort=(\d+)" if name == CONTROLLER else rf"^NodeName={name} .* Port=(\d+)"
+        found = re.search(pattern, self.conf.read_text(), re.MULTILINE)
+        with socket.socket() as client:
+            return found is not None and client.connect_ex((LOOPBACK, int(found[1]))) == 0
+
+    def _until(self, ready: Callable[[], bool], names: Sequence[str], deadline_s: float = 60) -> None:
+        """Waits; raises DevClusterError after the deadline, or a second after one of these daemons has ended."""
+        begin_s = time.monotonic()
+        seen_s = dict.fromkeys(names, begin_s)
+        while not ready():
+            now_s = time.monotonic()
+            seen_s |= dict.fromkeys(self.daemons() & seen_s.keys(), now_s)
+            if ended := [name for name in names if now_s - seen_s[name] > 1]:
+                raise DevClusterError(f"{ended[0]} ended at once: {self._last_words(ended[0])}")
+            if now_s - begin_s > deadline_s:
+                raise DevClusterError(f"{', '.join(names)} not ready after {deadline_s:.0f} s; logs: {self.root}/log")
+            time.sleep(0.02)
+
+    def _last_words(self, name: str) -> str:
+        lines = (self.root / f"log/{name}.out").read_text(errors="replace").splitlines()
+        return " | ".join(lines[-3:]) or f"without a word in {self.root}/log"
+
+    def _end_all(self) -> bool:
+        facts = self.root / "cluster.json"
+        own_names = facts.exists() and config.remembered(facts.read_text())[0].own_names
+        return processes.end(lambda: processes.all_processes(self._confs, own_names=own_names), patience_s=3)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lets one process at a time start or stop; the lock's file also marks the folder as a cluster's."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not (self.root / _LOCK).exists() and any(self.root.iterdir()):
+                raise DevClusterError(f"{self.root} holds other files: name a new or empty folder with --root")
+            lock = (self.root / _LOCK).open("a")
+        except OSError as error:
+            raise DevClusterError(f"{self.root} cannot be used: {error.strerror}") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _check_node(self, name: str) -> None:
+        if name not in self.shape.node_names:
+            raise DevClusterError(f"{name!r} is no node of this cluster: {', '.join(self.shape.node_names)}")
+
+    @property
+    def _login_conf(self) -> Path:
+        return self.root / "login.conf"
+
+    @property
+    def _confs(self) -> tuple[str, str]:
+        return str(self.conf), str(self._login_conf)
+
+    def _recall(self) -> None:
+        self.host, self.shape = config.remembered((self.root / "cluster.json").read_text())
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, below those that the kernel gives to outgoing connections."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = range(10_000, first_outgoing) if first_outgoing > 12_000 else range(20_000, 60_000)
+    ports: list[int] = []
+    for port in random.sample(candidates, len(candidates)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise DevClusterError(f"fewer than {count} ports are free on {LOOPBACK}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; 0 done, 1 it could not be done or nothing runs, 2 usage."""
+    asked = _parser().parse_args(argv)
+    try:
+        return int(asked.command(asked))
+    except DevClusterError as error:
+        print(f"devcluster: {error}", file=sys.stderr)
+        return 1
+
+
+def _start(asked: argparse.Namespace) -> int:
+    shape = Shape(nodes=asked.nodes, cpus=asked.cpus, gpus=asked.gpus, clocks=asked.clocks)
+    cluster = DevCluster(asked.root, shape)
+    started = cluster.start()
+    print(f"{'started' if started else 'running already, joined'}: {shape}")
+    for note in cluster.host.notes:
+        print(f"note: {note}")
+    if shape.gpus:
+        print("note: the GPUs are links to /dev/null; Slurm gives them to jobs, and nothing can compute on them")
+    named = f" --root {shlex.quote(str(asked.root))}" if asked.root else ""
+    print(f"site file: {cluster.site_file}")
+    print(f'next: eval "$(python -m launch.devcluster env{named})"')
+    return 0
+
+
+def _stop(asked: argparse.Namespace) -> int:
+    cluster = DevCluster(asked.root)
+    print("stopped" if cluster.stop() else f"nothing runs in {cluster.root}")
+    return 0
+
+
+def _env(asked: argparse.Namespace) -> int:
+    cluster = DevCluster.running(asked.root)
+    print("\n".join(config.shell_lines(os.environ, cluster.environ)))
+    return 0
+
+
+def _status(asked: argparse.Namespace) -> int:
+    cluster = DevCluster(asked.root)
+    if not cluster.is_running():
+        print(f"not running: {cluster.root}")
+        return 1
+    cluster = DevCluster.running(asked.root)
+    living = cluster.daemons()
+    print(f"running: {cluster.shape} in {cluster.root}")
+    print(f"{'node':8}{'state':14}slurmd")
+    for name, state in cluster.states().items():
+        print(f"{name:8}{state:14}{'alive' if name in living else 'dead'}")
+    print(cluster.run("squeue").rstrip())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.devcluster",
+        description=__doc__,
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="start | stop | status | env")
+    for name, command, text in (
+        ("start", _start, "start the cluster, or join it where it runs already"),
+        ("stop", _stop, "end all its processes, those of its jobs too"),
+        ("status", _status, "nodes, daemons and jobs; exit status 1 where it is not running"),
+        ("env", _env, "print what a shell has to evaluate so that sbatch and srun mean this cluster"),
+    ):
+        sub = commands.add_parser(
+            name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        sub.add_argument(
+            "--root", type=Path, metavar="DIR", help="the folder that holds it; another folder is another cluster"
+        )
+        sub.set_defaults(command=command)
+        if name == "start":
+            shape = Shape()
+            sub.add_argument("--nodes", type=int, default=shape.nodes, metavar="N", help="how many nodes")
+            sub.add_argument("--cpus", type=int, default=shape.cpus, metavar="N", help="CPUs that each node claims")
+            sub.add_argument("--gpus", type=int, default=shape.gpus, metavar="N", help="GPUs that each node claims")
+            sub.add_argument("--clocks", action="store_true", help="give every node a CLOCK_MONOTONIC of its own")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

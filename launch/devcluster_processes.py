@@ -1,0 +1,139 @@
+"""Processes of a development cluster: in which namespaces they start, how they are found, how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from launch.devcluster_config import DevClusterError
+
+MARK = "DEVCLUSTER_DAEMON"
+"""The environment variable that tells a daemon, and what a slurmd starts before a job's own environment is set."""
+
+_DAEMONS = frozenset({"slurmctld", "slurmd", "slurmstepd"})
+_HELPERS = frozenset({"slurmscriptd", "slurmstepd"})
+_CLIENTS = frozenset({"srun", "salloc", "sbatch"})
+
+
+def namespaces_refused(*, clocks: bool) -> str:
+    """Empty where a node can have its own host name, and with `clocks` its own clock, else what unshare said."""
+    argv = _enter("node1", Path("/etc/hosts"), 1000 if clocks else None, ["true"])
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return str(error)
+    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+
+
+def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """Starts a daemon that outlives this process and is no child of it."""
+    with log.open("ab") as out:
+        subprocess.run(
+            ["setsid", "--fork", *argv], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=True
+        )
+
+
+def spawn_as_host(
+    name: str, hosts: Path, clock_s: int | None, argv: Sequence[str], env: Mapping[str, str], log: Path
+) -> None:
+    """The same on a host of its own: its name, its /etc/hosts, and a clock `clock_s` ahead unless None."""
+    spawn(_enter(name, hosts, clock_s, argv), env, log)
+
+
+def daemon_processes(confs: Collection[str]) -> dict[int, str]:
+    """Controller and slurmds whose SLURM_CONF is one of `confs`: process id → the name they were started under.
+
+    The few moments between the start of such a process and its becoming slurmctld or slurmd count.
+    """
+    return {pid: env[MARK] for pid, env in _environments(confs) if MARK in env and _comm(pid) not in _HELPERS}
+
+
+def all_processes(confs: Collection[str], *, own_names: bool) -> dict[int, str]:
+    """Daemons and their helpers, the processes of jobs by their node's name, and clients that wait, under the name "".
+
+    With `own_names` the daemons live in UTS namespaces of their own, and all that is in there is theirs: a job may
+    have cleared its environment.
+    """
+    found: dict[int, str] = {}
+    for pid, env in _environments(confs):
+        if node := env.get(MARK) or env.get("SLURMD_NODENAME"):
+            found[pid] = node
+        elif _comm(pid) in _CLIENTS:
+            found[pid] = ""
+    if own_names:
+        # Before its exec a daemon is still where it was started from, so only those under their final names count.
+        namespaces = {_uts(pid): node for pid, node in found.items() if node and _comm(pid) in _DAEMONS}
+        for never in (_uts("self"), _uts(1), ""):
+            namespaces.pop(never, None)
+        found |= {pid: namespaces[_uts(pid)] for pid in _pids() if _uts(pid) in namespaces}
+    return found
+
+
+def end(living: Callable[[], Collection[int]], *, patience_s: float) -> bool:
+    """Sends SIGTERM to what lives, after `patience_s` SIGKILL, until nothing does; False says that nothing did.
+
+    Raises DevClusterError where a process outlives SIGKILL by ten seconds.
+    """
+    asked: set[int] = set()
+    begin_s = time.monotonic()
+    while pids := living():
+        past_s = time.monotonic() - begin_s
+        if past_s > patience_s + 10:
+            raise DevClusterError(f"processes {', '.join(map(str, sorted(pids)))} do not end, not even by SIGKILL")
+        for pid in pids:
+            if past_s >= patience_s:
+                _send(pid, signal.SIGKILL)
+            elif pid not in asked:
+                _send(pid, signal.SIGTERM)
+        asked |= set(pids)
+        time.sleep(0.02)
+    return bool(asked)
+
+
+def _enter(name: str, hosts: Path, clock_s: int | None, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` in namespaces of its own; a normal user needs one for users to make them."""
+    user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    clock = [] if clock_s is None else ["-T", "--monotonic", str(clock_s), "--boottime", str(clock_s)]
+    become = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+    return ["unshare", *user, "--uts", "--mount", *clock, "sh", "-c", become, name, str(hosts), *argv]
+
+
+def _environments(confs: Collection[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Every process but this one that was started with one of these SLURM_CONF, and the environment it got."""
+    for pid in _pids():
+        try:
+            text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        except OSError:  # ended, or another user's
+            continue
+        env = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+        if env.get("SLURM_CONF") in confs:
+            yield pid, env
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _uts(pid: int | str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/uts")  # noqa: PTH115  # not a path: uts:[4026531838]
+    except OSError:
+        return ""
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended by itself
