@@ -1,0 +1,140 @@
+"""What a trace says of the machine, the software and the job that a run met."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[1]
+_RECORDED = re.compile(r"(CUDA|FI|GLOO|MKL|MPI4PY|NCCL|OMP|OMPI|OPENBLAS|PMI|PMIX|PRTE|SLURM|TORCH|UCX)_")
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|JWT|CREDENTIAL", re.IGNORECASE)
+_ASSIGNMENT = re.compile(r"\b(?P<name>[A-Za-z_]\w*)=(?P<value>'[^']*'|\"(?:[^\"\\]|\\.)*\"|\S*)")
+_PACKAGES = ("numpy", "mpi4py", "h5py")
+_DIFFERING = ("software", "variables", "backend")
+
+
+def describe_host(proc: Path = Path("/proc")) -> dict[str, Any]:
+    """This rank's machine: name, boot, processor, memory, driver, and the cores that it may use."""
+    affinity = sorted(os.sched_getaffinity(0))
+    return {
+        "hostname": socket.gethostname(),
+        "boot_id": _read(proc / "sys/kernel/random/boot_id"),
+        "kernel": platform.release(),
+        "cpu_model": _field(_read(proc / "cpuinfo"), "model name") or platform.machine(),
+        "cpus": os.cpu_count(),
+        "cpus_allowed": len(affinity),
+        "affinity": affinity,
+        "memory_bytes": _kib(_field(_read(proc / "meminfo"), "MemTotal")),
+        "nvidia_driver": _first_line(_read(proc / "driver/nvidia/version")),
+    }
+
+
+def describe_software() -> dict[str, Any]:
+    """Versions of what every run uses; a backend adds its own."""
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that can change a speed or say where we are; none that looks like a secret."""
+    return {name: value for name, value in sorted(environ.items()) if _RECORDED.match(name) and not is_secret(name)}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of that name may hold a secret."""
+    return _SECRET.search(name) is not None
+
+
+def without_secrets(script: str) -> str:
+    """The script with the values of assignments left out whose names look like secrets."""
+
+    def redacted(found: re.Match[str]) -> str:
+        return f"{found['name']}=(left out)" if is_secret(found["name"]) else found[0]
+
+    return _ASSIGNMENT.sub(redacted, script)
+
+
+def describe_project(root: Path = _ROOT) -> dict[str, Any]:
+    """The project's commit, and whether files were changed since; empty where there is no git or no repository."""
+    try:
+        if Path(_git(root, "rev-parse", "--show-toplevel").strip()) != root.resolve():
+            return {}
+        return {
+            "commit": _git(root, "rev-parse", "HEAD").strip(),
+            "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip()),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """The job of the scheduler that this is, in the scheduler's words; empty outside one."""
+    words = ("JOB_ID", "JOB_NAME", "STEP_ID", "JOB_NODELIST", "JOB_PARTITION", "RESTART_COUNT", "CLUSTER_NAME")
+    return {word.lower(): environ[f"SLURM_{word}"] for word in words if f"SLURM_{word}" in environ}
+
+
+def in_common(ranks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What all ranks say alike of software, variables and backend; and each rank's facts without that."""
+    shared: dict[str, Any] = {}
+    for group in _DIFFERING:
+        first = ranks[0].get(group, {})
+        shared[group] = {
+            name: value
+            for name, value in first.items()
+            if all(name in rank.get(group, {}) and rank[group][name] == value for rank in ranks)
+        }
+    own = []
+    for rank in ranks:
+        left = {group: _without(rank.get(group, {}), shared[group]) for group in _DIFFERING}
+        facts = {name: value for name, value in rank.items() if name not in _DIFFERING}
+        own.append({**facts, **{group: value for group, value in left.items() if value}})
+    return shared, own
+
+
+def _without(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in shared}
+
+
+def _git(root: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.stdout
+
+
+def _read(path: Path) -> str | None:
+    """The file's text; None where this kernel has no such file."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _field(text: str | None, name: str) -> str | None:
+    found = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text or "", re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def _kib(text: str | None) -> int | None:
+    return int(text.removesuffix("kB")) * 1024 if text else None
+
+
+def _first_line(text: str | None) -> str | None:
+    return text.splitlines()[0] if text else None

@@ -1,0 +1,93 @@
+"""Brings what every rank recorded to rank 0, which writes the trace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.clock import GlobalClock
+from hpc.environment import describe_job, describe_project, in_common, without_secrets
+from hpc.journal import Journal
+from hpc.outcome import Outcome
+from hpc.spec import RunSpec
+from hpc.timer import COLUMNS
+from hpc.trace import Trace, write_trace
+from hpc.workloads.delay import PHASES
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What one rank brings. `injected_ns` is int64 [step, phase] where the workload is one that sleeps."""
+
+    journal: Journal
+    clock: GlobalClock
+    losses: Sequence[float]
+    injected_ns: npt.NDArray[np.int64] | None
+    facts: dict[str, Any]
+
+
+def write_gathered(
+    comm: Intracomm, run: RunSpec, attempt: int, blocks: list[list[int]], own: Own, path: Path, script: Path
+) -> None:
+    """Collective. Rank 0 writes the trace of an attempt that ended `ok`; nobody returns before it is on the disk."""
+    points = own.clock.points
+    arrays: dict[str, Array] = {
+        "stamps": np.frombuffer(own.journal.stamps, np.int64).reshape(run.steps, len(COLUMNS)),
+        "samples": np.frombuffer(own.journal.samples, np.int64).astype(np.int32),
+        "losses": np.array(own.losses, np.float64),
+        "clock_local_ns": np.array([point.local_ns for point in points], np.int64),
+        "clock_offset_ns": np.array([point.offset_ns for point in points], np.float64),
+        "clock_bound_ns": np.array([point.bound_ns for point in points], np.float64),
+        "barrier_exits_ns": np.array(own.clock.barrier_exits_ns, np.int64),
+    }
+    if own.injected_ns is not None:
+        arrays["injected_ns"] = own.injected_ns
+    gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
+    everyone = comm.gather((own.clock.domain, own.facts))
+    if comm.rank == 0:
+        assert everyone is not None
+        shared, ranks = in_common([facts for _, facts in everyone])
+        trace = Trace(
+            run=run,
+            attempt=attempt,
+            outcome=Outcome.OK,
+            evidence=_odd_losses(gathered["losses"]),
+            steps_completed=np.full(comm.size, run.steps, np.int64),
+            blocks=np.array(blocks, np.int64),
+            clock_domains=[domain for domain, _ in everyone],
+            injected_phases=PHASES if "injected_ns" in gathered else (),
+            ranks=ranks,
+            environment={**shared, "job": describe_job(os.environ), "project": describe_project()},
+            script=without_secrets(script.read_text(errors="replace")),
+            **gathered,
+        )
+        write_trace(path, trace)
+    comm.Barrier()
+
+
+def _gather(comm: Intracomm, array: Array) -> Array | None:
+    """[…] of every rank to [rank, …] on rank 0."""
+    everyone = np.empty((comm.size, *array.shape), array.dtype) if comm.rank == 0 else None
+    comm.Gather(np.ascontiguousarray(array), everyone)
+    return everyone
+
+
+def _odd_losses(losses: Array) -> str:
+    """Says where a loss was not a number: the speed is real, what was learned is not."""
+    odd = ~np.isfinite(losses)
+    if not odd.any():
+        return ""
+    ranks = np.flatnonzero(odd.any(axis=1))
+    step = int(np.flatnonzero(odd.any(axis=0))[0])
+    return f"the loss is not finite on {len(ranks)} of {len(losses)} ranks, first in step {step}"

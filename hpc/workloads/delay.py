@@ -1,0 +1,139 @@
+"""Known, injected times: sleeps that are asked for per phase, rank and step, each with how long it really took.
+
+What the ledger finds can be held against them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.options import OptionError, OptionValue
+from hpc.settings import options_of_run
+from hpc.spec import RunSpec
+from hpc.timer import ABSENT
+
+PHASES = ("data", "compute", "transfer", "update")
+"""Where the sleeps of `<phase>_ms` lie."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delay:
+    """One sleep: on one rank (None: on all; "rotate": on rank step % ranks), every so many steps, from a step on."""
+
+    duration_ms: float
+    rank: int | str | None = None
+    every: int = 1
+    first_step: int = 0
+
+    def at(self, rank: int, step: int, ranks: int) -> float:
+        """Milliseconds that this rank sleeps in this step."""
+        if step < self.first_step or (step - self.first_step) % self.every:
+            return 0.0
+        chosen = step % ranks if self.rank == "rotate" else self.rank
+        return self.duration_ms if chosen in (None, rank) else 0.0
+
+
+def parse_delays(text: str) -> list[Delay]:
+    """`MS` or `MS@rank=R;every=N;from=S`, several joined by `+`. Raises OptionError where the text is neither."""
+    return [_parse_delay(part, text) for part in text.split("+")]
+
+
+def _parse_delay(part: str, text: str) -> Delay:
+    duration, _, conditions = part.strip().partition("@")
+    try:
+        asked = dict(word.split("=", 1) for word in conditions.split(";")) if conditions else {}
+        if unknown := sorted(set(asked) - {"rank", "every", "from"}):
+            raise ValueError(f"{', '.join(unknown)} is none of rank, every, from")
+        rank = asked.get("rank")
+        delay = Delay(
+            duration_ms=float(duration),
+            rank=rank if rank in (None, "rotate") else int(str(rank)),
+            every=int(asked.get("every", "1")),
+            first_step=int(asked.get("from", "0")),
+        )
+        if not 0 <= delay.duration_ms < float("inf") or delay.every < 1:
+            raise ValueError("milliseconds must be 0 or more and finite, every at least 1")
+    except ValueError as error:
+        raise OptionError(f"delay {text!r} is not MS or MS@rank=R;every=N;from=S, joined by + ({error})") from None
+    return delay
+
+
+class Sleeper:
+    """Sleeps what was asked of each phase and keeps how long it really took: `injected_ns` int64 [step, phase]."""
+
+    def __init__(
+        self,
+        options: Mapping[str, OptionValue],
+        rank: int,
+        ranks: int,
+        steps: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        asked = [parse_delays(str(options[f"{phase}_ms"])) for phase in PHASES]
+        for phase, delays in zip(PHASES, asked, strict=True):
+            if wrong := [d.rank for d in delays if isinstance(d.rank, int) and not 0 <= d.rank < ranks]:
+                raise OptionError(f"{phase}_ms: rank {wrong[0]} is none of the {ranks} ranks")
+        self.injected_ns: npt.NDArray[np.int64] = np.full((steps, len(PHASES)), ABSENT, np.int64)
+        self._asked_s = [
+            [sum(delay.at(rank, step, ranks) for delay in delays) / 1e3 for delays in asked] for step in range(steps)
+        ]
+        self._sleep = sleep
+
+    def sleep(self, phase: str, step: int, share: float = 1.0) -> None:
+        """Sleeps that share of what was asked for this phase and step."""
+        column = PHASES.index(phase)
+        begin_ns = time.perf_counter_ns()
+        if seconds := self._asked_s[step][column] * share:
+            self._sleep(seconds)
+        so_far_ns = max(0, int(self.injected_ns[step, column]))
+        self.injected_ns[step, column] = so_far_ns + time.perf_counter_ns() - begin_ns
+
+
+class DelayWorkload:
+    """For numpy backends: a straight line fitted to a few samples, with the sleeps in its phases."""
+
+    def __init__(self, run: RunSpec, device: object, rank: int) -> None:
+        self._sleeper = Sleeper(options_of_run(run), rank, run.ranks, run.steps)
+        self.injected_ns = self._sleeper.injected_ns
+        random = np.random.default_rng((run.seed, rank))
+        self._inputs = random.standard_normal((run.local_batch_size, 8)).astype(np.float32)
+        self._targets = self._inputs.sum(axis=1)
+        self.parameters = [np.zeros(8, np.float32)]
+        self._step = 0
+
+    def batch(self, step: int) -> npt.NDArray[np.float32]:
+        """The same samples every step, after the sleep of `data`."""
+        self._step = step
+        self._sleeper.sleep("data", step)
+        return self._inputs
+
+    def forward(self, batch: npt.NDArray[np.float32]) -> float:
+        """Mean squared error, after half of the sleep of `compute`."""
+        self._sleeper.sleep("compute", self._step, share=0.5)
+        self._errors = batch @ self.parameters[0] - self._targets
+        return float(np.mean(self._errors**2))
+
+    def backward(self) -> list[npt.NDArray[np.float32]]:
+        """The gradients, after the other half of the sleep of `compute`."""
+        self._sleeper.sleep("compute", self._step, share=0.5)
+        return [2 * self._inputs.T @ self._errors / np.float32(len(self._errors))]
+
+    def receive(self, gradients: list[npt.NDArray[np.float32]]) -> None:
+        """Takes the averaged gradients, after the sleep of `transfer`."""
+        self._sleeper.sleep("transfer", self._step)
+        self._gradients = gradients
+
+    def update(self) -> None:
+        """Gradient descent, after the sleep of `update`."""
+        self._sleeper.sleep("update", self._step)
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            np.subtract(parameter, np.float32(0.01) * gradient, out=parameter)
+
+    def samples(self, batch: npt.NDArray[np.float32]) -> int:
+        """How many samples the batch has."""
+        return len(batch)

@@ -1,0 +1,74 @@
+"""The sleeps of `delay` in the phases of a tiny torch model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from hpc.settings import options_of_run
+from hpc.spec import RunSpec
+from hpc.workloads.delay import Sleeper
+
+
+class _SleepInBackward(torch.autograd.Function):
+    """Passes its input on; its backward sleeps before any gradient of what came before it is complete."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, sleep: Callable[[], None]) -> torch.Tensor:
+        ctx.sleep = sleep
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.sleep()
+        return gradients[0], None
+
+
+class TorchDelay:
+    """For torch backends: a straight line fitted to a few samples, with the sleeps in its phases."""
+
+    def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
+        self._sleeper = Sleeper(options_of_run(run), rank, run.ranks, run.steps)
+        self.injected_ns = self._sleeper.injected_ns
+        torch.manual_seed(run.seed)
+        self.model = torch.nn.Linear(8, 1)
+        random = torch.Generator().manual_seed(run.seed + rank)
+        self._inputs = torch.randn(run.local_batch_size, 8, generator=random).to(device)
+        self._targets = self._inputs.sum(dim=1, keepdim=True)
+        self._step = 0
+
+    def batch(self, step: int) -> torch.Tensor:
+        """The same samples every step, after the sleep of `data`."""
+        self._step = step
+        self._sleeper.sleep("data", step)
+        return self._inputs
+
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        """Mean squared error; half of the sleep of `compute` lies here, half at the beginning of its backward."""
+        step = self._step
+        self._sleeper.sleep("compute", step, share=0.5)
+        again = partial(self._sleeper.sleep, "compute", step, share=0.5)
+        output = _SleepInBackward.apply(model(batch), again)  # type: ignore[no-untyped-call]  # torch says no types
+        loss = torch.nn.functional.mse_loss(output, self._targets)
+        real_backward = loss.backward
+
+        def backward() -> None:
+            real_backward()  # type: ignore[no-untyped-call]  # torch says no types
+            self._sleeper.sleep("transfer", step)
+
+        # An attribute of this one tensor: the backend calls it as it would the method, and t4 comes after it.
+        loss.backward = backward  # type: ignore[method-assign, assignment]  # as the comment says
+        return loss
+
+    def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
+        """Gradient descent whose step begins with the sleep of `update`."""
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, **implementation)
+        optimizer.register_step_pre_hook(lambda *_: self._sleeper.sleep("update", self._step))
+        return optimizer
+
+    def samples(self, batch: torch.Tensor) -> int:
+        """How many samples the batch has."""
+        return len(batch)
