@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,44 +13,14 @@ from rich.console import Console
 from hpc.backends import BACKENDS
 from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, settling_record
 from hpc.spec import Plan, SpecError, SweepSpec, expand
-
-CHECKOUT = Path(__file__).resolve().parents[1]
-
-
-class ForeignPackageError(RuntimeError):
-    """Python finds another package under one of our names."""
-
-
-def refuse_foreign_packages() -> None:
-    """PyPI has packages called `launch` and `parse`: says so where one hides ours, and where one could."""
-    for name in ("launch", "parse"):
-        found = importlib.util.find_spec(name)
-        origin = Path(found.origin).resolve() if found and found.origin else None
-        if origin is None or CHECKOUT not in origin.parents:
-            raise ForeignPackageError(
-                f"Python finds a foreign package `{name}` at {origin}: it hides this project's; "
-                f"run from {CHECKOUT}, or pip uninstall {name}"
-            )
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        print(
-            f"hpc.sweep: note: PyPI's package `{name}` {version} is installed too; this project's {origin} is used",
-            file=sys.stderr,
-        )
-
-
-refuse_foreign_packages()
-
-from hpc.target import decide_target, options_of, with_absolute_paths  # noqa: E402  its packages are checked above
-from launch.follow import Follower, follow, last_attempts, write_missing_records  # noqa: E402
-from launch.local import LocalCluster, LocalError, find_mpiexec  # noqa: E402
-from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep  # noqa: E402
-from launch.script import Folders, render_job, render_local  # noqa: E402
-from launch.site import Site, SiteError, find_site  # noqa: E402
-from launch.slurm import SlurmCluster, SubmitError, controller_answers, header  # noqa: E402
-from launch.state import JobState  # noqa: E402
+from hpc.target import decide_target, options_of, with_absolute_paths
+from launch.follow import Follower, follow, last_attempts, write_missing_records
+from launch.local import LocalCluster, LocalError, find_mpiexec
+from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep
+from launch.script import Folders, render_job, render_local
+from launch.site import Site, SiteError, find_site
+from launch.slurm import SlurmCluster, SubmitError, controller_answers, header
+from launch.state import JobState
 
 FAILURES = (SiteError, PlanError, SubmitError, LocalError, RecordError)
 

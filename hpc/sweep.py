@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import OptionError
 from hpc.spec import PRECISIONS, SCALINGS, SpecError, SweepSpec
 
@@ -28,11 +29,14 @@ LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reserv
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage."""
     arguments = vars(_parser().parse_args(argv))
-    # Imported late: a foreign package called `launch` must be told of, not run into.
-    from hpc import submission
+    try:
+        refuse_foreign_packages()
+    except ForeignPackageError as error:
+        print(f"hpc.sweep: {error}", file=sys.stderr)
+        return 1
+    from hpc import submission  # after the check: it imports launch
 
     try:
-        submission.refuse_foreign_packages()
         asked, settings = _merge(arguments)
         return submission.sweep(SweepSpec.from_mapping(asked), settings, _flags(arguments))
     except (SpecError, OptionError) as error:

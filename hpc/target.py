@@ -23,11 +23,7 @@ def options_of(backend: str, workload: str) -> Mapping[str, Option]:
         raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
     entry = BACKENDS[backend]
     if is_user_code(workload):
-        path, colon, factory = workload.partition(":")
-        if not colon or not factory:
-            raise SpecError(f"workload {workload!r}: say which factory of the file, as {path}:FACTORY")
-        if not Path(path).is_file():
-            raise SpecError(f"workload {workload!r}: there is no file {Path(path).absolute()}")
+        _user_file(workload)
         return entry.options
     if workload not in WORKLOADS:
         raise SpecError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}, or FILE.py:FACTORY of your own")
@@ -93,7 +89,14 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
 
 
 def _digest(workload: str) -> str:
-    path = Path(workload.partition(":")[0])
-    if not path.is_file():
-        raise SpecError(f"workload {workload!r}: there is no file {path.absolute()}")
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return hashlib.sha256(_user_file(workload).read_bytes()).hexdigest()[:12]
+
+
+def _user_file(workload: str) -> Path:
+    """The file of a person's own workload; SpecError where it is not there or no factory is named."""
+    name, _, factory = workload.partition(":")
+    if not factory:
+        raise SpecError(f"workload {workload!r}: say which factory of the file, as {name}:FACTORY")
+    if not Path(name).is_file():
+        raise SpecError(f"workload {workload!r}: there is no file {Path(name).absolute()}")
+    return Path(name)

@@ -1,0 +1,99 @@
+"""The house keeps its floors, its doors and its names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_import_contracts_hold() -> None:
+    lint = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([str(lint)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
+    """A tree in which parse imports launch is rejected by the same contracts."""
+    for package in ("hpc", "launch", "parse"):
+        target = tmp_path / package
+        for path in (ROOT / package).rglob("*.py"):
+            copy = target / path.relative_to(ROOT / package)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(path.read_text())
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    (tmp_path / "parse" / "stats.py").write_text("import launch.site\n")
+    lint = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run(
+        [str(lint), "--no-cache"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "parse.stats -> launch.site" in done.stdout
+
+
+HEAVY = {"torch", "mpi4py", "tensorflow", "paddle", "horovod"}
+
+
+@pytest.mark.parametrize("module", ["hpc.sweep", "hpc.submission", "hpc.target", "parse.summarize", "launch.slurm"])
+def test_a_login_node_needs_neither_torch_nor_mpi(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
+
+
+def test_no_dependency_brings_a_foreign_parse_or_launch() -> None:
+    """Walks what our requirements, all extras included, require in turn, as far as it is installed here."""
+    names, seen = ["rankwise"], set()
+    while names:
+        name = names.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            wanted = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for text in wanted:
+            requirement = Requirement(text)
+            if name == "rankwise" or requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                names.append(requirement.name.lower())
+    assert {"torch", "submitit", "h5py", "sympy"} <= seen
+    assert not {"parse", "launch"} & seen
+
+
+def foreign_environment(tmp_path: Path, name: str) -> dict[str, str]:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    info = tmp_path / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    return {**os.environ, "PYTHONPATH": f"{tmp_path}"}
+
+
+@pytest.mark.parametrize("name", ["parse", "launch"])
+def test_a_foreign_package_that_hides_ours_is_refused(tmp_path: Path, name: str) -> None:
+    start = "import hpc.sweep; sys.exit(hpc.sweep.main(['--nodes', '1']))"
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; {start}"
+    env = foreign_environment(tmp_path, name)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, env=env
+    )
+    assert done.returncode == 1
+    assert f"foreign package `{name}` at {tmp_path}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_foreign_package_that_does_not_hide_ours_is_mentioned(tmp_path: Path) -> None:
+    env = foreign_environment(tmp_path, "parse")
+    argv = [sys.executable, "-m", "hpc.sweep", "--nodes", "1", "--dry-run", "--out", str(tmp_path / "out")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "PyPI's package `parse` 1.0 is installed too" in done.stderr

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import dataclasses
+
+from hpc.spec import RunSpec
+from launch.launchers import local_argv, node_argv, run_argv
+from launch.site import Site
+
+RUN = RunSpec(
+    nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=6, backend="torch-ddp", workload="mlp", batch_size=8,
+    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
+    env={"B": "two words", "A": "1"},
+)  # fmt: skip
+PROGRAM = ["python", "-m", "hpc.rank"]
+
+
+def test_srun_spells_out_every_size_and_isolates_no_gpu() -> None:
+    assert run_argv(RUN, Site(name="s"), PROGRAM) == [
+        "env", "A=1", "B=two words", "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6",
+        "--gpus-per-node=4", "--distribution=block", "--mpi=pmix", "--kill-on-bad-exit=1", "python", "-m", "hpc.rank",
+    ]  # fmt: skip
+    on_cpus = run_argv(dataclasses.replace(RUN, gpus_per_node=0), Site(name="s", mpi="pmi2"), PROGRAM)
+    assert not [token for token in on_cpus if "gpu" in token]
+    assert "--mpi=pmi2" in on_cpus
+
+
+def test_mpirun_sets_the_variables_again_behind_it() -> None:
+    openmpi = run_argv(RUN, Site(name="s", launcher="mpirun"), PROGRAM)
+    assert openmpi == [
+        "env", "A=1", "B=two words", "mpirun", "-n", "8", "--map-by", "ppr:4:node", "--bind-to", "none", "env", "A=1",
+        "B=two words", *PROGRAM,
+    ]  # fmt: skip
+    mpich = run_argv(dataclasses.replace(RUN, env={}), Site(name="s", launcher="mpirun", mpi="mpich"), PROGRAM)
+    assert mpich == ["mpirun", "-n", "8", "-ppn", "4", *PROGRAM]
+
+
+def test_containers_stand_between_launcher_and_program() -> None:
+    run = dataclasses.replace(RUN, container="/i/torch.sif", env={})
+    apptainer = Site(name="s", container="apptainer", container_args=("--bind", "/s"), images={"torch": "/i/torch.sif"})
+    assert run_argv(run, apptainer, PROGRAM)[-9:] == [
+        "apptainer",
+        "exec",
+        "--nv",
+        "--bind",
+        "/s",
+        "/i/torch.sif",
+        *PROGRAM,
+    ]
+    pyxis = Site(name="s", container="pyxis", images={"torch": "x"})
+    assert run_argv(run, pyxis, PROGRAM)[-4:] == ["--container-image=/i/torch.sif", *PROGRAM]
+
+
+def test_here_and_once_per_node() -> None:
+    run = dataclasses.replace(RUN, env={})
+    assert local_argv(run, "/opt/mpiexec", PROGRAM) == ["/opt/mpiexec", "-n", "8", *PROGRAM]
+    per_node = node_argv(run, Site(name="s"), PROGRAM)
+    assert per_node[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
+    assert node_argv(run, Site(name="s", launcher="mpirun"), PROGRAM)[:5] == [
+        "mpirun",
+        "-n",
+        "2",
+        "--map-by",
+        "ppr:1:node",
+    ]
+    assert node_argv(run, Site(name="s", launcher="mpirun", mpi="mpich"), PROGRAM)[:5] == [
+        "mpirun",
+        "-n",
+        "2",
+        "-ppn",
+        "1",
+    ]

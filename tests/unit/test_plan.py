@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from hpc.spec import Plan, RunSpec, Target
+from launch.plan import JobPlan, PlanError, plan_jobs, write_sweep
+from launch.script import Folders
+from launch.site import Site
+
+RUN = RunSpec(
+    nodes=1, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=4, backend="torch-ddp", workload="mlp", batch_size=8,
+    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
+)  # fmt: skip
+RUNS = tuple(dataclasses.replace(RUN, nodes=n, repeat=r) for r in range(1, 6) for n in (1, 2, 4))
+SITE = Site(name="s")
+
+
+def test_one_job_per_node_count() -> None:
+    jobs = plan_jobs(RUNS, SITE, minutes_per_run=10, time_min=None)
+    assert [(job.name, len(job.runs), job.time_min) for job in jobs] == [("1n", 5, 50), ("2n", 5, 50), ("4n", 5, 50)]
+    assert [run.repeat for run in jobs[2].runs] == [1, 2, 3, 4, 5]
+    assert sum(job.node_hours for job in jobs) == pytest.approx(7 * 50 / 60)
+
+
+def test_split_where_the_site_would_not_let_it_run() -> None:
+    jobs = plan_jobs(RUNS, Site(name="s", time_limit_min=25), minutes_per_run=10, time_min=None)
+    assert [(job.name, len(job.runs), job.time_min) for job in jobs[:3]] == [
+        ("1n", 2, 20), ("1n-part2", 2, 20), ("1n-part3", 1, 10),
+    ]  # fmt: skip
+    assert sorted(run.run_id for job in jobs for run in job.runs) == sorted(run.run_id for run in RUNS)
+
+
+def test_a_persons_time_is_the_time_asked_for() -> None:
+    assert {job.time_min for job in plan_jobs(RUNS, SITE, minutes_per_run=10, time_min=90)} == {90}
+    assert len(plan_jobs(RUNS, SITE, minutes_per_run=10, time_min=20)) == 9
+
+
+def test_a_limit_no_run_fits_is_refused() -> None:
+    with pytest.raises(PlanError, match="may take 5 min and a run is allowed 10 min"):
+        plan_jobs(RUNS, Site(name="s", time_limit_min=5), minutes_per_run=10, time_min=None)
+
+
+def test_the_request_is_the_largest_of_its_runs() -> None:
+    runs = (RUN, dataclasses.replace(RUN, ranks_per_node=8, gpus_per_node=8))
+    [job] = plan_jobs(runs, Site(name="s", qos="q", exclusive=False), 10, None)
+    assert job.request == {
+        "job_name": "rankwise-1n", "nodes": 1, "ntasks_per_node": 8, "cpus_per_task": 4, "time": 20,
+        "gpus_per_node": 8, "qos": "q",
+    }  # fmt: skip
+
+
+def test_a_line_break_in_the_request_is_refused() -> None:
+    with pytest.raises(PlanError, match="holds a line break"):
+        plan_jobs(RUNS, Site(name="s", account="a\n#SBATCH --wrap=x"), 10, None)
+
+
+def test_files_are_written_once_and_a_script_is_never_overwritten(tmp_path: Path) -> None:
+    plan = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))
+    folders = Folders.under(tmp_path)
+    jobs = plan_jobs(plan.runs, SITE, 10, None)
+
+    def write(text: str) -> Path:
+        def render(job: JobPlan) -> str:
+            return text
+
+        return write_sweep(plan, jobs, folders, render)[0].script
+
+    first = write("one")
+    assert first == folders.jobs / "1n.sh"
+    assert write("one") == first
+    other = write("two")
+    assert (other.name, other.read_text(), first.read_text()) == (f"1n.{plan.sweep_id}.sh", "two", "one")
+    assert RunSpec.from_json(json.loads(folders.run_file(RUN).read_text())) == RUN
+    stored = json.loads((folders.traces / f"plan.{plan.sweep_id}.json").read_text())
+    assert [run["run_id"] for run in stored["runs"]] == [RUN.run_id]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    plan = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlanError, match=r"cannot be written: .*file/jobs"):
+        write_sweep(plan, [], Folders.under(tmp_path / "file"), lambda job: "")

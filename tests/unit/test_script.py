@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc.outcome import SETTLING, Outcome
+from hpc.spec import RunSpec
+from launch import script
+from launch.plan import plan_jobs
+from launch.script import Folders, render_job, render_local
+from launch.site import Site
+from launch.slurm import SubmitError, header
+
+HOSTILE = [
+    "a'; touch pwned #",
+    "two words",
+    "$(touch pwned)",
+    "`touch pwned`",
+    'q"; touch pwned; "',
+    "new\nline",
+    "a\\b",
+]
+RUN = RunSpec(
+    nodes=2, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=4, backend="torch-ddp", workload="mlp", batch_size=8,
+    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="golden",
+    env={"NCCL_ALGO": "Ring"},
+)  # fmt: skip
+SITE = Site(
+    name="golden", partition="gpu", account="p42", qos="high", constraint="a100", reservation="bench", exclude="node13",
+    modules=("CUDA/12.4", "OpenMPI"), gpus_per_node=2,
+)  # fmt: skip
+FRAMEWORKS = {"torch-ddp": "torch"}
+
+
+def test_script_equals_its_golden_file(golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "CHECKOUT", Path("/opt/rankwise"))
+    monkeypatch.setattr(script, "here_python", lambda: "/opt/rankwise/.venv/bin/python")
+    folders = Folders(jobs=Path("/scratch/sweep/jobs"), traces=Path("/scratch/sweep/traces"))
+    runs = (RUN, dataclasses.replace(RUN, repeat=2, env={}))
+    [job] = plan_jobs(runs, SITE, minutes_per_run=10, time_min=None)
+    golden("2n.sh", render_job(job.runs, header(job, folders), SITE, folders, FRAMEWORKS))
+
+
+def test_shell_and_python_mean_the_same_by_settled(tmp_path: Path) -> None:
+    text = render_local([RUN], "mpiexec", Folders.under(tmp_path))
+    words = re.search(r'"outcome": "\(([a-z_|]+)\)"', text)
+    assert words is not None
+    assert set(words[1].split("|")) == SETTLING
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_reach_the_run_whole_and_run_nothing(tmp_path: Path, name: str) -> None:
+    """The script is really run by bash; a program in place of mpiexec writes down what reached it."""
+    out = tmp_path / name
+    folders = Folders.under(out)
+    folders.logs.mkdir(parents=True)
+    folders.traces.mkdir()
+    seen = tmp_path / "seen.json"
+    spy = tmp_path / "spy"
+    spy.write_text(
+        "#!/usr/bin/env python3\nimport json, os, sys\n"
+        f"json.dump([sys.argv[1:], os.environ['HOSTILE']], open({str(seen)!r}, 'w'))\n"
+    )
+    spy.chmod(0o755)
+    run = dataclasses.replace(RUN, env={"HOSTILE": name})
+    job = tmp_path / "job.sh"
+    job.write_text(render_local([run], str(spy), folders))
+    subprocess.run(["bash", str(job)], cwd=tmp_path, check=False, capture_output=True)
+    argv, value = json.loads(seen.read_text())
+    assert value == name
+    assert argv[argv.index("hpc.rank") + 1] == str(folders.run_file(run))
+    assert argv[argv.index("--traces") + 1] == str(folders.traces)
+    assert not list(tmp_path.rglob("pwned"))
+    assert json.loads((folders.traces / f"{run.run_id}.1.exit.json").read_text())["outcome"] == "launch_fail"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_cannot_leave_their_header_line(tmp_path: Path, name: str) -> None:
+    folders = Folders.under(tmp_path / name)
+    [job] = plan_jobs([RUN], dataclasses.replace(SITE, partition="p'; touch pwned #"), 10, None)
+    if "\n" in name or "\\" in name:
+        with pytest.raises(SubmitError, match="Slurm cannot write a job's output"):
+            header(job, folders)
+    else:
+        lines = header(job, folders).splitlines()
+        assert all(line == "" or line.startswith("#") for line in lines)
+
+
+def fake_launcher(tmp_path: Path, body: str) -> Path:
+    path = tmp_path / "launcher"
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def outcome_of(tmp_path: Path, body: str, *arguments: str) -> tuple[dict[str, object], str]:
+    """Runs a one-run script whose launcher does `body`; the exit record and what the script printed."""
+    folders = Folders.under(tmp_path)
+    folders.logs.mkdir(parents=True, exist_ok=True)
+    folders.traces.mkdir(exist_ok=True)
+    job = tmp_path / "job.sh"
+    job.write_text(render_local([RUN], str(fake_launcher(tmp_path, body)), folders))
+    done = subprocess.run(["bash", str(job), *arguments], check=False, capture_output=True, text=True)
+    records = sorted(folders.traces.glob("*.exit.json"))
+    return json.loads(records[-1].read_text()), done.stdout
+
+
+# The launcher's last words are: … RUN.json --traces DIR --simulate-nodes --attempt N --script FILE
+STEM = (
+    'while [ $# -gt 0 ]; do case "$1" in --traces) t=$2;; --attempt) a=$2;; esac; shift; done; '
+    f'stem="$t/{RUN.run_id}.$a"; '
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (STEM + 'touch "$stem.h5"', Outcome.OK),
+        ("exit 0", Outcome.LAUNCH_FAIL),
+        ("exit 7", Outcome.LAUNCH_FAIL),
+        (STEM + 'touch "$stem.h5"; exit 9', Outcome.RANK_FAIL),
+        (STEM + """printf '{\n "outcome": "invalid"\n}' >"$stem.rank0.json"; exit 3""", Outcome.INVALID),
+        (
+            STEM + """printf '{\n "outcome": "rank_fail"\n}' >"$stem.rank0.json"
+            printf '{\n "outcome": "oom"\n}' >"$stem.rank11.json"; exit 3""",
+            Outcome.OOM,
+        ),
+        ("echo 'slurmstepd: error: Detected 1 oom_kill event' >&2; exit 137", Outcome.OOM),
+        ("kill -USR1 $PPID; exec sleep 60", Outcome.TIMEOUT),
+    ],
+)  # fmt: skip
+def test_outcome_comes_from_what_the_attempt_left(tmp_path: Path, body: str, outcome: Outcome) -> None:
+    record, _ = outcome_of(tmp_path, body)
+    assert record["outcome"] == outcome
+    assert (record["run_id"], record["attempt"]) == (RUN.run_id, 1)
+
+
+def test_settled_runs_are_passed_over_and_force_runs_them_again(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 1
+    record, printed = outcome_of(tmp_path, body)
+    assert record["attempt"] == 1
+    assert f"{RUN.run_id} is settled, passed over" in printed
+    assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 2
+
+
+def test_unsettled_runs_are_run_again_under_the_next_number(tmp_path: Path) -> None:
+    assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 1
+    assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 2
+
+
+def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> None:
+    folders = Folders.under(tmp_path)
+    folders.logs.mkdir(parents=True)
+    job = tmp_path / "job.sh"
+    job.write_text(render_local([RUN], "/bin/true", folders))
+    done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"cannot write to {folders.traces}" in done.stderr

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.site import SITES, SiteError, find_site, known_sites, read_site
+
+
+def site_file(tmp_path: Path, text: str, name: str = "here") -> Path:
+    path = tmp_path / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+def test_sites_that_come_with_the_project_can_be_read() -> None:
+    assert known_sites()
+    for path in known_sites().values():
+        assert read_site(path).name == path.stem
+
+
+def test_found_by_host_name_by_name_or_by_file(tmp_path: Path) -> None:
+    path = site_file(tmp_path, 'hostname_pattern = "login[0-9]+"\npartition = "gpu"\nmpi = "pmi2"')
+    assert find_site(None, hostname="login12", folder=tmp_path) == read_site(path)
+    assert find_site(None, hostname="laptop", folder=tmp_path) is None
+    assert find_site("here", folder=tmp_path) == find_site(str(path), folder=SITES) == read_site(path)
+    assert read_site(path).partition == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("partitoin = 'x'", "unknown key partitoin; valid keys: name, hostname_pattern, partition"),
+        ("launcher = 'orterun'", "launcher 'orterun' is not one of srun, mpirun"),
+        ("launcher = 'srun'\nmpi = 'openmpi'", "not what srun speaks; valid: pmix, pmi2"),
+        ("container = 'docker'", "not apptainer or pyxis"),
+        ("container = 'pyxis'", r"needs an \[images\] table"),
+        ("gpus_per_node = 'eight'", "gpus_per_node is 'eight', not a whole number"),
+        ("gpus_per_node = -1", "must be at least 0"),
+        ("cpus_per_node = 0", "must be at least 1"),
+        ("gpus_per_node = true", "not a whole number"),
+        ("modules = 'CUDA'", "modules must be a list of texts"),
+        ("env = 'A=1'", "env must be a table"),
+        ("exclusive = 1", "exclusive is 1, not bool"),
+        ("a = [", "not TOML"),
+    ],
+)
+def test_what_no_site_can_say_is_an_error_naming_file_and_cure(tmp_path: Path, text: str, words: str) -> None:
+    path = site_file(tmp_path, text)
+    with pytest.raises(SiteError, match=words) as error:
+        read_site(path)
+    assert str(path) in str(error.value)
+
+
+def test_missing_sites_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match=r"unknown site 'there'; known sites: here"):
+        site_file(tmp_path, "")
+        find_site("there", folder=tmp_path)
+    with pytest.raises(SiteError, match="No such file"):
+        find_site(str(tmp_path / "no.toml"))
+
+
+def test_images_and_interpreters_per_framework(tmp_path: Path) -> None:
+    text = 'container = "apptainer"\n[images]\ntorch = "t.sif"\n[interpreter]\ndefault = "/opt/python"'
+    site = read_site(site_file(tmp_path, text))
+    assert site.image("torch") == "t.sif"
+    assert site.python("torch", "/here") == "/opt/python"
+    with pytest.raises(SiteError, match="no container image for paddle"):
+        site.image("paddle")

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc.options import Option, OptionError, read_options
+from hpc.spec import Plan, RunSpec, SpecError, SweepSpec, Target, expand
+
+KNOWN = {"width": Option(default=8, help="", small="2"), "fast": Option(default=True, help="")}
+GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
+LAPTOP = Target(site="local", gpus_per_node=0, cpus_per_node=2, nodes_simulated=True)
+RUN = RunSpec(
+    nodes=2, ranks_per_node=8, gpus_per_node=8, cpus_per_rank=8, backend="torch-ddp", workload="resnet50",
+    batch_size=128, precision="fp32", scaling="weak", warmup_steps=20, measured_steps=100, repeat=1, seed=0, site="big",
+)  # fmt: skip
+
+
+def plan(target: Target = GPUS, **asked: object) -> Plan:
+    return expand(SweepSpec.from_mapping(asked), target, lambda backend, workload: KNOWN)
+
+
+def test_reference_protocol_is_the_default_on_gpus() -> None:
+    made = plan(nodes="1,2,4")
+    assert [run.case for run in made.runs[:4]] == ["1n1g", "1n8g", "2n8g", "4n8g"]
+    assert len(made.runs) == 4 * 5
+    run = made.runs[1]
+    assert (run.batch_size, run.warmup_steps, run.measured_steps, run.steps) == (128, 20, 100, 120)
+    assert (run.gpus_per_node, run.cpus_per_rank, made.reduced) == (8, 8, ())
+
+
+def test_sizes_nobody_chose_are_small_without_gpus_and_said() -> None:
+    made = plan(LAPTOP, nodes="1,2,4")
+    run = made.runs[0]
+    assert (run.batch_size, run.steps, run.options) == (4, 16, {"width": "2"})
+    assert made.reduced == (
+        "batch-size 4 instead of 128", "steps 16 instead of 120", "warmup 6 instead of 20", "repeats 3 instead of 5",
+        "width 2 instead of 8",
+    )  # fmt: skip
+    assert Plan(**{f.name: getattr(made, f.name) for f in dataclasses.fields(Plan)}).to_json()["reduced"]
+
+
+def test_sizes_that_were_chosen_stay_without_gpus() -> None:
+    made = plan(LAPTOP, nodes="1", batch_size=64, steps=30, warmup=10, repeats=1, options={"width": "8"})
+    assert made.reduced == ()
+    assert (made.runs[0].batch_size, made.runs[0].options["width"]) == (64, "8")
+
+
+def test_baseline_is_added_once_and_can_be_refused() -> None:
+    assert [run.case for run in plan(nodes="2", repeats=1).runs] == ["1n1g", "2n8g"]
+    assert [run.case for run in plan(nodes="2", repeats=1, baseline=False).runs] == ["2n8g"]
+    assert [run.case for run in plan(nodes="1,2", ranks_per_node="1", repeats=1).runs] == ["1n1g", "2n1g"]
+
+
+def test_axes_multiply_and_an_environment_axis_makes_points() -> None:
+    made = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, baseline=False)
+    assert len({run.point_id for run in made.runs}) == 4
+    assert {run.env["NCCL_ALGO"] for run in made.runs} == {"Ring", "Tree"}
+
+
+def test_comma_can_be_escaped() -> None:
+    made = plan(nodes="2", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
+    assert [run.env["NCCL_IB_HCA"] for run in made.runs] == ["mlx5_0,mlx5_1"]
+
+
+def test_node_counts_of_a_thousand_are_ordinary() -> None:
+    assert {run.case for run in plan(nodes="16,100,1000", repeats=1).runs} == {"1n1g", "16n8g", "100n8g", "1000n8g"}
+
+
+def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None:
+    assert {run.cpus_per_rank for run in plan(nodes="1,2", cases="1n4g").runs} == {8}
+    assert {run.cpus_per_rank for run in plan(LAPTOP, nodes="1,2,4").runs} == {1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"nodes": "0"}, "nodes: 0 is not a count"),
+        ({"nodes": "-1"}, "nodes: -1 is not a count"),
+        ({"nodes": "two"}, "nodes: 'two' is not a whole number"),
+        ({"nodes": "1,"}, "an empty value"),
+        ({"nodes": 1.5}, "not a whole number"),
+        ({"cases": "1x8"}, "not of the form 2n8g"),
+        ({}, "nothing to run"),
+        ({"nodes": "1", "batch_size": "0"}, "batch_size: 0 is not a count"),
+        ({"nodes": "1", "repeats": "-2"}, "repeats: -2 is not a count"),
+        ({"nodes": "1", "precision": "fp8"}, "precision 'fp8' is not one of fp32, tf32, bf16, amp-fp16"),
+        ({"nodes": "1", "scaling": "both"}, "scaling 'both' is not one of weak, strong"),
+        ({"nodes": "1", "steps": "20", "warmup": "20"}, "no step is left to measure"),
+        ({"nodes": "1", "warmup": "4", "steps": "20"}, "warm-up is 4 steps; it must be at least 5"),
+        ({"nodes": "1", "ranks_per_node": "9"}, "asks for 9 GPUs per node; big has 8"),
+        ({"nodes": "3", "scaling": "strong", "batch_size": "128"}, "does not divide by the 24 devices"),
+        ({"nodes": "1", "options": {"widht": "3"}}, "unknown option widht"),
+        ({"nodes": "1", "env": {"A B": "1"}}, "no name of an environment variable"),
+        ({"nodes": "1", "env": {"A": "x\0y"}}, "NUL"),
+        ({"nodes": "1", "env": "A=1"}, "must be a table"),
+        ({"nodes": "1", "baseline": "no"}, "must be true or false"),
+        ({"nodes": "1", "bacth_size": "3"}, "unknown setting bacth_size; known are"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_words(asked: dict[str, object], words: str) -> None:
+    with pytest.raises(SpecError, match=words.replace("(", r"\(")):
+        plan(**asked)
+
+
+def test_option_of_a_wrong_kind_is_refused() -> None:
+    with pytest.raises(OptionError, match="'wide' is not a whole number"):
+        plan(nodes="1", options={"width": "wide"})
+    with pytest.raises(OptionError, match="neither on nor off"):
+        read_options(KNOWN, {"fast": "yes"})
+    with pytest.raises(OptionError, match="unknown option slow; known here: fast, width"):
+        read_options(KNOWN, {"slow": "on"})
+    with pytest.raises(OptionError, match="'c' is not one of a, b"):
+        Option(default="a", help="", choices=("a", "b")).read("letter", "c")
+    assert read_options(KNOWN, {"fast": "off"}) == {"width": 8, "fast": False}
+    assert Option(default=1.5, help="").read("x", "2") == 2.0
+
+
+def test_strong_scaling_keeps_the_global_batch() -> None:
+    made = plan(nodes="1,2", ranks_per_node="4", scaling="strong", batch_size="64", repeats=1)
+    assert {(run.case, run.global_batch_size, run.local_batch_size) for run in made.runs} == {
+        ("1n1g", 64, 64), ("1n4g", 64, 16), ("2n4g", 64, 8),
+    }  # fmt: skip
+
+
+def test_run_id_holds_all_that_was_asked_and_nothing_else() -> None:
+    ids = {RUN.run_id}
+    changes: dict[str, object] = {
+        "nodes": 4, "ranks_per_node": 4, "gpus_per_node": 4, "cpus_per_rank": 4, "backend": "mpi", "workload": "mlp",
+        "batch_size": 64, "precision": "bf16", "scaling": "strong", "warmup_steps": 10, "measured_steps": 50,
+        "repeat": 2, "seed": 1, "site": "other", "data": "imagefolder", "container": "x.sif", "code_digest": "ab",
+        "options": {"a": "1"}, "env": {"A": "1"},
+    }  # fmt: skip
+    assert set(changes) == {f.name for f in dataclasses.fields(RunSpec)}
+    for name, value in changes.items():
+        ids.add(dataclasses.replace(RUN, **{name: value}).run_id)  # type: ignore[arg-type]
+    assert len(ids) == len(changes) + 1
+    assert dataclasses.replace(RUN, repeat=2).point_id == RUN.point_id
+
+
+def test_ids_stay_from_version_to_version() -> None:
+    assert RUN.run_id == "2n8g_torch-ddp_resnet50_b128_fp32_c928d99720_r1"
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_ids_are_safe_as_file_names(backend: str, workload: str) -> None:
+    run_id = dataclasses.replace(RUN, backend=backend, workload=workload).run_id
+    assert run_id.isascii()
+    assert not set(run_id) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def test_json_there_and_back() -> None:
+    assert RunSpec.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
+
+
+def test_json_changed_by_hand_is_noticed() -> None:
+    values = RUN.to_json() | {"batch_size": 256}
+    with pytest.raises(SpecError, match="was changed by hand"):
+        RunSpec.from_json(values)
+    with pytest.raises(SpecError, match="lacks backend"):
+        RunSpec.from_json({k: v for k, v in RUN.to_json().items() if k != "backend"})
+    with pytest.raises(SpecError, match="unknown fields: colour"):
+        RunSpec.from_json(RUN.to_json() | {"colour": "red"})
+
+
+def test_sweep_id_does_not_depend_on_order() -> None:
+    made = plan(nodes="1,2")
+    turned = dataclasses.replace(made, runs=made.runs[::-1])
+    assert made.sweep_id == turned.sweep_id != plan(nodes="1,4").sweep_id

@@ -1,0 +1,150 @@
+"""The command line, as far as it goes without a scheduler: planning, writing, refusing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sweep(
+    tmp_path: Path, *arguments: str, path: str | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`python -m hpc.sweep` in an empty folder; `path` replaces PATH."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **(env or {})}
+    if path is not None:
+        environment["PATH"] = path
+    return subprocess.run(
+        [sys.executable, "-m", "hpc.sweep", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+
+NO_SLURM = "/nonexistent"
+
+
+def test_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> None:
+    done = sweep(
+        tmp_path, "--nodes", "1,2", "--dry-run", "--cluster", "slurm", "--gpus-per-node", "4", "--repeats", "2",
+        path=NO_SLURM,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "3 points, 6 runs in 2 jobs" in done.stdout
+    assert "asks for 1.3 node-hours at most" in done.stdout
+    assert "dry run: nothing was submitted" in done.stdout
+    for name in ("1n.sh", "2n.sh"):
+        assert (tmp_path / "jobs" / name).read_text() in done.stdout
+    plan = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())
+    assert len(plan["runs"]) == 6 == len(list((tmp_path / "jobs" / "runs").iterdir()))
+
+
+def test_dry_run_asks_no_scheduler_to_submit(tmp_path: Path) -> None:
+    called = tmp_path / "called"
+    for name in ("sbatch", "scontrol", "squeue", "scancel", "sacct", "srun"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {called}\n[ {name} = scontrol ] && echo UP\n")
+        (tmp_path / name).chmod(0o755)
+    done = sweep(
+        tmp_path, "--nodes", "1", "--dry-run", "--gpus-per-node", "1", "--cpus-per-rank", "1", "--cluster", "slurm",
+        path=f"{tmp_path}:/usr/bin:/bin",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not called.exists()
+
+
+def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text(
+        'nodes = [1, 2]\nbackend = "mpi"\nworkload = "delay"\nbatch-size = [8]\nrepeats = 1\ncluster = "slurm"\n'
+        'gpus_per_node = 0\nranks_per_node = 2\n[env]\nA = ["1", "x,y"]\n[options]\ncompute_ms = "5"\n'
+    )
+    done = sweep(tmp_path, "--config", "sweep.toml", "--dry-run", "--batch-size", "16", "--nodes", "2", path=NO_SLURM)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())["runs"]
+    assert {(run["nodes"], run["batch_size"], run["env"]["A"]) for run in runs} == {
+        (1, 16, "1"), (1, 16, "x,y"), (2, 16, "1"), (2, 16, "x,y"),
+    }  # fmt: skip
+    assert {run["options"]["compute_ms"] for run in runs} == {"5"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--nodes", "0"], "nodes: 0 is not a count"),
+        (["--nodes", "-3"], "nodes: -3 is not a count"),
+        (["--nodes", "1", "--backend", "torch-dpp"], "unknown backend 'torch-dpp'; known: torch-ddp"),
+        (["--nodes", "1", "--workload", "resnet"], "unknown workload 'resnet'; known: resnet50"),
+        (["--nodes", "1", "--workload", "my.py:F"], "there is no file"),
+        (["--nodes", "1", "--workload", "my.py"], "say which factory of the file"),
+        (["--nodes", "1", "--backend", "mpi"], "workload resnet50 is written for torch; backend mpi trains numpy"),
+        (["--nodes", "1", "--option", "imgsize=3"], "unknown option imgsize"),
+        (["--nodes", "1", "--option", "image_size"], "not of the form NAME=VALUE"),
+        (["--nodes", "1", "--precision", "fp8"], "precision 'fp8' is not one of"),
+        (["--nodes", "1", "--time", "soon"], "whole minutes"),
+        (["--nodes", "1", "--time", "0"], "at least 1 minute"),
+        (["--nodes", "1", "--config", "none.toml"], "config none.toml: No such file"),
+        (["--nodes", "1", "--cluster", "slurm"], "how many GPUs has a node of site slurm?"),
+        ([], "nothing to run"),
+    ],
+)
+def test_usage_that_cannot_be_is_refused_with_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    (tmp_path / "my.txt").write_text("")
+    done = sweep(tmp_path, *arguments, path=NO_SLURM)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "traces").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--nodes", "1", "--site", "nowhere"], "unknown site 'nowhere'; known sites: example"),
+        (["--nodes", "1", "--site", "x.toml"], "site file x.toml: No such file"),
+        (["--nodes", "1", "--cluster", "local"], "no MPI on this machine: pip install"),
+        (["--nodes", "1", "--cluster", "slurm", "--gpus-per-node", "0"], "no Slurm controller answers here"),
+        (["--nodes", "1", "--out", "file", "--gpus-per-node", "0", "--cluster", "slurm"], "cannot be written"),
+    ],
+)
+def test_what_is_missing_ends_with_1_and_the_cure(tmp_path: Path, arguments: list[str], words: str) -> None:
+    (tmp_path / "file").write_text("")
+    # Another folder's interpreter link: no mpiexec lies beside it, as on a machine without MPI.
+    done = sweep(tmp_path, *arguments, path=NO_SLURM)
+    if words.startswith("no MPI") and (Path(sys.executable).parent / "mpiexec").exists():
+        pytest.skip("the MPI wheel is installed beside this interpreter: there is an MPI")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_thousand_nodes_are_planned(tmp_path: Path) -> None:
+    done = sweep(
+        tmp_path, "--nodes", "16,100,1000", "--gpus-per-node", "8", "--cluster", "slurm", "--dry-run", path=NO_SLURM
+    )
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --nodes=1000" in (tmp_path / "jobs" / "1000n.sh").read_text()
+    assert "srun --nodes=1000 --ntasks=8000" in (tmp_path / "jobs" / "1000n.sh").read_text()
+
+
+def test_a_persons_own_file_is_named_from_the_root_and_its_text_counts(tmp_path: Path) -> None:
+    ids = set()
+    for text in ("a = 1\n", "a = 2\n"):
+        (tmp_path / "mine.py").write_text(text)
+        argv = ["--nodes", "1", "--workload", "mine.py:F", "--dry-run", "--cluster", "slurm", "--gpus-per-node", "1"]
+        done = sweep(tmp_path, *argv, "--repeats", "1", "--out", f"out{len(ids)}", path=NO_SLURM)
+        assert done.returncode == 0, done.stderr
+        [run] = json.loads(next((tmp_path / f"out{len(ids)}/traces").glob("plan.*.json")).read_text())["runs"]
+        assert run["workload"] == f"{tmp_path}/mine.py:F"
+        ids.add(run["run_id"])
+    assert len(ids) == 2
+
+
+def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
+    listed = sweep(tmp_path, "--list").stdout
+    for word in ("torch-ddp", "resnet50", "image_size", "example"):
+        assert word in listed
+    assert "python -m hpc.sweep --nodes 1,2,4" in sweep(tmp_path, "--help").stdout
