@@ -158,12 +158,8 @@ class DevCluster:
     def kill_node(self, name: str) -> None:
         """Cuts the node's power: kills all that runs there, slurmd too; the controller notices in its own time."""
         self._check_node(name)
-
-        def living() -> list[int]:
-            everything = processes.all_processes(self._confs, own_names=self.host.own_names)
-            return [pid for pid, node in everything.items() if node == name]
-
-        processes.end(living, patience_s=0)
+        all_processes = processes.Processes(self._confs, own_names=self.host.own_names)
+        processes.end(lambda: [pid for pid, node in all_processes.living().items() if node == name], patience_s=0)
 
     def start_node(self, name: str) -> None:
         """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
@@ -236,6 +232,8 @@ class DevCluster:
 
     def _spawn(self, name: str, clock_s: int | None, argv: Sequence[str]) -> None:
         env = {**self.environ, "SLURM_CONF": str(self.conf), processes.MARK: name}
+        # Once more by env, so that it comes last: slurmstepd writes its title over what stands before SLURM_CONF.
+        argv = ["env", "-u", processes.MARK, f"{processes.MARK}={name}", *argv]
         log = self.root / f"log/{name}.out"
         if self.host.own_names:
             processes.spawn_as_host(name, self.root / f"hosts/{name}", clock_s, argv, env, log)
@@ -268,7 +266,7 @@ class DevCluster:
     def _end_all(self) -> bool:
         facts = self.root / "cluster.json"
         own_names = facts.exists() and config.remembered(facts.read_text())[0].own_names
-        return processes.end(lambda: processes.all_processes(self._confs, own_names=own_names), patience_s=3)
+        return processes.end(processes.Processes(self._confs, own_names=own_names).living, patience_s=2)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

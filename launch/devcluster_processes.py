@@ -52,25 +52,36 @@ def daemon_processes(confs: Collection[str]) -> dict[int, str]:
     return {pid: env[MARK] for pid, env in _environments(confs) if MARK in env and _comm(pid) not in _HELPERS}
 
 
-def all_processes(confs: Collection[str], *, own_names: bool) -> dict[int, str]:
-    """Daemons and their helpers, the processes of jobs by their node's name, and clients that wait, under the name "".
+class Processes:
+    """All processes of the cluster with these SLURM_CONF; what it learns of their namespaces it keeps.
 
-    With `own_names` the daemons live in UTS namespaces of their own, and all that is in there is theirs: a job may
-    have cleared its environment.
+    With `own_names` every daemon lives in a UTS namespace of its own, and all that is in there is the cluster's: a job
+    may have cleared its environment, and a daemon may end before what it started. Without, all that descends from
+    a process found is the cluster's too.
     """
-    found: dict[int, str] = {}
-    for pid, env in _environments(confs):
-        if node := env.get(MARK) or env.get("SLURMD_NODENAME"):
-            found[pid] = node
-        elif _comm(pid) in _CLIENTS:
-            found[pid] = ""
-    if own_names:
-        # Before its exec a daemon is still where it was started from, so only those under their final names count.
-        namespaces = {_uts(pid): node for pid, node in found.items() if node and _comm(pid) in _DAEMONS}
+
+    def __init__(self, confs: Collection[str], *, own_names: bool) -> None:
+        self._confs = confs
+        self._own_names = own_names
+        self._namespaces: dict[str, str] = {}
+
+    def living(self) -> dict[int, str]:
+        """Process id → its node, or the controller's name; "" for clients that wait and for what cannot be told."""
+        found: dict[int, str] = {}
+        for pid, env in _environments(self._confs):
+            name = _comm(pid)
+            node = env.get("SLURMD_NODENAME") or (env.get(MARK) if name in _DAEMONS else None)
+            if node and self._own_names:
+                self._namespaces[_uts(pid)] = node
+            if node or MARK in env or name in _DAEMONS or name in _CLIENTS:
+                found[pid] = node or env.get(MARK, "")
+        return found | (self._in_namespaces() if self._own_names else _descendants(found))
+
+    def _in_namespaces(self) -> dict[int, str]:
+        # Whoever calls this is no part of the cluster, nor is the machine's first process.
         for never in (_uts("self"), _uts(1), ""):
-            namespaces.pop(never, None)
-        found |= {pid: namespaces[_uts(pid)] for pid in _pids() if _uts(pid) in namespaces}
-    return found
+            self._namespaces.pop(never, None)
+        return {pid: self._namespaces[uts] for pid in _pids() if (uts := _uts(pid)) in self._namespaces}
 
 
 def end(living: Callable[[], Collection[int]], *, patience_s: float) -> bool:
@@ -116,6 +127,27 @@ def _environments(confs: Collection[str]) -> Iterator[tuple[int, dict[str, str]]
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
+
+
+def _descendants(found: Mapping[int, str]) -> dict[int, str]:
+    """What these processes started, and so on: process id → the name under which its ancestor was found."""
+    parents = {pid: _parent(pid) for pid in _pids()}
+    below: dict[int, str] = {}
+    while new := {
+        pid: name
+        for pid, parent in parents.items()
+        if pid not in found and pid not in below and (name := found.get(parent) or below.get(parent))
+    }:
+        below |= new
+    return below
+
+
+def _parent(pid: int) -> int:
+    try:
+        # The second field, the name in brackets, may hold anything.
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _comm(pid: int) -> str:
