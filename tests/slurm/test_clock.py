@@ -1,0 +1,36 @@
+"""The global clock on a real Slurm whose nodes have clocks of their own, a thousand seconds and more apart."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tests" / "mpi" / "ranks" / "clock_namespaces.py"
+NODES, RANKS_PER_NODE = 4, 2
+
+
+def test_ranks_on_nodes_with_their_own_clocks_are_inside_their_bounds(cluster):
+    printed = cluster.run(
+        "srun", "--mpi=pmix", f"--nodes={NODES}", f"--ntasks={NODES * RANKS_PER_NODE}",
+        f"--ntasks-per-node={RANKS_PER_NODE}", "--cpus-per-task=1", "--chdir", ROOT,
+        "env", f"PYTHONPATH={ROOT}", sys.executable, SCRIPT,
+    )  # fmt: skip
+    everybody = json.loads(printed)
+    assert len(everybody) == NODES * RANKS_PER_NODE
+    zero = everybody[0]
+    nodes = {found["host"]: found for found in everybody}
+    assert len(nodes) == len({found["domain"] for found in everybody}) == len({n["ahead_s"] for n in nodes.values()})
+    assert len(nodes) == NODES
+    for found in everybody:
+        error_ns, bound_ns = np.abs(found["error_ns"]), np.array(found["bound_ns"])
+        assert (error_ns <= bound_ns).all()
+        assert found["points"] == nodes[found["host"]]["points"]
+        apart_ns = (zero["ahead_s"] - found["ahead_s"]) * 1e9
+        if found["host"] == zero["host"]:
+            assert apart_ns == bound_ns.max() == 0
+        else:
+            assert abs(apart_ns) >= 1e12 and bound_ns.min() > 0
