@@ -14,7 +14,7 @@ from hpc.backends import BACKENDS
 from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, settling_record
 from hpc.spec import Plan, SpecError, SweepSpec, expand
 from hpc.target import decide_target, options_of, with_absolute_paths
-from launch.follow import Follower, follow, last_attempts, write_missing_records
+from launch.follow import Follower, follow, write_missing_records
 from launch.local import LocalCluster, LocalError, find_mpiexec
 from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep
 from launch.script import Folders, render_job, render_local
@@ -106,8 +106,8 @@ def _run(
     if site is not None and not controller_answers():
         raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site")
     records = exit_records(folders.traces)
-    before = last_attempts(folders.traces)
     submitted: dict[str, WrittenJob] = {}
+    to_do: dict[str, int] = {}
     for job in written:
         left = [run for run in job.plan.runs if settling_record(records.get(run.run_id, [])) is None]
         if not left and not flags["force"]:
@@ -121,36 +121,43 @@ def _run(
             count = len(job.plan.runs) if flags["force"] else len(left)
             console.print(f"{job.script.name}: submitted as {job_id}, {count} runs to do", highlight=False)
         submitted[job_id] = job
+        for run in job.plan.runs if flags["force"] else left:
+            to_do[run.run_id] = max((record.attempt for record in records.get(run.run_id, [])), default=0)
     if flags["detach"]:
         if isinstance(cluster, LocalCluster) and submitted:
             console.print(f"running in process {cluster.detach()}", highlight=False)
         return 0
     if submitted:
-        _follow(console, cluster, submitted, folders, before)
+        _follow(console, cluster, submitted, folders, to_do)
     return _close(console, written, folders)
 
 
 def _follow(
     console: Console, cluster: SlurmCluster | LocalCluster, submitted: Mapping[str, WrittenJob], folders: Folders,
-    before: Mapping[str, int],
+    to_do: Mapping[str, int],
 ) -> None:  # fmt: skip
     try:
-        follow(Follower(cluster, submitted, folders.traces, _speed, before), console)
-    except KeyboardInterrupt:
+        follow(Follower(cluster, submitted, folders.traces, _speed, to_do), console)
+    except BaseException as error:
+        # Whatever ends the following ends what runs on this machine; jobs of a scheduler go on by themselves.
         if isinstance(cluster, LocalCluster):
             cluster.cancel(list(submitted))
+            write_missing_records(folders.traces, cluster.words)
             console.print("stopped, and the runs on this machine with it")
         else:
             console.print("left; the jobs go on: the same command joins them")
-            raise
+        if isinstance(error, KeyboardInterrupt):
+            raise SystemExit(130) from None
+        raise
     write_missing_records(folders.traces, cluster.words)
 
 
 def _speed(path: Path) -> float | None:
     from hpc.trace import TraceError, read_trace
+    from parse.attempt import measure
 
     try:
-        return read_trace(path).throughput()
+        return measure(read_trace(path)).throughput
     except TraceError:
         return None  # shown as no speed; the summary names the file and what is wrong with it
 

@@ -45,10 +45,11 @@ class Follower:
 
     def __init__(
         self, cluster: Cluster, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED,
-        begun_before: Mapping[str, int],
+        to_do: Mapping[str, int],
     ) -> None:  # fmt: skip
+        """`to_do` names the runs that are not settled, with the last attempt that had ended before."""
         self._cluster, self._jobs, self._traces, self._speed_of = cluster, jobs, traces, speed_of
-        self._begun_before = begun_before
+        self._to_do = to_do
         self._speeds: dict[str, float | None] = {}
         self.job_states: dict[str, JobState] = dict.fromkeys(jobs, JobState.PENDING)
 
@@ -64,8 +65,8 @@ class Follower:
         ]
 
     def _row(self, run: RunSpec, job: JobState, record: ExitRecord | None, begun: int) -> Row:
-        before = self._begun_before.get(run.run_id, 0)
-        if record is not None and (record.attempt > before or begun <= before):
+        before = self._to_do.get(run.run_id, 0)
+        if record is not None and record.attempt > (before if run.run_id in self._to_do else 0):
             name = stem(run.run_id, record.attempt)
             if record.outcome is Outcome.OK and name not in self._speeds:
                 self._speeds[name] = self._speed_of(self._traces / f"{name}.h5")

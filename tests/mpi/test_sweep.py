@@ -1,0 +1,159 @@
+"""The main job on this machine: real scripts, real bash, real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5")
+LOCAL = ("--cluster", "local", "--gpus-per-node", "0", "--repeats", "1")
+
+
+def command(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*argv], cwd=tmp_path, env=ENV, capture_output=True, text=True, check=False, timeout=600)
+
+
+def sweep(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return command(tmp_path, sys.executable, "-m", "hpc.sweep", *LOCAL, *arguments)
+
+
+def outcomes(tmp_path: Path) -> list[str]:
+    return [json.loads(path.read_text())["outcome"] for path in sorted((tmp_path / "traces").glob("*.exit.json"))]
+
+
+@pytest.fixture
+def _mpi() -> None:
+    from launch.local import LocalError, find_mpiexec
+
+    try:
+        find_mpiexec()
+    except LocalError as error:
+        pytest.skip(str(error))
+
+
+pytestmark = pytest.mark.usefixtures("_mpi")
+
+
+def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "--nodes", "1,2", *TINY)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "attempt 1: ok" in done.stdout and "samples/s" in done.stdout
+    assert outcomes(tmp_path) == ["ok", "ok"]
+
+    again = sweep(tmp_path, "--nodes", "1,2", *TINY)
+    assert again.returncode == 0
+    assert again.stdout.count("every run is settled, nothing to submit") == 2
+    assert len(list((tmp_path / "traces").glob("*.h5"))) == 2
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    by_hand = command(elsewhere, "bash", str(tmp_path / "jobs" / "2n.sh"))
+    assert by_hand.returncode == 0
+    assert "is settled, passed over" in by_hand.stdout
+
+    [lost] = list((tmp_path / "traces").glob("2n1g*.h5"))
+    for path in (tmp_path / "traces").glob("2n1g*"):
+        path.unlink()
+    repaired = sweep(tmp_path, "--nodes", "1,2", *TINY)
+    assert "1n.sh: every run is settled" in repaired.stdout
+    assert "2n.sh: submitted" in repaired.stdout and "1 runs to do" in repaired.stdout
+    assert lost.exists()
+    assert len(list((tmp_path / "traces").glob("*.h5"))) == 2
+
+    forced = sweep(tmp_path, "--nodes", "1,2", *TINY, "--force")
+    assert forced.returncode == 0, forced.stdout + forced.stderr
+    assert forced.stdout.count("attempt 2: ok") == 2
+
+
+def test_a_run_that_dies_takes_no_other_along_and_says_how_far_it_came(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+import numpy as np
+
+class Dies:
+    def __init__(self, run, device, rank):
+        self.run, self.parameters = run, [np.zeros(1, np.float32)]
+    def batch(self, step):
+        self.step = step
+        return np.ones(self.run.local_batch_size, np.float32)
+    def forward(self, batch):
+        if self.run.repeat == 1 and self.step == 6:
+            raise ValueError("the seventh step")
+        return 0.0
+    def backward(self):
+        return [np.ones(1, np.float32)]
+    def receive(self, gradients):
+        pass
+    def update(self):
+        pass
+    def samples(self, batch):
+        return len(batch)
+"""
+    )
+    done = sweep(
+        tmp_path, "--nodes", "2", "--backend", "mpi", "--workload", "mine.py:Dies", "--steps", "9", "--warmup", "5",
+        "--repeats", "2", "--no-baseline",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert outcomes(tmp_path) == ["rank_fail", "ok"]
+    [note] = [json.loads(path.read_text()) for path in (tmp_path / "traces").glob("*.rank?.json")]
+    assert (note["exception"], note["message"], note["step"]) == ("ValueError", "the seventh step", 5)
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces")
+    assert "the seventh step" in summary.stdout
+    assert "rank_fail" in summary.stdout
+
+
+def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
+    argv = [sys.executable, "-u", "-m", "hpc.sweep", *LOCAL, "--nodes", "1", "--backend", "mpi", "--workload", "delay",
+            "--option", "compute_ms=100", "--steps", "100000", "--warmup", "5"]  # fmt: skip
+    process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "submitted" in line:
+            break
+    begun = tmp_path / "traces"
+    while not list(begun.glob("*.begin.json")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(timeout=120) == 130, rest
+    assert "stopped, and the runs on this machine with it" in rest
+    assert outcomes(tmp_path) == ["cancelled"]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            assert str(tmp_path).encode() not in words or b"hpc.rank" not in words
+
+
+def test_detached_sweeps_go_on_by_themselves(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "--nodes", "1", *TINY, "--detach")
+    assert done.returncode == 0, done.stderr
+    pid = int(done.stdout.split("running in process ")[1].split()[0])
+    while Path(f"/proc/{pid}").exists():
+        if b"Z" in Path(f"/proc/{pid}/stat").read_bytes().split()[2:3]:
+            break
+        time.sleep(0.02)
+    assert outcomes(tmp_path) == ["ok"]
+    joined = sweep(tmp_path, "--nodes", "1", *TINY)
+    assert "every run is settled" in joined.stdout
+
+
+def test_a_folder_with_a_hostile_name(tmp_path: Path) -> None:
+    out = "a'; touch pwned #"
+    done = sweep(tmp_path, "--nodes", "1", *TINY, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / out / "traces").glob("*.h5"))
+    assert not list(tmp_path.rglob("pwned"))
