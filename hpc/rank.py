@@ -13,7 +13,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +81,10 @@ class Rank:
             hostname=socket.gethostname(),
         )
         # Ranks whose peer is gone fail too, a little later: the cause is in the note that was there first.
-        if not any(self.asked.traces.glob(f"{_escaped(self.stem)}.rank*.json")):
-            note.write(self.asked.traces, self.stem)
+        if not any(self.asked.traces.glob(f"{escape(self.stem)}.rank*.json")):
+            # Written aside and renamed: another rank that fails may end this one at any moment.
+            written = note.write(self.asked.traces, f".{self.stem}.writing")
+            written.replace(self.asked.traces / f"{self.stem}.rank{self.number}.json")
         if isinstance(error, InvalidRun | LaunchError):
             print(f"rank {self.number}: {outcome}: {error}", file=sys.stderr, flush=True)
         else:
@@ -136,6 +139,7 @@ def _run(rank: Rank) -> None:
         raise InvalidRun(wrong_environment)
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.clock import GlobalClock
+    from hpc.gather import Own, write_gathered
     from hpc.train import train
     from hpc.world import world_from_mpi
 
@@ -169,8 +173,6 @@ def _run(rank: Rank) -> None:
     rank.training = True
     blocks = train(backend, run, marks, journal.samples, synchronise)
     facts["stamp_bound_ns"] = marks.bound_ns
-    from hpc.gather import Own, write_gathered
-
     own = Own(
         journal=journal,
         clock=clock,
@@ -258,8 +260,6 @@ def _factory(run: RunSpec) -> Any:
 
 def _facts(world: World, backend: Backend) -> dict[str, Any]:
     """What this rank's entry in the trace is made of."""
-    from dataclasses import asdict
-
     from hpc.environment import describe_host, describe_software, describe_variables
 
     described = backend.describe()
@@ -289,12 +289,6 @@ def _clock_facts(clock: GlobalClock) -> dict[str, Any]:
 
 def _from_environment(names: Sequence[str]) -> int | None:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
-
-
-def _escaped(text: str) -> str:
-    import glob
-
-    return glob.escape(text)
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ class TorchDDP:
         torch.distributed.destroy_process_group()
 
 
-def _broadcasting_buffers(wanted: bool) -> dict[str, bool]:
+def _broadcasting_buffers(wanted: bool) -> dict[str, Any]:
     """DDP's switch under the name that this torch has for it: 2.13 renamed it."""
     names = ("forward_sync_buffers", "broadcast_buffers")
     known = signature(DistributedDataParallel.__init__).parameters

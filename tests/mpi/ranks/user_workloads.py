@@ -1,0 +1,83 @@
+"""Workloads of people's own, good and bad, for backend `mpi`: named on the command line as FILE:Class."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+
+
+class Line:
+    """A straight line through a few samples: what a numpy workload must have and no more."""
+
+    def __init__(self, run, device, rank):
+        self.rank = rank
+        self.parameters = [np.zeros(4, np.float32)]
+        self.inputs = np.random.default_rng((run.seed, rank)).standard_normal((run.local_batch_size, 4), np.float32)
+        self.step = -1
+
+    def batch(self, step):
+        self.step = step
+        return self.inputs
+
+    def forward(self, batch):
+        self.errors = batch @ self.parameters[0] - batch.sum(axis=1)
+        return float(np.mean(self.errors**2))
+
+    def backward(self):
+        return [2 * self.inputs.T @ self.errors / np.float32(len(self.errors))]
+
+    def receive(self, gradients):
+        self.gradients = gradients
+
+    def update(self):
+        self.parameters[0] -= np.float32(0.1) * self.gradients[0]
+
+    def samples(self, batch):
+        return len(batch)
+
+
+class RaisesInItsFactory(Line):
+    def __init__(self, run, device, rank):
+        raise RuntimeError("my data is not here")
+
+
+class RaisesAtStep7(Line):
+    def forward(self, batch):
+        if self.rank == 1 and self.step == 7:
+            raise RuntimeError("my loss exploded")
+        return super().forward(batch)
+
+
+class RaisesAtStep0(Line):
+    def forward(self, batch):
+        raise RuntimeError("nothing works")
+
+
+class RunsOutOfMemory(Line):
+    def forward(self, batch):
+        raise MemoryError("no room")
+
+
+class CallsExit(Line):
+    def forward(self, batch):
+        if self.rank == 1 and self.step == 7:
+            sys.exit(0)
+        return super().forward(batch)
+
+
+class IsKilled(Line):
+    def forward(self, batch):
+        if self.rank == 1 and self.step == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(batch)
+
+
+class LosesItsLoss(Line):
+    def forward(self, batch):
+        return float("nan") if self.rank == 1 and self.step >= 7 else super().forward(batch)
+
+
+class SeesFewerSamples(Line):
+    def samples(self, batch):
+        return 1

@@ -1,0 +1,275 @@
+"""`python -m hpc.rank` from end to end on real ranks: what it leaves when all goes well, and when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.journal import collect
+from hpc.outcome import Outcome, RankNote, read_rank_note
+from hpc.spec import RunSpec
+from hpc.trace import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, Trace, read_trace
+from parse.recover import main as recover
+
+Ranks = Callable[..., subprocess.CompletedProcess[str]]
+HERE = Path(__file__).parent / "ranks"
+NUMPY, TORCH = HERE / "user_workloads.py", HERE / "user_torch.py"
+WARMUP, STEPS = 6, 12
+
+
+def spec(**asked: Any) -> RunSpec:
+    usual: dict[str, Any] = {
+        "nodes": 1, "ranks_per_node": 2, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": "mpi", "workload": "delay",
+        "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": WARMUP,
+        "measured_steps": STEPS - WARMUP, "repeat": 1, "seed": 0, "site": "here",
+    }  # fmt: skip
+    return RunSpec(**usual | asked)
+
+
+class Attempt:
+    """One attempt of a run in a folder of its own."""
+
+    def __init__(self, ranks: Ranks, folder: Path, run: RunSpec, *words: str, **how: Any) -> None:
+        self.run, self.traces, self.stem = run, folder / "traces", f"{run.run_id}.1"
+        self.traces.mkdir()
+        (folder / "job.sh").write_text("#!/bin/bash\nexport MY_TOKEN=hush\nexport NCCL_DEBUG=WARN\n")
+        (folder / "run.json").write_text(json.dumps(run.to_json()))
+        argv = [str(folder / "run.json"), "--attempt", "1", "--traces", str(self.traces)]
+        self.argv = [*argv, "--script", str(folder / "job.sh"), *words]
+        self.done = ranks(how.pop("size", run.ranks), Path("-m"), "hpc.rank", *self.argv, **how)
+
+    def trace(self) -> Trace:
+        return read_trace(self.traces / f"{self.stem}.h5")
+
+    def notes(self) -> list[RankNote]:
+        return [read_rank_note(path) for path in sorted(self.traces.glob(f"{self.stem}.rank*.json"))]
+
+    def left_nothing_but_its_trace(self) -> bool:
+        names = [path.name for path in self.traces.iterdir()]
+        return names == [f"{self.stem}.h5"] and collect(self.traces, self.stem) == 0
+
+
+@pytest.fixture
+def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
+    return lambda run, *words, **how: Attempt(ranks, tmp_path, run, *words, **how)
+
+
+def failed(attempt: Callable[..., Attempt], run: RunSpec, *words: str, **how: Any) -> tuple[Attempt, RankNote]:
+    """The attempt, which must have failed, and the first note of it."""
+    made = attempt(run, *words, check=False, **how)
+    assert made.done.returncode != 0
+    assert made.notes(), made.done.stderr
+    return made, made.notes()[0]
+
+
+@pytest.mark.parametrize(("backend", "workload"), [("mpi", "delay"), ("torch-ddp", "mlp")])
+def test_a_run_leaves_a_trace(attempt: Callable[..., Attempt], backend: str, workload: str) -> None:
+    made = attempt(spec(backend=backend, workload=workload, env={"NCCL_DEBUG": "WARN"}), env={"NCCL_DEBUG": "WARN"})
+    trace = made.trace()
+    assert (trace.run, trace.outcome, trace.attempt, trace.recovered) == (made.run, Outcome.OK, 1, False)
+    assert trace.stamps.shape == (2, STEPS, 6)
+    assert (np.diff(trace.stamps, axis=2) >= 0).all()
+    # Steps tile the time axis but for the one pause, five steps before the window.
+    pause = WARMUP - 5
+    gaps = trace.stamps[:, 1:, BEGIN] - trace.stamps[:, :-1, END]
+    assert (np.delete(gaps, pause - 1, axis=1) == 0).all()
+    assert (gaps[:, pause - 1] > 0).all()
+    assert trace.blocks.tolist() == [[WARMUP, STEPS]]
+    assert trace.samples.tolist() == [[4] * STEPS] * 2
+    assert trace.steps_completed.tolist() == [STEPS, STEPS]
+    assert np.isfinite(trace.losses).all()
+    assert trace.evidence == ""
+    assert trace.clock_local_ns.shape == (2, 3)
+    assert (trace.clock_local_ns[:, 1] > trace.stamps[:, pause - 1, END]).all()
+    assert (trace.clock_local_ns[:, 1] < trace.stamps[:, pause, BEGIN]).all()
+    assert [rank["rank"] for rank in trace.ranks] == [0, 1]
+    assert trace.environment["software"]["numpy"] == np.__version__
+    assert trace.environment["variables"]["NCCL_DEBUG"] == "WARN"
+    assert trace.environment["variables"]["OMP_NUM_THREADS"] == "1"
+    assert "NCCL_DEBUG=WARN" in trace.script
+    assert "hush" not in trace.script
+    assert made.left_nothing_but_its_trace()
+
+
+@pytest.mark.parametrize("backend", ["mpi", "torch-ddp"])
+def test_the_stamps_hold_the_sleeps_that_were_injected(attempt: Callable[..., Attempt], backend: str) -> None:
+    options = {"data_ms": "4@rank=1", "compute_ms": "2+3@rank=rotate", "transfer_ms": "5@every=2", "update_ms": "1"}
+    trace = attempt(spec(backend=backend, options=options)).trace()
+    assert list(trace.injected_phases) == ["data", "compute", "transfer", "update"]
+    assert trace.injected_ns is not None
+    slept_ms = trace.injected_ns / 1e6
+    assert (slept_ms[1, :, 0] >= 4).all()
+    assert (slept_ms[:, :, 1] >= 2).all()
+    assert all(slept_ms[step % 2, step, 1] >= 5 for step in range(STEPS))
+    assert (slept_ms[:, ::2, 2] >= 5).all()
+    assert (slept_ms[:, :, 3] >= 1).all()
+    spans = {0: (BEGIN, BATCH_READY), 1: (BATCH_READY, GRADS_READY), 2: (GRADS_READY, REDUCED), 3: (REDUCED, END)}
+    for phase, (begin, end) in spans.items():
+        lasted = trace.stamps[:, :, end] - trace.stamps[:, :, begin]
+        assert (lasted >= trace.injected_ns[:, :, phase]).all()
+    # Half of compute lies before the loss, half before the gradients.
+    assert (trace.stamps[:, :, GRADS_READY] - trace.stamps[:, :, FORWARD_END] >= 1e6).all()
+
+
+def test_a_persons_own_training_is_measured(attempt: Callable[..., Attempt]) -> None:
+    trace = attempt(spec(backend="torch-ddp", workload="examples/my_training.py:MyTraining")).trace()
+    assert trace.outcome is Outcome.OK
+    assert (trace.losses[:, -1] < trace.losses[:, 0]).all()
+
+
+@pytest.mark.parametrize(("backend", "file"), [("mpi", NUMPY), ("torch-ddp", TORCH)])
+def test_a_workload_that_raises_leaves_how_far_each_rank_came(
+    attempt: Callable[..., Attempt], backend: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, note = failed(attempt, spec(backend=backend, workload=f"{file}:RaisesAtStep7"))
+    assert made.done.returncode == 1
+    assert [n.rank for n in made.notes()] == [1]
+    assert (note.outcome, note.step, note.exception) == (Outcome.RANK_FAIL, 6, "RuntimeError")
+    assert "my loss exploded" in note.message
+    assert "raise RuntimeError" in made.done.stderr
+
+    assert collect(made.traces, made.stem) == 2
+    assert recover([str(made.traces), "--stem", made.stem]) == 0
+    assert "rank 1" in capsys.readouterr().out
+    trace = made.trace()
+    assert (trace.outcome, trace.recovered, trace.run) == (Outcome.RANK_FAIL, True, made.run)
+    assert trace.steps_completed.tolist() == [7, 7]
+    assert (trace.stamps[:, :7] != ABSENT).all()
+    assert (trace.stamps[:, 7:] == ABSENT).all()
+    assert (np.diff(trace.stamps[:, :7], axis=2) >= 0).all()
+    assert trace.samples[:, :8].tolist() == [[4] * 7 + [0]] * 2
+    assert trace.clock_local_ns.shape == (2, 2)
+    assert "my loss exploded" in trace.evidence
+    assert not list(made.traces.glob("*.partial"))
+
+
+def test_a_rank_that_is_killed_leaves_its_steps(attempt: Callable[..., Attempt]) -> None:
+    made = attempt(spec(workload=f"{NUMPY}:IsKilled"), check=False)
+    assert made.done.returncode != 0
+    assert collect(made.traces, made.stem) == 2
+    assert recover([str(made.traces)]) == 0
+    trace = made.trace()
+    assert trace.outcome is Outcome.RANK_FAIL
+    assert trace.steps_completed[1] == 7
+
+
+def test_no_step_no_trace(attempt: Callable[..., Attempt], capsys: pytest.CaptureFixture[str]) -> None:
+    made, note = failed(attempt, spec(workload=f"{NUMPY}:RaisesAtStep0"))
+    assert (note.outcome, note.step) == (Outcome.RANK_FAIL, -1)
+    assert collect(made.traces, made.stem) == 2
+    assert recover([str(made.traces)]) == 0
+    assert "no rank completed a step" in capsys.readouterr().out
+    assert not list(made.traces.glob("*.h5"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome", "status", "says"),
+    [
+        ({"workload": f"{NUMPY}:RaisesInItsFactory"}, "launch_fail", 5, "my data is not here"),
+        ({"workload": f"{NUMPY}:Missing"}, "launch_fail", 5, "Missing"),
+        ({"workload": f"{NUMPY}:RunsOutOfMemory"}, "oom", 4, "no room"),
+        ({"workload": f"{NUMPY}:CallsExit"}, "rank_fail", 1, "0"),
+        ({"backend": "torch-ddp", "workload": f"{TORCH}:LacksLossAndSamples"}, "launch_fail", 5, "loss, samples"),
+        ({"backend": "torch-ddp", "workload": f"{TORCH}:AsksForTooMuch"}, "oom", 4, "allocate"),
+        ({"precision": "bf16"}, "invalid", 3, "backend mpi knows fp32 only"),
+        ({"gpus_per_node": 2}, "invalid", 3, "CPUs only"),
+        ({"options": {"data_ms": "soon"}}, "invalid", 3, "'soon'"),
+        ({"options": {"data_ms": "1@rank=2"}}, "invalid", 3, "none of the 2 ranks"),
+        ({"options": {"colour": "red"}}, "invalid", 3, "unknown option colour"),
+        ({"env": {"NCCL_DEBUG": "INFO"}}, "invalid", 3, "NCCL_DEBUG should be 'INFO' and is 'not set'"),
+        ({"nodes": 2, "ranks_per_node": 1}, "invalid", 3, "asked for 2 nodes with 1 ranks each; found 1 with 2"),
+        ({"backend": "torch-ddp", "workload": "mlp", "precision": "tf32"}, "invalid", 3, "Ampere"),
+        ({"backend": "torch-ddp", "workload": "mlp", "precision": "amp-fp16"}, "invalid", 3, "no fp16 training path"),
+        ({"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2}, "invalid", 3, "torch"),
+        ({"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 1}, "invalid", 3, "one GPU per rank"),
+        ({"backend": "torch-ddp", "workload": "mlp", "options": {"loss_scale": "-1"}}, "invalid", 3, "loss_scale"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_ends_with_a_note_that_says_why(
+    attempt: Callable[..., Attempt], asked: dict[str, Any], outcome: str, status: int, says: str
+) -> None:
+    made, note = failed(attempt, spec(**asked), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert (note.outcome, made.done.returncode) == (outcome, status)
+    assert says in note.message
+    assert not list(made.traces.glob("*.h5"))
+    collect(made.traces, made.stem)
+
+
+def test_nodes_are_simulated_where_that_is_said(attempt: Callable[..., Attempt]) -> None:
+    trace = attempt(spec(nodes=2, ranks_per_node=1), "--simulate-nodes").trace()
+    assert [(rank["node_rank"], rank["nodes_simulated"]) for rank in trace.ranks] == [(0, True), (1, True)]
+
+
+def test_a_loss_that_is_not_finite_is_said(attempt: Callable[..., Attempt]) -> None:
+    trace = attempt(spec(workload=f"{NUMPY}:LosesItsLoss")).trace()
+    assert trace.outcome is Outcome.OK
+    assert trace.evidence == "the loss is not finite on 1 of 2 ranks, first in step 7"
+
+
+def test_samples_are_those_really_seen(attempt: Callable[..., Attempt]) -> None:
+    assert (attempt(spec(workload=f"{NUMPY}:SeesFewerSamples")).trace().samples == 1).all()
+
+
+def alone(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`python -m hpc.rank` as one process that nothing has launched."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "hpc.rank", *argv], env={**clean, **env}, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "cure"), [({}, "srun or mpiexec"), ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, "pmix or pmi2")]
+)
+def test_singletons_end_at_once_and_name_the_cure(
+    attempt: Callable[..., Attempt], env: dict[str, str], cure: str
+) -> None:
+    made = attempt(spec(), size=2)
+    done = alone(*made.argv, **env)
+    assert done.returncode == 3
+    (note,) = made.notes()
+    assert note.outcome is Outcome.INVALID
+    assert "asked for 2 ranks, MPI sees 1" in note.message
+    assert cure in note.message
+
+
+def test_too_few_ranks_are_invalid(attempt: Callable[..., Attempt]) -> None:
+    _, note = failed(attempt, spec(ranks_per_node=3), size=2)
+    assert note.outcome is Outcome.INVALID
+    assert "asked for 3 ranks, MPI sees 2 (OMPI_COMM_WORLD_SIZE=2)" in note.message
+
+
+def test_no_mpi_is_a_failed_launch_with_the_cure(attempt: Callable[..., Attempt]) -> None:
+    made = attempt(spec())
+    done = alone(*made.argv, MPI4PY_LIBMPI="/nowhere/libmpi.so", SLURM_PROCID="1")
+    assert done.returncode == 5
+    (note,) = made.notes()
+    assert (note.rank, note.outcome) == (1, Outcome.LAUNCH_FAIL)
+    assert "apt-get install openmpi-bin" in note.message
+
+
+def test_a_description_changed_by_hand_is_refused(attempt: Callable[..., Attempt]) -> None:
+    made = attempt(spec())
+    description = Path(made.argv[0])
+    description.write_text(description.read_text().replace('"seed": 0', '"seed": 1'))
+    done = alone(*made.argv)
+    assert done.returncode == 5
+    assert "changed by hand" in done.stderr
+
+
+def test_an_attempt_does_not_overwrite_a_trace(attempt: Callable[..., Attempt]) -> None:
+    made = attempt(spec(ranks_per_node=1))
+    done = alone(*made.argv, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    assert done.returncode == 1
+    assert "never overwritten" in made.notes()[0].message
+    assert made.trace().outcome is Outcome.OK
+    collect(made.traces, made.stem)
