@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.clock import ClockError, offsets_to_global
+from hpc.clock import ClockError, bounds_ns, offsets_to_global
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec, SpecError
 
@@ -91,6 +91,8 @@ class Trace:
         for name in ("ranks", "clock_domains"):
             if len(getattr(self, name)) != ranks:
                 raise TraceError(f"{name} has {len(getattr(self, name))} entries for {ranks} ranks")
+        if not all(isinstance(facts, Mapping) for facts in self.ranks):
+            raise TraceError("ranks has entries that are no tables of facts")
         if any(not 0 < first < past <= steps for first, past in self.blocks):
             raise TraceError(f"blocks {self.blocks.tolist()} do not lie inside the {steps} steps after the first")
 
@@ -105,16 +107,32 @@ class Trace:
             raise TraceError(f"{name} is {found.dtype} {list(found.shape)}; it must be {np.dtype(dtype)} [{wanted}]")
 
     def to_global(self, stamp: int) -> Int64:
-        """One of the six stamps on the global clock, int64 [rank, step] ns. Raises TraceError without a clock."""
-        if self.clock_local_ns.shape[1] == 0:
-            if len(set(self.clock_domains)) > 1:
-                raise TraceError(f"{self.run_id}: the ranks' clocks were never synchronised")
-            return self.stamps[:, :, stamp]
-        points = self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns
+        """One of the six stamps on the global clock, int64 [rank, step] ns. Raises TraceError without such a clock."""
+        local_ns = self.stamps[:, :, stamp]
+        if self._one_clock():
+            return local_ns
         try:
-            return offsets_to_global(self.stamps[:, :, stamp], *points)
+            return offsets_to_global(local_ns, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
         except ClockError as error:
             raise TraceError(f"{self.run_id}: {error}") from error
+
+    def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
+        """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global."""
+        local_ns = self.stamps[:, steps, stamp]
+        if self._one_clock():
+            return np.zeros(local_ns.shape)
+        try:
+            return bounds_ns(local_ns, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
+        except ClockError as error:
+            raise TraceError(f"{self.run_id}: {error}") from error
+
+    def _one_clock(self) -> bool:
+        """Whether all ranks read the same clock and never compared it; raises TraceError where they should have."""
+        if self.clock_local_ns.shape[1]:
+            return False
+        if len(set(self.clock_domains)) > 1:
+            raise TraceError(f"{self.run_id}: the ranks' clocks were never synchronised")
+        return True
 
 
 # Where each array of a Trace lies in the file, and what its attributes say of it.

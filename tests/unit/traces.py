@@ -34,11 +34,11 @@ def make_ranks(run: RunSpec, **changes: Any) -> list[dict[str, Any]]:
     facts = []
     for rank in range(run.ranks):
         node, local_rank = divmod(rank, run.ranks_per_node)
+        gpu = {"kind": "gpu", "name": "H200", "uuid": f"GPU-{node}-{local_rank}"}
         fact = {
             "hostname": f"n{node}", "node_rank": node, "local_rank": local_rank, "pid": 100 + rank,
-            "boot_id": f"boot-{node}", "cpu_count": 64, "cpu_affinity": list(range(64)),
-            "device": "H200" if run.gpus_per_node else "cpu",
-            "device_uuid": f"GPU-{node}-{local_rank}" if run.gpus_per_node else None, "driver": "570.1",
+            "boot_id": f"boot-{node}", "cpu_model": "Xeon", "cpus": 64, "affinity": list(range(64)),
+            "nvidia_driver": "570.1", "backend": {"device": gpu if run.gpus_per_node else {"kind": "cpu"}},
         }  # fmt: skip
         facts.append(fact | changes)
     return facts
@@ -72,7 +72,7 @@ def make_trace(
         "clock_domains": [f"domain-{rank}" for rank in range(run.ranks)],
         "barrier_exits_ns": points_ns[None] - offsets_ns[:, None],
         "ranks": make_ranks(run),
-        "environment": {"versions": {"numpy": "2.0"}, "nodes_simulated": False},
+        "environment": {"software": {"numpy": "2.0"}, "backend": {"versions": {"torch": "2.13"}, "transport": "nccl"}},
     }
     return Trace(**(content | changes))
 

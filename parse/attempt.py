@@ -1,0 +1,217 @@
+"""An attempt, reduced to what a summary needs: its numbers and what it ran on, without its stamps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.outcome import SETTLING, Outcome
+from hpc.spec import RunSpec
+from hpc.trace import ABSENT, END, Trace, TraceError
+from parse import stats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A run as a plan or a trace describes it; `extra` are the fields that only a later version knows."""
+
+    run: RunSpec
+    run_id: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def point(self) -> str:
+        """Equal for the repeats of a point and for nothing else, whatever version named them."""
+        return _key(dataclasses.replace(self.run, repeat=1), self.extra)
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for the same run, whatever version named it."""
+        return _key(self.run, self.extra)
+
+    @cached_property
+    def baseline_point(self) -> str:
+        """The point at 1n1g with all else equal."""
+        return _key(dataclasses.replace(self.run.baseline(), repeat=1), self.extra)
+
+
+def _key(run: RunSpec, extra: Mapping[str, Any]) -> str:
+    return json.dumps([dataclasses.asdict(run), extra], sort_keys=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The numbers of a window. `clock_share`: how much of the speed the clocks' bounds leave open, as a share."""
+
+    throughput: float
+    mean_of_rates: float
+    step_s: npt.NDArray[np.float64]
+    samples: int
+    clock_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a run found. Of `facts` (device, driver, versions, …) all values that its ranks have, sorted.
+
+    `oversubscribed` and `nodes_simulated` hold the reason, empty where they are not so.
+    """
+
+    ranks: int
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    oversubscribed: str = ""
+    nodes_simulated: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One launch of a run. No `outcome`: it began and nothing says how it ended.
+
+    `problem` says why it has no numbers although it should have.
+    """
+
+    run_id: str
+    number: int
+    asked: Asked | None
+    outcome: Outcome | None
+    evidence: str = ""
+    measured: Measured | None = None
+    machine: Machine | None = None
+    steps_completed: int | None = None
+    trace: Path | None = None
+    problem: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it gives its run a number."""
+        return self.outcome is Outcome.OK and self.measured is not None
+
+
+def settling(attempts: Iterable[Attempt]) -> Attempt:
+    """The attempt that its run's outcome is taken from: the first ok one with numbers, the first ok, the first that
+    settles, else the last."""
+    ordered = sorted(attempts, key=lambda attempt: attempt.number)
+    ranks = (
+        [attempt for attempt in ordered if attempt.counts],
+        [attempt for attempt in ordered if attempt.outcome is Outcome.OK],
+        [attempt for attempt in ordered if attempt.outcome in SETTLING],
+        ordered[-1:],
+    )
+    return next(rank[0] for rank in ranks if rank)
+
+
+def measure(trace: Trace) -> Measured:
+    """The numbers of the trace's window. Raises TraceError where the window is not whole."""
+    if not len(trace.blocks):
+        raise TraceError("it has no measured block")
+    for first, past in trace.blocks:
+        if (trace.stamps[:, first - 1 : past, END] == ABSENT).any():
+            raise TraceError(f"ranks lack the end of a step among {first - 1} to {past - 1}")
+    latest_end_ns = trace.to_global(END).max(axis=0)
+    samples = trace.samples.sum(axis=0, dtype=np.int64)
+    step_s = stats.step_times_s(latest_end_ns, trace.blocks)
+    if step_s.min() <= 0:
+        raise TraceError("a step ends before the one in front of it")
+    duration_ns = sum(stats.block_durations_ns(latest_end_ns, trace.blocks))
+    edges = np.concatenate([trace.blocks[:, 0], trace.blocks[:, 1]]) - 1
+    return Measured(
+        throughput=stats.throughput(latest_end_ns, samples, trace.blocks),
+        mean_of_rates=stats.mean_of_rates(latest_end_ns, samples, trace.blocks),
+        step_s=step_s,
+        samples=sum(int(samples[first:past].sum()) for first, past in trace.blocks),
+        clock_share=float(trace.bounds_ns(END, edges).max(axis=0).sum()) / duration_ns,
+    )
+
+
+def describe(trace: Trace) -> Machine:
+    """What the trace says of the machine that it met."""
+    ranks = [_facts_of_rank(facts, trace.environment) for facts in trace.ranks]
+    values: dict[str, set[str]] = {}
+    for rank in ranks:
+        for name, value in _compared(rank).items():
+            if value is not None:
+                values.setdefault(name, set()).add(str(value))
+    return Machine(
+        ranks=len(ranks),
+        facts={name: tuple(sorted(found)) for name, found in sorted(values.items())},
+        oversubscribed=_oversubscribed(trace.run, ranks),
+        nodes_simulated=_nodes_simulated(trace.run, ranks, trace.environment),
+    )
+
+
+def _facts_of_rank(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """A rank's facts with those that all ranks share and that are therefore stored once."""
+    facts = dict(own)
+    for group in ("software", "backend"):
+        facts[group] = {**_table(shared, group), **_table(own, group)}
+    facts["project"] = _table(shared, "project")
+    return facts
+
+
+def _compared(rank: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that make two runs incomparable where they differ."""
+    backend = rank["backend"]
+    device, project = _table(backend, "device"), rank["project"]
+    commit = project.get("commit")
+    return {
+        **rank["software"],
+        **_table(backend, "versions"),
+        "device": device.get("name", device.get("kind")),
+        "driver": rank.get("nvidia_driver"),
+        "cpu": rank.get("cpu_model"),
+        "transport": backend.get("transport"),
+        "commit of this project": commit and f"{commit}{' with changes' if project.get('dirty') else ''}",
+    }
+
+
+def _oversubscribed(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
+    uuids = [str(_table(rank["backend"], "device").get("uuid") or "") for rank in ranks]
+    if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(ranks):
+        return f"{len(ranks)} ranks share {_count(len(set(uuids)), 'GPU')}"
+    for hosts_ranks in _by_host(ranks).values():
+        cores = _cores(hosts_ranks)
+        if cores and len(hosts_ranks) * run.cpus_per_rank > cores:
+            each = _count(run.cpus_per_rank, "core")
+            return f"{_count(len(hosts_ranks), 'rank')} of {each} each on a machine with {cores} for them"
+    return ""
+
+
+def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]], environment: Mapping[str, Any]) -> str:
+    machines = len(_by_host(ranks))
+    if machines < run.nodes or environment.get("nodes_simulated"):
+        return f"{_count(run.nodes, 'node')} on {_count(machines, 'machine')}"
+    return ""
+
+
+def _by_host(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The ranks of each machine; a boot id is one machine's, a host name may be a container's."""
+    hosts: dict[str, list[dict[str, Any]]] = {}
+    for rank in ranks:
+        hosts.setdefault(str(rank.get("boot_id") or rank.get("hostname")), []).append(rank)
+    return hosts
+
+
+def _cores(ranks: list[dict[str, Any]]) -> int | None:
+    """How many cores the ranks of one machine may use between them; None where they do not say."""
+    affinities = [rank.get("affinity") for rank in ranks]
+    if all(isinstance(affinity, list) and affinity for affinity in affinities):
+        return len({str(core) for affinity in affinities if affinity for core in affinity})
+    cpus = ranks[0].get("cpus")
+    return cpus if isinstance(cpus, int) else None
+
+
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = values.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

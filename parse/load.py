@@ -1,0 +1,245 @@
+"""Reads folders of traces, plans and records; what cannot be read becomes one line that names it."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc.outcome import (
+    EXIT_RECORD,
+    RANK_NOTE,
+    ExitRecord,
+    Outcome,
+    RankNote,
+    RecordError,
+    read_exit_record,
+    read_rank_note,
+)
+from hpc.trace import Trace, TraceError, read_trace, run_of
+from parse.attempt import Asked, Attempt, Machine, Measured, describe, measure
+
+PLAN = re.compile(r"plan\..+\.json")
+BEGINNING = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.begin\.json")
+PLAN_VERSION = 1
+
+AttemptKey = tuple[str, int]
+"""Run id and the attempt's number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What was found. `refusals` name files that were not read, `remarks` what was read and is odd."""
+
+    attempts: tuple[Attempt, ...]
+    asked: tuple[Asked, ...]
+    reduced: tuple[str, ...]
+    refusals: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """A trace without its stamps."""
+
+    path: Path
+    asked: Asked
+    number: int
+    outcome: Outcome
+    evidence: str
+    measured: Measured | None
+    machine: Machine
+    steps_completed: int
+    problem: str
+
+
+def load(paths: Sequence[Path], progress: Callable[[Sequence[Path]], Iterable[Path]] | None = None) -> Loaded:
+    """Reads files and folders, with everything below them. Never raises for what it finds in a file."""
+    return _Loader().load(paths, progress or (lambda files: files))
+
+
+class _Loader:
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+        self.remarks: list[str] = []
+        self.asked: dict[str, Asked] = {}
+        self.reduced: list[str] = []
+        self.exits: dict[AttemptKey, ExitRecord] = {}
+        self.notes: dict[AttemptKey, list[RankNote]] = {}
+        self.begun: set[AttemptKey] = set()
+        self.traces: dict[AttemptKey, _Read] = {}
+        self.set_aside: dict[AttemptKey, str] = {}
+
+    def load(self, paths: Sequence[Path], progress: Callable[[Sequence[Path]], Iterable[Path]]) -> Loaded:
+        files = self._files(paths)
+        jsons = [path for path in files if path.suffix == ".json"]
+        for path in jsons:
+            self._read_json(path)
+        for path in progress([path for path in files if path.suffix != ".json"]):
+            self._read_trace(path)
+        by_id = {read.asked.run_id: read.asked for read in self.traces.values()}
+        by_id |= {asked.run_id: asked for asked in self.asked.values()}
+        keys = sorted({*self.exits, *self.notes, *self.begun, *self.traces, *self.set_aside})
+        attempts = tuple(self._attempt(key, by_id.get(key[0])) for key in keys)
+        for run_id in sorted({attempt.run_id for attempt in attempts if attempt.asked is None}):
+            self.remarks.append(f"{run_id}: no plan and no trace here describes this run; it is in no point below")
+        if attempts and not self.asked:
+            self.remarks.append("no plan (plan.*.json) is here, so nobody can say whether runs are missing")
+        return Loaded(
+            attempts=attempts,
+            asked=tuple(self.asked.values()),
+            reduced=tuple(dict.fromkeys(self.reduced)),
+            refusals=tuple(self.refusals),
+            remarks=tuple(self.remarks),
+        )
+
+    def _files(self, paths: Sequence[Path]) -> list[Path]:
+        """The files named and the traces and records in the folders named, each once."""
+        found: dict[Path, Path] = {}
+        for path in paths:
+            if path.is_dir():
+                for folder, _, names in os.walk(path, onerror=self._refuse_folder):
+                    for name in sorted(names):
+                        if not name.startswith(".") and name.endswith((".h5", ".json")):
+                            found.setdefault((Path(folder) / name).resolve(), Path(folder) / name)
+            elif path.exists():
+                found.setdefault(path.resolve(), path)
+            else:
+                self.refusals.append(f"{path}: no such file or folder")
+        return sorted(found.values())
+
+    def _refuse_folder(self, error: OSError) -> None:
+        self.refusals.append(f"{error.filename}: cannot be read ({error.strerror})")
+
+    def _read_json(self, path: Path) -> None:
+        try:
+            if EXIT_RECORD.fullmatch(path.name):
+                self._keep_exit_record(path, read_exit_record(path))
+            elif found := RANK_NOTE.fullmatch(path.name):
+                self.notes.setdefault((found["run_id"], int(found["attempt"])), []).append(read_rank_note(path))
+            elif found := BEGINNING.fullmatch(path.name):
+                self.begun.add((found["run_id"], int(found["attempt"])))
+            elif PLAN.fullmatch(path.name):
+                self._read_plan(path)
+        except (RecordError, TraceError) as error:
+            self.refusals.append(str(error))
+
+    def _keep_exit_record(self, path: Path, record: ExitRecord) -> None:
+        key = record.run_id, record.attempt
+        if self.exits.setdefault(key, record) != record:
+            stands = self.exits[key].outcome
+            self.remarks.append(
+                f"{path}: a second exit record of {_name(key)} says {record.outcome}; the first one, {stands}, stands"
+            )
+
+    def _read_plan(self, path: Path) -> None:
+        try:
+            plan = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise TraceError(f"{path}: cannot be read ({error})") from None
+        if not isinstance(plan, dict) or plan.get("schema") != "rankwise-plan":
+            raise TraceError(f"{path}: not a plan of ours")
+        version, runs, reduced = plan.get("schema_version"), plan.get("runs"), plan.get("reduced", [])
+        if not isinstance(version, int) or version > PLAN_VERSION:
+            raise TraceError(f"{path}: a plan of schema {version!r}; this version reads up to {PLAN_VERSION}")
+        if not isinstance(runs, list) or not isinstance(reduced, list):
+            raise TraceError(f"{path}: a plan without a list of runs")
+        try:
+            asked = [_asked(described) for described in runs]
+        except TraceError as error:
+            raise TraceError(f"{path}: {error}") from None
+        self.reduced += [str(line) for line in reduced]
+        for one in asked:
+            self.asked.setdefault(one.key, one)
+
+    def _read_trace(self, path: Path) -> None:
+        try:
+            read = _without_stamps(path, read_trace(path))
+        except TraceError as error:
+            self.refusals.append(str(error))
+            return
+        key = read.asked.run_id, read.number
+        if path.name != f"{read.asked.run_id}.{read.number}.h5":
+            self.remarks.append(f"{path}: holds {_name(key)}; it is counted as what it holds")
+        first = self.traces.setdefault(key, read)
+        if first is read:
+            return
+        if filecmp.cmp(first.path, path, shallow=False):
+            self.remarks.append(f"{path}: the same as {first.path}, byte for byte; counted once")
+        else:
+            self.set_aside[key] = f"two traces of one attempt, {first.path} and {path}, differ: neither is counted"
+
+    def _attempt(self, key: AttemptKey, asked: Asked | None) -> Attempt:
+        record, read = self.exits.get(key), self.traces.get(key)
+        notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
+        outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
+        if record and read and record.outcome != read.outcome:
+            self.remarks.append(
+                f"{read.path}: says {read.outcome}, its exit record, written later, {record.outcome}: the record stands"
+            )
+        evidence, problem = _evidence(record, read, notes), self.set_aside.get(key, "")
+        if problem:
+            self.remarks.append(problem)
+        elif read:
+            problem = f"{read.path}: {read.problem}" if read.problem else ""
+        elif outcome is Outcome.OK:
+            problem = "ended ok, but no readable trace of it is here"
+        if read and key in self.set_aside:
+            read = None
+        return Attempt(
+            run_id=key[0],
+            number=key[1],
+            asked=asked,
+            outcome=outcome,
+            evidence=evidence,
+            measured=read.measured if read else None,
+            machine=read.machine if read else None,
+            steps_completed=read.steps_completed if read else None,
+            trace=read.path if read else None,
+            problem=problem,
+        )
+
+
+def _asked(described: Any) -> Asked:
+    if not isinstance(described, dict):
+        raise TraceError("an entry of its runs describes none")
+    run, extra = run_of(described)
+    return Asked(run=run, run_id=str(described.get("run_id", run.run_id)), extra=extra)
+
+
+def _without_stamps(path: Path, trace: Trace) -> _Read:
+    measured, problem = None, ""
+    try:
+        measured = measure(trace)
+    except TraceError as error:
+        problem = str(error)
+    return _Read(
+        path=path,
+        asked=Asked(run=trace.run, run_id=trace.run_id, extra=trace.run_extra),
+        number=trace.attempt,
+        outcome=trace.outcome,
+        evidence=trace.evidence,
+        measured=measured,
+        machine=describe(trace),
+        steps_completed=int(trace.steps_completed.min()),
+        problem=problem,
+    )
+
+
+def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:
+    if notes:
+        first = notes[0]
+        where = f"rank {first.rank} on {first.hostname} after {first.step + 1} steps"
+        return f"{where}: {first.exception}: {first.message}"
+    if read and read.evidence:
+        return read.evidence
+    return f"exit status {record.exit_status}, job {record.job_id}" if record else ""
+
+
+def _name(key: AttemptKey) -> str:
+    return f"run {key[0]} attempt {key[1]}"

@@ -1,0 +1,171 @@
+"""From attempts to the result of each point: measurement.md's arithmetic over the runs that ended ok."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpc.spec import RunSpec
+from parse import stats
+from parse.attempt import Asked, Attempt, Measured, settling
+from parse.load import Loaded
+
+MISSING = "missing"
+UNENDED = "no record of its end"
+UNMEASURED = "ok without numbers"
+
+PERCENTILES = (5, 50, 95, 99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came."""
+
+    asked: Asked
+    attempt: Attempt | None
+    attempts: int
+
+    @property
+    def word(self) -> str:
+        """The outcome, or what stands in its place where there is none."""
+        if self.attempt is None:
+            return MISSING
+        if self.attempt.outcome is None:
+            return UNENDED
+        return UNMEASURED if self.attempt.outcome == "ok" and not self.attempt.measured else str(self.attempt.outcome)
+
+    @property
+    def measured(self) -> Measured | None:
+        """Its numbers, where it ended ok."""
+        return self.attempt.measured if self.attempt and self.attempt.counts else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarm:
+    """Something wrong or to be known about a result, with its figures."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
+
+    `asked_runs` is None where no plan tells how many there should be. `no_speedup` is the reason where there is none.
+    """
+
+    asked: Asked
+    runs: tuple[Run, ...]
+    asked_runs: int | None
+    median_speed: float | None = None
+    average_speed: float | None = None
+    cv: float | None = None
+    interval: stats.Interval | None = None
+    speedup: float | None = None
+    no_speedup: str = ""
+    step_time_ms: Mapping[int, float] = field(default_factory=dict)
+    alarms: tuple[Alarm, ...] = ()
+
+    @property
+    def run(self) -> RunSpec:
+        """What the point asks for."""
+        return self.asked.run
+
+    @property
+    def ok(self) -> tuple[Run, ...]:
+        """The runs that the numbers come from."""
+        return tuple(run for run in self.runs if run.measured)
+
+    @property
+    def scaling_efficiency(self) -> float | None:
+        """Speedup per device."""
+        return None if self.speedup is None else self.speedup / self.run.devices
+
+    @property
+    def oversubscribed(self) -> str:
+        """Why this is no scaling result; empty where every rank has its cores and device."""
+        return self._first_reason("oversubscribed")
+
+    @property
+    def nodes_simulated(self) -> str:
+        """Which nodes are only groups of ranks; empty where they are machines."""
+        return self._first_reason("nodes_simulated")
+
+    def _first_reason(self, name: str) -> str:
+        machines = [run.attempt.machine for run in self.ok if run.attempt and run.attempt.machine]
+        return next((reason for machine in machines if (reason := getattr(machine, name))), "")
+
+
+def results(loaded: Loaded) -> tuple[Result, ...]:
+    """The result of every point that is planned or was run, baselines before what is measured against them."""
+    points: dict[str, list[Run]] = defaultdict(list)
+    for run in _runs(loaded):
+        points[run.asked.point].append(run)
+    planned = {asked.key for asked in loaded.asked}
+    alone = {point: _without_speedup(runs, planned) for point, runs in points.items()}
+    return tuple(sorted((_with_speedup(result, alone) for result in alone.values()), key=_order))
+
+
+def _runs(loaded: Loaded) -> list[Run]:
+    attempts: dict[str, list[Attempt]] = defaultdict(list)
+    asked: dict[str, Asked] = {one.key: one for one in loaded.asked}
+    for attempt in loaded.attempts:
+        if attempt.asked is not None:
+            attempts[attempt.asked.key].append(attempt)
+            asked.setdefault(attempt.asked.key, attempt.asked)
+    return [
+        Run(asked=one, attempt=settling(attempts[key]) if attempts[key] else None, attempts=len(attempts[key]))
+        for key, one in asked.items()
+    ]
+
+
+def _without_speedup(runs: list[Run], planned: set[str]) -> Result:
+    runs = sorted(runs, key=lambda run: run.asked.run.repeat)
+    result = Result(
+        asked=runs[0].asked,
+        runs=tuple(runs),
+        asked_runs=sum(run.asked.key in planned for run in runs) or None,
+    )
+    measured = [run.measured for run in runs if run.measured]
+    if not measured:
+        return result
+    speeds = [one.throughput for one in measured]
+    step_ms = np.percentile(np.concatenate([one.step_s for one in measured]) * 1e3, PERCENTILES)
+    return dataclasses.replace(
+        result,
+        median_speed=stats.median(speeds),
+        average_speed=stats.mean(speeds),
+        cv=stats.coefficient_of_variation(speeds),
+        interval=stats.median_interval(speeds),
+        step_time_ms=dict(zip(PERCENTILES, step_ms.tolist(), strict=True)),
+    )
+
+
+def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
+    """The result with its speedup against the 1n1g point that is equal in all else, or the reason why it has none."""
+    baseline = points.get(result.asked.baseline_point)
+    if result.median_speed is None:
+        return dataclasses.replace(result, no_speedup="no run ended ok")
+    if baseline is None:
+        return dataclasses.replace(result, no_speedup="no 1n1g baseline with all else equal is here")
+    if baseline.median_speed is None:
+        return dataclasses.replace(result, no_speedup="no run of its 1n1g baseline ended ok")
+    return dataclasses.replace(result, speedup=result.median_speed / baseline.median_speed)
+
+
+def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
+    run = result.run
+    return (
+        run.workload,
+        run.backend,
+        run.batch_size,
+        run.precision,
+        result.asked.baseline_point,
+        run.devices,
+        run.nodes,
+    )
