@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "mpi" / "ranks" / "clock_namespaces.py"
@@ -14,6 +15,8 @@ NODES, RANKS_PER_NODE = 4, 2
 
 
 def test_ranks_on_nodes_with_their_own_clocks_are_inside_their_bounds(cluster):
+    if not cluster.shape.clocks:
+        pytest.skip("this machine refuses time namespaces, so its nodes share one clock")
     printed = cluster.run(
         "srun", "--mpi=pmix", f"--nodes={NODES}", f"--ntasks={NODES * RANKS_PER_NODE}",
         f"--ntasks-per-node={RANKS_PER_NODE}", "--cpus-per-task=1", "--chdir", ROOT,
@@ -33,4 +36,5 @@ def test_ranks_on_nodes_with_their_own_clocks_are_inside_their_bounds(cluster):
         if found["host"] == zero["host"]:
             assert apart_ns == bound_ns.max() == 0
         else:
-            assert abs(apart_ns) >= 1e12 and bound_ns.min() > 0
+            assert abs(apart_ns) >= 1e12
+            assert bound_ns.min() > 0
