@@ -1,0 +1,191 @@
+"""The development cluster's files and environment, as text, and what its command line refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch import devcluster
+from launch.devcluster_config import (
+    MAX_ROOT_BYTES,
+    DevClusterError,
+    Host,
+    Shape,
+    check_root,
+    client_env,
+    files,
+    hosts_file,
+    mpi_env,
+    open_to_login,
+    remembered,
+    shell_lines,
+    slurm_conf,
+)
+from launch.site import read_site
+
+HOST = Host(name="box", address="127.0.0.1", hosts="127.0.1.1 box\n", uid=1000, memory_mb=2000, own_names=True)
+ROOT = Path("/tmp/x")
+
+
+@pytest.fixture
+def short_root() -> Iterator[Path]:
+    """A folder that does not exist, of a name short enough."""
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as folder:
+        yield Path(folder) / "none"
+
+
+def conf(host: Host = HOST, shape: Shape | None = None) -> str:
+    """A slurm.conf with the ports 7000 (controller), 7001, …"""
+    shape = shape or Shape()
+    return slurm_conf(host, shape, ROOT, ports=range(7000, 7001 + shape.nodes), first_job_id=42)
+
+
+@given(nodes=st.integers(1, 64), cpus=st.integers(1, 64), gpus=st.integers(0, 64))
+def test_every_node_has_its_port_its_share_and_its_name(nodes: int, cpus: int, gpus: int) -> None:
+    lines = re.findall(r"^NodeName=.*", conf(shape=Shape(nodes=nodes, cpus=cpus, gpus=gpus)), re.MULTILINE)
+    found = [dict(word.split("=", 1) for word in line.split()) for line in lines]
+    assert [node["NodeName"] for node in found] == [f"node{k}" for k in range(1, nodes + 1)]
+    assert [node["Port"] for node in found] == [str(7000 + k) for k in range(1, nodes + 1)]
+    assert {node["NodeAddr"] for node in found} == {"127.0.0.1"}
+    assert {node["CPUs"] for node in found} == {str(cpus)}
+    assert {node["RealMemory"] for node in found} == {str(cpus * 2000)}
+    assert {node.get("Gres") for node in found} == {f"gpu:{gpus}" if gpus else None}
+
+
+def test_daemons_are_known_by_the_names_that_their_hosts_have() -> None:
+    own, shared = conf(), conf(replace(HOST, own_names=False))
+    assert "SlurmctldHost=slurmctld(127.0.0.1)" in own
+    assert "NodeName=node2 NodeHostname=node2 " in own
+    assert "SlurmctldHost=box(127.0.0.1)" in shared
+    assert "NodeName=node2 NodeHostname=box " in shared
+
+
+def test_only_the_login_side_listens_beyond_the_host_name() -> None:
+    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n" in conf()
+    assert "CommunicationParameters=NoCtldInAddrAny\n" in open_to_login(conf())
+
+
+def test_no_gpus_means_no_gres() -> None:
+    texts = files(HOST, Shape(gpus=0), ROOT, ports=range(5), first_job_id=1)
+    assert "gpu" not in texts["slurm.conf"].lower()
+    assert texts["gres.conf"] == ""
+    assert "File=/tmp/x/dev/gpu[0-7]" in files(HOST, Shape(), ROOT, ports=range(5), first_job_id=1)["gres.conf"]
+
+
+@pytest.mark.parametrize("host", [HOST, replace(HOST, uid=0), replace(HOST, own_names=False)])
+def test_the_site_file_is_one_that_the_sweep_reads(host: Host, tmp_path: Path) -> None:
+    text = files(host, Shape(cpus=5), ROOT, ports=range(5), first_job_id=1)["site.toml"]
+    (tmp_path / "site.toml").write_text(text)
+    site = read_site(tmp_path / "site.toml")
+    assert (site.name, site.gpus_per_node, site.cpus_per_node) == ("devcluster", 0, 5)
+    assert (site.launcher, site.mpi, site.time_limit_min) == ("srun", "pmix", 60)
+    assert site.env == mpi_env(host)
+
+
+def test_a_nodes_own_name_comes_before_what_the_machine_says() -> None:
+    lines = hosts_file("node2", ["node1", "node2", "box"], HOST.hosts).splitlines()
+    assert lines == ["127.0.0.1 node2 localhost", "127.0.0.1 node1", "127.0.0.1 box", "127.0.1.1 box"]
+
+
+def test_what_mpi_is_told_depends_on_the_machine() -> None:
+    assert mpi_env(HOST)["OMPI_MCA_btl_tcp_if_include"] == "lo"
+    assert not [name for name in mpi_env(HOST) if "ROOT" in name or name == "OMPI_MCA_btl"]
+    assert mpi_env(replace(HOST, uid=0))["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert mpi_env(replace(HOST, own_names=False))["OMPI_MCA_btl"] == "self,tcp"
+
+
+def test_a_client_inherits_nothing_of_another_cluster_or_job() -> None:
+    base = {
+        "SLURM_CONF": "/etc/other", "SLURM_JOB_ID": "7", "SBATCH_PARTITION": "big", "OMPI_MCA_btl": "vader",
+        "PMIX_RANK": "3", "HOME": "/home/x", "PATH": "/opt/bin:/usr/sbin",
+    }  # fmt: skip
+    env = client_env(base, Path("/tmp/x/slurm.conf"), {"OMPI_MCA_a": "b"})
+    assert env == {
+        "SLURM_CONF": "/tmp/x/slurm.conf", "OMPI_MCA_a": "b", "HOME": "/home/x",
+        "PATH": "/opt/bin:/usr/sbin:/usr/local/sbin:/sbin",
+    }  # fmt: skip
+    assert client_env(env, Path("/tmp/x/slurm.conf"), {"OMPI_MCA_a": "b"}) == env
+
+
+def test_a_shell_gets_the_environment_whatever_is_in_it(tmp_path: Path) -> None:
+    base = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "KEPT": "as it is"}
+    wanted = {"PATH": "/bin:/usr/bin", "KEPT": "as it is", "HOSTILE": "a'; touch pwned #\n$(touch pwned) `touch pwned`"}
+    lines = shell_lines(base, wanted)
+    assert not [line for line in lines if "KEPT" in line]
+    script = "\n".join(lines) + "\nenv -0"
+    done = subprocess.run(["bash", "-c", script], env=base, cwd=tmp_path, capture_output=True, text=True, check=True)
+    got = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    assert {name: got.get(name) for name in wanted} == wanted
+    assert "SLURM_JOB_ID" not in got
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_host_and_shape_are_remembered() -> None:
+    shape = Shape(nodes=3, cpus=2, gpus=1, clocks=True)
+    assert remembered(files(HOST, shape, ROOT, ports=range(4), first_job_id=1)["cluster.json"]) == (HOST, shape)
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"nodes": 65}, {"cpus": 0}, {"gpus": -1}, {"gpus": 65}])
+def test_impossible_shapes_are_refused(wrong: dict[str, int]) -> None:
+    (name, value), *_ = wrong.items()
+    with pytest.raises(DevClusterError, match=f"{name} is {value}; a development cluster takes . to 64|to 1024"):
+        Shape(**wrong)  # type: ignore[arg-type]  # the names are Shape's
+
+
+@pytest.mark.parametrize("root", ["/tmp/a b", "/tmp/a#b", "/tmp/a,b", "/tmp/%n", "/tmp/a[1]", "/tmp/a\nb", '/tmp/"'])
+def test_a_root_that_slurm_would_misread_is_refused(root: str) -> None:
+    with pytest.raises(DevClusterError, match="--root"):
+        check_root(Path(root))
+
+
+def test_a_root_too_long_for_sockets_is_refused() -> None:
+    check_root(Path("/" + "r" * (MAX_ROOT_BYTES - 1)))
+    with pytest.raises(DevClusterError, match=f"leave room for {MAX_ROOT_BYTES}"):
+        check_root(Path("/" + "r" * MAX_ROOT_BYTES))
+
+
+def test_a_host_on_which_daemons_would_be_open_to_the_network_is_refused() -> None:
+    HOST.check()
+    replace(HOST, address="10.0.0.5").check()
+    replace(HOST, own_names=False).check()
+    with pytest.raises(DevClusterError, match=r"10\.0\.0\.5: put '127\.0\.0\.1 box' first in /etc/hosts"):
+        replace(HOST, own_names=False, address="10.0.0.5").check()
+    with pytest.raises(DevClusterError, match="unknown: put"):
+        replace(HOST, own_names=False, address="").check()
+
+
+def test_what_a_machine_does_not_allow_is_said() -> None:
+    assert HOST.notes == []
+    assert "share one host name" in replace(HOST, own_names=False).notes[0]
+    assert "box is 10.0.0.5 in /etc/hosts" in replace(HOST, address="10.0.0.5").notes[0]
+
+
+def test_missing_packages_are_one_line_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], short_root: Path
+) -> None:
+    monkeypatch.setattr(devcluster.shutil, "which", lambda name, path: None if name == "slurmd" else f"/bin/{name}")
+    assert devcluster.main(["start", "--root", str(short_root)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"devcluster: Slurm is not installed here (slurmd not found): {devcluster.INSTALL}\n"
+
+
+def test_nothing_runs_where_nothing_was_started(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:
+    assert devcluster.main(["status", "--root", str(short_root)]) == 1
+    assert "not running" in capsys.readouterr().out
+    assert devcluster.main(["env", "--root", str(short_root)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "no cluster runs in" in err
+    assert devcluster.main(["stop", "--root", str(short_root)]) == 0
+    assert "nothing runs in" in capsys.readouterr().out
+    assert not (short_root).exists()
