@@ -1,0 +1,190 @@
+"""The main job on a real Slurm of four nodes: through submitit, and by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.devcluster import DevCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5",
+        "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
+ENDLESS = ("--nodes", "1", "--no-baseline", "--backend", "mpi", "--workload", "delay", "--option", "compute_ms=50",
+           "--steps", "100000", "--warmup", "5", "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, cluster: DevCluster, slurm_env: dict[str, str]) -> Iterator[Command]:
+    """Runs a command as a person logged in to the cluster would; afterwards no job of this test is left."""
+
+    def run(*argv: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        return subprocess.run([*argv], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600)
+
+    yield run
+    run("scancel", "-u", str(os.getuid()))
+
+
+@pytest.fixture
+def sweep(command: Command, cluster: DevCluster) -> Command:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return command(sys.executable, "-m", "hpc.sweep", "--site", str(cluster.root / "site.toml"), *arguments)
+
+    return run
+
+
+def outcomes(tmp_path: Path) -> dict[str, str]:
+    records = sorted((tmp_path / "traces").glob("*.exit.json"))
+    return {path.name.removesuffix(".exit.json"): json.loads(path.read_text())["outcome"] for path in records}
+
+
+def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
+    """Polls for something that must come about; the limit is there for a test that fails, not for one that passes."""
+    limit = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < limit, "it did not come about"
+        time.sleep(0.05)
+
+
+def has_ended(command: Command, job_id: str) -> bool:
+    word = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").stdout.strip()
+    return word not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+
+
+def test_the_main_job(tmp_path: Path, command: Command, sweep: Command) -> None:
+    asked = ("--nodes", "1,2,4", "--repeats", "2", *TINY)
+    done = sweep(*asked)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 ok" in done.stdout
+    assert list(outcomes(tmp_path).values()) == ["ok"] * 8
+    assert not list(tmp_path.rglob("*.pkl"))
+
+    # What Slurm holds equals the file, byte for byte.
+    submitted = {path.name.split("_")[0] for path in (tmp_path / "jobs" / "logs").glob("*_submission.sh")}
+    assert len(submitted) == 3
+    for job_id in submitted:
+        name = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%j").stdout.strip().removeprefix("rankwise-")
+        held = command("scontrol", "write", "batch_script", job_id, "-").stdout
+        assert held == (tmp_path / "jobs" / f"{name}.sh").read_text()
+
+    # The same again runs nothing.
+    again = sweep(*asked)
+    assert again.returncode == 0
+    assert again.stdout.count("every run is settled, nothing to submit") == 3
+    assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 8
+
+    # By hand, from another folder, everything is passed over; with --force everything is run, with the same result.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    passed = command("sbatch", "--parsable", str(tmp_path / "jobs" / "2n.sh"), cwd=elsewhere)
+    wait_for(lambda: has_ended(command, passed.stdout.strip()))
+    printed = (tmp_path / "jobs" / "logs" / f"2n.{passed.stdout.strip()}.out").read_text()
+    assert printed.count("is settled, passed over") == 2
+    by_hand = command("sbatch", "--parsable", str(tmp_path / "jobs" / "2n.sh"), "--force", cwd=elsewhere)
+    wait_for(lambda: has_ended(command, by_hand.stdout.strip()))
+    assert [word for name, word in outcomes(tmp_path).items() if name.startswith("2n") and name.endswith(".2")] == [
+        "ok", "ok",
+    ]  # fmt: skip
+    held = command("scontrol", "write", "batch_script", by_hand.stdout.strip(), "-").stdout
+    assert held == (tmp_path / "jobs" / "2n.sh").read_text()
+
+    # One run's files deleted: one run is run.
+    gone = next(name for name in outcomes(tmp_path) if name.startswith("4n2g"))
+    for path in (tmp_path / "traces").glob(f"{gone}.*"):
+        path.unlink()
+    repaired = sweep(*asked)
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    assert repaired.stdout.count("nothing to submit") == 2
+    assert "4n.sh: submitted" in repaired.stdout and "1 runs to do" in repaired.stdout
+    assert outcomes(tmp_path)[gone] == "ok"
+
+    summary = command(sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
+    assert summary.returncode == 0, summary.stderr
+    assert {"1n1g", "1n2g", "2n2g", "4n2g"} <= set(summary.stdout.replace('"', " ").split())
+
+
+def test_ranks_of_torch_find_one_another_across_nodes(tmp_path: Path, command: Command, sweep: Command) -> None:
+    done = sweep("--nodes", "2", "--ranks-per-node", "2", "--workload", "mlp", "--repeats", "1", "--steps", "8",
+                 "--warmup", "5", "--cpus-per-rank", "1", "--no-baseline")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(outcomes(tmp_path).values()) == ["ok"]
+
+
+def test_an_unknown_number_of_gpus_is_an_error_that_says_how_to_state_it(command: Command) -> None:
+    """The development cluster shows 8 GPUs: asked without its site, they are taken from sinfo."""
+    done = command(sys.executable, "-m", "hpc.sweep", "--nodes", "1", "--dry-run", "--cluster", "slurm")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --gpus-per-node=8" in done.stdout
+
+
+def test_sbatch_refuses_and_its_own_words_are_shown(sweep: Command) -> None:
+    done = sweep("--nodes", "1", *TINY, "--partition", "nowhere")
+    assert done.returncode == 1
+    assert "sbatch refused 1n.sh" in done.stderr
+    assert "invalid partition specified: nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_launch_that_fails_is_told_from_a_run_that_fails_and_takes_no_other_along(
+    tmp_path: Path, cluster: DevCluster, command: Command
+) -> None:
+    """Debian's Open MPI speaks no PMI-2: the ranks end before the first step, each run by itself."""
+    site = tmp_path / "wrong.toml"
+    site.write_text((cluster.root / "site.toml").read_text().replace('mpi = "pmix"', 'mpi = "pmi2"'))
+    argv = ("--nodes", "1", "--no-baseline", "--repeats", "2", *TINY)
+    done = command(sys.executable, "-m", "hpc.sweep", "--site", str(site), *argv)
+    assert done.returncode == 1
+    assert set(outcomes(tmp_path).values()) <= {"launch_fail", "invalid"} and len(outcomes(tmp_path)) == 2
+    assert done.stdout.count(", see ") == 2
+
+
+def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
+    tmp_path: Path, command: Command, sweep: Command
+) -> None:
+    """The warning that Slurm would send is sent by hand: a real limit is a whole minute at least."""
+    done = sweep(*ENDLESS, "--repeats", "2", "--detach")
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.split("submitted as ")[1].split(",")[0]
+    wait_for(lambda: list((tmp_path / "traces").glob("*.begin.json")))
+    joined = sweep(*ENDLESS, "--repeats", "2", "--detach")
+    assert f"job {job_id} is there already, joined" in joined.stdout
+    command("scancel", "--batch", "--signal=USR1", job_id)
+    wait_for(lambda: has_ended(command, job_id))
+    assert list(outcomes(tmp_path).values()) == ["timeout"]
+    printed = (tmp_path / "jobs" / "logs" / f"1n.{job_id}.out").read_text()
+    assert "is left for another job: the time limit is near" in printed
+
+
+def test_a_cancelled_job_gets_its_record_from_the_scheduler(
+    tmp_path: Path, command: Command, cluster: DevCluster, slurm_env: dict[str, str]
+) -> None:
+    site = str(cluster.root / "site.toml")
+    argv = [sys.executable, "-m", "hpc.sweep", "--site", site, *ENDLESS, "--repeats", "1"]
+    env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    following = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: list((tmp_path / "traces").glob("*.begin.json")))
+    began = json.loads(next((tmp_path / "traces").glob("*.begin.json")).read_text())
+    command("scancel", began["job_id"])
+    printed, _ = following.communicate(timeout=300)
+    assert following.returncode == 1, printed
+    assert list(outcomes(tmp_path).values()) == ["cancelled"]
+
+
+def test_hostile_names_reach_slurm_whole(tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command) -> None:
+    out = "a'; touch pwned #  $(touch pwned) 100%"
+    done = sweep("--nodes", "1", "--no-baseline", "--repeats", "1", *TINY, "--env", "HOSTILE=x'; touch pwned #\n$(id)",
+                 "--out", out)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / out / "traces").glob("*.h5"))
+    assert list((tmp_path / out / "jobs" / "logs").glob("1n.*.out"))
+    assert not list(tmp_path.rglob("pwned"))
