@@ -233,23 +233,24 @@ def read_trace(path: Path) -> Trace:
     import h5py
 
     try:
+        if path.is_dir():
+            raise TraceError("is a folder, not a trace")
+        size_bytes = path.stat().st_size
+        if size_bytes == 0:
+            raise TraceError("the file is empty")
         with h5py.File(path, "r", locking=False) as file:
-            return _read(file, path.stat().st_size)
+            return _read(file, size_bytes)
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
-    # What HDF5 and JSON raise on a cut, overwritten or foreign file.
+    # What the file system, HDF5 and JSON raise on an absent, cut, overwritten or foreign file.
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise TraceError(f"{path}: {_why_unreadable(path, error)}") from error
+        raise TraceError(f"{path}: {_why_unreadable(error)}") from error
 
 
-def _why_unreadable(path: Path, error: Exception) -> str:
-    if not path.exists():
-        return "no such file"
-    if path.is_dir():
-        return "is a folder, not a trace"
-    if path.stat().st_size == 0:
-        return "the file is empty"
+def _why_unreadable(error: Exception) -> str:
     said = " ".join(str(error).split())
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
     if "file signature not found" in said:
         return "not an HDF5 file"
     if "truncated file" in said:

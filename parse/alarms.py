@@ -43,7 +43,10 @@ def _oversubscribed(result: Result, _: Sequence[Result]) -> Iterator[str]:
 
 def _nodes_simulated(result: Result, _: Sequence[Result]) -> Iterator[str]:
     if result.nodes_simulated:
-        yield f"nodes_simulated: {result.nodes_simulated}, so no network between nodes was measured"
+        yield (
+            f"nodes_simulated: not a scaling result over nodes ({result.nodes_simulated}; "
+            "no network between nodes was measured)"
+        )
 
 
 def _fewer_runs(result: Result, _: Sequence[Result]) -> Iterator[str]:

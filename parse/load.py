@@ -79,7 +79,7 @@ class _Loader:
         files = self._files(paths)
         jsons = [path for path in files if path.suffix == ".json"]
         for path in jsons:
-            self._read_json(path)
+            self._read_json(path, named=path in paths)
         for path in progress([path for path in files if path.suffix != ".json"]):
             self._read_trace(path)
         by_id = {read.asked.run_id: read.asked for read in self.traces.values()}
@@ -116,7 +116,7 @@ class _Loader:
     def _refuse_folder(self, error: OSError) -> None:
         self.refusals.append(f"{error.filename}: cannot be read ({error.strerror})")
 
-    def _read_json(self, path: Path) -> None:
+    def _read_json(self, path: Path, named: bool) -> None:
         try:
             if EXIT_RECORD.fullmatch(path.name):
                 self._keep_exit_record(path, read_exit_record(path))
@@ -126,6 +126,8 @@ class _Loader:
                 self.begun.add((found["run_id"], int(found["attempt"])))
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
+            elif named or path.name.endswith((".exit.json", ".begin.json")):
+                self.refusals.append(f"{path}: by its name neither a plan nor a record of an attempt")
         except (RecordError, TraceError) as error:
             self.refusals.append(str(error))
 

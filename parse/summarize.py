@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from parse.table import Summary
 
+DESCRIPTION = "Prints the scaling table of a folder of traces, and under it what is wrong with it."
 # What parse.table offers; importing it here would make --help slow.
 FORMATS = ("table", "markdown", "csv", "json", "dlperf")
 
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m parse.summarize", description=(__doc__ or "").split(": ", 1)[1])
+    parser = argparse.ArgumentParser(prog="python -m parse.summarize", description=DESCRIPTION)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders of traces, or single traces")
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -159,10 +160,7 @@ def plain(line: str) -> str:
 
 
 def _markdown(cell: str) -> str:
-    escaped = plain(cell)
-    for character in "\\|<`*_[":
-        escaped = escaped.replace(character, f"\\{character}")
-    return escaped
+    return re.sub(r"([\\|<`*]|(?<=\])\()", r"\\\1", plain(cell))
 
 
 def _varying(results: Sequence[Result]) -> list[str]:
@@ -184,7 +182,7 @@ def _head(summary: Summary) -> list[str]:
         return _judgement(summary)
     varying = {"case", "nodes", "ranks_per_node", "devices", *_varying(summary.results)}
     constant = [f"{name} {value}" for name, value in asked_of(summary.results[0]).items() if name not in varying]
-    return [", ".join(constant), *_judgement(summary)]
+    return [*_judgement(summary), ", ".join(constant)]
 
 
 def _judgement(summary: Summary) -> list[str]:
@@ -205,7 +203,8 @@ def _judgement(summary: Summary) -> list[str]:
 def _below(summary: Summary) -> list[str]:
     """What is wrong, a line each: alarms, runs that did not end ok, absent speedups, remarks, files not read."""
     varying = _varying(summary.results)
-    lines, without = [], {}
+    lines: list[str] = []
+    without: dict[str, list[str]] = {}
     for result in summary.results:
         asked = asked_of(result)
         label = " ".join([result.run.case, *(f"{name}={asked[name]}" for name in varying if name in asked)])
@@ -246,7 +245,7 @@ def _cells(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[
             _number(result.median_speed),
             _number(result.average_speed),
             f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
-            _number(interval and interval.coverage, 100),
+            _number(interval.coverage if interval else None, 100),
             _number(result.cv, 100),
             _number(result.speedup),
             _number(result.scaling_efficiency, 100, decimals=1),
