@@ -121,7 +121,8 @@ class _Loader:
             if EXIT_RECORD.fullmatch(path.name):
                 self._keep_exit_record(path, read_exit_record(path))
             elif found := RANK_NOTE.fullmatch(path.name):
-                self.notes.setdefault((found["run_id"], int(found["attempt"])), []).append(read_rank_note(path))
+                note = read_rank_note(path)
+                self.notes.setdefault((found["run_id"], int(found["attempt"])), []).append(note)
             elif found := BEGINNING.fullmatch(path.name):
                 self.begun.add((found["run_id"], int(found["attempt"])))
             elif PLAN.fullmatch(path.name):

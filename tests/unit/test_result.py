@@ -1,0 +1,195 @@
+"""parse.result: from attempts to the result of each point."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from hpc.outcome import Outcome
+from parse.load import load
+from parse.result import MISSING, UNENDED, UNMEASURED, Result, results
+from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
+
+# 1n1g, 1n4g and the clean runs of 1n8g as the NGC PyTorch report prints them.
+REFERENCE = {
+    1: [366.27, 366.14, 365.81, 365.51, 366.54],
+    4: [1448.06, 1447.61, 1445.03, 1448.58, 1449.08],
+    8: [2833.72, 2808.11, 2800.71, 2803.56, 2806.66],
+}
+
+
+def put_speeds(folder, run, speeds, **changes) -> None:
+    for one, speed in zip(repeats(run, len(speeds)), speeds, strict=True):
+        put(folder, make_trace(one, speed=speed, **changes))
+
+
+def case(found: tuple[Result, ...], name: str) -> Result:
+    (result,) = (result for result in found if result.run.case == name)
+    return result
+
+
+def test_the_reference_table(tmp_path):
+    for devices, speeds in REFERENCE.items():
+        run = make_run(ranks_per_node=devices, gpus_per_node=devices, batch_size=128)
+        put_speeds(tmp_path, run, speeds)
+    found = results(load([tmp_path]))
+    assert [result.run.case for result in found] == ["1n1g", "1n4g", "1n8g"]
+    rounded = [(round(r.median_speed, 2), round(r.average_speed, 2), round(r.speedup, 2)) for r in found]
+    assert rounded == [(366.14, 366.05, 1.0), (1448.06, 1447.67, 3.95), (2806.66, 2810.55, 7.67)]
+    assert found[2].scaling_efficiency == pytest.approx(7.67 / 8, abs=0.001)
+    assert found[2].interval.low == pytest.approx(2800.71, abs=0.01)
+    assert found[2].interval.high == pytest.approx(2833.72, abs=0.01)
+    assert found[2].interval.coverage == 0.9375
+    assert found[2].cv == pytest.approx(np.std(REFERENCE[8], ddof=1) / np.mean(REFERENCE[8]), rel=1e-4)
+
+
+def test_step_times_are_pooled_over_the_ok_runs(tmp_path):
+    run = make_run()
+    put(tmp_path, make_trace(run, step_s=0.1))
+    put(tmp_path, make_trace(dataclasses.replace(run, repeat=2), step_s=0.3))
+    put(tmp_path, make_trace(dataclasses.replace(run, repeat=3), step_s=99, outcome=Outcome.RANK_FAIL))
+    (result,) = results(load([tmp_path]))
+    assert result.step_time_ms == pytest.approx({5: 100, 50: 200, 95: 300, 99: 300})
+
+
+def test_one_run_has_no_interval_and_no_variation(tmp_path):
+    put(tmp_path, make_trace())
+    (result,) = results(load([tmp_path]))
+    assert (result.interval, result.cv) == (None, None)
+    assert result.median_speed == pytest.approx(40)
+
+
+# Baselines
+
+
+def test_without_its_baseline_a_point_has_no_speedup(tmp_path):
+    run = make_run(nodes=2)
+    put(tmp_path, make_trace(run))
+    for other in (make_run(batch_size=8), make_run(env={"A": "1"}), make_run(seed=3), make_run(precision="bf16")):
+        put(tmp_path, make_trace(other))
+    result = case(results(load([tmp_path])), "2n1g")
+    assert result.speedup is None
+    assert result.scaling_efficiency is None
+    assert result.no_speedup == "no 1n1g baseline with all else equal is here"
+
+
+def test_a_baseline_that_never_ended_ok_gives_no_speedup(tmp_path):
+    put(tmp_path, make_trace(make_run(nodes=2)))
+    put(tmp_path, cut_short(make_trace(), 3, Outcome.OOM))
+    found = results(load([tmp_path]))
+    assert case(found, "2n1g").no_speedup == "no run of its 1n1g baseline ended ok"
+    assert case(found, "1n1g").no_speedup == "no run ended ok"
+    assert case(found, "1n1g").median_speed is None
+
+
+def test_strong_scaling_compares_equal_global_batches(tmp_path):
+    for nodes, speed in ((1, 100), (4, 300)):
+        put(tmp_path, make_trace(make_run(nodes=nodes, scaling="strong", batch_size=16), speed=speed))
+    result = case(results(load([tmp_path])), "4n1g")
+    assert result.run.local_batch_size == 4
+    assert result.speedup == pytest.approx(3)
+    assert result.scaling_efficiency == pytest.approx(0.75)
+
+
+def test_points_of_two_settings_have_a_baseline_each(tmp_path):
+    for algorithm, speed in (("Ring", 100), ("Tree", 50)):
+        for nodes in (1, 2):
+            put(tmp_path, make_trace(make_run(nodes=nodes, env={"NCCL_ALGO": algorithm}), speed=speed * nodes))
+    assert [result.speedup for result in results(load([tmp_path]))] == pytest.approx([1, 2, 1, 2])
+
+
+def test_a_baseline_under_an_old_name_is_found(tmp_path):
+    put(tmp_path, make_trace(make_run(), run_id="1n1g_old_r1", point_id="1n1g_old"))
+    put(tmp_path, make_trace(make_run(nodes=2), step_s=0.1))
+    assert case(results(load([tmp_path])), "2n1g").speedup == pytest.approx(2)
+
+
+def test_what_only_a_later_version_asks_for_keeps_points_apart(tmp_path):
+    for fabric in ("ib", "tcp"):
+        for nodes in (1, 2):
+            run = make_run(nodes=nodes)
+            put(tmp_path, make_trace(run, run_id=f"{run.point_id}{fabric}_r1", run_extra={"fabric": fabric}))
+    found = results(load([tmp_path]))
+    assert len(found) == 4
+    assert all(len(result.runs) == 1 and result.speedup for result in found)
+
+
+# Which runs
+
+
+def test_runs_that_did_not_end_ok_are_kept_apart_and_named(tmp_path):
+    runs = repeats(make_run(), 6)
+    put_plan(tmp_path, runs)
+    put(tmp_path, make_trace(runs[0], step_s=0.1))
+    put(tmp_path, cut_short(make_trace(runs[1]), 2, Outcome.RANK_FAIL))
+    put_exit_record(tmp_path, runs[2], Outcome.NODE_FAIL)
+    (tmp_path / f"{runs[3].run_id}.1.begin.json").write_text("{}")
+    put_exit_record(tmp_path, runs[4], Outcome.OK)
+    (result,) = results(load([tmp_path]))
+    assert [run.word for run in result.runs] == ["ok", "rank_fail", "node_fail", UNENDED, UNMEASURED, MISSING]
+    assert result.asked_runs == 6
+    assert len(result.ok) == 1
+    assert result.average_speed == result.median_speed == pytest.approx(40)
+
+
+def test_a_later_attempt_settles_a_run(tmp_path):
+    run = make_run()
+    put_exit_record(tmp_path, run, Outcome.PREEMPTED, attempt=1)
+    put(tmp_path, make_trace(run, attempt=2))
+    put_exit_record(tmp_path, run, Outcome.OK, attempt=2)
+    (result,) = results(load([tmp_path]))
+    (one,) = result.runs
+    assert (one.word, one.attempt.number, one.attempts) == ("ok", 2, 2)
+
+
+def test_a_planned_point_that_nobody_ran_is_a_result_without_numbers(tmp_path):
+    put_plan(tmp_path, repeats(make_run(nodes=16), 3))
+    (result,) = results(load([tmp_path]))
+    assert result.run.case == "16n1g"
+    assert [run.word for run in result.runs] == [MISSING] * 3
+    assert result.median_speed is None
+
+
+def test_without_a_plan_nobody_knows_how_many_were_asked_for(tmp_path):
+    put(tmp_path, make_trace())
+    put_plan(tmp_path, [make_run(nodes=2)])
+    found = results(load([tmp_path]))
+    assert case(found, "1n1g").asked_runs is None
+    assert case(found, "2n1g").asked_runs == 1
+
+
+def test_two_plans_that_ask_for_the_same_run_ask_once(tmp_path):
+    runs = repeats(make_run(), 3)
+    put_plan(tmp_path, runs)
+    put_plan(tmp_path, runs[:2])
+    (result,) = results(load([tmp_path]))
+    assert result.asked_runs == 3
+
+
+def test_node_counts_are_ordered_as_numbers(tmp_path):
+    for nodes in (16, 2, 1, 1000):
+        put_plan(tmp_path, [make_run(nodes=nodes)])
+    assert [result.run.nodes for result in results(load([tmp_path]))] == [1, 2, 16, 1000]
+
+
+def test_flags_come_from_the_runs_that_count(tmp_path):
+    run = make_run(nodes=2)
+    crowded = make_ranks(run, boot_id="one", affinity=[0])
+    put(tmp_path, make_trace(run))
+    put(tmp_path, make_trace(dataclasses.replace(run, repeat=2), ranks=crowded, outcome=Outcome.RANK_FAIL))
+    (result,) = results(load([tmp_path]))
+    assert (result.oversubscribed, result.nodes_simulated) == ("", "")
+    put(tmp_path, make_trace(dataclasses.replace(run, repeat=3), ranks=crowded))
+    (result,) = results(load([tmp_path]))
+    assert result.oversubscribed
+    assert result.nodes_simulated
+
+
+def test_a_plan_of_hundreds_of_points_is_summed_up(tmp_path):
+    put_plan(tmp_path, [make_run(nodes=nodes) for nodes in range(1, 301)])
+    found = results(load([tmp_path]))
+    assert len(found) == 300
+    assert json.loads(found[299].asked.baseline_point)[0]["nodes"] == 1

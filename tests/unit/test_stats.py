@@ -1,0 +1,139 @@
+"""parse.stats: the arithmetic of measurement.md."""
+
+from __future__ import annotations
+
+import itertools
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parse import stats
+
+SPEEDS = st.floats(1e-3, 1e9)
+
+
+def test_mean_and_median():
+    assert stats.mean([1, 2, 6]) == 3
+    assert stats.median([5, 1, 3]) == 3
+    assert stats.median([4, 1, 3, 2]) == 2.5
+
+
+def test_the_reference_values_of_one_case():
+    # 1n1g of the NGC PyTorch report: median 366.14, average 366.05.
+    speeds = [366.27, 366.14, 365.81, 365.51, 366.54]
+    assert round(stats.median(speeds), 2) == 366.14
+    assert round(stats.mean(speeds), 2) == 366.05
+
+
+def test_coefficient_of_variation():
+    assert stats.coefficient_of_variation([9, 11]) == pytest.approx(2**0.5 / 10)
+    assert stats.coefficient_of_variation([5, 5, 5]) == 0
+    assert stats.coefficient_of_variation([5]) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "from_the_ends", "coverage"),
+    [(2, 1, 0.5), (3, 1, 0.75), (4, 1, 0.875), (5, 1, 0.9375), (6, 1, 0.96875), (8, 1, 0.9921875), (9, 2, 0.9609375)],
+)
+def test_the_interval_of_the_median_is_exact(count, from_the_ends, coverage):
+    values = list(range(count))
+    interval = stats.median_interval(values[::-1])
+    assert interval == stats.Interval(from_the_ends - 1, count - from_the_ends, coverage)
+
+
+def test_one_value_has_no_interval():
+    assert stats.median_interval([3.0]) is None
+
+
+@given(st.integers(6, 400))
+def test_no_narrower_interval_reaches_95_percent(count):
+    interval = stats.median_interval(list(range(count)))
+    assert interval is not None
+    assert interval.coverage >= 0.95
+    narrower = int(interval.low) + 2
+    assert 1 - 2 * sum(comb(count, i) for i in range(narrower)) / 2**count < 0.95
+
+
+def test_thousands_of_values_keep_whole_numbers():
+    interval = stats.median_interval(range(5000))
+    assert interval is not None
+    assert interval.coverage == pytest.approx(0.95, abs=0.005)
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 9, 20])
+def test_the_coverage_is_what_the_interval_says(count):
+    draws = np.sort(np.random.default_rng(7).lognormal(size=(20_000, count)), axis=1)
+    covered = 0
+    for draw in draws:
+        interval = stats.median_interval(draw)
+        covered += interval.low <= 1.0 <= interval.high  # the median of a lognormal is 1
+    standard_error = (interval.coverage * (1 - interval.coverage) / len(draws)) ** 0.5
+    assert covered / len(draws) == pytest.approx(interval.coverage, abs=4 * standard_error)
+
+
+# Throughput
+
+
+def window(step_ns, blocks, samples=8):
+    ends = 10**15 + np.cumsum(np.array(step_ns, np.int64))
+    return ends, np.full(len(step_ns), samples, np.int64), np.array(blocks, np.int64)
+
+
+def test_throughput_is_wall_clock():
+    ends, samples, blocks = window([1_000_000_000] * 5 + [100_000_000] * 8 + [200_000_000] * 2, [[5, 15]])
+    assert stats.throughput(ends, samples, blocks) == pytest.approx(80 / 1.2)
+    assert stats.mean_of_rates(ends, samples, blocks) == pytest.approx((8 * 80 + 2 * 40) / 10)
+
+
+def test_the_reference_log_with_slow_steps():
+    # log-formats.md, mistake 10: 10 % slow steps, the mean of rates says 334.2 where the wall clock says 309.2.
+    fast, slow = 8 / 350 * 1e9, 8 / 192 * 1e9
+    ends, samples, blocks = window([round(fast)] * 10 + [round(fast)] * 90 + [round(slow)] * 10, [[10, 110]])
+    assert stats.mean_of_rates(ends, samples, blocks) == pytest.approx(0.9 * 350 + 0.1 * 192)
+    assert stats.throughput(ends, samples, blocks) == pytest.approx(1 / (0.9 / 350 + 0.1 / 192))
+
+
+def test_what_lies_between_blocks_is_left_out():
+    step_ns = [10] * 5 + [10] * 4 + [10**9, 10, 10] + [10] * 3
+    whole = window(step_ns, [[5, 15]])
+    blocks = window(step_ns, [[5, 9], [12, 15]])
+    assert stats.throughput(*whole) < 1e6 < stats.throughput(*blocks)
+    assert stats.throughput(*blocks) == pytest.approx(8 / 10e-9)
+    assert stats.block_durations_ns(blocks[0], blocks[2]) == [40, 30]
+    assert len(stats.step_times_s(blocks[0], blocks[2])) == 7
+
+
+STEPS = st.lists(st.integers(1, 10**12), min_size=7, max_size=60)
+
+
+@given(STEPS, st.integers(1, 10**6), st.data())
+def test_throughput_of_any_window(step_ns, samples, data):
+    first, past = sorted(data.draw(st.sets(st.integers(1, len(step_ns)), min_size=2, max_size=2)))
+    ends, counts, blocks = window(step_ns, [[first, past]], samples)
+    found = stats.throughput(ends, counts, blocks)
+    assert found == pytest.approx(samples * (past - first) / sum(step_ns[first:past]) * 1e9, rel=1e-12)
+    # Jensen: the mean of rates is never below the wall clock.
+    assert stats.mean_of_rates(ends, counts, blocks) >= found * (1 - 1e-9)
+    rates = [samples / step * 1e9 for step in step_ns[first:past]]
+    assert min(rates) * (1 - 1e-9) <= found <= max(rates) * (1 + 1e-9)
+
+
+@given(STEPS)
+def test_cutting_a_window_into_touching_blocks_changes_nothing(step_ns):
+    half = len(step_ns) // 2
+    whole = window(step_ns, [[1, len(step_ns)]])
+    halves = window(step_ns, [[1, half], [half, len(step_ns)]])
+    assert stats.throughput(*whole) == stats.throughput(*halves)
+    np.testing.assert_array_equal(stats.step_times_s(whole[0], whole[2]), stats.step_times_s(halves[0], halves[2]))
+
+
+@given(st.lists(SPEEDS, min_size=1, max_size=12))
+def test_median_lies_between_and_is_an_equal_split(values):
+    median = stats.median(values)
+    below, above = sum(v < median for v in values), sum(v > median for v in values)
+    assert below <= len(values) / 2
+    assert above <= len(values) / 2
+    assert all(stats.median(order) == median for order in itertools.islice(itertools.permutations(values), 20))
