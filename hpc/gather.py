@@ -15,6 +15,7 @@ from hpc.clock import GlobalClock
 from hpc.environment import describe_job, describe_project, in_common, without_secrets
 from hpc.journal import Journal
 from hpc.outcome import Outcome
+from hpc.settings import options_of_run
 from hpc.spec import RunSpec
 from hpc.timer import COLUMNS
 from hpc.trace import Trace, write_trace
@@ -68,7 +69,12 @@ def write_gathered(
             clock_domains=[domain for domain, _ in everyone],
             injected_phases=PHASES if "injected_ns" in gathered else (),
             ranks=ranks,
-            environment={**shared, "job": describe_job(os.environ), "project": describe_project()},
+            environment={
+                **shared,
+                "options": options_of_run(run),
+                "job": describe_job(os.environ),
+                "project": describe_project(),
+            },
             script=without_secrets(script.read_text(errors="replace")),
             **gathered,
         )

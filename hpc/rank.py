@@ -60,7 +60,7 @@ class Rank:
         self.asked, self.run = asked, run
         self.stem = stem(run.run_id, asked.attempt)
         self.number = _from_environment(_RANKS) or 0
-        self.comm: Intracomm | None = None
+        self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
         self.journal: Journal | None = None
         self.training = False
 
@@ -92,7 +92,7 @@ class Rank:
             print(f"rank {self.number}: {outcome} after step {self.last_step}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         status = EXIT_STATUS[outcome]
-        if self.comm is not None and self.comm.size > 1:
+        if self.comm is not None:
             self.comm.Abort(status)
         return status
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import nullcontext
 from functools import partial
@@ -12,7 +13,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from hpc.backends import InvalidRun
+from hpc.backends import BACKENDS, InvalidRun
 from hpc.backends.rendezvous import open_store
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
 from hpc.options import OptionValue
@@ -38,7 +39,8 @@ class TorchDDP:
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
         self._run, self._rank = run, world.rank
-        self._options = options_of_run(run)
+        asked = options_of_run(run)
+        self._options = {name: asked[name] for name in BACKENDS["torch-ddp"].options}
         self._scale = _loss_scale(self._options["loss_scale"])
         self._device = device_of_rank(run, world, comm)
         check_precision(run.precision, self._device)
@@ -171,7 +173,17 @@ class TorchDDP:
         return [parameter.detach().cpu().numpy().copy() for parameter in self._parameters]
 
     def leave(self) -> None:
-        """See Backend."""
+        """See Backend. Ends gloo's threads now: one that still runs when Python ends would abort the process.
+
+        They end with the last reference to the group. The model and its reducer must not be the last to hold one: they
+        would wait for the threads without letting go of Python's lock, which the threads may need.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        del self._model, self._workload, self._optimizer, self._parameters
+        if self._options["compile"]:
+            torch.compiler.reset()  # what it compiled holds the model too
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 

@@ -1,0 +1,85 @@
+"""What backends do to a model: the contract of every one of them, and the particulars of torch-ddp."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.backends import BACKENDS
+
+Ranks = Callable[..., subprocess.CompletedProcess[str]]
+HERE = Path(__file__).parent / "ranks"
+
+
+@pytest.mark.parametrize(("size", "steps"), [(1, 1), (2, 1), (4, 1), (2, 3), (4, 3)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_ranks_learn_what_one_process_learns_from_the_joined_batch(
+    ranks: Ranks, backend: str, size: int, steps: int
+) -> None:
+    done = ranks(size, HERE / "contract.py", backend, str(steps))
+    assert f"equal on {size} ranks" in done.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_contract_rejects_a_backend_that_does_not_average(ranks: Ranks, backend: str) -> None:
+    done = ranks(2, HERE / "contract.py", backend, "1", "broken", check=False)
+    assert done.returncode != 0
+    assert "off the joined batch" in done.stdout
+
+
+def facts(ranks: Ranks, size: int = 2, **asked: Any) -> dict[str, Any]:
+    done = ranks(size, HERE / "ddp_facts.py", json.dumps(asked))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> None:
+    assert facts(ranks)["listening"] == ["0100007F"]
+
+
+def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
+    found = facts(ranks)
+    assert found["options"] == {
+        "bucket_cap_mb": 25.0,
+        "static_graph": True,
+        "gradient_as_bucket_view": True,
+        "broadcast_buffers": False,
+        "channels_last": True,
+        "sgd": "fused",
+        "compile": False,
+        "loss_scale": "dynamic",
+    }
+    assert (found["transport"], found["threads"], found["tf32"]) == ("gloo", 2, False)
+    assert found["ordered"]
+    # All hooks until it is known which gradient comes last, then only that one's.
+    assert found["hooks"] == [found["parameters"], 1, 1]
+
+
+def test_all_hooks_stay_where_the_graph_may_change(ranks: Ranks) -> None:
+    found = facts(ranks, options={"static_graph": "off"})
+    assert found["hooks"] == [found["parameters"]] * 3
+
+
+@pytest.mark.parametrize("sgd", ["foreach", "for-loop"])
+def test_the_optimizer_asked_for_is_the_one_used(ranks: Ranks, sgd: str) -> None:
+    assert facts(ranks, size=1, options={"sgd": sgd})["options"]["sgd"] == sgd
+
+
+def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks) -> None:
+    fp32, bf16 = facts(ranks, precision="fp32"), facts(ranks, precision="bf16")
+    assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
+    assert bf16["losses"] != fp32["losses"]
+
+
+def test_a_compiled_model_learns_the_same(ranks: Ranks) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler on a CPU: apt-get install g++")
+    plain, compiled = facts(ranks), facts(ranks, options={"compile": "on"})
+    assert compiled["losses"] == pytest.approx(plain["losses"], rel=1e-4)
+    assert compiled["ordered"]
