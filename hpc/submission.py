@@ -12,7 +12,8 @@ from rich.console import Console
 
 from hpc.backends import BACKENDS
 from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, settling_record
-from hpc.spec import Plan, SpecError, SweepSpec, expand
+from hpc.spec import Plan, SpecError
+from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import decide_target, options_of, with_absolute_paths
 from launch.follow import Follower, follow, write_missing_records
 from launch.local import LocalCluster, LocalError, find_mpiexec

@@ -20,7 +20,8 @@ from typing import Any
 
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import OptionError
-from hpc.spec import PRECISIONS, SCALINGS, SpecError, SweepSpec
+from hpc.spec import PRECISIONS, SCALINGS, SpecError
+from hpc.sweep_spec import SweepSpec
 
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
                "constraint", "out", "minutes_per_run")  # fmt: skip

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hpc.backends import BACKENDS
 from hpc.options import Option
-from hpc.spec import SpecError, SweepSpec, Target
+from hpc.spec import SpecError, Target
+from hpc.sweep_spec import SweepSpec
 from hpc.workloads import WORKLOADS, is_user_code
 from launch.local import cpus_here, gpus_here, mpi_settings
 from launch.site import Site

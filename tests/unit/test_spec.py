@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.options import Option, OptionError, read_options
-from hpc.spec import Plan, RunSpec, SpecError, SweepSpec, Target, expand
+from hpc.spec import Plan, RunSpec, SpecError, Target
+from hpc.sweep_spec import SweepSpec, expand
 
 KNOWN = {"width": Option(default=8, help="", small="2"), "fast": Option(default=True, help="")}
 GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)

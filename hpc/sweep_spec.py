@@ -1,0 +1,268 @@
+"""A sweep as a person asks for it, from the command line or a TOML file, and the runs that it expands to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from hpc.options import Option
+from hpc.spec import MIN_WARMUP_STEPS, Plan, RunSpec, SpecError, Target
+
+_CASE = re.compile(r"(\d+)n(\d+)g")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSpec:
+    """What a person asks for. None is a size that nobody chose: the target decides it (`expand`)."""
+
+    nodes: tuple[int, ...] = ()
+    cases: tuple[tuple[int, int], ...] = ()
+    ranks_per_node: tuple[int, ...] | None = None
+    cpus_per_rank: tuple[int, ...] | None = None
+    gpus_per_node: int | None = None
+    backend: tuple[str, ...] = ("torch-ddp",)
+    workload: tuple[str, ...] = ("resnet50",)
+    batch_size: tuple[int, ...] | None = None
+    precision: tuple[str, ...] = ("fp32",)
+    scaling: tuple[str, ...] = ("weak",)
+    steps: int | None = None
+    warmup: int | None = None
+    repeats: int | None = None
+    seed: int = 0
+    baseline: bool = True
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def from_mapping(cls, asked: Mapping[str, Any]) -> SweepSpec:
+        """A sweep from a TOML table or a parsed command line: comma lists, lists or single values alike."""
+        names = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(asked) - names):
+            raise SpecError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(names))}")
+        values: dict[str, Any] = {}
+        for name, value in asked.items():
+            if value is None:
+                continue
+            if name == "cases":
+                values[name] = tuple(_case(word) for word in _words(name, value))
+            elif name in ("options", "env"):
+                values[name] = {key: tuple(_words(f"{name} {key}", v)) for key, v in _table(name, value).items()}
+            elif name in ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size"):
+                values[name] = tuple(_positive(name, word) for word in _words(name, value))
+            elif name in ("steps", "warmup", "repeats"):
+                values[name] = _positive(name, value)
+            elif name in ("gpus_per_node", "seed"):
+                values[name] = _whole(name, value)
+            elif name == "baseline":
+                values[name] = _truth(name, value)
+            else:
+                values[name] = tuple(_words(name, value))
+        for name in values.get("env", {}):
+            if not _ENV_NAME.fullmatch(name):
+                raise SpecError(f"env: {name!r} is no name of an environment variable (letters, digits, _)")
+        sweep = cls(**values)
+        if not sweep.nodes and not sweep.cases:
+            raise SpecError("nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g)")
+        return sweep
+
+
+REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "steps": 120, "warmup": 20, "repeats": 5}
+"""The reference protocol: 5 repeats of 120 steps, the first 20 of them warm-up."""
+SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "steps": 16, "warmup": 6, "repeats": 3}
+"""What two cores do in about three minutes for 1, 2 and 4 ranks of ResNet-50: shows the product, rates no machine."""
+
+OptionsOf = Callable[[str, str], Mapping[str, Option]]
+"""(backend, workload) → the options the two know together; raises SpecError where one of them is unknown."""
+
+
+def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
+    """Decides every size for the target and multiplies the axes out; adds the 1n1g baselines.
+
+    Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike.
+    """
+    sweep, reduced = _with_sizes(sweep, target)
+    points: dict[str, RunSpec] = {}
+    for backend, workload in product(sweep.backend, sweep.workload):
+        known = options_of(backend, workload)
+        options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
+        reduced += tuple(line for line in shrunk if line not in reduced)
+        for run in _multiply(sweep, target, backend, workload, options):
+            for spec in (run.baseline(), run) if sweep.baseline else (run,):
+                points.setdefault(spec.point_id, spec)
+    _refuse_options_nobody_knows(sweep, options_of)
+    assert sweep.repeats is not None
+    runs = tuple(
+        dataclasses.replace(point, repeat=repeat)
+        for repeat in range(1, sweep.repeats + 1)
+        for point in sorted(points.values(), key=lambda p: (p.nodes, p.ranks_per_node))
+    )
+    return Plan(target=target, runs=runs, reduced=reduced)
+
+
+def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str, ...]]:
+    """The sweep with no size left open, and a line for each one made small because the target has no GPU."""
+    small = target.gpus_per_node == 0
+    chosen: dict[str, Any] = {}
+    reduced = []
+    for name, usual in REFERENCE_SIZES.items():
+        if getattr(sweep, name) is not None:
+            continue
+        size = SMALL_SIZES[name] if small else usual
+        if name == "warmup" and sweep.steps is not None:
+            size = min(size, max(MIN_WARMUP_STEPS, sweep.steps // 4))
+        if name == "steps" and sweep.warmup is not None:
+            size = max(size, sweep.warmup + SMALL_SIZES["steps"] - SMALL_SIZES["warmup"])
+        chosen[name] = size
+        if small:
+            reduced.append(f"{name.replace('_', '-')} {_one(size)} instead of {_one(usual)}")
+    if sweep.ranks_per_node is None:
+        chosen["ranks_per_node"] = (target.gpus_per_node or 1,)
+    sweep = dataclasses.replace(sweep, **chosen)
+    if sweep.cpus_per_rank is None:
+        sweep = dataclasses.replace(sweep, cpus_per_rank=(_cpus_per_rank(sweep, target),))
+    assert sweep.steps is not None and sweep.warmup is not None
+    if sweep.steps <= sweep.warmup:
+        raise SpecError(f"steps is {sweep.steps} and warmup {sweep.warmup}: no step is left to measure")
+    return sweep, tuple(reduced)
+
+
+def _with_options(
+    sweep: SweepSpec, known: Mapping[str, Option], small: bool
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Those options of the sweep that one backend and workload know, and the lines for those made small."""
+    options = {name: values for name, values in sweep.options.items() if name in known}
+    reduced = []
+    for name, option in known.items():
+        if name in options:
+            for text in options[name]:
+                option.read(name, text)
+        elif small and option.small is not None:
+            options[name] = (option.small,)
+            reduced.append(f"{name} {option.small} instead of {option.default}")
+    return options, reduced
+
+
+def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
+    known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
+    if unknown := sorted(set(sweep.options) - known):
+        raise SpecError(
+            f"unknown option {', '.join(unknown)}; {', '.join(sweep.backend)} with {', '.join(sweep.workload)} "
+            f"know {', '.join(sorted(known)) or 'none'}"
+        )
+
+
+def _one(size: Any) -> Any:
+    return size[0] if isinstance(size, tuple) else size
+
+
+def _cases(sweep: SweepSpec) -> list[tuple[int, int]]:
+    ranks_per_node = sweep.ranks_per_node or (1,)
+    return list(dict.fromkeys((*product(sweep.nodes, ranks_per_node), *sweep.cases)))
+
+
+def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
+    """The cores of a node shared by the most ranks that the sweep puts on one; the same for every point."""
+    if target.cpus_per_node is None:
+        return 1
+    share = max(nodes * ranks if target.nodes_simulated else ranks for nodes, ranks in _cases(sweep))
+    return max(1, target.cpus_per_node // share)
+
+
+def _multiply(
+    sweep: SweepSpec, target: Target, backend: str, workload: str, asked: Mapping[str, tuple[str, ...]]
+) -> Iterator[RunSpec]:
+    assert sweep.batch_size and sweep.cpus_per_rank and sweep.steps and sweep.warmup
+    axes = product(
+        _cases(sweep),
+        sweep.cpus_per_rank,
+        sweep.batch_size,
+        sweep.precision,
+        sweep.scaling,
+        _combinations(asked),
+        _combinations(sweep.env),
+    )
+    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, options, env in axes:
+        if target.gpus_per_node and ranks_per_node > target.gpus_per_node:
+            raise SpecError(
+                f"{nodes}n{ranks_per_node}g asks for {ranks_per_node} GPUs per node; "
+                f"{target.site} has {target.gpus_per_node}"
+            )
+        yield RunSpec(
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            gpus_per_node=ranks_per_node if target.gpus_per_node else 0,
+            cpus_per_rank=cpus,
+            backend=backend,
+            workload=workload,
+            batch_size=batch_size,
+            precision=precision,
+            scaling=scaling,
+            warmup_steps=sweep.warmup,
+            measured_steps=sweep.steps - sweep.warmup,
+            repeat=1,
+            seed=sweep.seed,
+            site=target.site,
+            container=target.containers.get(backend, ""),
+            code_digest=target.code_digests.get(workload, ""),
+            options=options,
+            env={**target.env, **env},
+        )
+
+
+def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """A comma list (`\\,` is a comma inside a value), a list, or one value, as words."""
+    if isinstance(value, str):
+        words = [word.replace("\\,", ",") for word in re.split(r"(?<!\\),", value)]
+    elif isinstance(value, list | tuple):
+        words = [str(word) for word in value]
+    else:
+        words = [str(value)]
+    if not words or (not name.startswith("env ") and any(word.strip() == "" for word in words)):
+        raise SpecError(f"{name}: an empty value in {value!r}")
+    if any("\0" in word for word in words):
+        raise SpecError(f"{name}: a NUL character in {value!r}")
+    return list(dict.fromkeys(words))
+
+
+def _table(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
+    return value
+
+
+def _case(word: str) -> tuple[int, int]:
+    found = _CASE.fullmatch(word.strip())
+    if not found:
+        raise SpecError(f"cases: {word!r} is not of the form 2n8g (nodes, ranks per node)")
+    return _positive("cases", found[1]), _positive("cases", found[2])
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        if isinstance(value, bool | float):
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError):
+        raise SpecError(f"{name}: {value!r} is not a whole number") from None
+
+
+def _positive(name: str, value: Any) -> int:
+    number = _whole(name, value)
+    if number < 1:
+        raise SpecError(f"{name}: {number} is not a count; it must be at least 1")
+    return number
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise SpecError(f"{name} must be true or false, not {value!r}")
+    return value
