@@ -13,6 +13,10 @@ import numpy as np
 from hpc.outcome import ExitRecord, Outcome
 from hpc.spec import Plan, RunSpec, Target
 from hpc.trace import ABSENT, STAMPS, Trace, write_trace
+from parse.alarms import judge
+from parse.attempt import Asked, Attempt, describe, measure
+from parse.load import Loaded
+from parse.result import Result, results
 
 ORIGIN_NS = 5_000_000_000_000
 OFFSET_NS = 7_000_000_000
@@ -116,3 +120,31 @@ def put_plan(folder: Path, runs: Sequence[RunSpec], **target: Any) -> Path:
 def repeats(run: RunSpec, count: int) -> list[RunSpec]:
     """The run's point, repeated."""
     return [dataclasses.replace(run, repeat=repeat) for repeat in range(1, count + 1)]
+
+
+def point(run: RunSpec, speeds: Sequence[float], **changes: Any) -> list[Trace]:
+    """Traces of the run's repeats with those speeds."""
+    pairs = zip(repeats(run, len(speeds)), speeds, strict=True)
+    return [make_trace(one, speed=speed, **changes) for one, speed in pairs]
+
+
+def asked(run: RunSpec) -> Asked:
+    """The run as a plan of this version describes it."""
+    return Asked(run=run, run_id=run.run_id)
+
+
+def attempt(trace: Trace) -> Attempt:
+    """The trace as it is loaded, without a file."""
+    return Attempt(
+        run_id=trace.run_id, number=trace.attempt, asked=asked(trace.run), outcome=trace.outcome,
+        evidence=trace.evidence, measured=measure(trace), machine=describe(trace),
+    )  # fmt: skip
+
+
+def judged(traces: Sequence[Trace], plan: Sequence[RunSpec] = ()) -> tuple[Result, ...]:
+    """The judged results of these traces, without files."""
+    loaded = Loaded(
+        attempts=tuple(attempt(trace) for trace in traces), asked=tuple(asked(run) for run in plan), reduced=(),
+        refusals=(), remarks=(),
+    )  # fmt: skip
+    return judge(results(loaded))

@@ -1,0 +1,260 @@
+"""parse.alarms: each rule rings once and keeps quiet once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from hpc.outcome import Outcome
+from parse.alarms import RULES, judge
+from parse.attempt import Attempt
+from parse.load import Loaded
+from parse.result import Result, results
+from tests.unit.traces import asked, judged, make_ranks, make_run, make_trace, point, repeats
+
+
+def rung(found: Sequence[Result], name: str, case: str | None = None) -> list[str]:
+    assert name in RULES
+    return [
+        alarm.text
+        for result in found
+        for alarm in result.alarms
+        if alarm.name == name and case in (None, result.run.case)
+    ]
+
+
+def scaled(**speeds: Sequence[float]) -> tuple[Result, ...]:
+    """Points 1n<N>g with those speeds: `scaled(g1=[…], g8=[…])`."""
+    runs = {name: make_run(ranks_per_node=int(name[1:])) for name in speeds}
+    return judged([trace for name, run in runs.items() for trace in point(run, speeds[name])])
+
+
+FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
+
+
+def times(factor: float, speeds: Sequence[float] = FIVE) -> list[float]:
+    return [factor * speed for speed in speeds]
+
+
+def test_a_clean_sweep_rings_nothing():
+    found = scaled(g1=FIVE, g2=times(1.95), g4=times(3.8))
+    assert [result.alarms for result in found] == [(), (), ()]
+
+
+# Scaling
+
+
+def test_speedup_above_the_devices_rings_beyond_the_intervals():
+    (said,) = rung(scaled(g1=FIVE, g2=times(2.2)), "superlinear")
+    assert said == "speedup 2.20 on 2 devices, at least 2.16 by the intervals: more than linear"
+    assert rung(scaled(g1=FIVE, g2=times(2.02)), "superlinear") == []
+
+
+def test_one_run_has_no_interval_and_rings_no_scaling_alarm():
+    found = scaled(g1=[100], g2=[300], g4=[900])
+    assert rung(found, "superlinear") + rung(found, "rising") == []
+
+
+def test_speed_per_device_that_rises_rings_beyond_the_intervals():
+    # PLSC's published rows: 1n8g 2545.3 (start-up averaged in), 2n8g 5953.84, of 397.78 on one device.
+    found = scaled(g1=times(3.9778), g8=times(25.453), g16=times(59.5384))
+    (said,) = rung(found, "rising")
+    assert rung(found, "rising", "1n16g") == [said]
+    assert said.startswith("368.4 samples/s per device or more, on 1n8g at most 321.3")
+    assert rung(found, "superlinear") == []
+    assert rung(scaled(g1=times(3.9778), g8=times(30), g16=times(60.5)), "rising") == []
+
+
+def test_another_setting_is_no_smaller_case():
+    slow = point(make_run(ranks_per_node=2, env={"A": "slow"}), times(0.5))
+    fast = point(make_run(ranks_per_node=4, env={"A": "fast"}), times(4))
+    assert rung(judged([*slow, *fast]), "rising") == []
+
+
+# Runs of a point
+
+
+def test_average_and_median_apart():
+    # The published 1n8g row: packed jobs among the runs, median 2802.14, average 2014.63.
+    packed = [2833.72, 688.8, 2808.11, 2806.66, 701.07, 2800.71, 2803.56, 674.42]
+    (said,) = rung(scaled(g8=packed), "average_and_median")
+    assert said == "average 2014.63 and median 2802.14 are -28.1% apart"
+    assert rung(scaled(g8=packed[:1] + packed[2:4]), "average_and_median") == []
+
+
+def test_fewer_ok_runs_than_asked():
+    runs = repeats(make_run(), 5)
+    traces = [make_trace(run) for run in runs]
+    traces[1] = dataclasses.replace(traces[1], outcome=Outcome.TIMEOUT)
+    assert rung(judged(traces[:4], runs), "fewer_runs") == ["3 of 5 runs asked for ended ok; 1 missing, 1 timeout"]
+    assert rung(judged([traces[0], *traces[2:]], [runs[0], *runs[2:]]), "fewer_runs") == []
+    assert rung(judged(traces), "fewer_runs") == []
+
+
+def test_ok_runs_without_numbers():
+    run = make_run()
+    holed = Attempt(run_id="r", number=1, asked=asked(run), outcome=Outcome.OK, problem="no readable trace of it")
+    loaded = Loaded(attempts=(holed,), asked=(), reduced=(), refusals=(), remarks=())
+    assert rung(judge(results(loaded)), "unmeasured") == ["run 1: no readable trace of it"]
+    assert rung(judged([make_trace(run)]), "unmeasured") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("device", {"backend": {"device": {"kind": "gpu", "name": "A100", "uuid": "GPU-x"}}}),
+        ("driver", {"nvidia_driver": "535.0"}),
+        ("cpu", {"cpu_model": "Epyc"}),
+        ("numpy", {"software": {"numpy": "1.26"}}),
+    ],
+)
+def test_runs_that_met_different_machines(name, facts):
+    run = make_run(gpus_per_node=1)
+    traces = point(run, FIVE)
+    other = make_trace(dataclasses.replace(run, repeat=6), ranks=make_ranks(run, **facts))
+    (said,) = rung(judged([*traces, other]), "disagreement")
+    assert said.startswith(f"runs or ranks differ in {name}: ")
+    assert "(run 1, 2, 3, 4, 5)" in said
+    assert "(run 6)" in said
+    assert rung(judged(traces), "disagreement") == []
+
+
+def test_runs_with_different_device_counts():
+    # An attempt that is not what it says: one of two ranks, all samples.
+    run = make_run(ranks_per_node=2)
+    traces = point(run, FIVE)
+    single = make_trace(make_run(repeat=6))
+    other = dataclasses.replace(single, run=dataclasses.replace(run, repeat=6), run_id="r6", samples=2 * single.samples)
+    found = judged([*traces, other])
+    assert rung(found, "disagreement") == ["runs or ranks differ in ranks: 2 (run 1, 2, 3, 4, 5); 1 (run 6)"]
+    assert rung(found, "not_as_asked") == [
+        "run 6: 1 ranks, 10 steps, 80 samples were measured; asked for were 2, 10, 80"
+    ]
+
+
+def test_ranks_of_one_run_that_met_different_machines():
+    run = make_run(nodes=2)
+    ranks = make_ranks(run)
+    ranks[1]["nvidia_driver"] = "535.0"
+    (said,) = rung(judged([make_trace(run, ranks=ranks)]), "disagreement")
+    assert said == "runs or ranks differ in driver: 535.0 and 570.1 (run 1)"
+
+
+def test_a_baseline_of_another_machine():
+    run = make_run(nodes=2)
+    baseline = make_trace(run.baseline(), ranks=make_ranks(run.baseline(), nvidia_driver="535.0"))
+    (said,) = rung(judged([baseline, make_trace(run)]), "baseline_elsewhere")
+    assert said == "its baseline ran with another driver: 535.0, not 570.1"
+    assert rung(judged([make_trace(run.baseline()), make_trace(run)]), "baseline_elsewhere") == []
+
+
+def test_fewer_samples_than_asked():
+    trace = make_trace()
+    short = trace.samples.copy()
+    short[0, -1] = 1
+    found = judged([dataclasses.replace(trace, samples=short)])
+    assert rung(found, "not_as_asked") == [
+        "run 1: 1 ranks, 10 steps, 37 samples were measured; asked for were 1, 10, 40"
+    ]
+    assert rung(judged([trace]), "not_as_asked") == []
+
+
+# Windows
+
+
+def test_mean_of_rates_against_the_wall_clock():
+    # The log of mistake 10: one step in ten takes 1.82 times as long.
+    run = make_run(measured_steps=100)
+    uneven = [8 / 350] * (run.steps - 10) + [8 / 192] * 10
+    (said,) = rung(judged([make_trace(run, step_s=uneven)]), "rates_and_wall_clock")
+    assert said.startswith("run 1: the mean of the steps' rates is +3.3% from the wall clock's speed")
+    nearly = [0.1] * (run.steps - 50) + [0.101] * 50
+    assert rung(judged([make_trace(run, step_s=nearly)]), "rates_and_wall_clock") == []
+
+
+def windows(step_s_of, runs: int = 5, steps: int = 100, seed: int = 0) -> tuple[Result, ...]:
+    """A point whose runs' step times are made by `step_s_of(generator, measured steps)`."""
+    generator = np.random.default_rng(seed)
+    run = make_run(measured_steps=steps)
+    warm_up = np.full(run.warmup_steps, 0.1)
+    traces = [
+        make_trace(one, step_s=np.concatenate([warm_up, step_s_of(generator, steps)])) for one in repeats(run, runs)
+    ]
+    return judged(traces)
+
+
+def noise(generator, steps, sigma=0.03):
+    return 0.1 * np.exp(generator.normal(0, sigma, steps))
+
+
+def wandering(generator, steps):
+    """Neighbouring steps alike, over about three steps."""
+    level = np.convolve(generator.normal(0, 0.03, steps + 2), np.ones(3) / 3, "valid")
+    return 0.1 * np.exp(level)
+
+
+@pytest.mark.parametrize("runs", [1, 3, 5])
+def test_a_window_that_slows_down_rings(runs):
+    (said,) = rung(windows(lambda g, steps: noise(g, steps) * np.linspace(1, 1.3, steps), runs=runs), "unsteady")
+    assert said.startswith("the window is not steady: steps of its last third take +")
+
+
+def test_a_window_with_a_slow_start_rings():
+    # Warm-up too short: 20 of 100 steps at two thirds of the speed.
+    def step_s(generator, steps):
+        return noise(generator, steps) * np.where(np.arange(steps) < 20, 1.5, 1.0)
+
+    assert len(rung(windows(step_s), "unsteady")) == 1
+
+
+@pytest.mark.parametrize("step_s_of", [noise, wandering])
+@pytest.mark.parametrize("runs", [1, 3, 5])
+def test_noise_rings_in_few_windows_of_a_hundred(step_s_of, runs):
+    rings = sum(len(rung(windows(step_s_of, runs=runs, seed=seed), "unsteady")) for seed in range(100))
+    assert rings <= 3
+
+
+def test_a_drift_within_the_runs_scatter_does_not_ring():
+    def step_s(generator, steps):
+        return noise(generator, steps, 0.001) * np.linspace(1, 1.03, steps) * generator.choice([1, 1.1])
+
+    assert rung(windows(step_s), "unsteady") == []
+
+
+def test_a_short_window_is_not_judged():
+    assert rung(windows(lambda g, steps: 0.1 * np.linspace(1, 3, steps), steps=29), "unsteady") == []
+    assert len(rung(windows(lambda g, steps: 0.1 * np.linspace(1, 3, steps), steps=30), "unsteady")) == 1
+
+
+def test_loose_clocks():
+    run = make_run(nodes=2)
+    (said,) = rung(judged([make_trace(run, clock_bound_ns=np.full((2, 2), 2e7))]), "loose_clocks")
+    assert said == "the ranks' clocks are known so loosely that they leave 4.0% of the speed open"
+    assert rung(judged([make_trace(run, clock_bound_ns=np.full((2, 2), 2e6))]), "loose_clocks") == []
+
+
+# What must be known before any number is read
+
+
+def test_oversubscription():
+    run = make_run(ranks_per_node=2)
+    crowded = make_trace(run, ranks=make_ranks(run, affinity=[0]))
+    (said,) = rung(judged([crowded]), "oversubscribed")
+    assert said == "oversubscribed: not a scaling result (2 ranks of 1 core each on a machine with 1 for them)"
+    assert rung(judged([make_trace(run)]), "oversubscribed") == []
+
+
+def test_simulated_nodes():
+    run = make_run(nodes=2)
+    (said,) = rung(judged([make_trace(run, ranks=make_ranks(run, boot_id="one"))]), "nodes_simulated")
+    assert said.startswith("nodes_simulated: not a scaling result over nodes (2 nodes on 1 machine")
+    assert rung(judged([make_trace(run)]), "nodes_simulated") == []
+
+
+def test_every_rule_has_a_test_here():
+    with open(__file__) as file:  # noqa: PTH123
+        text = file.read()
+    assert [name for name in RULES if f'"{name}"' not in text] == []

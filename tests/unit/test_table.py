@@ -1,0 +1,213 @@
+"""parse.table: what a summary looks like; what outside text may do to it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc.outcome import Outcome
+from parse.table import FORMATS, Summary, TableError, choose, dlperf, plain, text, warnings
+from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
+
+NGC = make_run(backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100)
+SPEEDS = {
+    1: [366.27, 366.14, 365.81, 365.51, 366.54],
+    4: [1448.06, 1447.61, 1445.03, 1448.58, 1449.08],
+    8: [2833.72, 2808.11, 2800.71, 2803.56, 2806.66],
+}
+
+
+def on(devices: int):
+    return dataclasses.replace(NGC, ranks_per_node=devices, gpus_per_node=devices)
+
+
+def reference() -> Summary:
+    return Summary(results=judged([trace for n, speeds in SPEEDS.items() for trace in point(on(n), speeds)]))
+
+
+def laptop() -> Summary:
+    """Three points on two cores, in two settings; a failed run, a missing one, hostile words, broken files."""
+    traces, plan = [], []
+    for image_size in ("64", "32"):
+        for nodes, speed in ((1, 40.0), (2, 60.0), (4, 61.0)):
+            run = make_run(
+                nodes=nodes, backend="torch-ddp", workload="my|net.py:\x1b[31mNet", options={"image_size": image_size}
+            )
+            runs = repeats(run, 3)
+            machine = make_ranks(run, boot_id="one", affinity=[0, 1])
+            traces += point(run, [speed, speed * 1.01, speed * 0.99], ranks=machine)
+            plan += runs
+    traces[4] = dataclasses.replace(traces[4], outcome=Outcome.RANK_FAIL, evidence="boom\n\x1b]0;owned\x07|")
+    return Summary(
+        results=judged([*traces[:-1]], plan),
+        reduced=("steps 16 instead of 120", "image_size 64 instead of 224"),
+        remarks=("a\tremark",),
+        refusals=("/tmp/x\x1b[2J.h5: not an HDF5 file",),
+    )
+
+
+@pytest.mark.parametrize(("form", "ending"), [("table", "txt"), ("markdown", "md"), ("csv", "csv")])
+@pytest.mark.parametrize("summary", [reference, laptop])
+def test_the_formats_are_as_in_the_golden_files(golden, summary, form, ending):
+    golden(f"summary_{summary.__name__}.{ending}", FORMATS[form](summary()))
+
+
+def test_the_json_is_as_in_the_golden_file(golden):
+    golden("summary_reference.json", FORMATS["json"](reference()))
+
+
+def test_the_reference_json_to_the_letter(golden):
+    written = dlperf(reference())
+    golden("summary_reference.dlperf.json", written)
+    assert json.loads(written) == {
+        "r50": {
+            "1n1g": {"average_speed": 366.05, "batch_size_per_device": 128, "median_speed": 366.14, "speedup": 1.0},
+            "1n4g": {"average_speed": 1447.67, "batch_size_per_device": 128, "median_speed": 1448.06, "speedup": 3.95},
+            "1n8g": {"average_speed": 2810.55, "batch_size_per_device": 128, "median_speed": 2806.66, "speedup": 7.67},
+        }
+    }
+
+
+# What the head says
+
+
+def test_a_crowded_laptops_table_begins_with_what_it_is_not():
+    first = text(laptop()).splitlines()[:4]
+    assert first[0].startswith("4n1g: oversubscribed: not a scaling result (")
+    assert first[1].startswith("2n1g: nodes_simulated: not a scaling result over nodes (2 nodes on 1 machine")
+    assert first[2].startswith("4n1g: nodes_simulated: not a scaling result over nodes")
+    assert first[3].startswith("sizes made small because the target has no GPU: steps 16 instead of 120")
+
+
+def test_a_clean_table_begins_with_what_holds_for_all():
+    lines = text(reference()).splitlines()
+    assert lines[0].startswith("backend torch-ddp, workload resnet50, batch_size 128, precision fp32, ")
+    assert lines[-1].startswith("1n8g")
+
+
+def test_what_differs_becomes_a_column_and_part_of_the_label():
+    written = text(laptop())
+    assert "option.image_size" in written.splitlines()[6]
+    assert "2n1g option.image_size=64: run 2: rank_fail (boom" in written
+
+
+def test_absent_speedups_are_empty_and_give_their_reason():
+    written = text(Summary(results=judged(point(on(8), SPEEDS[8]))))
+    row = next(line for line in written.splitlines() if line.startswith("1n8g "))
+    assert row.split()[-4:-2] == ["-", "-"]
+    assert "1n8g: no speedup: no 1n1g baseline with all else equal is here" in written
+
+
+def test_a_point_without_numbers_is_a_row_all_the_same():
+    run = make_run(nodes=2)
+    written = text(Summary(results=judged([], repeats(run, 5))))
+    row = next(line for line in written.splitlines() if line.startswith("2n1g "))
+    assert row.split() == ["2n1g", "2", "2", "0/5"] + ["-"] * 9
+    assert "run 1, 2, 3, 4, 5: missing" in written
+
+
+# Outside text
+
+
+@given(st.text())
+def test_plain_text_steers_nothing(line):
+    assert not any(unicodedata.category(character)[0] == "C" for character in plain(line))
+    assert plain("ä – 中 | <") == "ä – 中 | <"
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_no_control_character_reaches_the_output(form):
+    summary = laptop()
+    summary = dataclasses.replace(summary, results=choose(summary.results, {"option.image_size": ["64"]}))
+    written = FORMATS[form](summary)
+    assert "\x1b" not in written
+    assert "\x07" not in written
+    assert all("\x1b" not in line and "\n" not in line for line in warnings(summary))
+
+
+def test_markdown_cells_keep_their_columns():
+    written = FORMATS["markdown"](laptop())
+    table = [line for line in written.splitlines() if line.startswith("|")]
+    bars = {line.replace(r"\|", "").count("|") for line in table}
+    assert len(bars) == 1
+    assert r"my\|net.py:\\x1b[31mNet" in written
+
+
+def test_a_link_in_outside_text_is_no_link():
+    run = make_run(options={"a": "[x](javascript:alert(1))"})
+    written = FORMATS["markdown"](Summary(results=judged([make_trace(run)])))
+    assert "](" not in written
+
+
+# CSV and JSON
+
+
+def test_csv_can_be_read_back():
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](laptop()))))
+    assert len(rows) == 6
+    assert rows[0]["case"] == "1n1g"
+    assert float(rows[0]["median_speed"]) == pytest.approx(40)
+    assert rows[4]["runs"] == "1 ok; 2 rank_fail; 3 ok"
+
+
+def test_json_carries_what_is_wrong():
+    content = json.loads(FORMATS["json"](laptop()))
+    assert content["schema"] == "rankwise-summary"
+    assert content["refusals"] == ["/tmp/x\x1b[2J.h5: not an HDF5 file"]
+    words = [run["outcome"] for result in content["results"] for run in result["runs"]]
+    assert sorted(words)[:1] + sorted(words)[-1:] == ["missing", "rank_fail"]
+    assert len(words) == 18
+    assert {alarm["name"] for result in content["results"] for alarm in result["alarms"]} >= {"oversubscribed"}
+
+
+# The reference JSON
+
+
+def test_no_speedup_is_null_there():
+    content = json.loads(dlperf(Summary(results=judged(point(on(8), SPEEDS[8])))))
+    assert content["r50"]["1n8g"]["speedup"] is None
+
+
+def test_points_that_would_overwrite_one_another_are_an_error():
+    other = dataclasses.replace(NGC, batch_size=256, precision="amp-fp16")
+    summary = Summary(results=judged([make_trace(NGC), make_trace(other)]))
+    with pytest.raises(
+        TableError, match=r"2 points would be r50 1n1g .* batch_size 128, 256; precision fp32, amp-fp16"
+    ):
+        dlperf(summary)
+    chosen = dataclasses.replace(summary, results=choose(summary.results, {"precision": ["fp32"]}))
+    assert json.loads(dlperf(chosen))["r50"]["1n1g"]["batch_size_per_device"] == 128
+
+
+def test_strong_scaling_gives_the_batch_of_a_device():
+    run = dataclasses.replace(on(4), scaling="strong", batch_size=256)
+    content = json.loads(dlperf(Summary(results=judged([make_trace(run)]))))
+    assert content["r50"]["1n4g"]["batch_size_per_device"] == 64
+
+
+def test_points_without_a_speed_are_left_out_and_none_left_is_an_error():
+    summary = Summary(results=judged([make_trace(NGC)], [NGC, on(8)]))
+    assert list(json.loads(dlperf(summary))["r50"]) == ["1n1g"]
+    assert any(line.startswith("1n8g") and "missing" in line for line in warnings(summary))
+    with pytest.raises(TableError, match="no point has a run that ended ok"):
+        dlperf(Summary(results=judged([], [NGC])))
+
+
+# Choosing
+
+
+def test_choosing_by_what_is_asked():
+    summary = laptop()
+    chosen = choose(summary.results, {"case": ["1n1g", "2n1g"], "option.image_size": ["32"]})
+    assert [(r.run.case, r.run.options["image_size"]) for r in chosen] == [("1n1g", "32"), ("2n1g", "32")]
+    assert chosen[1].speedup == pytest.approx(1.5)
+    assert choose(summary.results, {"case": ["9n9g"]}) == ()
+    with pytest.raises(TableError, match="no point has colour; known here are backend, batch_size, case"):
+        choose(summary.results, {"colour": ["red"]})
