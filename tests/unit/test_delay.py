@@ -1,0 +1,61 @@
+"""The sleeps that `delay` is asked for: when, on which rank, how long, and what was written down of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc.options import OptionError
+from hpc.timer import ABSENT
+from hpc.workloads.delay import Delay, Sleeper, parse_delays
+
+
+@pytest.mark.parametrize(
+    ("text", "delays"),
+    [
+        ("0", [Delay(duration_ms=0)]),
+        ("2.5", [Delay(duration_ms=2.5)]),
+        ("20@rank=1", [Delay(duration_ms=20, rank=1)]),
+        ("5@every=10;from=3", [Delay(duration_ms=5, every=10, first_step=3)]),
+        ("1+4@rank=rotate", [Delay(duration_ms=1), Delay(duration_ms=4, rank="rotate")]),
+    ],
+)
+def test_delays_are_read_as_the_documentation_says(text: str, delays: list[Delay]) -> None:
+    assert parse_delays(text) == delays
+
+
+_NO_DELAYS = ["", "soon", "-1", "inf", "nan", "1@rank=x", "1@rank", "1@every=0", "1@colour=2", "1+", "1@rank=0,every=2"]
+
+
+@pytest.mark.parametrize("text", _NO_DELAYS)
+def test_what_is_no_delay_is_refused_and_shown(text: str) -> None:
+    with pytest.raises(OptionError, match="MS@rank=R;every=N;from=S"):
+        parse_delays(text)
+
+
+@given(st.integers(0, 7), st.integers(0, 50), st.integers(1, 5), st.integers(0, 9))
+def test_a_delay_strikes_one_rank_every_so_many_steps(rank: int, step: int, every: int, first_step: int) -> None:
+    due = step >= first_step and (step - first_step) % every == 0
+    at_all = Delay(duration_ms=3, every=every, first_step=first_step)
+    assert at_all.at(rank, step, 8) == (3 if due else 0)
+    on_one = Delay(duration_ms=3, rank=2, every=every, first_step=first_step)
+    assert on_one.at(rank, step, 8) == (3 if due and rank == 2 else 0)
+    rotating = Delay(duration_ms=3, rank="rotate", every=every, first_step=first_step)
+    assert sum(rotating.at(r, step, 8) for r in range(8)) == (3 if due else 0)
+
+
+def test_what_was_asked_is_slept_and_written_down() -> None:
+    slept: list[float] = []
+    options = {"data_ms": "1+2@rank=0", "compute_ms": "10", "transfer_ms": "0", "update_ms": "7@rank=1"}
+    sleeper = Sleeper(options, rank=0, ranks=2, steps=2, sleep=slept.append)
+    sleeper.sleep("data", 1)
+    sleeper.sleep("compute", 1, share=0.5)
+    first_half = int(sleeper.injected_ns[1, 1])
+    sleeper.sleep("compute", 1, share=0.5)
+    sleeper.sleep("update", 1)
+    assert slept == [0.003, 0.005, 0.005]
+    assert sleeper.injected_ns[1, 1] > first_half > 0
+    assert sleeper.injected_ns[1, 3] >= 0
+    assert sleeper.injected_ns[1, 2] == ABSENT
+    assert (sleeper.injected_ns[0] == ABSENT).all()

@@ -1,0 +1,124 @@
+"""What a trace says of machine, software and job, and what it must not say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpc.environment import (
+    describe_host,
+    describe_job,
+    describe_project,
+    describe_software,
+    describe_variables,
+    in_common,
+    without_secrets,
+)
+
+
+def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
+    kept = {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "4", "OMPI_MCA_btl": "tcp", "UCX_TLS": "rc"}
+    dropped = {
+        "SLURM_JWT": "x",
+        "NCCL_API_KEY": "x",
+        "SLURM_AUTH_TOKEN": "x",
+        "UCX_PASSWORD": "x",
+        "OMPI_secret": "x",
+        "CUDA_CREDENTIALS": "x",
+        "HOME": "/root",
+        "AWS_THING": "x",
+        "OMPI_MCA_orte_hnp_uri": "changes with every launch",
+    }
+    assert describe_variables({**kept, **dropped}) == kept
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("export MY_TOKEN=hush", "export MY_TOKEN=(left out)"),
+        ("API_KEY='hush hush' python x.py", "API_KEY=(left out) python x.py"),
+        ('export WANDB_API_KEY="hu\\"sh" A=1', "export WANDB_API_KEY=(left out) A=1"),
+        ("export NCCL_DEBUG=INFO", "export NCCL_DEBUG=INFO"),
+        ("srun --ntasks=4 python -m hpc.rank", "srun --ntasks=4 python -m hpc.rank"),
+    ],
+)
+def test_a_script_is_kept_without_its_secrets(line: str, left: str) -> None:
+    assert without_secrets(f"#!/bin/bash\n{line}\n") == f"#!/bin/bash\n{left}\n"
+
+
+def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("0a1b\n")
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\n")
+    (tmp_path / "meminfo").write_text("MemTotal:       1024 kB\nMemFree: 3 kB\n")
+    (tmp_path / "driver/nvidia").mkdir(parents=True)
+    (tmp_path / "driver/nvidia/version").write_text("NVRM version: 570.1\nGCC version: 12\n")
+    found = describe_host(tmp_path)
+    assert found["boot_id"] == "0a1b"
+    assert found["cpu_model"] == "Fast CPU @ 3 GHz"
+    assert found["memory_bytes"] == 1024 * 1024
+    assert found["nvidia_driver"] == "NVRM version: 570.1"
+    assert found["cpus_allowed"] == len(os.sched_getaffinity(0))
+
+
+def test_a_host_without_proc_is_described_by_what_is_left(tmp_path: Path) -> None:
+    found = describe_host(tmp_path)
+    assert (found["boot_id"], found["memory_bytes"], found["nvidia_driver"]) == (None, None, None)
+    assert found["hostname"]
+
+
+def test_the_versions_are_those_installed() -> None:
+    assert describe_software()["python"].startswith("3.")
+    assert describe_software()["numpy"]
+
+
+def test_the_job_is_described_in_the_schedulers_words() -> None:
+    assert describe_job({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]", "HOME": "/"}) == {
+        "job_id": "7",
+        "job_nodelist": "n[1-4]",
+    }
+    assert describe_job({}) == {}
+
+
+def test_the_project_is_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e@x"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *identity, *words], check=True, capture_output=True, text=True
+        ).stdout
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("a")
+    git("add", "file")
+    git("commit", "-q", "-m", "Start")
+    commit = git("rev-parse", "HEAD").strip()
+    assert describe_project(tmp_path) == {"commit": commit, "dirty": False}
+    (tmp_path / "file").write_text("b")
+    assert describe_project(tmp_path) == {"commit": commit, "dirty": True}
+    # A copy inside somebody else's repository is not that repository.
+    (tmp_path / "inner").mkdir()
+    assert describe_project(tmp_path / "inner") == {}
+
+
+def test_without_git_the_project_is_not_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert describe_project(tmp_path) == {}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_project() == {}
+
+
+def test_what_all_ranks_say_is_said_once() -> None:
+    ranks = [
+        {"rank": 0, "software": {"torch": "2"}, "variables": {"A": "1", "B": "0"}, "backend": {"transport": "gloo"}},
+        {"rank": 1, "software": {"torch": "2"}, "variables": {"A": "1", "B": "1"}, "backend": {"transport": "gloo"}},
+        {"rank": 2, "software": {"torch": "3"}, "variables": {"A": "1"}, "backend": {"transport": "gloo"}},
+    ]
+    shared, own = in_common(ranks)
+    assert shared == {"software": {}, "variables": {"A": "1"}, "backend": {"transport": "gloo"}}
+    assert own == [
+        {"rank": 0, "software": {"torch": "2"}, "variables": {"B": "0"}},
+        {"rank": 1, "software": {"torch": "2"}, "variables": {"B": "1"}},
+        {"rank": 2, "software": {"torch": "3"}},
+    ]

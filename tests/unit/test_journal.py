@@ -1,0 +1,183 @@
+"""Journals: what a rank leaves, whoever ends it, and what becomes of that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+
+import pytest
+
+from hpc import journal
+from hpc.journal import Journal, JournalError, clean, collect, main, read_journals
+from hpc.timer import ABSENT
+
+STEM = "1n2g_mpi_delay_r1.1"
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Journals of these tests lie in folders of their own."""
+    bases = [tmp_path / "shm" / "rankwise-7", tmp_path / "tmp" / "rankwise-7"]
+    for base in bases:
+        base.parent.mkdir()
+    monkeypatch.setattr(journal, "_bases", lambda: bases)
+    return bases
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    return folder
+
+
+def written(traces: Path, rank: int, steps: int = 3, completed: int = 2) -> Journal:
+    made = Journal(traces, STEM, rank, steps)
+    for step in range(completed):
+        made.stamps[6 * step : 6 * step + 6] = array("q", range(6 * step, 6 * step + 6))
+        made.samples[step] = 4
+    made.note(world={"rank": rank})
+    return made
+
+
+def test_what_was_recorded_is_read_back_from_the_moved_files(traces: Path) -> None:
+    ranks = [written(traces, rank, completed=rank) for rank in (0, 1, 2)]
+    assert [rank.steps_completed for rank in ranks] == [0, 1, 2]
+    assert collect(traces, STEM) == 3
+    found = read_journals(traces / f"{STEM}.partial")
+    assert [journal.facts["world"] for journal in found] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+    assert [journal.steps_completed for journal in found] == [0, 1, 2]
+    assert found[2].stamps.tolist() == [*range(12), *[ABSENT] * 6]
+    assert found[2].samples.tolist() == [4, 4, ABSENT]
+    assert collect(traces, STEM) == 0
+
+
+def test_ranks_of_a_node_that_come_later_are_added(traces: Path) -> None:
+    written(traces, 0)
+    assert collect(traces, STEM) == 1
+    written(traces, 1)
+    assert collect(traces, STEM) == 1
+    assert len(read_journals(traces / f"{STEM}.partial")) == 2
+
+
+def test_nothing_collected_makes_no_folder(traces: Path) -> None:
+    assert collect(traces, STEM) == 0
+    assert list(traces.iterdir()) == []
+
+
+def test_the_same_attempt_of_another_sweep_is_left_alone(traces: Path, tmp_path: Path) -> None:
+    written(traces, 0)
+    assert collect(tmp_path / "others", STEM) == 0
+    assert collect(traces, STEM) == 1
+
+
+def test_facts_are_added_and_replaced(traces: Path) -> None:
+    made = written(traces, 0)
+    made.note(clock=[1])
+    made.note(clock=[1, 2])
+    collect(traces, STEM)
+    (found,) = read_journals(traces / f"{STEM}.partial")
+    assert (found.facts["world"], found.facts["clock"]) == ({"rank": 0}, [1, 2])
+
+
+def test_a_rank_that_ends_well_leaves_nothing(traces: Path, places: list[Path]) -> None:
+    first, second = written(traces, 0), written(traces, 1)
+    first.remove()
+    assert first.samples[0] == 4  # the mapping outlives the file
+    assert len(list(places[0].iterdir())) == 1
+    second.remove()
+    assert list(places[0].iterdir()) == []
+
+
+def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> None:
+    program = f"""
+import os, signal
+from pathlib import Path
+from hpc import journal
+journal._bases = lambda: [Path({str(places[0])!r})]
+made = journal.Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
+made.note()
+made.samples[0] = made.samples[1] = 5
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -signal.SIGKILL
+    collect(traces, STEM)
+    assert read_journals(traces / f"{STEM}.partial")[0].steps_completed == 2
+
+
+def test_clean_removes_the_dead_and_leaves_the_living(
+    traces: Path, places: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    living = written(traces, 0)
+    program = f"""
+from pathlib import Path
+from hpc import journal
+journal._bases = lambda: [Path({str(places[0])!r})]
+journal.Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert clean() == 1
+    assert main(["clean"]) == 0
+    assert "0 dead ranks" in capsys.readouterr().out
+    assert living.steps_completed == 2
+    assert collect(traces, STEM) == 1
+
+
+def test_nobody_else_can_read_along(traces: Path, places: list[Path]) -> None:
+    made = written(traces, 0)
+    modes = {path: path.stat().st_mode & 0o777 for path in (places[0], made.folder, made.folder / "rank0.stamps")}
+    assert modes == {places[0]: 0o700, made.folder: 0o700, made.folder / "rank0.stamps": 0o600}
+
+
+@pytest.mark.parametrize("trap", ["link", "open to others", "file"])
+def test_a_place_that_is_not_private_is_passed_over(
+    traces: Path, places: list[Path], tmp_path: Path, trap: str
+) -> None:
+    if trap == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        places[0].symlink_to(tmp_path / "elsewhere")
+    elif trap == "file":
+        places[0].write_text("")
+    else:
+        places[0].mkdir()
+        places[0].chmod(0o777)
+    assert written(traces, 0).folder.parent == places[1]
+    assert collect(traces, STEM) == 1
+
+
+def test_no_private_place_is_an_error_that_names_those_tried(traces: Path, places: list[Path]) -> None:
+    for place in places:
+        place.write_text("")
+    with pytest.raises(JournalError, match=r"shm/rankwise-7, .*tmp/rankwise-7"):
+        Journal(traces, STEM, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda folder: (folder / "rank0.json").unlink(), "cannot be read"),
+        (lambda folder: (folder / "rank0.json").write_text("{"), "cannot be read"),
+        (lambda folder: (folder / "rank0.json").write_text("{}"), "no journal known here"),
+        (lambda folder: os.truncate(folder / "rank0.stamps", 80), "10 numbers do not make 3 steps"),
+        (lambda folder: os.truncate(folder / "rank0.stamps", 83), "cannot be read"),
+    ],
+)
+def test_a_broken_journal_is_named(traces: Path, spoil: object, says: str) -> None:
+    written(traces, 0)
+    collect(traces, STEM)
+    folder = traces / f"{STEM}.partial"
+    assert callable(spoil)
+    spoil(folder)
+    with pytest.raises(JournalError, match=f"rank0.stamps: .*{says}"):
+        read_journals(folder)
+
+
+def test_the_command_line_says_what_it_moved(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(traces, 0)
+    assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 0
+    assert capsys.readouterr().out == f"{STEM}: collected the journals of 1 ranks\n"
