@@ -100,7 +100,7 @@ def _facts(rank: int) -> dict[str, Any]:
     gpu = {"kind": "gpu", "name": "H200", "uuid": f"GPU-{rank}"}
     return {
         "rank": rank, "hostname": f"n{rank // 8}", "boot_id": f"boot-{rank // 8}", "cpus": 128,
-        "affinity": list(range(core, core + 8)), "nvidia_driver": "570.1", "backend": {"device": gpu},
+        "affinity": list(range(core, core + 8)), "nvidia_driver": "570.1", "device": gpu,
     }  # fmt: skip
 
 

@@ -117,12 +117,16 @@ class Trace:
             raise TraceError(f"{self.run_id}: {error}") from error
 
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
-        """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global."""
+        """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global.
+
+        To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among the facts of a rank.
+        """
         local_ns = self.stamps[:, steps, stamp]
+        own_ns = np.array([[float(facts.get("stamp_bound_ns") or 0)] for facts in self.ranks])
         if self._one_clock():
-            return np.zeros(local_ns.shape)
+            return np.broadcast_to(own_ns, local_ns.shape)
         try:
-            return bounds_ns(local_ns, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
+            return own_ns + bounds_ns(local_ns, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
         except ClockError as error:
             raise TraceError(f"{self.run_id}: {error}") from error
 

@@ -161,6 +161,13 @@ def _unmeasured(result: Result, _: Sequence[Result]) -> Iterator[str]:
             yield f"run {run.asked.run.repeat}: {run.attempt.problem}"
 
 
+def _noted(result: Result, _: Sequence[Result]) -> Iterator[str]:
+    """What an ok run found odd about itself, such as losses that are not finite."""
+    for run in result.ok:
+        if run.attempt and run.attempt.evidence:
+            yield f"run {run.asked.run.repeat}: {run.attempt.evidence}"
+
+
 def _loose_clocks(result: Result, _: Sequence[Result]) -> Iterator[str]:
     worst = max((run.measured.clock_share for run in result.ok if run.measured), default=0.0)
     if worst > CLOCKS_APART:
@@ -214,6 +221,7 @@ RULES: dict[str, Rule] = {
     "baseline_elsewhere": _baseline_elsewhere,
     "unsteady": _unsteady,
     "loose_clocks": _loose_clocks,
+    "noted": _noted,
 }
 
 

@@ -143,7 +143,7 @@ def describe(trace: Trace) -> Machine:
         ranks=len(ranks),
         facts={name: tuple(sorted(found)) for name, found in sorted(values.items())},
         oversubscribed=_oversubscribed(trace.run, ranks),
-        nodes_simulated=_nodes_simulated(trace.run, ranks, trace.environment),
+        nodes_simulated=_nodes_simulated(trace.run, ranks),
     )
 
 
@@ -158,22 +158,20 @@ def _facts_of_rank(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[st
 
 def _compared(rank: Mapping[str, Any]) -> dict[str, Any]:
     """The facts that make two runs incomparable where they differ."""
-    backend = rank["backend"]
-    device, project = _table(backend, "device"), rank["project"]
+    device, project = _table(rank, "device"), rank["project"]
     commit = project.get("commit")
     return {
         **rank["software"],
-        **_table(backend, "versions"),
         "device": device.get("name", device.get("kind")),
         "driver": rank.get("nvidia_driver"),
         "cpu": rank.get("cpu_model"),
-        "transport": backend.get("transport"),
+        "transport": rank["backend"].get("transport"),
         "commit of this project": commit and f"{commit}{' with changes' if project.get('dirty') else ''}",
     }
 
 
 def _oversubscribed(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
-    uuids = [str(_table(rank["backend"], "device").get("uuid") or "") for rank in ranks]
+    uuids = [str(_table(rank, "device").get("uuid") or "") for rank in ranks]
     if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(ranks):
         return f"{len(ranks)} ranks share {_count(len(set(uuids)), 'GPU')}"
     for hosts_ranks in _by_host(ranks).values():
@@ -184,9 +182,9 @@ def _oversubscribed(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]], environment: Mapping[str, Any]) -> str:
+def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
     machines = len(_by_host(ranks))
-    if machines < run.nodes or environment.get("nodes_simulated"):
+    if run.nodes > 1 and (machines < run.nodes or any(rank.get("nodes_simulated") for rank in ranks)):
         return f"{_count(run.nodes, 'node')} on {_count(machines, 'machine')}"
     return ""
 

@@ -241,7 +241,9 @@ def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[Ran
         return f"{where}: {first.exception}: {first.message}"
     if read and read.evidence:
         return read.evidence
-    return f"exit status {record.exit_status}, job {record.job_id}" if record else ""
+    if record is None or record.outcome is Outcome.OK:
+        return ""
+    return f"exit status {record.exit_status}, job {record.job_id}"
 
 
 def _name(key: AttemptKey) -> str:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from parse.result import Result, Run
@@ -16,6 +17,7 @@ from parse.result import Result, Run
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
 DLPERF_NAMES = {"resnet50": "r50"}
 """What the reference suite calls a workload in its result JSON; others keep their own name."""
+HEAD_WIDTH = 140
 IN_THE_HEAD = ("oversubscribed", "nodes_simulated")
 
 
@@ -73,7 +75,8 @@ def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tup
 def text(summary: Summary) -> str:
     """For a terminal: what holds for all, the table, then what is wrong, a line each."""
     heads, rows = _cells(summary.results)
-    lines = [*_head(summary), "", *_aligned([*zip(*heads, strict=True), *rows]), ""]
+    head = [part for line in _head(summary) for part in wrap(line, HEAD_WIDTH, subsequent_indent="  ")]
+    lines = [*head, "", *_aligned([*zip(*heads, strict=True), *rows]), ""]
     return "\n".join(plain(line).rstrip() for line in [*lines, *_below(summary)]).strip("\n") + "\n"
 
 
@@ -181,8 +184,11 @@ def _head(summary: Summary) -> list[str]:
     if not summary.results:
         return _judgement(summary)
     varying = {"case", "nodes", "ranks_per_node", "devices", *_varying(summary.results)}
-    constant = [f"{name} {value}" for name, value in asked_of(summary.results[0]).items() if name not in varying]
-    return [*_judgement(summary), ", ".join(constant)]
+    asked = {name: value for name, value in asked_of(summary.results[0]).items() if name not in varying}
+    env = [f"{name.removeprefix('env.')}={value}" for name, value in asked.items() if name.startswith("env.")]
+    constant = [f"{name} {value}" for name, value in asked.items() if not name.startswith("env.")]
+    lines = [*_judgement(summary), ", ".join(constant)]
+    return [*lines, f"environment set: {', '.join(env)}"] if env else lines
 
 
 def _judgement(summary: Summary) -> list[str]:

@@ -105,7 +105,7 @@ def test_ok_runs_without_numbers():
 @pytest.mark.parametrize(
     ("name", "facts"),
     [
-        ("device", {"backend": {"device": {"kind": "gpu", "name": "A100", "uuid": "GPU-x"}}}),
+        ("device", {"device": {"kind": "gpu", "name": "A100", "uuid": "GPU-x"}}),
         ("driver", {"nvidia_driver": "535.0"}),
         ("cpu", {"cpu_model": "Epyc"}),
         ("numpy", {"software": {"numpy": "1.26"}}),
@@ -234,6 +234,12 @@ def test_loose_clocks():
     (said,) = rung(judged([make_trace(run, clock_bound_ns=np.full((2, 2), 2e7))]), "loose_clocks")
     assert said == "the ranks' clocks are known so loosely that they leave 4.0% of the speed open"
     assert rung(judged([make_trace(run, clock_bound_ns=np.full((2, 2), 2e6))]), "loose_clocks") == []
+
+
+def test_what_an_ok_run_found_odd_about_itself():
+    odd = make_trace(evidence="the loss is not finite on 1 of 1 ranks, first in step 3")
+    assert rung(judged([odd]), "noted") == ["run 1: the loss is not finite on 1 of 1 ranks, first in step 3"]
+    assert rung(judged([make_trace()]), "noted") == []
 
 
 # What must be known before any number is read

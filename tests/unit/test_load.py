@@ -245,6 +245,8 @@ def test_the_clocks_bounds_are_part_of_the_measure():
     # 1 ms at either end of a second, and the allowance between the two synchronisations.
     assert 0.002 <= measure(trace).clock_share < 0.003
     assert measure(make_trace()).clock_share == 0
+    by_a_device = make_trace(ranks=make_ranks(make_run(), stamp_bound_ns=5e6))
+    assert measure(by_a_device).clock_share == pytest.approx(0.01)
 
 
 def test_a_window_with_a_hole_is_not_measured(tmp_path):
@@ -291,7 +293,7 @@ def test_facts_that_ranks_share_and_those_of_their_own_are_put_together():
 def test_a_fact_in_which_ranks_differ_keeps_both_values():
     run = make_run(nodes=2)
     ranks = make_ranks(run)
-    ranks[1]["backend"] |= {"versions": {"torch": "2.12"}}
+    ranks[1]["software"] = {"torch": "2.12"}
     ranks[1]["nvidia_driver"] = "560.3"
     found = describe(make_trace(run, ranks=ranks))
     assert found.facts["torch"] == ("2.12", "2.13")
@@ -314,7 +316,7 @@ def test_a_fact_in_which_ranks_differ_keeps_both_values():
         (make_run(nodes=3), {"affinity": [0, 1]}, ""),
         (
             make_run(ranks_per_node=2, gpus_per_node=2),
-            {"backend": {"device": {"uuid": "GPU-7"}}},
+            {"device": {"uuid": "GPU-7"}},
             "2 ranks share 1 GPU",
         ),
         (make_run(ranks_per_node=2, gpus_per_node=2), {}, ""),
@@ -330,13 +332,12 @@ def test_nodes_that_are_groups_of_ranks():
     assert machine(run, boot_id="one").nodes_simulated == "2 nodes on 1 machine"
     assert machine(run, boot_id=None).nodes_simulated == ""
     assert machine(run, boot_id=None, hostname="one").nodes_simulated != ""
-    said = make_trace(run, environment={"nodes_simulated": True})
-    assert describe(said).nodes_simulated == "2 nodes on 2 machines"
-    assert machine(make_run(ranks_per_node=2)).nodes_simulated == ""
+    assert machine(run, nodes_simulated=True).nodes_simulated == "2 nodes on 2 machines"
+    assert machine(make_run(ranks_per_node=2), nodes_simulated=True).nodes_simulated == ""
 
 
 def test_facts_of_any_shape_are_borne():
-    odd = {"backend": 3, "software": ["a"], "boot_id": [1], "affinity": [[1]], "nvidia_driver": {"a": 1}}
+    odd = {"backend": 3, "device": [], "software": ["a"], "boot_id": [1], "affinity": [[1]], "nvidia_driver": {"a": 1}}
     found = describe(make_trace(make_run(), ranks=[odd], environment={"backend": None, "project": "x"}))
     assert found.facts == {"driver": ("{'a': 1}",)}
 

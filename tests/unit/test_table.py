@@ -94,8 +94,21 @@ def test_a_clean_table_begins_with_what_holds_for_all():
 
 def test_what_differs_becomes_a_column_and_part_of_the_label():
     written = text(laptop())
-    assert "option.image_size" in written.splitlines()[6]
+    heads = next(line for line in written.splitlines() if line.startswith("case "))
+    assert heads.split()[:4] == ["case", "nodes", "devices", "option.image_size"]
     assert "2n1g option.image_size=64: run 2: rank_fail (boom" in written
+
+
+def test_variables_that_all_points_set_stand_apart_in_the_head():
+    written = text(Summary(results=judged([make_trace(make_run(env={"NCCL_ALGO": "Ring"}))])))
+    assert "\nenvironment set: NCCL_ALGO=Ring\n" in written
+    assert "environment set" not in text(reference())
+
+
+def test_a_long_head_is_wrapped():
+    env = {f"NAME_{number}": "x" * 30 for number in range(20)}
+    written = text(Summary(results=judged([make_trace(make_run(env=env))])))
+    assert max(len(line) for line in written.split("\n\n")[0].splitlines()) <= 140
 
 
 def test_absent_speedups_are_empty_and_give_their_reason():

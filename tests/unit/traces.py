@@ -42,7 +42,7 @@ def make_ranks(run: RunSpec, **changes: Any) -> list[dict[str, Any]]:
         fact = {
             "hostname": f"n{node}", "node_rank": node, "local_rank": local_rank, "pid": 100 + rank,
             "boot_id": f"boot-{node}", "cpu_model": "Xeon", "cpus": 64, "affinity": list(range(64)),
-            "nvidia_driver": "570.1", "backend": {"device": gpu if run.gpus_per_node else {"kind": "cpu"}},
+            "nvidia_driver": "570.1", "device": gpu if run.gpus_per_node else {"kind": "cpu"},
         }  # fmt: skip
         facts.append(fact | changes)
     return facts
@@ -76,7 +76,7 @@ def make_trace(
         "clock_domains": [f"domain-{rank}" for rank in range(run.ranks)],
         "barrier_exits_ns": points_ns[None] - offsets_ns[:, None],
         "ranks": make_ranks(run),
-        "environment": {"software": {"numpy": "2.0"}, "backend": {"versions": {"torch": "2.13"}, "transport": "nccl"}},
+        "environment": {"software": {"numpy": "2.0", "torch": "2.13"}, "backend": {"transport": "nccl"}},
     }
     return Trace(**(content | changes))
 
