@@ -124,7 +124,8 @@ class DevCluster:
         except subprocess.TimeoutExpired:
             raise DevClusterError(f"{' '.join(words)}: no answer after {timeout_s} s") from None
         if done.returncode != 0:
-            raise DevClusterError(f"{' '.join(words)}: exit status {done.returncode}: {done.stderr.strip()}")
+            said = done.stderr.strip() or done.stdout.strip()  # scontrol complains on its standard output
+            raise DevClusterError(f"{' '.join(words)}: exit status {done.returncode}: {said}")
         return done.stdout
 
     def start(self) -> bool:
