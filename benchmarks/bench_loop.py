@@ -1,0 +1,104 @@
+"""The measured loop against a bare loop of the same model: `python -m benchmarks.bench_loop`, one rank, two cores.
+
+To be met: at least 0.99 of the bare loop's speed, so at most 1 / 0.99 of its time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from torch import nn
+
+from benchmarks.pairs import compare
+from hpc.backends.torch_ddp import TorchDDP
+from hpc.spec import RunSpec
+from hpc.workloads import load_factory
+
+LIMIT = 1 / 0.99
+BLOCKS = 40
+
+
+def _joined(run: RunSpec) -> TorchDDP:
+    from mpi4py import MPI
+
+    from hpc.world import world_from_mpi
+
+    backend = TorchDDP()
+    backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)
+    return backend
+
+
+def _run(workload: str, batch_size: int, steps: int, options: dict[str, str]) -> RunSpec:
+    return RunSpec(
+        nodes=1,
+        ranks_per_node=1,
+        gpus_per_node=0,
+        cpus_per_rank=2,
+        backend="torch-ddp",
+        workload=workload,
+        batch_size=batch_size,
+        precision="fp32",
+        scaling="weak",
+        warmup_steps=5,
+        measured_steps=steps - 5,
+        repeat=1,
+        seed=0,
+        site="here",
+        options=options,
+    )
+
+
+def _bare(run: RunSpec, backend: TorchDDP) -> Any:
+    """The loop that somebody would write who wants nothing but to train: the same model, nothing noted."""
+    import torch
+
+    workload = load_factory(run.workload, "torch")(run, torch.device("cpu"), 0)
+    module = workload.model.to(memory_format=torch.channels_last).train()
+    optimizer = workload.optimizer(fused=True)
+    model = nn.parallel.DistributedDataParallel(
+        module, forward_sync_buffers=False, static_graph=True, gradient_as_bucket_view=True
+    )
+
+    def loop() -> None:
+        for step in range(run.steps):
+            loss = workload.loss(model, workload.batch(step))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return loop
+
+
+def _measured(run: RunSpec, backend: TorchDDP) -> Any:
+    backend.build(load_factory(run.workload, "torch"))
+    marks = backend.make_marks(run.steps)
+    samples = memoryview(array("q", [0]) * run.steps)
+
+    def loop() -> None:
+        marks.begin(0)
+        for step in range(run.steps):
+            samples[step] = backend.step(step, marks)
+        marks.resolve()
+
+    loop()
+    backend.settle()
+    return loop
+
+
+def main() -> None:
+    """Prints one line per workload."""
+    cases = {
+        "mlp, batch 128": _run("mlp", 128, 200, {}),
+        "resnet50, 64 pixels, batch 4": _run("resnet50", 4, 6, {"image_size": "64"}),
+    }
+    for name, run in cases.items():
+        backend = _joined(run)
+        ours, bare = _measured(run, backend), _bare(run, backend)
+        print(compare(f"measured loop / bare loop, {name}", ours, bare, limit=LIMIT, blocks=BLOCKS))
+        del ours, bare
+        backend.leave()
+
+
+if __name__ == "__main__":
+    main()
