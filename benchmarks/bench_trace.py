@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import h5py
 import numpy as np
 
-from benchmarks.pairs import compare
+from benchmarks.pairs import BLOCKS, compare
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec
 from hpc.trace import Trace, write_trace
 from parse.load import load
+from parse.stats import median, median_interval
 
 RANKS, STEPS, WARMUP_STEPS = 1024, 1000, 20
 ARRAYS = ("stamps", "samples", "losses")
-WRITE_LIMIT, READ_LIMIT, MEMORY_LIMIT = 1.5, 10.0, 2.5
+WRITE_LIMIT, READ_LIMIT, MEMORY_LIMIT, HELP_LIMIT_S = 1.5, 10.0, 2.5, 0.3
 
 
 def main() -> None:
@@ -33,6 +37,7 @@ def main() -> None:
         prog="python -m benchmarks.bench_trace", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("folder", nargs="?", type=Path, default=Path(tempfile.gettempdir()))
+    print(_help())
     with tempfile.TemporaryDirectory(dir=parser.parse_args().folder) as name:
         _compare(Path(name))
 
@@ -129,6 +134,22 @@ def _memory(ours: Path, plain: Path) -> str:
     return (
         f"memory of read, convert and summarise / the data: {peak_bytes / 2**20:.0f} MiB / "
         f"{data_bytes / 2**20:.0f} MiB = {ratio:.2f}; limit {MEMORY_LIMIT:g}: {verdict}"
+    )
+
+
+def _help() -> str:
+    """How long `python -m parse.summarize --help` takes, interpreter and all."""
+    taken_s = []
+    for _ in range(BLOCKS):
+        begin = perf_counter()
+        subprocess.run([sys.executable, "-m", "parse.summarize", "--help"], check=True, stdout=subprocess.DEVNULL)
+        taken_s.append(perf_counter() - begin)
+    interval = median_interval(taken_s)
+    assert interval is not None
+    verdict = "met" if interval.high <= HELP_LIMIT_S else "not resolved" if interval.low <= HELP_LIMIT_S else "missed"
+    return (
+        f"parse.summarize --help: {median(taken_s):.3f} s [{interval.low:.3f}, {interval.high:.3f}] "
+        f"{interval.coverage:.1%}; limit {HELP_LIMIT_S:g} s: {verdict}"
     )
 
 

@@ -161,6 +161,14 @@ def _unmeasured(result: Result, _: Sequence[Result]) -> Iterator[str]:
             yield f"run {run.asked.run.repeat}: {run.attempt.problem}"
 
 
+def _repeated(result: Result, _: Sequence[Result]) -> Iterator[str]:
+    """A run that was done again although it had ended ok: only one of its attempts counts."""
+    for run in result.ok:
+        if len(run.ok_attempts) > 1 and run.attempt:
+            numbers = _numbers(run.ok_attempts)
+            yield f"run {run.asked.run.repeat}: attempts {numbers} ended ok; attempt {run.attempt.number} counts"
+
+
 def _noted(result: Result, _: Sequence[Result]) -> Iterator[str]:
     """What an ok run found odd about itself, such as losses that are not finite."""
     for run in result.ok:
@@ -221,6 +229,7 @@ RULES: dict[str, Rule] = {
     "baseline_elsewhere": _baseline_elsewhere,
     "unsteady": _unsteady,
     "loose_clocks": _loose_clocks,
+    "repeated": _repeated,
     "noted": _noted,
 }
 

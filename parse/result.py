@@ -23,11 +23,15 @@ PERCENTILES = (5, 50, 95, 99)
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came."""
+    """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came.
+
+    `ok_attempts` numbers all that ended ok: of several the first counts.
+    """
 
     asked: Asked
     attempt: Attempt | None
     attempts: int
+    ok_attempts: tuple[int, ...] = ()
 
     @property
     def word(self) -> str:
@@ -118,10 +122,16 @@ def _runs(loaded: Loaded) -> list[Run]:
         if attempt.asked is not None:
             attempts[attempt.asked.key].append(attempt)
             asked.setdefault(attempt.asked.key, attempt.asked)
-    return [
-        Run(asked=one, attempt=settling(attempts[key]) if attempts[key] else None, attempts=len(attempts[key]))
-        for key, one in asked.items()
-    ]
+    return [_run(one, attempts[key]) for key, one in asked.items()]
+
+
+def _run(asked: Asked, attempts: list[Attempt]) -> Run:
+    return Run(
+        asked=asked,
+        attempt=settling(attempts) if attempts else None,
+        attempts=len(attempts),
+        ok_attempts=tuple(sorted(attempt.number for attempt in attempts if attempt.outcome == "ok")),
+    )
 
 
 def _without_speedup(runs: list[Run], planned: set[str]) -> Result:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from parse.table import Summary
 
 DESCRIPTION = "Prints the scaling table of a folder of traces, and under it what is wrong with it."
+FORMAT_HELP = (
+    "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
+    "speedup is null where there is no 1n1g baseline"
+)
 # What parse.table offers; importing it here would make --help slow.
 FORMATS = ("table", "markdown", "csv", "json", "dlperf")
 
@@ -38,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m parse.summarize", description=DESCRIPTION)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders of traces, or single traces")
-    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     parser.add_argument(
         "--where",

@@ -216,7 +216,7 @@ def _below(summary: Summary) -> list[str]:
         label = " ".join([result.run.case, *(f"{name}={asked[name]}" for name in varying if name in asked)])
         lines += [f"{label}: {alarm.text}" for alarm in result.alarms if alarm.name not in IN_THE_HEAD]
         lines += [f"{label}: {line}" for line in _not_ok(result)]
-        if result.no_speedup:
+        if result.no_speedup and result.median_speed is not None:
             without.setdefault(result.no_speedup, []).append(label)
     lines += [f"{', '.join(labels)}: no speedup: {reason}" for reason, labels in without.items()]
     return [*lines, *summary.remarks, *(f"not read: {refusal}" for refusal in summary.refusals)]

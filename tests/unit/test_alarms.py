@@ -236,6 +236,14 @@ def test_loose_clocks():
     assert rung(judged([make_trace(run, clock_bound_ns=np.full((2, 2), 2e6))]), "loose_clocks") == []
 
 
+def test_a_run_that_ended_ok_twice_counts_once():
+    twice = [make_trace(step_s=0.2, attempt=3), make_trace(step_s=0.1, attempt=1)]
+    found = judged(twice)
+    assert rung(found, "repeated") == ["run 1: attempts 1, 3 ended ok; attempt 1 counts"]
+    assert found[0].median_speed == pytest.approx(40)
+    assert rung(judged(twice[:1]), "repeated") == []
+
+
 def test_what_an_ok_run_found_odd_about_itself():
     odd = make_trace(evidence="the loss is not finite on 1 of 1 ranks, first in step 3")
     assert rung(judged([odd]), "noted") == ["run 1: the loss is not finite on 1 of 1 ranks, first in step 3"]
