@@ -96,16 +96,16 @@ class Attempt:
 
 
 def settling(attempts: Iterable[Attempt]) -> Attempt:
-    """The attempt that its run's outcome is taken from: the first ok one with numbers, the first ok, the first that
-    settles, else the last."""
+    """The attempt that its run's outcome is taken from: the latest ok one with numbers, the latest ok, the latest that
+    settles, else the last. Who runs a settled run again (--force) wants the new one to count."""
     ordered = sorted(attempts, key=lambda attempt: attempt.number)
     ranks = (
         [attempt for attempt in ordered if attempt.counts],
         [attempt for attempt in ordered if attempt.outcome is Outcome.OK],
         [attempt for attempt in ordered if attempt.outcome in SETTLING],
-        ordered[-1:],
+        ordered,
     )
-    return next(rank[0] for rank in ranks if rank)
+    return next(rank[-1] for rank in ranks if rank)
 
 
 def measure(trace: Trace) -> Measured:

@@ -25,7 +25,7 @@ PERCENTILES = (5, 50, 95, 99)
 class Run:
     """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came.
 
-    `ok_attempts` numbers all that ended ok: of several the first counts.
+    `ok_attempts` numbers all that ended ok: of several the latest counts.
     """
 
     asked: Asked

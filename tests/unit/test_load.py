@@ -359,7 +359,7 @@ def attempts(*outcomes):
         ((Outcome.OK,), 1),
         ((Outcome.TIMEOUT, Outcome.OK), 2),
         ((Outcome.OOM, Outcome.OK), 2),
-        ((Outcome.OK, Outcome.OK), 1),
+        ((Outcome.OK, Outcome.OK), 2),
         ((Outcome.PREEMPTED, Outcome.OOM, Outcome.TIMEOUT), 2),
         ((Outcome.PREEMPTED, Outcome.NODE_FAIL), 2),
         ((Outcome.PREEMPTED, None), 2),
@@ -372,6 +372,7 @@ def test_the_settling_attempt(outcomes, number):
 def test_an_ok_attempt_without_numbers_gives_way_to_one_with():
     first, second = attempts(Outcome.OK, Outcome.OK)
     assert settling([dataclasses.replace(first, measured=None), second]).number == 2
+    assert settling([first, dataclasses.replace(second, measured=None)]).number == 1
 
 
 def test_a_folder_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
