@@ -1,0 +1,60 @@
+"""Planning and rendering 1,000 runs: at most a second. `python -m benchmarks.bench_plan`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.pairs import BLOCKS
+from hpc.spec import Target
+from hpc.sweep_spec import SweepSpec, expand
+from hpc.target import options_of
+from launch.plan import JobPlan, plan_jobs, write_sweep
+from launch.script import Folders, render_job
+from launch.site import Site
+from launch.slurm import header
+from parse.stats import median, median_interval
+
+LIMIT_S = 1.0
+ASKED = SweepSpec.from_mapping({"nodes": list(range(1, 101)), "ranks_per_node": 8, "repeats": 10, "baseline": False})
+TARGET = Target(site="bench", gpus_per_node=8, cpus_per_node=64)
+SITE = Site(name="bench", gpus_per_node=8, partition="gpu")
+
+
+def plan_and_render(folders: Folders, write: bool) -> float:
+    """Seconds from what is asked to the text of every script; with `write` also to the files of the sweep."""
+    begin = perf_counter()
+    plan = expand(ASKED, TARGET, options_of)
+    jobs = plan_jobs(plan.runs, SITE, minutes_per_run=10, time_min=None)
+    assert len(plan.runs) == 1000 and len(jobs) == 100
+    if write:
+        write_sweep(plan, jobs, folders, lambda job: _render(job, folders))
+    else:
+        for job in jobs:
+            _render(job, folders)
+    return perf_counter() - begin
+
+
+def _render(job: JobPlan, folders: Folders) -> str:
+    return render_job(job.runs, header(job, folders), SITE, folders, {"torch-ddp": "torch"})
+
+
+def main() -> None:
+    """Prints one line for the work itself and one with the files, which cost what the disk costs."""
+    for name, write in (("in memory", False), ("with 1,100 files on this disk", True)):
+        taken = []
+        for _ in range(BLOCKS + 1):
+            with tempfile.TemporaryDirectory() as folder:
+                taken.append(plan_and_render(Folders.under(Path(folder)), write))
+        interval = median_interval(taken[1:])
+        assert interval is not None
+        verdict = "met" if interval.high <= LIMIT_S else "missed" if interval.low > LIMIT_S else "not resolved"
+        print(
+            f"plan and render 1,000 runs, {name}: {median(taken[1:]):.3f} s [{interval.low:.3f}, {interval.high:.3f}] "
+            f"{interval.coverage:.1%}; limit {LIMIT_S:g} s: {verdict}"
+        )
+
+
+if __name__ == "__main__":
+    main()
