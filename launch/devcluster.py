@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import fcntl
 import os
-import random
 import re
 import shlex
 import shutil
@@ -24,8 +23,8 @@ from types import TracebackType
 from typing import Self
 
 from launch import devcluster_config as config
-from launch import devcluster_processes as processes
-from launch.devcluster_config import CONTROLLER, LOOPBACK, DevClusterError, Shape
+from launch import devcluster_machine as machine
+from launch.devcluster_config import CONTROLLER, LOOPBACK, DevClusterError, Host, Shape
 
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix2"
 USABLE = frozenset({"idle", "mixed", "allocated", "completing"})
@@ -59,7 +58,12 @@ def missing_programs() -> str:
 
 
 class DevCluster:
-    """One development cluster; its folder holds its configuration, state and logs, and other processes can join it."""
+    """One development cluster; its folder holds its configuration, state and logs, and other processes can join it.
+
+    `host` says what this machine allows; it is known once the cluster was started, joined or found by `running`.
+    """
+
+    host: Host
 
     def __init__(self, root: Path | None = None, shape: Shape | None = None) -> None:
         self.root = (root or default_root()).expanduser().resolve()
@@ -106,7 +110,7 @@ class DevCluster:
 
     def daemons(self) -> set[str]:
         """The controller and the nodes that live, by name."""
-        return set(processes.daemon_processes(self._confs).values())
+        return set(machine.daemon_processes(self._confs).values())
 
     def states(self) -> dict[str, str]:
         """Every node's state in Slurm's words (`idle`, `mixed`, `down*`: the star says that it does not answer)."""
@@ -159,8 +163,8 @@ class DevCluster:
     def kill_node(self, name: str) -> None:
         """Cuts the node's power: kills all that runs there, slurmd too; the controller notices in its own time."""
         self._check_node(name)
-        all_processes = processes.Processes(self._confs, own_names=self.host.own_names)
-        processes.end(lambda: [pid for pid, node in all_processes.living().items() if node == name], patience_s=0)
+        everything = machine.Processes(self._confs, own_names=self.host.own_names)
+        machine.end(lambda: [pid for pid, node in everything.living().items() if node == name], patience_s=0)
 
     def start_node(self, name: str) -> None:
         """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
@@ -179,25 +183,13 @@ class DevCluster:
                 "(python -m launch.devcluster stop), or name another folder with --root"
             )
 
-    def _look_at_host(self) -> config.Host:
+    def _look_at_host(self) -> Host:
         """Finds out what this machine allows. Raises DevClusterError where it is too little."""
-        if self.shape.clocks and (refused := processes.namespaces_refused(clocks=True)):
+        if self.shape.clocks and (refused := machine.namespaces_refused(clocks=True)):
             raise DevClusterError(
                 f"clocks of their own were asked for, and time namespaces are refused here: {refused}"
             )
-        name = socket.gethostname()
-        try:
-            address = socket.gethostbyname(name)
-        except OSError:
-            address = ""
-        host = config.Host(
-            name=name,
-            address=address,
-            hosts=Path("/etc/hosts").read_text(),
-            uid=os.getuid(),
-            memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-            own_names=not processes.namespaces_refused(clocks=False),
-        )
+        host = machine.this_host()
         host.check()
         return host
 
@@ -211,7 +203,7 @@ class DevCluster:
             (self.root / f"dev/gpu{k}").symlink_to("/dev/null")
         # Job ids go on with time, also where the folder was deleted; Slurm's end at 2^26.
         first_job_id = int(time.time()) % 60_000_000
-        ports = _free_ports(1 + self.shape.nodes)
+        ports = machine.free_ports(1 + self.shape.nodes)
         texts = config.files(self.host, self.shape, self.root, ports=ports, first_job_id=first_job_id)
         for path, text in texts.items():
             (self.root / path).write_text(text)
@@ -232,14 +224,14 @@ class DevCluster:
         self._spawn(name, ahead_s, ["slurmd", "-D", "-f", str(self.conf), "-N", name])
 
     def _spawn(self, name: str, clock_s: int | None, argv: Sequence[str]) -> None:
-        env = {**self.environ, "SLURM_CONF": str(self.conf), processes.MARK: name}
+        env = {**self.environ, "SLURM_CONF": str(self.conf), machine.MARK: name}
         # Once more by env, so that it comes last: slurmstepd writes its title over what stands before SLURM_CONF.
-        argv = ["env", "-u", processes.MARK, f"{processes.MARK}={name}", *argv]
+        argv = ["env", "-u", machine.MARK, f"{machine.MARK}={name}", *argv]
         log = self.root / f"log/{name}.out"
         if self.host.own_names:
-            processes.spawn_as_host(name, self.root / f"hosts/{name}", clock_s, argv, env, log)
+            machine.spawn_as_host(name, self.root / f"hosts/{name}", clock_s, argv, env, log)
         else:
-            processes.spawn(argv, env, log)
+            machine.spawn(argv, env, log)
 
     def _answers(self, name: str) -> bool:
         pattern = r"^SlurmctldPort=(\d+)" if name == CONTROLLER else rf"^NodeName={name} .* Port=(\d+)"
@@ -267,14 +259,15 @@ class DevCluster:
     def _end_all(self) -> bool:
         facts = self.root / "cluster.json"
         own_names = facts.exists() and config.remembered(facts.read_text())[0].own_names
-        return processes.end(processes.Processes(self._confs, own_names=own_names).living, patience_s=2)
+        return machine.end(machine.Processes(self._confs, own_names=own_names).living, patience_s=2)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Lets one process at a time start or stop; the lock's file also marks the folder as a cluster's."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            if not (self.root / _LOCK).exists() and any(self.root.iterdir()):
+            # One look, because the lock is the first file that another starter makes.
+            if (names := {path.name for path in self.root.iterdir()}) and _LOCK not in names:
                 raise DevClusterError(f"{self.root} holds other files: name a new or empty folder with --root")
             lock = (self.root / _LOCK).open("a")
         except OSError as error:
@@ -299,20 +292,6 @@ class DevCluster:
         self.host, self.shape = config.remembered((self.root / "cluster.json").read_text())
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the kernel gives to outgoing connections."""
-    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = range(10_000, first_outgoing) if first_outgoing > 12_000 else range(20_000, 60_000)
-    ports: list[int] = []
-    for port in random.sample(candidates, len(candidates)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise DevClusterError(f"fewer than {count} ports are free on {LOOPBACK}")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 0 done, 1 it could not be done or nothing runs, 2 usage."""
     asked = _parser().parse_args(argv)
@@ -327,14 +306,17 @@ def _start(asked: argparse.Namespace) -> int:
     shape = Shape(nodes=asked.nodes, cpus=asked.cpus, gpus=asked.gpus, clocks=asked.clocks)
     cluster = DevCluster(asked.root, shape)
     started = cluster.start()
-    print(f"{'started' if started else 'running already, joined'}: {shape}")
-    for note in cluster.host.notes:
-        print(f"note: {note}")
+    notes = list(cluster.host.notes)
     if shape.gpus:
-        print("note: the GPUs are links to /dev/null; Slurm gives them to jobs, and nothing can compute on them")
-    named = f" --root {shlex.quote(str(asked.root))}" if asked.root else ""
-    print(f"site file: {cluster.site_file}")
-    print(f'next: eval "$(python -m launch.devcluster env{named})"')
+        notes.append("the GPUs are links to /dev/null; Slurm gives them to jobs, and nothing can compute on them")
+    root = f" --root {shlex.quote(str(cluster.root))}" if asked.root else ""
+    lines = [
+        f"{'started' if started else 'running already, joined'}: {shape}",
+        *(f"note: {note}" for note in notes),
+        f"site file: {cluster.site_file}",
+        f'next: eval "$(python -m launch.devcluster env{root})"',
+    ]
+    print("\n".join(lines))
     return 0
 
 
@@ -357,11 +339,10 @@ def _status(asked: argparse.Namespace) -> int:
         return 1
     cluster = DevCluster.running(asked.root)
     living = cluster.daemons()
-    print(f"running: {cluster.shape} in {cluster.root}")
-    print(f"{'node':8}{'state':14}slurmd")
+    lines = [f"running: {cluster.shape}, in {cluster.root}", f"{'node':8}{'state':14}slurmd"]
     for name, state in cluster.states().items():
-        print(f"{name:8}{state:14}{'alive' if name in living else 'dead'}")
-    print(cluster.run("squeue").rstrip())
+        lines.append(f"{name:8}{state:14}{'alive' if name in living else 'dead'}")
+    print("\n".join(lines), cluster.run("squeue").rstrip(), sep="\n")
     return 0
 
 
@@ -379,20 +360,24 @@ def _parser() -> argparse.ArgumentParser:
         ("status", _status, "nodes, daemons and jobs; exit status 1 where it is not running"),
         ("env", _env, "print what a shell has to evaluate so that sbatch and srun mean this cluster"),
     ):
-        sub = commands.add_parser(
-            name, help=text, description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
-        sub.add_argument(
-            "--root", type=Path, metavar="DIR", help="the folder that holds it; another folder is another cluster"
-        )
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("--root", type=Path, metavar="DIR", help="its folder; another folder is another cluster")
         sub.set_defaults(command=command)
         if name == "start":
-            shape = Shape()
-            sub.add_argument("--nodes", type=int, default=shape.nodes, metavar="N", help="how many nodes")
-            sub.add_argument("--cpus", type=int, default=shape.cpus, metavar="N", help="CPUs that each node claims")
-            sub.add_argument("--gpus", type=int, default=shape.gpus, metavar="N", help="GPUs that each node claims")
-            sub.add_argument("--clocks", action="store_true", help="give every node a CLOCK_MONOTONIC of its own")
+            _add_shape(sub)
     return parser
+
+
+def _add_shape(start: argparse.ArgumentParser) -> None:
+    usual = Shape()
+    start.add_argument("--nodes", type=int, default=usual.nodes, metavar="N", help="how many nodes (%(default)s)")
+    start.add_argument(
+        "--cpus", type=int, default=usual.cpus, metavar="N", help="CPUs that a node claims (%(default)s)"
+    )
+    start.add_argument(
+        "--gpus", type=int, default=usual.gpus, metavar="N", help="GPUs that a node claims (%(default)s)"
+    )
+    start.add_argument("--clocks", action="store_true", help="give every node a CLOCK_MONOTONIC of its own")
 
 
 if __name__ == "__main__":

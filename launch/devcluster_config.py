@@ -54,7 +54,8 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The machine: its name, what that is in /etc/hosts, who starts, and whether nodes can have names of their own."""
+    """The machine: its name, what that is in /etc/hosts, who starts; whether nodes can have names of their own, and
+    whether the library behind `srun --mpi=pmix` is there."""
 
     name: str
     address: str
@@ -62,6 +63,7 @@ class Host:
     uid: int
     memory_mb: int
     own_names: bool
+    pmix: bool
 
     @property
     def notes(self) -> list[str]:
@@ -71,6 +73,8 @@ class Host:
             notes.append(
                 "unshare is refused here: all nodes share one host name, and Open MPI uses TCP between all ranks"
             )
+        if not self.pmix:
+            notes.append("no libpmix is found: srun --mpi=pmix will not work before apt-get install libpmix2")
         if self.address != LOOPBACK:
             notes.append(
                 f"{self.name} is {self.address or 'unknown'} in /etc/hosts, not {LOOPBACK}: an srun or salloc started "

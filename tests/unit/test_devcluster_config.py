@@ -32,7 +32,9 @@ from launch.devcluster_config import (
 )
 from launch.site import read_site
 
-HOST = Host(name="box", address="127.0.0.1", hosts="127.0.1.1 box\n", uid=1000, memory_mb=2000, own_names=True)
+HOST = Host(
+    name="box", address="127.0.0.1", hosts="127.0.1.1 box\n", uid=1000, memory_mb=2000, own_names=True, pmix=True
+)  # fmt: skip
 ROOT = Path("/tmp/x")
 
 
@@ -166,6 +168,7 @@ def test_a_host_on_which_daemons_would_be_open_to_the_network_is_refused() -> No
 def test_what_a_machine_does_not_allow_is_said() -> None:
     assert HOST.notes == []
     assert "share one host name" in replace(HOST, own_names=False).notes[0]
+    assert "apt-get install libpmix2" in replace(HOST, pmix=False).notes[0]
     assert "box is 10.0.0.5 in /etc/hosts" in replace(HOST, address="10.0.0.5").notes[0]
 
 

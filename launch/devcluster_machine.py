@@ -1,15 +1,19 @@
-"""Processes of a development cluster: in which namespaces they start, how they are found, how they end."""
+"""What a development cluster takes from this machine: ports, namespaces, processes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from ctypes.util import find_library
 from pathlib import Path
 
-from launch.devcluster_config import DevClusterError
+from launch.devcluster_config import LOOPBACK, DevClusterError, Host
 
 MARK = "DEVCLUSTER_DAEMON"
 """The environment variable that tells a daemon, and what a slurmd starts before a job's own environment is set."""
@@ -27,6 +31,38 @@ def namespaces_refused(*, clocks: bool) -> str:
     except OSError as error:
         return str(error)
     return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+
+
+def this_host() -> Host:
+    """The machine as it is now."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = ""
+    return Host(
+        name=name,
+        address=address,
+        hosts=Path("/etc/hosts").read_text(),
+        uid=os.getuid(),
+        memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        own_names=not namespaces_refused(clocks=False),
+        pmix=find_library("pmix") is not None,
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, below those that the kernel gives to outgoing connections."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = range(10_000, first_outgoing) if first_outgoing > 12_000 else range(20_000, 60_000)
+    ports: list[int] = []
+    for port in random.sample(candidates, len(candidates)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise DevClusterError(f"fewer than {count} ports are free on {LOOPBACK}")
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
