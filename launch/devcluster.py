@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from launch import devcluster_config as config
-from launch import devcluster_machine as machine
+from launch import devcluster_processes as processes
 from launch.devcluster_config import CONTROLLER, LOOPBACK, DevClusterError, Host, Shape
 
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix2"
@@ -110,7 +110,7 @@ class DevCluster:
 
     def daemons(self) -> set[str]:
         """The controller and the nodes that live, by name."""
-        return set(machine.daemon_processes(self._confs).values())
+        return set(processes.daemon_processes(self._confs).values())
 
     def states(self) -> dict[str, str]:
         """Every node's state in Slurm's words (`idle`, `mixed`, `down*`: the star says that it does not answer)."""
@@ -163,8 +163,8 @@ class DevCluster:
     def kill_node(self, name: str) -> None:
         """Cuts the node's power: kills all that runs there, slurmd too; the controller notices in its own time."""
         self._check_node(name)
-        everything = machine.Processes(self._confs, own_names=self.host.own_names)
-        machine.end(lambda: [pid for pid, node in everything.living().items() if node == name], patience_s=0)
+        everything = processes.Processes(self._confs, own_names=self.host.own_names)
+        processes.end(lambda: [pid for pid, node in everything.living().items() if node == name], patience_s=0)
 
     def start_node(self, name: str) -> None:
         """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
@@ -185,11 +185,11 @@ class DevCluster:
 
     def _look_at_host(self) -> Host:
         """Finds out what this machine allows. Raises DevClusterError where it is too little."""
-        if self.shape.clocks and (refused := machine.namespaces_refused(clocks=True)):
+        if self.shape.clocks and (refused := processes.namespaces_refused(clocks=True)):
             raise DevClusterError(
                 f"clocks of their own were asked for, and time namespaces are refused here: {refused}"
             )
-        host = machine.this_host()
+        host = processes.this_host()
         host.check()
         return host
 
@@ -203,7 +203,7 @@ class DevCluster:
             (self.root / f"dev/gpu{k}").symlink_to("/dev/null")
         # Job ids go on with time, also where the folder was deleted; Slurm's end at 2^26.
         first_job_id = int(time.time()) % 60_000_000
-        ports = machine.free_ports(1 + self.shape.nodes)
+        ports = processes.free_ports(1 + self.shape.nodes)
         texts = config.files(self.host, self.shape, self.root, ports=ports, first_job_id=first_job_id)
         for path, text in texts.items():
             (self.root / path).write_text(text)
@@ -224,14 +224,14 @@ class DevCluster:
         self._spawn(name, ahead_s, ["slurmd", "-D", "-f", str(self.conf), "-N", name])
 
     def _spawn(self, name: str, clock_s: int | None, argv: Sequence[str]) -> None:
-        env = {**self.environ, "SLURM_CONF": str(self.conf), machine.MARK: name}
+        env = {**self.environ, "SLURM_CONF": str(self.conf), processes.MARK: name}
         # Once more by env, so that it comes last: slurmstepd writes its title over what stands before SLURM_CONF.
-        argv = ["env", "-u", machine.MARK, f"{machine.MARK}={name}", *argv]
+        argv = ["env", "-u", processes.MARK, f"{processes.MARK}={name}", *argv]
         log = self.root / f"log/{name}.out"
         if self.host.own_names:
-            machine.spawn_as_host(name, self.root / f"hosts/{name}", clock_s, argv, env, log)
+            processes.spawn_as_host(name, self.root / f"hosts/{name}", clock_s, argv, env, log)
         else:
-            machine.spawn(argv, env, log)
+            processes.spawn(argv, env, log)
 
     def _answers(self, name: str) -> bool:
         pattern = r"^SlurmctldPort=(\d+)" if name == CONTROLLER else rf"^NodeName={name} .* Port=(\d+)"
@@ -259,7 +259,7 @@ class DevCluster:
     def _end_all(self) -> bool:
         facts = self.root / "cluster.json"
         own_names = facts.exists() and config.remembered(facts.read_text())[0].own_names
-        return machine.end(machine.Processes(self._confs, own_names=own_names).living, patience_s=2)
+        return processes.end(processes.Processes(self._confs, own_names=own_names).living, patience_s=2)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

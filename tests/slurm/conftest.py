@@ -11,7 +11,7 @@ import pytest
 
 from launch.devcluster import DevCluster, missing_programs
 from launch.devcluster_config import Shape
-from launch.devcluster_machine import namespaces_refused
+from launch.devcluster_processes import namespaces_refused
 
 NewRoot = Callable[[], Path]
 

@@ -18,7 +18,7 @@ import pytest
 
 from launch.devcluster import EXAMPLE, USABLE, DevCluster
 from launch.devcluster_config import CLOCK_DISTANCE_S, MAX_ROOT_BYTES, DevClusterError, Shape
-from launch.devcluster_machine import namespaces_refused
+from launch.devcluster_processes import namespaces_refused
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAMES = ["node1", "node2", "node3", "node4"]

@@ -1,4 +1,4 @@
-"""What a development cluster takes from this machine: ports, namespaces, processes."""
+"""Processes of a development cluster, and what they need of this machine: namespaces, ports, how they are found and end."""
 
 from __future__ import annotations
 
