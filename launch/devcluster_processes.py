@@ -1,4 +1,4 @@
-"""Processes of a development cluster, and what they need of this machine: namespaces, ports, how they are found and end."""
+"""Processes of a development cluster: the namespaces and ports they get, how they are found, how they end."""
 
 from __future__ import annotations
 
