@@ -18,8 +18,8 @@ CLOCK_DISTANCE_S = 1000
 """With clocks, node k reads CLOCK_MONOTONIC and CLOCK_BOOTTIME this many seconds times k ahead of the machine."""
 
 MAX_ROOT_BYTES = 60
-"""A socket's path holds 107 bytes; the longest that Slurm makes below the root, /spool/node64/stepd.slurm.pmix.JOB.STEP,
-takes 47 of them with a job id of eight digits and a step of seven."""
+"""A socket's path holds 107 bytes; the longest that Slurm makes, ROOT/spool/node64/stepd.slurm.pmix.JOB.STEP, has
+47 after the root, with a job id of eight digits and a step of seven."""
 
 _ROOT = re.compile(r"/[\w./+@:-]*")
 _FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|PRTE)_.*")
