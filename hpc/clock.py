@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hpc.stamps import ABSENT
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
@@ -27,9 +29,6 @@ WANDER = 10e-6
 """How far a clock's rate at any moment may be from its mean rate between two synchronisations."""
 ROUNDING_NS = 3.0
 """What readings and results in whole nanoseconds may add to a bound; so only a shared clock has a bound of 0."""
-ABSENT_NS = int(np.iinfo(np.int64).min)
-"""The stamp of what was not recorded."""
-
 _PIECE = 8192  # stamps converted at a time: their scratch stays in the core's cache
 _PING_TAG, _PONG_TAG = 77, 78
 
@@ -287,7 +286,7 @@ def _pieces(stamps: Ints, origin_ns: np.int64) -> Iterator[tuple[slice, NDArray[
     """Which stamps, which of them are absent, and their distance from the origin (exact: integers are subtracted)."""
     for start in range(0, len(stamps), _PIECE):
         piece = slice(start, start + _PIECE)
-        absent = stamps[piece] == ABSENT_NS
+        absent = stamps[piece] == ABSENT
         elapsed = stamps[piece] - origin_ns
         np.copyto(elapsed, 0, where=absent)
         yield piece, absent, elapsed.astype(np.float64)

@@ -17,7 +17,7 @@ from hpc.journal import Journal
 from hpc.outcome import Outcome
 from hpc.settings import options_of_run
 from hpc.spec import RunSpec
-from hpc.timer import COLUMNS
+from hpc.stamps import STAMPS
 from hpc.trace import Trace, write_trace
 from hpc.workloads.delay import PHASES
 
@@ -44,7 +44,7 @@ def write_gathered(
     """Collective. Rank 0 writes the trace of an attempt that ended `ok`; nobody returns before it is on the disk."""
     points = own.clock.points
     arrays: dict[str, Array] = {
-        "stamps": np.frombuffer(own.journal.stamps, np.int64).reshape(run.steps, len(COLUMNS)),
+        "stamps": np.frombuffer(own.journal.stamps, np.int64).reshape(run.steps, len(STAMPS)),
         "samples": np.frombuffer(own.journal.samples, np.int64).astype(np.int32),
         "losses": np.array(own.losses, np.float64),
         "clock_local_ns": np.array([point.local_ns for point in points], np.int64),

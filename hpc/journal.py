@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc.timer import ABSENT, COLUMNS
+from hpc.stamps import ABSENT, STAMPS
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 PARTIAL = ".partial"
@@ -50,15 +50,15 @@ class Journal:
             "steps": steps,
             "byteorder": sys.byteorder,
         }
-        size_bytes = steps * (len(COLUMNS) + 1) * 8
+        size_bytes = steps * (len(STAMPS) + 1) * 8
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
         self._file = file
         os.posix_fallocate(file, 0, size_bytes)  # a full /dev/shm is an error here, not a SIGBUS in a step
         everything = memoryview(mmap.mmap(file, size_bytes)).cast("q")
         everything[:] = array("q", [ABSENT]) * len(everything)
-        self.stamps = everything[: steps * len(COLUMNS)]
-        self.samples = everything[steps * len(COLUMNS) :]
+        self.stamps = everything[: steps * len(STAMPS)]
+        self.samples = everything[steps * len(STAMPS) :]
 
     @property
     def steps_completed(self) -> int:
@@ -138,9 +138,9 @@ def _read(path: Path) -> RankJournal:
     if facts["byteorder"] != sys.byteorder:
         numbers.byteswap()
     steps = int(facts["steps"])
-    if len(numbers) != steps * (len(COLUMNS) + 1):
+    if len(numbers) != steps * (len(STAMPS) + 1):
         raise JournalError(f"{path}: {len(numbers)} numbers do not make {steps} steps")
-    at = steps * len(COLUMNS)
+    at = steps * len(STAMPS)
     return RankJournal(facts=facts, stamps=numbers[:at], samples=numbers[at:])
 
 

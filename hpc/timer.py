@@ -8,13 +8,9 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-COLUMNS = ("begin", "batch_ready", "forward_end", "grads_ready", "reduced", "end")
-"""The order of the stamps in a row; a step is a row."""
-ABSENT = -(2**63)
-"""The stamp that was never taken."""
+from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 
-_BEGIN, _BATCH_READY, _FORWARD_END, _GRADS_READY, _REDUCED, _END = range(6)
-_WIDTH = len(COLUMNS)
+_WIDTH = len(STAMPS)
 _ANCHORS = 5
 
 
@@ -76,24 +72,24 @@ class HostMarks:
 
     def batch_ready(self) -> None:
         """See Marks."""
-        self.stamps[self._row + _BATCH_READY] = self._clock()
+        self.stamps[self._row + BATCH_READY] = self._clock()
 
     def forward_end(self) -> None:
         """See Marks."""
-        self.stamps[self._row + _FORWARD_END] = self._clock()
+        self.stamps[self._row + FORWARD_END] = self._clock()
 
     def grads_ready(self) -> None:
         """See Marks."""
-        self.stamps[self._row + _GRADS_READY] = self._clock()
+        self.stamps[self._row + GRADS_READY] = self._clock()
 
     def reduced(self) -> None:
         """See Marks."""
-        self.stamps[self._row + _REDUCED] = self._clock()
+        self.stamps[self._row + REDUCED] = self._clock()
 
     def end(self) -> None:
         """See Marks."""
         now = self._clock()
-        self.stamps[self._row + _END] = now
+        self.stamps[self._row + END] = now
         self._row += _WIDTH
         if self._row < self._limit:
             self.stamps[self._row] = now
@@ -145,27 +141,27 @@ class DeviceMarks:
         """See Marks. Waits for the device, to know its clock."""
         self._first = self._row = step * _WIDTH
         self._start = self._anchor()
-        self._record(_BEGIN)
+        self._record(BEGIN)
 
     def batch_ready(self) -> None:
         """See Marks."""
-        self._record(_BATCH_READY)
+        self._record(BATCH_READY)
 
     def forward_end(self) -> None:
         """See Marks."""
-        self._record(_FORWARD_END)
+        self._record(FORWARD_END)
 
     def grads_ready(self) -> None:
         """See Marks."""
-        self._record(_GRADS_READY)
+        self._record(GRADS_READY)
 
     def reduced(self) -> None:
         """See Marks."""
-        self._record(_REDUCED)
+        self._record(REDUCED)
 
     def end(self) -> None:
         """See Marks."""
-        self._record(_END)
+        self._record(END)
         self._row += _WIDTH
 
     def _record(self, column: int) -> None:
@@ -188,7 +184,7 @@ class DeviceMarks:
         for at, elapsed_ns in zip(taken, device_ns[1:-1], strict=True):
             self.stamps[at] = first_host_ns + round(elapsed_ns * (1 + drift))
         for row in range(self._first + _WIDTH, self._row, _WIDTH):
-            self.stamps[row] = self.stamps[row - _WIDTH + _END]
+            self.stamps[row] = self.stamps[row - _WIDTH + END]
 
     def _anchor(self) -> tuple[DeviceEvent, int]:
         """An event and its time on the host's clock: the tightest of a few tries on an idle device."""

@@ -20,16 +20,11 @@ import numpy.typing as npt
 from hpc.clock import ClockError, bounds_ns, offsets_to_global
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec, SpecError
+from hpc.stamps import ABSENT, STAMPS
 
 SCHEMA = "rankwise-trace"
 SCHEMA_VERSION = 1
 """Raised only where an older reader would misread the file; what is merely added does not raise it."""
-
-STAMPS = ("begin", "batch_ready", "forward_end", "grads_ready", "reduced", "end")
-"""The six moments of a step, in order (docs: measurement, the ledger)."""
-BEGIN, BATCH_READY, FORWARD_END, GRADS_READY, REDUCED, END = range(6)
-ABSENT = int(np.iinfo(np.int64).min)
-"""A stamp that was not taken."""
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]

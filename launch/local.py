@@ -64,6 +64,8 @@ def mpi_settings() -> dict[str, str]:
     if os.geteuid() == 0:
         settings |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
         settings |= dict.fromkeys(("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+    if library := os.environ.get("MPI4PY_LIBMPI"):
+        settings["MPI4PY_LIBMPI"] = library  # or the script would load another one from another shell
     return settings
 
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from hpc.outcome import SETTLING, Outcome
 from hpc.spec import RunSpec
-from hpc.trace import ABSENT, END, Trace, TraceError
+from hpc.stamps import ABSENT, END
+from hpc.trace import Trace, TraceError
 from parse import stats
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hpc.options import OptionError, OptionValue
 from hpc.settings import options_of_run
 from hpc.spec import RunSpec
-from hpc.timer import ABSENT
+from hpc.stamps import ABSENT
 
 PHASES = ("data", "compute", "transfer", "update")
 """Where the sleeps of `<phase>_ms` lie."""

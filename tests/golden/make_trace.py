@@ -9,11 +9,24 @@ import numpy as np
 
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec
-from hpc.trace import ABSENT, SCHEMA_VERSION, Trace, write_trace
+from hpc.stamps import ABSENT
+from hpc.trace import SCHEMA_VERSION, Trace, write_trace
 
 RUN = RunSpec(
-    nodes=2, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=4,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=3, repeat=2, seed=0, site="golden",
+    nodes=2,
+    ranks_per_node=1,
+    gpus_per_node=0,
+    cpus_per_rank=1,
+    backend="mpi",
+    workload="delay",
+    batch_size=4,
+    precision="fp32",
+    scaling="weak",
+    warmup_steps=5,
+    measured_steps=3,
+    repeat=2,
+    seed=0,
+    site="golden",
     env={"NCCL_ALGO": "Ring"},
 )
 
@@ -31,11 +44,23 @@ def golden_trace() -> Trace:
     points = np.array([[begins[0] - 1, begins[7] + 200_000_000]] * 2)
     points[1] -= 100_000_000_000
     return Trace(
-        run=RUN, attempt=1, outcome=Outcome.OK, evidence="the launcher returned 0", script="#!/bin/bash\ntrue\n",
-        stamps=stamps, samples=np.full((2, 8), 4, np.int32), losses=losses, steps_completed=np.array([8, 8]),
-        blocks=np.array([[5, 8]]), clock_local_ns=points, clock_offset_ns=np.array([[0.0, 0.0], [1e11, 1e11]]),
-        clock_bound_ns=np.array([[0.0, 0.0], [1500.0, 1500.0]]), clock_domains=["boot-a", "boot-b"],
-        barrier_exits_ns=points + 5, injected_ns=injected, injected_phases=["data_ms"],
+        run=RUN,
+        attempt=1,
+        outcome=Outcome.OK,
+        evidence="the launcher returned 0",
+        script="#!/bin/bash\ntrue\n",
+        stamps=stamps,
+        samples=np.full((2, 8), 4, np.int32),
+        losses=losses,
+        steps_completed=np.array([8, 8]),
+        blocks=np.array([[5, 8]]),
+        clock_local_ns=points,
+        clock_offset_ns=np.array([[0.0, 0.0], [1e11, 1e11]]),
+        clock_bound_ns=np.array([[0.0, 0.0], [1500.0, 1500.0]]),
+        clock_domains=["boot-a", "boot-b"],
+        barrier_exits_ns=points + 5,
+        injected_ns=injected,
+        injected_phases=["data_ms"],
         ranks=[{"hostname": "a", "boot_id": "boot-a"}, {"hostname": "b", "boot_id": "boot-b"}],
         environment={"versions": {"numpy": "2.0"}},
     )

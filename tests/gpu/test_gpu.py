@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from hpc.spec import RunSpec
-from hpc.trace import BEGIN, END, Trace, read_trace
+from hpc.stamps import BEGIN, END
+from hpc.trace import Trace, read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK_TORCH = "import torch; print(torch.version.cuda is not None, torch.cuda.device_count())"

@@ -16,7 +16,8 @@ import pytest
 from hpc.journal import collect
 from hpc.outcome import Outcome, RankNote, read_rank_note
 from hpc.spec import RunSpec
-from hpc.trace import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, Trace, read_trace
+from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.trace import Trace, read_trace
 from parse.recover import main as recover
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]

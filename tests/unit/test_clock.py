@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc.clock import (
-    ABSENT_NS,
     MAX_DRIFT,
     ROUNDING_NS,
     WANDER,
@@ -28,6 +27,7 @@ from hpc.clock import (
     estimate,
     offsets_to_global,
 )
+from hpc.stamps import ABSENT
 
 SECOND_NS = 10**9
 
@@ -256,7 +256,7 @@ def test_the_rate_itself_is_cut_to_the_prior():
 
 def test_a_shared_clock_has_no_error_anywhere():
     shared = model([SECOND_NS, 2 * SECOND_NS], [0.0, 0.0], [0.0, 0.0])
-    local_ns = np.array([-5, 0, 1_500_000_000, 10**18, ABSENT_NS], np.int64)
+    local_ns = np.array([-5, 0, 1_500_000_000, 10**18, ABSENT], np.int64)
     global_ns, bound = shared.to_global(local_ns)
     assert global_ns.tolist() == local_ns.tolist()
     assert bound[:4].tolist() == [0.0] * 4
@@ -292,9 +292,9 @@ def test_a_float_would_have_lost_what_is_kept():
 
 
 def test_an_absent_stamp_stays_absent_and_has_no_bound():
-    stamps = np.array([[15 * SECOND_NS, ABSENT_NS], [ABSENT_NS, 5 * SECOND_NS]], np.int64)
+    stamps = np.array([[15 * SECOND_NS, ABSENT], [ABSENT, 5 * SECOND_NS]], np.int64)
     global_ns, bound = TWO.to_global(stamps)
-    assert (global_ns == ABSENT_NS).tolist() == [[False, True], [True, False]]
+    assert (global_ns == ABSENT).tolist() == [[False, True], [True, False]]
     assert np.isnan(bound).tolist() == [[False, True], [True, False]]
 
 
@@ -310,7 +310,7 @@ def block():
     bound = rng.uniform(10, 20_000, (5, 3))
     offset[0], bound[0] = 0, 0
     stamps = 10**16 + np.sort(rng.integers(-(10**10), 12 * 10**10, (5, 20_000)), axis=1)
-    stamps[:, 7::13] = ABSENT_NS
+    stamps[:, 7::13] = ABSENT
     return stamps, local, offset, bound
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.options import OptionError
-from hpc.timer import ABSENT
+from hpc.stamps import ABSENT
 from hpc.workloads.delay import Delay, Sleeper, parse_delays
 
 

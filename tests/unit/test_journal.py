@@ -13,7 +13,7 @@ import pytest
 
 from hpc import journal
 from hpc.journal import Journal, JournalError, clean, collect, main, read_journals
-from hpc.timer import ABSENT
+from hpc.stamps import ABSENT
 
 STEM = "1n2g_mpi_delay_r1.1"
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from hpc.outcome import Outcome, RankNote
-from hpc.trace import ABSENT, END, TraceError
+from hpc.stamps import ABSENT, END
+from hpc.trace import TraceError
 from parse.attempt import Attempt, describe, measure, settling
 from parse.load import load
 from tests.unit.traces import (

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc import clock, trace
-from hpc.timer import ABSENT, COLUMNS, DeviceMarks, HostMarks, Marks
+from hpc.stamps import ABSENT
+from hpc.timer import DeviceMarks, HostMarks, Marks
 
 
 def one_step(marks: Marks) -> None:
@@ -21,11 +21,6 @@ def one_step(marks: Marks) -> None:
     marks.grads_ready()
     marks.reduced()
     marks.end()
-
-
-def test_the_columns_are_those_of_the_trace() -> None:
-    assert COLUMNS == trace.STAMPS
-    assert ABSENT == trace.ABSENT == clock.ABSENT_NS
 
 
 def test_steps_begin_where_the_one_before_ended() -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from hpc import trace as trace_module
 from hpc.outcome import Outcome
-from hpc.trace import ABSENT, END, SCHEMA_VERSION, STAMPS, Trace, TraceError, read_trace, run_of, write_trace
+from hpc.stamps import ABSENT, END, STAMPS
+from hpc.trace import SCHEMA_VERSION, Trace, TraceError, read_trace, run_of, write_trace
 from tests.unit.traces import OFFSET_NS, cut_short, make_run, make_trace, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"

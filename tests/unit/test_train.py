@@ -10,7 +10,8 @@ import pytest
 
 from hpc.backends import Backend
 from hpc.spec import RunSpec
-from hpc.timer import ABSENT, HostMarks
+from hpc.stamps import ABSENT
+from hpc.timer import HostMarks
 from hpc.train import train
 
 

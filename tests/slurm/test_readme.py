@@ -1,0 +1,51 @@
+"""The README's examples run as printed: every ```bash block, in order, in a copy of the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.devcluster import missing_programs
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("hpc", "launch", "parse", "sbatch_templates", "examples")
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_readme_has_the_main_job_first() -> None:
+    assert blocks()[0] == "python -m hpc.sweep --nodes 1,2,4\npython -m parse.summarize traces/\n"
+
+
+def test_every_example_runs_as_printed(tmp_path: Path) -> None:
+    if why := missing_programs():
+        pytest.skip(why)
+    checkout = tmp_path / "rankwise"
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    path = f"{Path(sys.executable).absolute().parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
+    # A short cache folder: the sockets of a development cluster have short names or none.
+    cache = tmp_path.parent / "c"
+    env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache), "SLURM_CONF": "/nonexistent"}
+    env.pop("PYTHONPATH", None)
+    script = "set -euo pipefail\n" + "\n".join(blocks())
+    try:
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=1000
+        )
+    finally:
+        stop = [sys.executable, "-m", "launch.devcluster", "stop"]
+        subprocess.run(stop, cwd=checkout, env=env, capture_output=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "not a scaling result" in done.stdout
+    for case in ("1n1g", "2n1g", "4n1g", "2n2g", "4n2g"):
+        assert re.search(rf"^{case} .*\b", done.stdout, re.MULTILINE), f"no row for {case}\n{done.stdout}"
+    assert '"schema": "rankwise-summary"' in done.stdout
