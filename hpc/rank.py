@@ -24,7 +24,7 @@ from hpc.options import OptionError
 from hpc.outcome import Outcome, RankNote, stem
 from hpc.settings import options_of_run
 from hpc.spec import RunSpec, SpecError
-from hpc.workloads import is_user_code, load_factory
+from hpc.workloads import code_digest, is_user_code, load_factory
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -146,6 +146,11 @@ def _run(rank: Rank) -> None:
     world = world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None)
     _check_placement(run, world, comm)
     options_of_run(run)
+    if (digest := code_digest(run.workload)) != run.code_digest:
+        raise InvalidRun(
+            f"{run.workload} is not the file that was planned: its digest was {run.code_digest} and is {digest}; "
+            "plan again, and it is another workload"
+        )
     backend = load_backend(run.backend)
     backend.join(run, world, comm)
     workloads: list[Any] = []
@@ -214,6 +219,11 @@ def _wrong_size(run: RunSpec, size: int) -> str:
     said = ", ".join(f"{name}={value}" for name, value in launched.items()) or "no launcher's variables are set"
     if size == 1 and not launched:
         cure = "start it with srun or mpiexec"
+    elif "SLURM_NTASKS" not in launched:
+        cure = (
+            f"the launcher is not of the MPI that mpi4py loads ({_mpi_library()}): start it with that MPI's own "
+            "mpiexec, or name the library of this one by MPI4PY_LIBMPI"
+        )
     else:
         cure = (
             "the launcher and the MPI library do not speak the same PMI: try mpi = pmix or pmi2 in the site "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from hpc.backends import BACKENDS
 from hpc.options import Option
 from hpc.spec import SpecError, Target
 from hpc.sweep_spec import SweepSpec
-from hpc.workloads import WORKLOADS, is_user_code
+from hpc.workloads import WORKLOADS, code_digest, is_user_code
 from launch.local import cpus_here, gpus_here, mpi_settings
 from launch.site import Site
 from launch.slurm import controller_answers, nodes_of
@@ -46,7 +45,7 @@ def with_absolute_paths(asked: SweepSpec) -> SweepSpec:
 
 def decide_target(asked: SweepSpec, site: Site | None) -> Target:
     """What the sizes depend on, of the machine that the runs are for."""
-    digests = {name: _digest(name) for name in asked.workload if is_user_code(name)}
+    digests = {name: code_digest(name) for name in asked.workload if is_user_code(name) and _user_file(name)}
     if site is None:
         return _local_target(asked, digests)
     gpus = asked.gpus_per_node if asked.gpus_per_node is not None else site.gpus_per_node
@@ -87,10 +86,6 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
         env=mpi_settings(),
     )  # fmt: skip
-
-
-def _digest(workload: str) -> str:
-    return hashlib.sha256(_user_file(workload).read_bytes()).hexdigest()[:12]
 
 
 def _user_file(workload: str) -> Path:

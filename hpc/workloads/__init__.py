@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,13 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
 def is_user_code(workload: str) -> bool:
     """Whether the workload is a person's own file, `path/to/file.py:Factory`."""
     return workload.partition(":")[0].endswith(".py")
+
+
+def code_digest(workload: str) -> str:
+    """Digest of a person's own file, empty for a workload of ours: another text is another workload."""
+    if not is_user_code(workload):
+        return ""
+    return hashlib.sha256(Path(workload.partition(":")[0]).read_bytes()).hexdigest()[:12]
 
 
 def load_factory(workload: str, framework: str) -> Any:

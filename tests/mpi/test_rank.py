@@ -18,6 +18,7 @@ from hpc.outcome import Outcome, RankNote, read_rank_note
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.trace import Trace, read_trace
+from hpc.workloads import code_digest
 from parse.recover import main as recover
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,7 +33,8 @@ def spec(**asked: Any) -> RunSpec:
         "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": WARMUP,
         "measured_steps": STEPS - WARMUP, "repeat": 1, "seed": 0, "site": "here",
     }  # fmt: skip
-    return RunSpec(**usual | asked)
+    digest = code_digest(asked.get("workload", "delay"))
+    return RunSpec(**{**usual, "code_digest": digest, **asked})
 
 
 class Attempt:
@@ -213,6 +215,12 @@ def test_a_loss_that_is_not_finite_is_said(attempt: Callable[..., Attempt]) -> N
     trace = attempt(spec(workload=f"{NUMPY}:LosesItsLoss")).trace()
     assert trace.outcome is Outcome.OK
     assert trace.evidence == "the loss is not finite on 1 of 2 ranks, first in step 7"
+
+
+def test_a_file_changed_since_it_was_planned_is_another_workload(attempt: Callable[..., Attempt]) -> None:
+    _, note = failed(attempt, spec(workload=f"{NUMPY}:SeesFewerSamples", code_digest="0123456789ab"))
+    assert note.outcome is Outcome.INVALID
+    assert "is not the file that was planned" in note.message
 
 
 def test_samples_are_those_really_seen(attempt: Callable[..., Attempt]) -> None:
