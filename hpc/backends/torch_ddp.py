@@ -77,7 +77,7 @@ class TorchDDP:
         self._model: Any = DistributedDataParallel(
             module,
             device_ids=[self._device] if self._device.type == "cuda" else None,
-            bucket_cap_mb=float(options["bucket_cap_mb"]),
+            bucket_cap_mb=_bucket_cap(float(options["bucket_cap_mb"])),
             gradient_as_bucket_view=bool(options["gradient_as_bucket_view"]),
             static_graph=bool(options["static_graph"]),
             **_broadcasting_buffers(bool(options["broadcast_buffers"])),
@@ -89,6 +89,7 @@ class TorchDDP:
         self._autocast: Any = torch.autocast(self._device.type, dtype=half) if half else nullcontext()
         self._scaler = _make_scaler(self._scale) if self._run.precision == "amp-fp16" else None
         self._losses = torch.full((self._run.steps,), torch.nan, device=self._device)
+        self._loss_of_step = self._losses.unbind()  # views made here: making one in a step costs as much as all marks
 
     def make_marks(self, steps: int) -> Marks:
         """See Backend."""
@@ -134,7 +135,7 @@ class TorchDDP:
         marks.reduced()
         self._seen_last.add(self._last)
         self._update()
-        self._losses[index] = loss.detach()
+        self._loss_of_step[index].copy_(loss.detach())
         samples: int = self._workload.samples(batch)
         marks.end()
         return samples
@@ -185,6 +186,12 @@ class TorchDDP:
             torch.compiler.reset()  # what it compiled holds the model too
         gc.collect()
         torch.distributed.destroy_process_group()
+
+
+def _bucket_cap(asked_mib: float) -> float | None:
+    """What DDP is to be told: only where it is told nothing is its first bucket small (1 MiB), to begin early."""
+    default = BACKENDS["torch-ddp"].options["bucket_cap_mb"].default
+    return None if asked_mib == default else asked_mib
 
 
 def _broadcasting_buffers(wanted: bool) -> dict[str, Any]:
