@@ -257,8 +257,10 @@ class DevCluster:
         return " | ".join(lines[-3:]) or f"without a word in {self.root}/log"
 
     def _end_all(self) -> bool:
-        facts = self.root / "cluster.json"
-        own_names = facts.exists() and config.remembered(facts.read_text())[0].own_names
+        try:
+            own_names = config.remembered((self.root / "cluster.json").read_text())[0].own_names
+        except (DevClusterError, FileNotFoundError):
+            own_names = False  # what is found without namespaces is found for certain
         return processes.end(processes.Processes(self._confs, own_names=own_names).living, patience_s=2)
 
     @contextlib.contextmanager

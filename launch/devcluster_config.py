@@ -255,9 +255,12 @@ def files(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_j
 
 
 def remembered(text: str) -> tuple[Host, Shape]:
-    """Host and shape as `cluster.json` holds them."""
-    facts = json.loads(text)
-    return Host(**facts["host"]), Shape(**facts["shape"])
+    """Host and shape as `cluster.json` holds them. Raises DevClusterError where another version wrote it."""
+    try:
+        facts = json.loads(text)
+        return Host(**facts["host"]), Shape(**facts["shape"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DevClusterError(f"another version of devcluster started this cluster ({error}): stop it first") from None
 
 
 def _count(number: int, noun: str) -> str:

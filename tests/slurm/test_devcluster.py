@@ -6,12 +6,13 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,19 @@ def commands(word: str) -> dict[int, str]:
     return found
 
 
-def sleepers(seconds: int) -> int:
-    """How many processes sleep for so long; every test here has a number of its own."""
-    return list(commands(str(seconds)).values()).count(f"/bin/sleep {seconds}")
+@pytest.fixture
+def nap(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A command that sleeps for days, and whose number no other test of any other session has."""
+    command = f"/bin/sleep {1_000_000 + os.getpid()}{request.session.items.index(request.node):04}"
+    yield command
+    for pid in commands(command):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def sleepers(nap: str) -> int:
+    """How many processes sleep so."""
+    return list(commands(nap).values()).count(nap)
 
 
 def daemon_pids(cluster: DevCluster) -> set[int]:
@@ -168,12 +179,12 @@ def test_nothing_but_the_loopback_interface_is_listened_on(cluster):
     assert {address.split(":")[0] for address in addresses} == {"0100007F"}
 
 
-def test_a_power_cut_is_noticed_and_mended(cluster, tmp_path):
+def test_a_power_cut_is_noticed_and_mended(cluster, tmp_path, nap):
     submit = ("sbatch", "--parsable", "--no-requeue", "-w", "node3", "-o", tmp_path / "out", "--wrap")
-    job = cluster.run(*submit, "exec env -i /bin/sleep 86399").strip()
-    until(lambda: sleepers(86399) == 1, "the job runs")
+    job = cluster.run(*submit, f"exec env -i {nap}").strip()
+    until(lambda: sleepers(nap) == 1, "the job runs")
     cluster.kill_node("node3")
-    assert sleepers(86399) == 0
+    assert sleepers(nap) == 0
     assert cluster.daemons() == {"slurmctld", "node1", "node2", "node4"}
     until(lambda: cluster.states()["node3"].startswith("down"), "the controller notices")
     assert re.search(r"node3 +down\*? +dead", devcluster("status", "--root", cluster.root).stdout)
@@ -218,22 +229,33 @@ def test_another_shape_is_refused(new_root):
         assert DevCluster.running(root).shape == ONE
 
 
-def test_stop_leaves_no_process(new_root, tmp_path):
+def test_stop_leaves_no_process(new_root, tmp_path, nap):
     root = new_root()
     cluster = DevCluster(root, Shape(nodes=2, gpus=0))
     cluster.start()
     run = ("sbatch", "-N2", "-o", tmp_path / "out", "--wrap")
-    cluster.run(*run, "srun env -i /bin/sleep 86398")
-    cluster.run(*run, "trap '' TERM; /bin/sleep 86398; /bin/sleep 86398")
+    cluster.run(*run, f"srun env -i {nap}")
+    cluster.run(*run, f"trap '' TERM; {nap}; {nap}")
     waiting = subprocess.Popen(["srun", "--exclusive", "true"], env=cluster.environ, stderr=subprocess.DEVNULL)
-    until(lambda: sleepers(86398) == 3, "both jobs run")
+    until(lambda: sleepers(nap) == 3, "both jobs run")
     assert cluster.stop()
-    assert commands("86398") == {}
+    assert commands(nap) == {}
     assert set(commands(str(root))) <= {waiting.pid}
     assert waiting.wait(timeout=DEADLINE_S) != 0
     assert not cluster.stop()
     done = devcluster("status", "--root", root)
     assert (done.returncode, done.stdout) == (1, f"not running: {root}\n")
+
+
+def test_a_cluster_that_another_version_started_can_be_stopped(new_root):
+    root = new_root()
+    DevCluster(root, ONE).start()
+    (root / "cluster.json").write_text('{"shape": {}}\n')
+    done = devcluster("start", "--nodes=1", "--root", root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"devcluster: another version .*: stop it first\n", done.stderr)
+    assert devcluster("stop", "--root", root).stdout == "stopped\n"
+    assert commands(str(root)) == {}
 
 
 def test_two_clusters_side_by_side(cluster, new_root):
@@ -276,7 +298,7 @@ def test_a_daemon_that_does_not_come_up_is_told_and_nothing_stays(new_root, tmp_
     assert commands(str(root)) == {}
 
 
-def test_without_namespaces_nodes_share_one_name_and_it_is_said(new_root, tmp_path):
+def test_without_namespaces_nodes_share_one_name_and_it_is_said(new_root, tmp_path, nap):
     if socket.gethostbyname(socket.gethostname()) != "127.0.0.1":
         pytest.skip("without namespaces the host's name has to be 127.0.0.1")
     root = new_root()
@@ -289,12 +311,12 @@ def test_without_namespaces_nodes_share_one_name_and_it_is_said(new_root, tmp_pa
     cluster = DevCluster.running(root)
     assert cluster.environ["OMPI_MCA_btl"] == "self,tcp"
     assert set(cluster.run("srun", "-N2", "hostname").split()) == {socket.gethostname()}
-    cluster.run("sbatch", "-N2", "-o", tmp_path / "out", "--wrap", "srun env -i /bin/sleep 86397")
-    until(lambda: sleepers(86397) == 2, "both tasks run")
+    cluster.run("sbatch", "-N2", "-o", tmp_path / "out", "--wrap", f"srun env -i {nap}")
+    until(lambda: sleepers(nap) == 2, "both tasks run")
     cluster.kill_node("node2")
-    assert sleepers(86397) == 1
+    assert sleepers(nap) == 1
     cluster.stop()
-    assert commands("86397") == {}
+    assert commands(nap) == {}
 
 
 def test_a_host_whose_name_is_another_address(new_root, tmp_path):
@@ -333,7 +355,7 @@ def test_mpi_works_in_the_longest_root(new_root, tmp_path):
     assert len(printed.splitlines()) == 2
 
 
-def test_a_normal_user_can_start_one(new_root, tmp_path):
+def test_a_normal_user_can_start_one(new_root, nap):
     if os.getuid() != 0:
         pytest.skip("all tests here run as a normal user already")
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/nonexistent"]
@@ -353,7 +375,7 @@ def test_a_normal_user_can_start_one(new_root, tmp_path):
         $python start --nodes 2 --root {root}/c
         eval "$($python env --root {root}/c)"
         srun -N2 sh -c 'echo $(id -u) on $SLURMD_NODENAME'
-        sbatch -o {root}/out --wrap 'env -i /bin/sleep 86396' >/dev/null
+        sbatch -o {root}/out --wrap 'env -i {nap}' >/dev/null
         $python status --root {root}/c
         $python stop --root {root}/c
     """
@@ -361,7 +383,7 @@ def test_a_normal_user_can_start_one(new_root, tmp_path):
     done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"65534 on (\w+)", done.stdout)) == ["node1", "node2"]
-    assert commands("86396") == commands(f"{root}/c") == {}
+    assert commands(nap) == commands(f"{root}/c") == {}
 
 
 def test_the_example_of_the_help_works_when_copied(new_root):

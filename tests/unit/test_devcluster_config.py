@@ -136,6 +136,12 @@ def test_host_and_shape_are_remembered() -> None:
     assert remembered(files(HOST, shape, ROOT, ports=range(4), first_job_id=1)["cluster.json"]) == (HOST, shape)
 
 
+@pytest.mark.parametrize("text", ["", "{}", '{"host": {}, "shape": {}}', '{"host": {"colour": 1}, "shape": {}}', "[1]"])
+def test_what_another_version_remembers_is_told(text: str) -> None:
+    with pytest.raises(DevClusterError, match=r"another version of devcluster started this cluster .*: stop it first"):
+        remembered(text)
+
+
 @pytest.mark.parametrize("wrong", [{"nodes": 0}, {"nodes": 65}, {"cpus": 0}, {"gpus": -1}, {"gpus": 65}])
 def test_impossible_shapes_are_refused(wrong: dict[str, int]) -> None:
     (name, value), *_ = wrong.items()
