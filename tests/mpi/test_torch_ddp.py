@@ -33,14 +33,30 @@ def test_the_contract_rejects_a_backend_that_does_not_average(ranks: Ranks, back
     assert "off the joined batch" in done.stdout
 
 
-def facts(ranks: Ranks, size: int = 2, **asked: Any) -> dict[str, Any]:
-    done = ranks(size, HERE / "ddp_facts.py", json.dumps(asked))
+def facts(ranks: Ranks, size: int = 2, words: tuple[str, ...] = (), **asked: Any) -> dict[str, Any]:
+    env = {"GLOO_SOCKET_IFNAME": "lo"} if words else {}
+    done = ranks(size, HERE / "ddp_facts.py", json.dumps(asked), *words, env=env)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> None:
     assert facts(ranks)["listening"] == ["0100007F"]
+
+
+def test_ranks_of_several_hosts_meet_on_the_interface_that_was_named(ranks: Ranks) -> None:
+    found = facts(ranks, words=("apart",))
+    assert found["listening"] == ["0100007F"]
+    assert found["ordered"]
+
+
+def test_an_interface_that_is_not_there_is_named_with_those_that_are(ranks: Ranks) -> None:
+    done = ranks(
+        2, HERE / "ddp_facts.py", "{}", "apart", env={"GLOO_SOCKET_IFNAME": "ib7"}, check=False, timeout_s=100
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "InvalidRun: interface ib7 was asked for" in done.stderr
+    assert "lo 127.0.0.1" in done.stderr
 
 
 def test_by_default_what_is_said_holds(ranks: Ranks) -> None:

@@ -1,12 +1,16 @@
-"""Facts of a torch-ddp run on real ranks, as JSON of rank 0: `ddp_facts.py RUN-FIELDS-AS-JSON`."""
+"""Facts of a torch-ddp run on real ranks, as JSON of rank 0: `ddp_facts.py RUN-FIELDS-AS-JSON [apart]`.
+
+`apart` makes every rank believe that it has a network stack of its own, as ranks on different hosts have.
+"""
 
 import json
 import sys
+import traceback
 from pathlib import Path
 
 from mpi4py import MPI
 
-from hpc.backends import load_backend
+from hpc.backends import InvalidRun, load_backend, rendezvous
 from hpc.spec import RunSpec
 from hpc.workloads import load_factory
 from hpc.world import world_from_mpi
@@ -21,6 +25,8 @@ def listening():
 
 
 comm = MPI.COMM_WORLD
+if "apart" in sys.argv:
+    rendezvous._network_stack = lambda: (str(comm.rank), "")
 before = listening()
 usual = {
     "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "torch-ddp",
@@ -29,7 +35,11 @@ usual = {
 }  # fmt: skip
 run = RunSpec(**usual | json.loads(sys.argv[1]))
 backend = load_backend(run.backend)
-backend.join(run, world_from_mpi(comm), comm)
+try:
+    backend.join(run, world_from_mpi(comm), comm)
+except InvalidRun:
+    traceback.print_exc()
+    comm.Abort(3)
 after = listening()
 backend.build(load_factory(run.workload, "torch"))
 marks = backend.make_marks(run.steps)
