@@ -50,6 +50,7 @@ class Journal:
             "steps": steps,
             "byteorder": sys.byteorder,
         }
+        self.note()  # stamps never lie there without a header
         size_bytes = steps * (len(STAMPS) + 1) * 8
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone

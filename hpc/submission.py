@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from hpc.backends import BACKENDS
-from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, settling_record
+from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, settling_record, stem
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import decide_target, options_of, with_absolute_paths
 from launch.follow import Follower, follow, write_missing_records
-from launch.local import LocalCluster, LocalError, find_mpiexec
+from launch.local import LocalCluster, LocalError, launcher
 from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep
 from launch.script import Folders, render_job, render_local
 from launch.site import Site, SiteError, find_site
@@ -69,7 +69,7 @@ def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[Jo
 
 def _render(job: JobPlan, site: Site | None, folders: Folders) -> str:
     if site is None:
-        return render_local(job.runs, find_mpiexec(), folders)
+        return render_local(job.runs, launcher(), folders)
     frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
     return render_job(job.runs, header(job, folders), site, folders, frameworks)
 
@@ -183,6 +183,16 @@ def _memory(job: WrittenJob) -> Path:
     return job.script.with_suffix(".job.json")
 
 
+def _why(record: ExitRecord, folders: Folders) -> str:
+    """What a rank of the attempt said, and where its whole output is."""
+    name = stem(record.run_id, record.attempt)
+    messages = []
+    for path in sorted(folders.traces.glob(f"{name}.rank*.json")):
+        note = read_rank_note(path)
+        messages.append(f"rank {note.rank}: {note.exception}: {note.message}")
+    return "; ".join([*messages[:1], f"see {folders.logs / name}.err"])
+
+
 def _close(console: Console, written: Sequence[WrittenJob], folders: Folders) -> int:
     """Counts outcomes over the whole sweep and names the next command; 0 where every run is ok."""
     records = exit_records(folders.traces)
@@ -198,7 +208,6 @@ def _close(console: Console, written: Sequence[WrittenJob], folders: Folders) ->
     console.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
     for run_id, record in standing.items():
         if record is not None and record.outcome is not Outcome.OK:
-            log = folders.logs / f"{run_id}.{record.attempt}.err"
-            console.print(f"  {run_id}: {record.outcome}, see {log}", markup=False, highlight=False)
+            console.print(f"  {run_id}: {record.outcome}: {_why(record, folders)}", markup=False, highlight=False)
     console.print(f"python -m parse.summarize {folders.traces}", markup=False, highlight=False)
     return 0 if set(counts) <= {Outcome.OK} else 1

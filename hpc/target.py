@@ -12,7 +12,7 @@ from hpc.options import Option
 from hpc.spec import SpecError, Target
 from hpc.sweep_spec import SweepSpec
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
-from launch.local import cpus_here, gpus_here, mpi_settings
+from launch.local import cpus_here, gpus_here, ranks_env
 from launch.site import Site
 from launch.slurm import controller_answers, nodes_of
 
@@ -84,7 +84,7 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
             )
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
-        env=mpi_settings(),
+        env=ranks_env(),
     )  # fmt: skip
 
 

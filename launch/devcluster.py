@@ -330,7 +330,7 @@ def _stop(asked: argparse.Namespace) -> int:
 
 def _env(asked: argparse.Namespace) -> int:
     cluster = DevCluster.running(asked.root)
-    print("\n".join(config.shell_lines(os.environ, cluster.environ)))
+    print("\n".join(config.shell_lines(os.environ, {**cluster.environ, "RANKWISE_SITE": str(cluster.site_file)})))
     return 0
 
 

@@ -34,9 +34,9 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
     return [*_env(run.env), *launcher, *_env(run.env), *_in_container(run, site), *program]
 
 
-def local_argv(run: RunSpec, mpiexec: str, program: Sequence[str]) -> list[str]:
-    """Starts `program` as the run's ranks on this machine."""
-    return [*_env(run.env), mpiexec, "-n", str(run.ranks), *program]
+def local_argv(run: RunSpec, launcher: Sequence[str], program: Sequence[str]) -> list[str]:
+    """Starts `program` as the run's ranks on this machine; `launcher` are the tokens that end with mpiexec."""
+    return [*_env(run.env), *launcher, "-n", str(run.ranks), *program]
 
 
 def node_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:

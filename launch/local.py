@@ -48,25 +48,31 @@ def cpus_here() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def mpi_settings() -> dict[str, str]:
-    """Variables that let ranks share this machine: any number of them, unbound, over loopback."""
+def launcher() -> list[str]:
+    """The tokens that start ranks here: mpiexec, told to let any number of them share this machine unbound."""
     settings = {
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-        "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_oob_tcp_if_include": "lo",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
+    }
+    if os.geteuid() == 0:
+        for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
+            settings |= {name: "1", f"{name}_CONFIRM": "1"}
+    if library := os.environ.get("MPI4PY_LIBMPI"):
+        settings["MPI4PY_LIBMPI"] = library  # or the script would load another one from another shell
+    return ["env", *(f"{name}={value}" for name, value in settings.items()), find_mpiexec()]
+
+
+def ranks_env() -> dict[str, str]:
+    """What the ranks are told here, as a site tells its ranks: loopback only, and to yield a core they wait on."""
+    return {
+        "OMPI_MCA_btl_tcp_if_include": "lo",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
         "FI_TCP_IFACE": "lo",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    if os.geteuid() == 0:
-        settings |= dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
-        settings |= dict.fromkeys(("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
-    if library := os.environ.get("MPI4PY_LIBMPI"):
-        settings["MPI4PY_LIBMPI"] = library  # or the script would load another one from another shell
-    return settings
 
 
 @dataclass

@@ -72,13 +72,13 @@ def render_job(runs: Sequence[RunSpec], header: str, site: Site, folders: Folder
     )  # fmt: skip
 
 
-def render_local(runs: Sequence[RunSpec], mpiexec: str, folders: Folders) -> str:
+def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders) -> str:
     """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
     python = here_python()
     collect = [python, "-m", "hpc.journal", "collect"]
 
     def argv(run: RunSpec) -> list[str]:
-        return local_argv(run, mpiexec, [*_program(run, python, folders), "--simulate-nodes"])
+        return local_argv(run, launcher, [*_program(run, python, folders), "--simulate-nodes"])
 
     return _render(
         header=Raw("#!/bin/bash\n"), submit=Raw("bash"), traces=folders.traces, logs=folders.logs, python=python,

@@ -27,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stem", help="only this attempt, <run_id>.<attempt>")
     asked = parser.parse_args(argv)
     wanted = f"{asked.stem}{PARTIAL}" if asked.stem else f"*{PARTIAL}"
+    if not asked.traces.is_dir():
+        print(f"{asked.traces}: no such folder", file=sys.stderr)
+        return 1
     partials = [path for path in sorted(asked.traces.iterdir()) if path.is_dir() and path.match(wanted)]
     failed = False
     for partial in partials:
@@ -47,7 +50,7 @@ def recover(partial: Path) -> str:
     or RecordError, and leaves the folder, where what is in it cannot be read or a trace is there already.
     """
     stem = partial.name.removesuffix(PARTIAL)
-    journals = read_journals(partial)
+    journals = [journal for journal in read_journals(partial) if "run" in journal.facts]  # others died before training
     completed = [journal.steps_completed for journal in journals]
     if not any(completed):
         shutil.rmtree(partial)

@@ -145,7 +145,7 @@ def test_a_launch_that_fails_is_told_from_a_run_that_fails_and_takes_no_other_al
     done = command(sys.executable, "-m", "hpc.sweep", "--site", str(site), *argv)
     assert done.returncode == 1
     assert set(outcomes(tmp_path).values()) <= {"launch_fail", "invalid"} and len(outcomes(tmp_path)) == 2
-    assert done.stdout.count(", see ") == 2
+    assert done.stdout.count("see ") == 2
 
 
 def test_near_the_time_limit_the_run_ends_and_the_others_are_left(

@@ -52,7 +52,14 @@ def test_containers_stand_between_launcher_and_program() -> None:
 
 def test_here_and_once_per_node() -> None:
     run = dataclasses.replace(RUN, env={})
-    assert local_argv(run, "/opt/mpiexec", PROGRAM) == ["/opt/mpiexec", "-n", "8", *PROGRAM]
+    assert local_argv(run, ["env", "A=1", "/opt/mpiexec"], PROGRAM) == [
+        "env",
+        "A=1",
+        "/opt/mpiexec",
+        "-n",
+        "8",
+        *PROGRAM,
+    ]
     per_node = node_argv(run, Site(name="s"), PROGRAM)
     assert per_node[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
     assert node_argv(run, Site(name="s", launcher="mpirun"), PROGRAM)[:5] == [

@@ -48,7 +48,7 @@ def test_script_equals_its_golden_file(golden: Callable[[str, str], None], monke
 
 
 def test_shell_and_python_mean_the_same_by_settled(tmp_path: Path) -> None:
-    text = render_local([RUN], "mpiexec", Folders.under(tmp_path))
+    text = render_local([RUN], ["mpiexec"], Folders.under(tmp_path))
     words = re.search(r'"outcome": "\(([a-z_|]+)\)"', text)
     assert words is not None
     assert set(words[1].split("|")) == SETTLING
@@ -70,7 +70,7 @@ def test_hostile_names_reach_the_run_whole_and_run_nothing(tmp_path: Path, name:
     spy.chmod(0o755)
     run = dataclasses.replace(RUN, env={"HOSTILE": name})
     job = tmp_path / "job.sh"
-    job.write_text(render_local([run], str(spy), folders))
+    job.write_text(render_local([run], [str(spy)], folders))
     subprocess.run(["bash", str(job)], cwd=tmp_path, check=False, capture_output=True)
     argv, value = json.loads(seen.read_text())
     assert value == name
@@ -105,7 +105,7 @@ def outcome_of(tmp_path: Path, body: str, *arguments: str) -> tuple[dict[str, ob
     folders.logs.mkdir(parents=True, exist_ok=True)
     folders.traces.mkdir(exist_ok=True)
     job = tmp_path / "job.sh"
-    job.write_text(render_local([RUN], str(fake_launcher(tmp_path, body)), folders))
+    job.write_text(render_local([RUN], [str(fake_launcher(tmp_path, body))], folders))
     done = subprocess.run(["bash", str(job), *arguments], check=False, capture_output=True, text=True)
     records = sorted(folders.traces.glob("*.exit.json"))
     return json.loads(records[-1].read_text()), done.stdout
@@ -159,7 +159,7 @@ def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> N
     folders = Folders.under(tmp_path)
     folders.logs.mkdir(parents=True)
     job = tmp_path / "job.sh"
-    job.write_text(render_local([RUN], "/bin/true", folders))
+    job.write_text(render_local([RUN], ["/bin/true"], folders))
     done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"cannot write to {folders.traces}" in done.stderr
