@@ -59,11 +59,7 @@ class ExitRecord:
 
     def write(self, folder: Path) -> Path:
         """Writes `<run id>.<attempt>.exit.json`, beside and renamed, in the form that the job script writes."""
-        path = folder / f"{stem(self.run_id, self.attempt)}.exit.json"
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        part.replace(path)
-        return path
+        return _write(folder / f"{stem(self.run_id, self.attempt)}.exit.json", asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +75,7 @@ class RankNote:
 
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`; the outcome is on a line of its own, which the job script looks for."""
-        path = folder / f"{stem}.rank{self.rank}.json"
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        return path
+        return _write(folder / f"{stem}.rank{self.rank}.json", asdict(self))
 
 
 def stem(run_id: str, attempt: int) -> str:
@@ -125,6 +119,13 @@ def settling_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
     settled = [record for record in records if record.settles]
     ok = [record for record in settled if record.outcome is Outcome.OK]
     return max(ok or settled, key=lambda record: record.attempt, default=None)
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> Path:
+    """Written aside and renamed: whoever writes a record may be ended at any moment."""
+    aside = path.with_name(f".{path.name}.part")
+    aside.write_text(json.dumps(values, indent=1) + "\n")
+    return aside.replace(path)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -82,9 +82,7 @@ class Rank:
         )
         # Ranks whose peer is gone fail too, a little later: the cause is in the note that was there first.
         if not any(self.asked.traces.glob(f"{escape(self.stem)}.rank*.json")):
-            # Written aside and renamed: another rank that fails may end this one at any moment.
-            written = note.write(self.asked.traces, f".{self.stem}.writing")
-            written.replace(self.asked.traces / f"{self.stem}.rank{self.number}.json")
+            note.write(self.asked.traces, self.stem)
         if isinstance(error, InvalidRun | LaunchError):
             print(f"rank {self.number}: {outcome}: {error}", file=sys.stderr, flush=True)
         else:
