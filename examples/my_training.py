@@ -7,7 +7,8 @@ from torch import nn
 class MyTraining:
     def __init__(self, run, device, rank):
         torch.manual_seed(run.seed)
-        self.model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 10))
+        body = (nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        self.model = nn.Sequential(*body, nn.Linear(256, 10))
         random = torch.Generator(device).manual_seed(run.seed + rank)
         self.images = torch.randn(run.local_batch_size, 3, 32, 32, device=device, generator=random)
         self.labels = torch.randint(10, (run.local_batch_size,), device=device, generator=random)
