@@ -6,12 +6,15 @@ import filecmp
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc.journal import PARTIAL
 from hpc.outcome import (
+    BEGIN_RECORD,
     EXIT_RECORD,
     RANK_NOTE,
     ExitRecord,
@@ -25,7 +28,6 @@ from hpc.trace import Trace, TraceError, read_trace, run_of
 from parse.attempt import Asked, Attempt, Machine, Measured, describe, measure
 
 PLAN = re.compile(r"plan\..+\.json")
-BEGINNING = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.begin\.json")
 PLAN_VERSION = 1
 
 AttemptKey = tuple[str, int]
@@ -104,6 +106,9 @@ class _Loader:
         for path in paths:
             if path.is_dir():
                 for folder, _, names in os.walk(path, onerror=self._refuse_folder):
+                    if folder.endswith(PARTIAL):
+                        recover = f"python -m parse.recover {shlex.quote(str(Path(folder).parent))}"
+                        self.remarks.append(f"{folder}: stamps that dead ranks left, not yet a trace: {recover}")
                     for name in sorted(names):
                         if not name.startswith(".") and name.endswith((".h5", ".json")):
                             found.setdefault((Path(folder) / name).resolve(), Path(folder) / name)
@@ -123,7 +128,7 @@ class _Loader:
             elif found := RANK_NOTE.fullmatch(path.name):
                 note = read_rank_note(path)
                 self.notes.setdefault((found["run_id"], int(found["attempt"])), []).append(note)
-            elif found := BEGINNING.fullmatch(path.name):
+            elif found := BEGIN_RECORD.fullmatch(path.name):
                 self.begun.add((found["run_id"], int(found["attempt"])))
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
