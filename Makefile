@@ -17,10 +17,10 @@ demo: $(VENV)/.demo
 
 # Each part has a budget in seconds; what does not end within it is a failure, not a wait.
 test: $(VENV)/.test
+	timeout  300 $(PY) -m pytest -q tests/gpu
 	timeout  600 $(PY) -m pytest -q tests/unit
 	timeout 1200 $(PY) -m pytest -q tests/mpi
 	timeout 1200 $(PY) -m pytest -q tests/slurm
-	timeout  300 $(PY) -m pytest -q tests/gpu
 
 unit mpi slurm gpu: $(VENV)/.test
 	$(PY) -m pytest -q tests/$@

@@ -149,7 +149,7 @@ class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
-    person's own file, `env` what the site sets for every run.
+    person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use.
     """
 
     site: str
@@ -159,6 +159,7 @@ class Target:
     containers: Mapping[str, str] = field(default_factory=dict)
     code_digests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    reduced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,7 @@ class Plan:
             "schema": "rankwise-plan",
             "schema_version": 1,
             "sweep_id": self.sweep_id,
-            "target": dataclasses.asdict(self.target),
+            "target": {k: v for k, v in dataclasses.asdict(self.target).items() if k != "reduced"},
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],
         }

@@ -89,7 +89,7 @@ def _tell(
         hours = sum(job.node_hours for job in jobs)
         say(f"asks for {hours:.1f} node-hours at most")
     if plan.reduced:
-        say(f"no GPU there, so what nobody chose is small: {'; '.join(plan.reduced)}")
+        say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
     for job in written:
         of_time = "" if plan.target.nodes_simulated else f", {job.plan.time_min} min on {job.plan.nodes} nodes"
         say(f"  {job.script}: {len(job.plan.runs)} runs{of_time}")

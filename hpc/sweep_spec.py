@@ -101,7 +101,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         for repeat in range(1, sweep.repeats + 1)
         for point in sorted(points.values(), key=lambda p: (p.nodes, p.ranks_per_node))
     )
-    return Plan(target=target, runs=runs, reduced=reduced)
+    return Plan(target=target, runs=runs, reduced=(*target.reduced, *reduced))
 
 
 def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str, ...]]:

@@ -75,16 +75,14 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
             raise SpecError(f"backend {name} needs {framework}, not installed here: pip install -e '.[{framework}]'")
     most = max((*asked.nodes, *(nodes for nodes, _ in asked.cases)))
     gpus = asked.gpus_per_node
+    reduced: tuple[str, ...] = ()
     if gpus is None and (here := gpus_here()):
         gpus = here // most
         if gpus == 0:
-            raise SpecError(
-                f"{most} simulated nodes need {most} GPUs and this machine has {here}; ask for fewer nodes, "
-                "or for CPU runs with --gpus-per-node 0"
-            )
+            reduced = (f"CPUs instead of GPUs: {most} simulated nodes cannot share the {here} of this machine",)
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
-        env=ranks_env(),
+        env=ranks_env(), reduced=reduced,
     )  # fmt: skip
 
 

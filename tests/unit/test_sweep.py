@@ -143,6 +143,28 @@ def test_a_persons_own_file_is_named_from_the_root_and_its_text_counts(tmp_path:
     assert len(ids) == 2
 
 
+@pytest.mark.parametrize(
+    ("gpus", "said", "each"),
+    [
+        (0, "no GPU for the runs", 0),
+        (1, "CPUs instead of GPUs: 4 simulated nodes cannot share the 1 of this machine", 0),
+        (8, "3 points, 15 runs", 2),
+    ],
+)
+def test_gpus_of_this_machine_are_shared_by_simulated_nodes(tmp_path: Path, gpus: int, said: str, each: int) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\n" + "".join(f"echo 'GPU {i}: mock (UUID: GPU-{i})'\n" for i in range(gpus)))
+    smi.chmod(0o755)
+    (tmp_path / "mpiexec").write_text("#!/bin/sh\n")
+    (tmp_path / "mpiexec").chmod(0o755)
+    done = sweep(tmp_path, "--nodes", "1,4", "--cluster", "local", "--dry-run", path=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())
+    assert {run["gpus_per_node"] for run in plan["runs"] if run["nodes"] == 4} == {each}
+    assert said in done.stdout
+    assert bool(plan["reduced"]) == (each == 0)
+
+
 def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
     listed = sweep(tmp_path, "--list").stdout
     for word in ("torch-ddp", "resnet50", "image_size", "example"):
