@@ -52,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hpc.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add = parser.add_argument_group("what is measured (lists multiply)").add_argument
+    add = parser.add_argument_group(
+        "what is measured (lists multiply; without GPUs the defaults are smaller, and said)"
+    ).add_argument
     add("--nodes", metavar="N,…", help="node counts, each with every --ranks-per-node")
     add("--ranks-per-node", metavar="N,…", help="MPI ranks per node, one GPU each (default: the node's GPUs, else 1)")
     add("--cases", metavar="2n8g,…", help="nodes and ranks per node in one word, beside or instead of --nodes")
@@ -78,11 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-baseline", dest="baseline", action="store_const", const=False,
         help="do not add 1n1g runs: there will be no speedup")  # fmt: skip
     add = parser.add_argument_group("where it runs").add_argument
-    add("--cluster", choices=("auto", "slurm", "local"), help="auto: Slurm where its controller answers")
+    add(
+        "--cluster",
+        choices=("auto", "slurm", "local"),
+        help="auto (the default): Slurm where a site is named or a controller answers",
+    )
     add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
-    add("--partition", metavar="NAME", help="as in sbatch; so are the next six")
-    for name in ("account", "qos", "constraint", "reservation", "nodelist", "exclude"):
-        add(f"--{name}", metavar="TEXT", help=argparse.SUPPRESS)
+    for name in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude"):
+        add(f"--{name}", metavar="TEXT", help="as in sbatch")
     add("--time", metavar="MIN", help="time limit of each job in minutes; a plan that would not fit is split")
     add(
         "--minutes-per-run",
