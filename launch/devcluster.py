@@ -26,7 +26,7 @@ from launch import devcluster_config as config
 from launch import devcluster_processes as processes
 from launch.devcluster_config import CONTROLLER, LOOPBACK, DevClusterError, Host, Shape
 
-INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix2"
+INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix-dev"
 USABLE = frozenset({"idle", "mixed", "allocated", "completing"})
 EXAMPLE = """\
 example:

@@ -75,7 +75,7 @@ class Host:
                 "unshare is refused here: all nodes share one host name, and Open MPI uses TCP between all ranks"
             )
         if not self.pmix:
-            notes.append("no libpmix is found: srun --mpi=pmix will not work before apt-get install libpmix2")
+            notes.append("no libpmix.so is found: srun --mpi=pmix will not work before apt-get install libpmix-dev")
         if self.address != LOOPBACK:
             notes.append(
                 f"{self.name} is {self.address or 'unknown'} in /etc/hosts, not {LOOPBACK}: an srun or salloc started "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import random
 import signal
@@ -10,7 +11,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from ctypes.util import find_library
 from pathlib import Path
 
 from launch.devcluster_config import LOOPBACK, DevClusterError, Host
@@ -47,8 +47,17 @@ def this_host() -> Host:
         uid=os.getuid(),
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         own_names=not namespaces_refused(clocks=False),
-        pmix=find_library("pmix") is not None,
+        pmix=_loads("libpmix.so"),
     )
+
+
+def _loads(library: str) -> bool:
+    """Whether the loader finds this very name, as Slurm's plugin asks for it: Debian has it in libpmix-dev alone."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -174,7 +174,7 @@ def test_a_host_on_which_daemons_would_be_open_to_the_network_is_refused() -> No
 def test_what_a_machine_does_not_allow_is_said() -> None:
     assert HOST.notes == []
     assert "share one host name" in replace(HOST, own_names=False).notes[0]
-    assert "apt-get install libpmix2" in replace(HOST, pmix=False).notes[0]
+    assert "apt-get install libpmix-dev" in replace(HOST, pmix=False).notes[0]
     assert "box is 10.0.0.5 in /etc/hosts" in replace(HOST, address="10.0.0.5").notes[0]
 
 
