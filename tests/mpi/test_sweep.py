@@ -32,12 +32,10 @@ def outcomes(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def _mpi() -> None:
-    from launch.local import LocalError, find_mpiexec
+    from launch.local import what_is_missing
 
-    try:
-        find_mpiexec()
-    except LocalError as error:
-        pytest.skip(str(error))
+    if missing := what_is_missing([]):
+        pytest.skip("; ".join(missing))
 
 
 pytestmark = pytest.mark.usefixtures("_mpi")

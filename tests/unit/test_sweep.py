@@ -170,3 +170,28 @@ def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
     for word in ("torch-ddp", "resnet50", "image_size", "example"):
         assert word in listed
     assert "python -m hpc.sweep --nodes 1,2,4" in sweep(tmp_path, "--help").stdout
+
+
+def test_a_dry_run_here_needs_no_mpi_and_says_that_a_run_would(tmp_path: Path) -> None:
+    if (Path(sys.executable).absolute().parent / "mpiexec").exists():
+        pytest.skip("the MPI wheel is installed beside this interpreter: there is an MPI")
+    done = sweep(tmp_path, "--nodes", "1", "--cluster", "local", "--dry-run", path=NO_SLURM)
+    assert done.returncode == 0, done.stderr
+    assert "note: no MPI on this machine" in done.stdout
+    assert "mpiexec -n 1" in (tmp_path / "jobs" / "1n.sh").read_text()
+
+
+def test_a_known_site_without_its_controller_does_not_train_on_the_login_node(tmp_path: Path) -> None:
+    code = (
+        "import launch.site, socket, sys; import hpc.sweep; from pathlib import Path; "
+        f"launch.site.SITES = Path({str(tmp_path)!r}); "
+        "launch.site.find_site.__defaults__ = (None, launch.site.SITES); "
+        "sys.exit(hpc.sweep.main(['--nodes', '1', '--gpus-per-node', '1', '--repeats', '1']))"
+    )
+    (tmp_path / "here.toml").write_text('hostname_pattern = ".*"\n')
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": NO_SLURM}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "no Slurm controller answers here, and site here is a Slurm site" in done.stderr
