@@ -32,11 +32,11 @@ def sweep(asked: SweepSpec, settings: Mapping[str, str], flags: Mapping[str, boo
     site = _site(settings)
     asked = with_absolute_paths(asked)
     plan = expand(asked, decide_target(asked, site), options_of)
+    jobs = _jobs(plan, site, settings)
     missing = what_is_missing(BACKENDS[name].framework for name in asked.backend) if site is None else []
     if missing and not flags["dry_run"]:
         raise LocalError("; ".join(missing))
     folders = Folders.under(Path(settings.get("out", ".")))
-    jobs = _jobs(plan, site, settings)
     written = write_sweep(plan, jobs, folders, lambda job: _render(job, site, folders))
     _tell(console, plan, jobs, written, flags)
     if flags["dry_run"]:
