@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +14,19 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from hpc.outcome import BEGIN_RECORD, ExitRecord, Outcome, exit_records, stem
+from hpc.outcome import BEGIN_RECORD, EXIT_RECORD, ExitRecord, Outcome, read_exit_record, stem
 from hpc.spec import RunSpec
 from launch.plan import WrittenJob
 from launch.state import JobState, outcome_from_scheduler
 
-POLL_S = 1.0
 SPEED = Callable[[Path], float | None]
 """The throughput in samples/s that a trace holds, None where it holds none."""
 
 
 class Cluster(Protocol):
-    """Where jobs run: Slurm, or this machine."""
+    """Where jobs run: Slurm, or this machine. It may be asked again after `poll_s` seconds."""
+
+    poll_s: float
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state now."""
@@ -51,15 +53,23 @@ class Follower:
         self._cluster, self._jobs, self._traces, self._speed_of = cluster, jobs, traces, speed_of
         self._to_do = to_do
         self._speeds: dict[str, float | None] = {}
+        self._records: dict[str, ExitRecord] = {}
         self.job_states: dict[str, JobState] = dict.fromkeys(jobs, JobState.PENDING)
 
     def rows(self) -> list[Row]:
         """All runs of the jobs as they are now."""
         self.job_states = self._cluster.states(list(self._jobs))
-        records = {run_id: its[-1] for run_id, its in exit_records(self._traces).items()}
-        begun = last_attempts(self._traces)
+        names = [entry.name for entry in os.scandir(self._traces)]
+        for name in names:
+            # A record is written once and whole: what was read is not read again, however many runs there are.
+            if EXIT_RECORD.fullmatch(name) and name not in self._records:
+                self._records[name] = read_exit_record(self._traces / name)
+        latest: dict[str, ExitRecord] = {}
+        for record in sorted(self._records.values(), key=lambda record: record.attempt):
+            latest[record.run_id] = record
+        begun = last_attempts(names)
         return [
-            self._row(run, self.job_states[job_id], records.get(run.run_id), begun.get(run.run_id, 0))
+            self._row(run, self.job_states[job_id], latest.get(run.run_id), begun.get(run.run_id, 0))
             for job_id, job in self._jobs.items()
             for run in job.plan.runs
         ]
@@ -75,21 +85,26 @@ class Follower:
             return Row(run=run, state="running" if begun > before else "pending")
         return Row(run=run, state="no record" if begun > before else "never began")
 
+    @property
+    def poll_s(self) -> float:
+        """How long to wait before the next look."""
+        return self._cluster.poll_s
+
     def all_ended(self) -> bool:
         """Whether no job is pending or running any more."""
         return not any(state in (JobState.PENDING, JobState.RUNNING) for state in self.job_states.values())
 
 
-def last_attempts(traces: Path) -> dict[str, int]:
-    """The highest attempt that has begun, for every run that has one."""
+def last_attempts(names: Sequence[str]) -> dict[str, int]:
+    """The highest attempt that has begun, for every run that has one among these names of files."""
     begun: dict[str, int] = {}
-    for path in traces.glob("*.begin.json"):
-        if found := BEGIN_RECORD.fullmatch(path.name):
+    for name in names:
+        if found := BEGIN_RECORD.fullmatch(name):
             begun[found["run_id"]] = max(begun.get(found["run_id"], 0), int(found["attempt"]))
     return begun
 
 
-def follow(follower: Follower, console: Console, poll_s: float = POLL_S) -> list[Row]:
+def follow(follower: Follower, console: Console) -> list[Row]:
     """Shows the runs until every job has ended; the rows as they were at the end.
 
     A job that the scheduler does not know any more counts as ended once it has been unknown three times running.
@@ -109,14 +124,14 @@ def follow(follower: Follower, console: Console, poll_s: float = POLL_S) -> list
             unknown = unknown + 1 if JobState.UNKNOWN in follower.job_states.values() else 0
             if follower.all_ended() and (unknown == 0 or unknown > 2):
                 # A record may reach a shared file system a little after its job has left the queue.
-                time.sleep(poll_s)
+                time.sleep(follower.poll_s)
                 rows = follower.rows()
                 if live:
                     live.update(_table(rows), refresh=True)
                 else:
                     _print_news(rows, shown, console)
                 return rows
-            time.sleep(poll_s)
+            time.sleep(follower.poll_s)
     finally:
         if live:
             live.stop()

@@ -90,6 +90,7 @@ class LocalCluster:
 
     logs: Path
     words: dict[str, str] = field(default_factory=dict)
+    poll_s: float = 0.5
     _waiting: dict[str, list[str]] = field(default_factory=dict)
     _running: tuple[str, subprocess.Popen[bytes]] | None = None
     _count: int = 0

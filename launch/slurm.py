@@ -89,6 +89,7 @@ class SlurmCluster:
 
     logs: Path
     words: dict[str, str] = field(default_factory=dict)
+    poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
 
     def submit(self, job: WrittenJob, *, force: bool) -> str:
         """The id of the job that Slurm made of the script. Raises SubmitError with sbatch's own words.
