@@ -80,7 +80,7 @@ def initialise(model: nn.Module, fan: str) -> None:
     """He initialisation of the convolutions by `fan_in` or `fan_out`; batch norm 1 and 0; the rest as torch has it."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")  # type: ignore[arg-type]
+            nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")  # type: ignore[arg-type]  # a literal to mypy
         elif isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
