@@ -188,3 +188,13 @@ def test_hostile_names_reach_slurm_whole(tmp_path: Path, cluster: DevCluster, co
     assert list((tmp_path / out / "traces").glob("*.h5"))
     assert list((tmp_path / out / "jobs" / "logs").glob("1n.*.out"))
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_mpirun_in_place_of_srun(tmp_path: Path, cluster: DevCluster, command: Command) -> None:
+    site = tmp_path / "mpirun.toml"
+    text = cluster.site_file.read_text().replace('launcher = "srun"', 'launcher = "mpirun"')
+    site.write_text(text.replace('mpi = "pmix"', 'mpi = "openmpi"'))
+    argv = ("--site", str(site), "--nodes", "2", "--no-baseline", "--repeats", "1", *TINY)
+    done = command(sys.executable, "-m", "hpc.sweep", *argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(outcomes(tmp_path).values()) == ["ok"]
