@@ -14,7 +14,7 @@ BLOCKS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Time of ours over time of the reference; `interval` is the exact one of the median of the blocks' ratios."""
+    """Medians of our time and the reference's; median of the blocks' ratios, with the exact interval of that."""
 
     name: str
     ours_s: float
@@ -32,7 +32,7 @@ class Comparison:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {_time(self.ours_s)} / {_time(self.reference_s)} = {self.ratio:.3f} "
+            f"{self.name}: {_time(self.ours_s)} / {_time(self.reference_s)}, by blocks {self.ratio:.3f} "
             f"[{self.interval.low:.3f}, {self.interval.high:.3f}] {self.interval.coverage:.1%}; "
             f"limit {self.limit:g}: {self.verdict}"
         )
@@ -50,7 +50,7 @@ def compare(
 ) -> Comparison:
     """Times `calls` calls of each per block, the first of the two by turns; `between` runs untimed before each.
 
-    `ratio` is the ratio of the medians. One block of each before the first is thrown away.
+    `ratio` is the median of the blocks' ratios, so that it lies in its interval. One block of each before the first is thrown away.
     """
     taken: dict[Callable[[], object], list[float]] = {ours: [], reference: []}
     for block in range(blocks + 1):
@@ -59,13 +59,14 @@ def compare(
                 between()
             taken[what].append(_timed_s(what, calls))
     ours_s, reference_s = taken[ours][1:], taken[reference][1:]
-    interval = median_interval([a / b for a, b in zip(ours_s, reference_s, strict=True)])
+    ratios = [a / b for a, b in zip(ours_s, reference_s, strict=True)]
+    interval = median_interval(ratios)
     assert interval is not None, "blocks must be at least 2"
     return Comparison(
         name=name,
         ours_s=median(ours_s),
         reference_s=median(reference_s),
-        ratio=median(ours_s) / median(reference_s),
+        ratio=median(ratios),
         interval=interval,
         limit=limit,
     )
