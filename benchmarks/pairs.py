@@ -50,7 +50,8 @@ def compare(
 ) -> Comparison:
     """Times `calls` calls of each per block, the first of the two by turns; `between` runs untimed before each.
 
-    `ratio` is the median of the blocks' ratios, so that it lies in its interval. One block of each before the first is thrown away.
+    `ratio` is the median of the blocks' ratios, so that it lies in its interval. One block of each before the first is
+    thrown away.
     """
     taken: dict[Callable[[], object], list[float]] = {ours: [], reference: []}
     for block in range(blocks + 1):
