@@ -7,11 +7,12 @@ in the second figure: its events are empty ones, so that it tells what is ours.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
+from benchmarks.pairs import against_limit
 from hpc.timer import DeviceMarks, HostMarks, Marks
-from parse.stats import median_interval
 
 BLOCKS, STEPS = 40, 5000
 LIMIT_US = 2.0
@@ -54,19 +55,14 @@ def _taken_us(what: Callable[[], None]) -> float:
 
 def main() -> None:
     """Prints one line per kind of marks."""
-    kinds = {
+    kinds: dict[str, Marks] = {
         "host marks": HostMarks(STEPS),
         "device marks (mock events, no GPU)": DeviceMarks(STEPS, _EmptyEvent, None),
     }
     for name, marks in kinds.items():
-        costs_us = [_taken_us(lambda m=marks: _with(m)) - _taken_us(_without) for _ in range(BLOCKS)]  # type: ignore[misc]  # mypy cannot infer a lambda's default
-        interval = median_interval(costs_us)
-        assert interval is not None
-        verdict = "met" if interval.high <= LIMIT_US else "missed" if interval.low > LIMIT_US else "not resolved"
-        print(
-            f"{name}: {sorted(costs_us)[BLOCKS // 2]:.2f} µs per step [{interval.low:.2f}, {interval.high:.2f}] "
-            f"{interval.coverage:.1%}; limit {LIMIT_US:g} µs: {verdict}"
-        )
+        run = partial(_with, marks)
+        costs_us = [_taken_us(run) - _taken_us(_without) for _ in range(BLOCKS)]
+        print(against_limit(f"{name}, per step", costs_us, LIMIT_US, "µs"))
 
 
 if __name__ == "__main__":

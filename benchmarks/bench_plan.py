@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.pairs import BLOCKS
+from benchmarks.pairs import BLOCKS, against_limit
 from hpc.spec import Target
 from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import options_of
@@ -14,7 +14,6 @@ from launch.plan import JobPlan, plan_jobs, write_sweep
 from launch.script import Folders, render_job
 from launch.site import Site
 from launch.slurm import header
-from parse.stats import median, median_interval
 
 LIMIT_S = 1.0
 ASKED = SweepSpec.from_mapping({"nodes": list(range(1, 101)), "ranks_per_node": 8, "repeats": 10, "baseline": False})
@@ -47,13 +46,7 @@ def main() -> None:
         for _ in range(BLOCKS + 1):
             with tempfile.TemporaryDirectory() as folder:
                 taken.append(plan_and_render(Folders.under(Path(folder)), write))
-        interval = median_interval(taken[1:])
-        assert interval is not None
-        verdict = "met" if interval.high <= LIMIT_S else "missed" if interval.low > LIMIT_S else "not resolved"
-        print(
-            f"plan and render 1,000 runs, {name}: {median(taken[1:]):.3f} s [{interval.low:.3f}, {interval.high:.3f}] "
-            f"{interval.coverage:.1%}; limit {LIMIT_S:g} s: {verdict}"
-        )
+        print(against_limit(f"plan and render 1,000 runs, {name}", taken[1:], LIMIT_S, "s"))
 
 
 if __name__ == "__main__":

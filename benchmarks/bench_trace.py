@@ -19,12 +19,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from benchmarks.pairs import BLOCKS, compare
+from benchmarks.pairs import BLOCKS, against_limit, compare
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec
 from hpc.trace import Trace, write_trace
 from parse.load import load
-from parse.stats import median, median_interval
 
 RANKS, STEPS, WARMUP_STEPS = 1024, 1000, 20
 ARRAYS = ("stamps", "samples", "losses")
@@ -144,13 +143,7 @@ def _help() -> str:
         begin = perf_counter()
         subprocess.run([sys.executable, "-m", "parse.summarize", "--help"], check=True, stdout=subprocess.DEVNULL)
         taken_s.append(perf_counter() - begin)
-    interval = median_interval(taken_s)
-    assert interval is not None
-    verdict = "met" if interval.high <= HELP_LIMIT_S else "not resolved" if interval.low <= HELP_LIMIT_S else "missed"
-    return (
-        f"parse.summarize --help: {median(taken_s):.3f} s [{interval.low:.3f}, {interval.high:.3f}] "
-        f"{interval.coverage:.1%}; limit {HELP_LIMIT_S:g} s: {verdict}"
-    )
+    return against_limit("parse.summarize --help", taken_s, HELP_LIMIT_S, "s")
 
 
 if __name__ == "__main__":

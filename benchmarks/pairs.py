@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -26,9 +26,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """`met` or `missed` where the whole interval lies on one side of the limit, else `not resolved`."""
-        if self.interval.high <= self.limit:
-            return "met"
-        return "missed" if self.interval.low > self.limit else "not resolved"
+        return _verdict(self.interval, self.limit)
 
     def __str__(self) -> str:
         return (
@@ -36,6 +34,16 @@ class Comparison:
             f"[{self.interval.low:.3f}, {self.interval.high:.3f}] {self.interval.coverage:.1%}; "
             f"limit {self.limit:g}: {self.verdict}"
         )
+
+
+def against_limit(name: str, taken: Sequence[float], limit: float, unit: str) -> str:
+    """One line: the median of what was taken, its exact interval, and how that stands to an absolute limit."""
+    interval = median_interval(taken)
+    assert interval is not None, "two measurements at least"
+    return (
+        f"{name}: {median(taken):.3f} {unit} [{interval.low:.3f}, {interval.high:.3f}] {interval.coverage:.1%}; "
+        f"limit {limit:g} {unit}: {_verdict(interval, limit)}"
+    )
 
 
 def compare(
@@ -71,6 +79,12 @@ def compare(
         interval=interval,
         limit=limit,
     )
+
+
+def _verdict(interval: Interval, limit: float) -> str:
+    if interval.high <= limit:
+        return "met"
+    return "missed" if interval.low > limit else "not resolved"
 
 
 def _timed_s(what: Callable[[], object], calls: int) -> float:

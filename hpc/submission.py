@@ -92,7 +92,7 @@ def _tell(
     say(f"sweep {plan.sweep_id} on {where}: {points} points, {len(plan.runs)} runs in {len(jobs)} jobs")
     if not plan.target.nodes_simulated:
         hours = sum(job.node_hours for job in jobs)
-        say(f"asks for {hours:.1f} node-hours at most")
+        say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
     if plan.reduced:
         say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
     for job in written:

@@ -171,7 +171,7 @@ def _environments(confs: Collection[str]) -> Iterator[tuple[int, dict[str, str]]
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208  # names are wanted, not paths
 
 
 def _descendants(found: Mapping[int, str]) -> dict[int, str]:
