@@ -201,9 +201,8 @@ def test_a_file_cut_off_anywhere_is_refused_or_whole(tmp_path):
     wanted = full_trace()
     content = put(tmp_path, wanted).read_bytes()
     path = tmp_path / "cut.h5"
-    offsets = {*range(1, 300), *range(300, len(content), 61), *range(len(content) - 40, len(content))}
     whole = 0
-    for offset in sorted(offsets):
+    for offset in range(len(content)):
         path.write_bytes(content[:offset])
         try:
             found = read_trace(path)
