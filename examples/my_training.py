@@ -10,8 +10,8 @@ class MyTraining:
         body = (nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
         self.model = nn.Sequential(*body, nn.Linear(256, 10))
         random = torch.Generator(device).manual_seed(run.seed + rank)
-        self.images = torch.randn(run.local_batch_size, 3, 32, 32, device=device, generator=random)
-        self.labels = torch.randint(10, (run.local_batch_size,), device=device, generator=random)
+        self.images = torch.randn(run.rank_batch_size, 3, 32, 32, device=device, generator=random)
+        self.labels = torch.randint(10, (run.rank_batch_size,), device=device, generator=random)
 
     def batch(self, step):  # what a step trains on, on the device: here a loader of yours would be asked
         return self.images, self.labels

@@ -18,7 +18,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend
+from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, missing_modules
 from hpc.journal import Journal
 from hpc.options import OptionError
 from hpc.outcome import Outcome, RankNote, stem
@@ -149,6 +149,8 @@ def _run(rank: Rank) -> None:
             f"{run.workload} is not the file that was planned: its digest was {run.code_digest} and is {digest}; "
             "plan again, and it is another workload"
         )
+    if missing := missing_modules(run.backend):
+        raise LaunchError(f"backend {run.backend} cannot run on {socket.gethostname()}: {'; '.join(missing)}")
     backend = load_backend(run.backend)
     backend.join(run, world, comm)
     workloads: list[Any] = []

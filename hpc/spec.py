@@ -13,6 +13,7 @@ from typing import Any
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-fp16")
 SCALINGS = ("weak", "strong")
+STAMPINGS = ("fine", "coarse")
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before warm-up ends (docs: measurement)."""
 
@@ -26,9 +27,10 @@ class RunSpec:
     """One run: everything asked for that can change a speed, and which repeat it is.
 
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
-    GPUs that the run uses on each node; 0 says that it runs on CPUs. `code_digest` is that of a person's own workload
-    file, whose text can change a speed; `options` holds what was asked of the backend
-    and the workload by `--option`, `env` the environment variables set for the run.
+    GPUs that the run uses on each node; 0 says that it runs on CPUs. `stamps` is `fine` for all six of a step, or
+    `coarse` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest` is that
+    of a person's own workload file, whose text can change a speed; `options` holds what was asked of the backend and
+    the workload by `--option`, `env` the environment variables set for the run.
     """
 
     nodes: int
@@ -46,6 +48,7 @@ class RunSpec:
     seed: int
     site: str
     data: str = "synthetic"
+    stamps: str = "fine"
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +69,8 @@ class RunSpec:
             raise SpecError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.scaling not in SCALINGS:
             raise SpecError(f"scaling {self.scaling!r} is not one of {', '.join(SCALINGS)}")
+        if self.stamps not in STAMPINGS:
+            raise SpecError(f"stamps {self.stamps!r} is not one of {', '.join(STAMPINGS)}")
         if self.scaling == "strong" and self.batch_size % self.devices:
             raise SpecError(
                 f"strong scaling: the global batch of {self.batch_size} samples does not divide by the "
@@ -78,9 +83,14 @@ class RunSpec:
         return self.nodes * self.ranks_per_node
 
     @property
+    def devices_per_node(self) -> int:
+        """GPUs, or CPU ranks, that share the work on a node; more than its ranks where one rank drives several."""
+        return max(self.ranks_per_node, self.gpus_per_node)
+
+    @property
     def devices(self) -> int:
         """How many GPUs, or CPU ranks, share the work."""
-        return self.ranks
+        return self.nodes * self.devices_per_node
 
     @property
     def steps(self) -> int:
@@ -93,14 +103,19 @@ class RunSpec:
         return self.batch_size // self.devices if self.scaling == "strong" else self.batch_size
 
     @property
+    def rank_batch_size(self) -> int:
+        """Samples per rank and step: those of all devices that it drives, one but for torch-dp."""
+        return self.local_batch_size * self.devices // self.ranks
+
+    @property
     def global_batch_size(self) -> int:
         """Samples per step over all devices."""
         return self.local_batch_size * self.devices
 
     @property
     def case(self) -> str:
-        """Nodes and ranks per node in the field's shorthand: `2n8g`."""
-        return f"{self.nodes}n{self.ranks_per_node}g"
+        """Nodes and devices per node in the field's shorthand: `2n8g`."""
+        return f"{self.nodes}n{self.devices_per_node}g"
 
     @cached_property
     def point_id(self) -> str:
@@ -149,7 +164,8 @@ class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
-    person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use.
+    person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
+    `one_rank_per_node` the backends whose one rank drives all GPUs of its node.
     """
 
     site: str
@@ -160,6 +176,7 @@ class Target:
     code_digests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     reduced: tuple[str, ...] = ()
+    one_rank_per_node: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +199,9 @@ class Plan:
             "schema": "rankwise-plan",
             "schema_version": 1,
             "sweep_id": self.sweep_id,
-            "target": {k: v for k, v in dataclasses.asdict(self.target).items() if k != "reduced"},
+            "target": {
+                k: v for k, v in dataclasses.asdict(self.target).items() if k not in ("reduced", "one_rank_per_node")
+            },
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],
         }

@@ -20,7 +20,7 @@ from typing import Any
 
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import OptionError
-from hpc.spec import PRECISIONS, SCALINGS, SpecError
+from hpc.spec import PRECISIONS, SCALINGS, STAMPINGS, SpecError
 from hpc.sweep_spec import SweepSpec
 
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
@@ -65,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch-size", metavar="N,…", help="samples per device, or with --scaling strong in all (default 128)")
     add("--precision", metavar="P,…", help=f"{', '.join(PRECISIONS)} (default fp32)")
     add("--scaling", metavar="S,…", help=f"{', '.join(SCALINGS)} (default weak)")
+    add(
+        "--stamps",
+        metavar="S,…",
+        help=f"{', '.join(STAMPINGS)} (default fine: six a step; coarse: begin, batch, end, and the framework's fused "
+        "way in between)",
+    )
+    add("--xla", action="append_const", dest="option", const="xla=on", help="the same as --option xla=on")
     add("--option", action="append", metavar="NAME=V,…", help="an option of backend or workload; --list shows all")
     add(
         "--env",

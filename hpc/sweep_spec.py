@@ -30,6 +30,7 @@ class SweepSpec:
     batch_size: tuple[int, ...] | None = None
     precision: tuple[str, ...] = ("fp32",)
     scaling: tuple[str, ...] = ("weak",)
+    stamps: tuple[str, ...] = ("fine",)
     steps: int | None = None
     warmup: int | None = None
     repeats: int | None = None
@@ -183,18 +184,20 @@ def _multiply(
         sweep.batch_size,
         sweep.precision,
         sweep.scaling,
+        sweep.stamps,
         _combinations(asked),
         _combinations(sweep.env),
     )
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, options, env in axes:
+    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, options, env in axes:
         if target.gpus_per_node and ranks_per_node > target.gpus_per_node:
             raise SpecError(
                 f"{nodes}n{ranks_per_node}g asks for {ranks_per_node} GPUs per node; "
                 f"{target.site} has {target.gpus_per_node}"
             )
+        drives_all = target.gpus_per_node and backend in target.one_rank_per_node
         yield RunSpec(
             nodes=nodes,
-            ranks_per_node=ranks_per_node,
+            ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if target.gpus_per_node else 0,
             cpus_per_rank=cpus,
             backend=backend,
@@ -202,6 +205,7 @@ def _multiply(
             batch_size=batch_size,
             precision=precision,
             scaling=scaling,
+            stamps=stamps,
             warmup_steps=sweep.warmup,
             measured_steps=sweep.steps - sweep.warmup,
             repeat=1,

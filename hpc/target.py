@@ -42,6 +42,9 @@ def with_absolute_paths(asked: SweepSpec) -> SweepSpec:
     return dataclasses.replace(asked, workload=tuple(absolute(name) for name in asked.workload))
 
 
+ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
+
+
 def decide_target(asked: SweepSpec, site: Site | None) -> Target:
     """What the sizes depend on, of the machine that the runs are for."""
     digests = {name: code_digest(name) for name in asked.workload if is_user_code(name) and _user_file(name)}
@@ -62,7 +65,7 @@ def decide_target(asked: SweepSpec, site: Site | None) -> Target:
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env,
+        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE,
     )  # fmt: skip
 
 
@@ -77,7 +80,7 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
             reduced = (f"CPUs instead of GPUs: {most} simulated nodes cannot share the {here} of this machine",)
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
-        env=ranks_env(), reduced=reduced,
+        env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE,
     )  # fmt: skip
 
 

@@ -98,6 +98,27 @@ class HostMarks:
         """Nothing is left to do."""
 
 
+class _OuterOnly:
+    """What lies inside a step is not looked at: where there is nothing between the batch and the end of the step."""
+
+    __slots__ = ()
+
+    def forward_end(self) -> None:
+        """Left out."""
+
+    def grads_ready(self) -> None:
+        """Left out."""
+
+    def reduced(self) -> None:
+        """Left out."""
+
+
+class CoarseHostMarks(_OuterOnly, HostMarks):
+    """Begin, batch and end of a step by the host's clock."""
+
+    __slots__ = ()
+
+
 class DeviceEvent(Protocol):
     """What is used of `torch.cuda.Event(enable_timing=True)`."""
 
@@ -202,6 +223,20 @@ class DeviceMarks:
         width_ns, event, host_ns = best
         self.bound_ns = max(self.bound_ns, -(-width_ns // 2))
         return event, host_ns
+
+
+class CoarseDeviceMarks(_OuterOnly, DeviceMarks):
+    """Begin, batch and end of a step by events of the device."""
+
+
+def host_marks(stamping: str, steps: int) -> HostMarks:
+    """The recorder of a run's `stamps`, by the host's clock."""
+    return (HostMarks if stamping == "fine" else CoarseHostMarks)(steps)
+
+
+def device_marks(stamping: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any) -> DeviceMarks:
+    """The recorder of a run's `stamps`, by events on a stream."""
+    return (DeviceMarks if stamping == "fine" else CoarseDeviceMarks)(steps, make_event, stream)
 
 
 def _fitting(stamps: memoryview, length: int) -> memoryview:

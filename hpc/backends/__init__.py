@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.options import Option
@@ -52,32 +53,119 @@ class Backend(Protocol):
         """Leaves the group and frees the device."""
 
 
+WORKLOAD = ("model", "batch", "loss", "optimizer", "samples")
+"""What a workload of every framework but numpy offers (docs/workloads.md)."""
+
+
+class WorkloadError(Exception):
+    """A workload is not what its backend can train; the text names what is missing."""
+
+
+def check_workload(workload: Any, framework: str) -> None:
+    """Raises WorkloadError where the workload lacks a piece of what a backend trains."""
+    if missing := [name for name in WORKLOAD if not hasattr(workload, name)]:
+        raise WorkloadError(
+            f"{type(workload).__name__} has no {', '.join(missing)}; a {framework} workload has "
+            f"{', '.join(WORKLOAD)} (docs/workloads.md)"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackendEntry:
-    """Where a backend lives, the framework that its workloads are written for, what it can be told."""
+    """Where a backend lives, the framework that its workloads are written for, what it can be told.
+
+    `modules` maps each module that it imports to the command that installs it. `one_rank_per_node` says that one rank
+    drives all GPUs of its node.
+    """
 
     where: str
     framework: str
+    modules: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Option] = field(default_factory=dict)
+    one_rank_per_node: bool = False
 
+
+_TORCH = {"torch": "pip install -e '.[torch]'"}
+_TENSORFLOW = {"tensorflow": "pip install -e '.[tensorflow]'"}
+_PADDLE = {"paddle": "pip install -e '.[paddle]'"}
+_HOROVOD = {"horovod": "make horovod"}
+
+_LOSS_SCALE = {"loss_scale": Option(default="dynamic", help="amp-fp16: dynamic, or a number for a static scale")}
+_TORCH_OPTIONS = {
+    "channels_last": Option(default=True, help="NHWC memory format for 4-D tensors"),
+    "sgd": Option(default="auto", choices=("auto", "fused", "foreach", "for-loop"), help="SGD implementation"),
+    "compile": Option(default=False, help="run the model through torch.compile"),
+    **_LOSS_SCALE,
+}
+_TENSORFLOW_OPTIONS = {"xla": Option(default=False, help="compile the step's computation by XLA"), **_LOSS_SCALE}
+_HOROVOD_OPTIONS = {
+    "fusion_threshold_mb": Option(default=128.0, help="size of Horovod's fusion buffer in MiB"),
+    "cycle_time_ms": Option(default=1.0, help="how often Horovod looks for tensors to reduce"),
+    "compression": Option(default="none", choices=("none", "fp16"), help="of the gradients while they are reduced"),
+}
 
 BACKENDS: Mapping[str, BackendEntry] = {
     "torch-ddp": BackendEntry(
         where="hpc.backends.torch_ddp:TorchDDP",
         framework="torch",
+        modules=_TORCH,
         options={
             "bucket_cap_mb": Option(default=25.0, help="size of DDP's gradient buckets in MiB"),
             "static_graph": Option(default=True, help="tell DDP that the graph never changes"),
             "gradient_as_bucket_view": Option(default=True, help="let gradients live inside DDP's buckets"),
             "broadcast_buffers": Option(default=False, help="DDP broadcasts buffers before each forward"),
-            "channels_last": Option(default=True, help="NHWC memory format for 4-D tensors"),
-            "sgd": Option(default="auto", choices=("auto", "fused", "foreach", "for-loop"), help="SGD implementation"),
-            "compile": Option(default=False, help="run the model through torch.compile"),
-            "loss_scale": Option(default="dynamic", help="amp-fp16: dynamic, or a number for a static scale"),
+            **_TORCH_OPTIONS,
+        },
+    ),
+    "torch-horovod": BackendEntry(
+        where="hpc.backends.torch_horovod:TorchHorovod",
+        framework="torch",
+        modules={**_TORCH, **_HOROVOD},
+        options={**_HOROVOD_OPTIONS, **_TORCH_OPTIONS},
+    ),
+    "torch-dp": BackendEntry(
+        where="hpc.backends.torch_dp:TorchDP",
+        framework="torch",
+        modules=_TORCH,
+        options=_TORCH_OPTIONS,
+        one_rank_per_node=True,
+    ),
+    "tensorflow-horovod": BackendEntry(
+        where="hpc.backends.tensorflow_horovod:TensorFlowHorovod",
+        framework="tensorflow",
+        modules={**_TENSORFLOW, **_HOROVOD},
+        options={**_HOROVOD_OPTIONS, **_TENSORFLOW_OPTIONS},
+    ),
+    "tensorflow-multiworker": BackendEntry(
+        where="hpc.backends.tensorflow_multiworker:TensorFlowMultiWorker",
+        framework="tensorflow",
+        modules=_TENSORFLOW,
+        options={
+            "collective": Option(default="auto", choices=("auto", "ring", "nccl"), help="TensorFlow's collectives"),
+            "bytes_per_pack_mb": Option(
+                default=0.0, help="gradients packed together, in MiB; 0 leaves it to TensorFlow"
+            ),
+            **_TENSORFLOW_OPTIONS,
+        },
+    ),
+    "paddle-fleet": BackendEntry(
+        where="hpc.backends.paddle_fleet:PaddleFleet",
+        framework="paddle",
+        modules=_PADDLE,
+        options={
+            "comm_buffer_mb": Option(default=25, help="size of DataParallel's gradient buckets in MiB"),
+            "last_comm_buffer_mb": Option(default=1, help="size of the bucket that is reduced last, in MiB"),
+            **_LOSS_SCALE,
         },
     ),
     "mpi": BackendEntry(where="hpc.backends.mpi:MPIAllreduce", framework="numpy"),
 }
+
+
+def missing_modules(backend: str) -> list[str]:
+    """What a backend needs and this interpreter has not, each with the command that brings it; imports nothing."""
+    needed = BACKENDS[backend].modules
+    return [f"{name} is not installed here: {how}" for name, how in needed.items() if find_spec(name) is None]
 
 
 def load_backend(name: str) -> Backend:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from hpc.backends import BACKENDS, InvalidRun
+from hpc.backends import BACKENDS, InvalidRun, check_workload
 from hpc.backends.rendezvous import open_store
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
 from hpc.options import OptionValue
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
     from hpc.spec import RunSpec
     from hpc.world import World
-
-_CONTRACT = ("model", "batch", "loss", "optimizer", "samples")
-
-
-class WorkloadError(Exception):
-    """A workload is not what its backend can train; the text names what is missing."""
 
 
 class TorchDDP:
@@ -64,11 +58,7 @@ class TorchDDP:
     def build(self, factory: Any) -> None:
         """See Backend. Raises WorkloadError where the workload lacks a piece of the contract."""
         self._workload = workload = factory(self._run, self._device, self._rank)
-        if missing := [name for name in _CONTRACT if not hasattr(workload, name)]:
-            raise WorkloadError(
-                f"{type(workload).__name__} has no {', '.join(missing)}; a torch workload has "
-                f"{', '.join(_CONTRACT)} (docs/workloads.md)"
-            )
+        check_workload(workload, "torch")
         options = self._options
         layout = torch.channels_last if options["channels_last"] else torch.preserve_format
         module = workload.model.to(device=self._device, memory_format=layout).train()

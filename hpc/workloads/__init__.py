@@ -23,14 +23,22 @@ class WorkloadEntry:
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
     "resnet50": WorkloadEntry(
-        factories={"torch": "hpc.workloads.resnet50:ResNet50Workload"},
+        factories={
+            "torch": "hpc.workloads.resnet50_torch:TorchResNet50",
+            "tensorflow": "hpc.workloads.resnet50_tensorflow:TensorFlowResNet50",
+            "paddle": "hpc.workloads.resnet50_paddle:PaddleResNet50",
+        },
         options={
             "image_size": Option(default=224, help="height and width of the images in pixels", small="64"),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
     ),
     "mlp": WorkloadEntry(
-        factories={"torch": "hpc.workloads.mlp:MLPWorkload"},
+        factories={
+            "torch": "hpc.workloads.mlp_torch:TorchMLP",
+            "tensorflow": "hpc.workloads.mlp_tensorflow:TensorFlowMLP",
+            "paddle": "hpc.workloads.mlp_paddle:PaddleMLP",
+        },
         options={
             "width": Option(default=256, help="features of each hidden layer"),
             "depth": Option(default=2, help="number of hidden layers"),

@@ -101,7 +101,7 @@ class DelayWorkload:
         self._sleeper = Sleeper(options_of_run(run), rank, run.ranks, run.steps)
         self.injected_ns = self._sleeper.injected_ns
         random = np.random.default_rng((run.seed, rank))
-        self._inputs = random.standard_normal((run.local_batch_size, 8)).astype(np.float32)
+        self._inputs = random.standard_normal((run.rank_batch_size, 8)).astype(np.float32)
         self._targets = self._inputs.sum(axis=1)
         self.parameters = [np.zeros(8, np.float32)]
         self._step = 0

@@ -36,7 +36,7 @@ class TorchDelay:
         torch.manual_seed(run.seed)
         self.model = torch.nn.Linear(8, 1)
         random = torch.Generator().manual_seed(run.seed + rank)
-        self._inputs = torch.randn(run.local_batch_size, 8, generator=random).to(device)
+        self._inputs = torch.randn(run.rank_batch_size, 8, generator=random).to(device)
         self._targets = self._inputs.sum(dim=1, keepdim=True)
         self._step = 0
 

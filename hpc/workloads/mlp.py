@@ -1,45 +1,43 @@
-"""A tiny perceptron: trains in microseconds, so that everything around it can be tested and seen."""
+"""A tiny perceptron: trains in microseconds, so that everything around it can be tested and seen.
+
+The numbers that every framework's version takes: layers, values, samples.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-import torch
-from torch import nn
+import numpy as np
+import numpy.typing as npt
 
 from hpc.settings import options_of_run
 from hpc.spec import RunSpec
 
-_FEATURES, _CLASSES = 64, 10
+FEATURES, CLASSES = 64, 10
+LEARNING_RATE, MOMENTUM = 0.1, 0.9
+
+Array = npt.NDArray[np.float32]
 
 
-class MLPWorkload:
-    """Random features and labels, made once on the device; options `width` and `depth` size the hidden layers."""
+def sizes(run: RunSpec) -> list[int]:
+    """Features before the first layer and after each; options `width` and `depth` size the hidden ones."""
+    options = options_of_run(run)
+    return [FEATURES, *[int(options["width"])] * int(options["depth"]), CLASSES]
 
-    def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
-        options = options_of_run(run)
-        width, depth = int(options["width"]), int(options["depth"])
-        torch.manual_seed(run.seed)
-        sizes = [_FEATURES, *[width] * depth]
-        hidden = [layer for n, m in pairwise(sizes) for layer in (nn.Linear(n, m), nn.ReLU())]
-        self.model = nn.Sequential(*hidden, nn.Linear(sizes[-1], _CLASSES))
-        random = torch.Generator().manual_seed(run.seed + rank)
-        self._features = torch.randn(run.local_batch_size, _FEATURES, generator=random).to(device)
-        self._labels = torch.randint(_CLASSES, (run.local_batch_size,), generator=random).to(device)
 
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same features and labels every step."""
-        return self._features, self._labels
+def initial_values(run: RunSpec) -> list[tuple[Array, Array]]:
+    """Weight [outputs, inputs] and bias [outputs] of each layer, uniform in ±1/√inputs, from the run's seed."""
+    random = np.random.default_rng(run.seed)
+    layers = []
+    for inputs, outputs in pairwise(sizes(run)):
+        limit = inputs**-0.5
+        weight = random.uniform(-limit, limit, (outputs, inputs)).astype(np.float32)
+        layers.append((weight, random.uniform(-limit, limit, outputs).astype(np.float32)))
+    return layers
 
-    def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Cross entropy."""
-        features, labels = batch
-        return nn.functional.cross_entropy(model(features), labels)
 
-    def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
-        """SGD with momentum."""
-        return torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, **implementation)
-
-    def samples(self, batch: tuple[torch.Tensor, torch.Tensor]) -> int:
-        """How many samples the batch has."""
-        return len(batch[0])
+def synthetic_batch(run: RunSpec, rank: int) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Normal features [N, 64] and random labels [N] of a rank, from the run's seed and the rank; N per rank."""
+    random = np.random.default_rng((run.seed, rank))
+    features = random.standard_normal((run.rank_batch_size, FEATURES), np.float32)
+    return features, random.integers(CLASSES, size=run.rank_batch_size)

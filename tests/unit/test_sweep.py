@@ -80,7 +80,10 @@ def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -
         (["--nodes", "1", "--workload", "resnet"], "unknown workload 'resnet'; known: resnet50"),
         (["--nodes", "1", "--workload", "my.py:F"], "there is no file"),
         (["--nodes", "1", "--workload", "my.py"], "say which factory of the file"),
-        (["--nodes", "1", "--backend", "mpi"], "workload resnet50 is written for torch; backend mpi trains numpy"),
+        (
+            ["--nodes", "1", "--backend", "mpi"],
+            "is written for torch, tensorflow, paddle; backend mpi trains numpy",
+        ),
         (["--nodes", "1", "--option", "imgsize=3"], "unknown option imgsize"),
         (["--nodes", "1", "--option", "image_size"], "not of the form NAME=VALUE"),
         (["--nodes", "1", "--precision", "fp8"], "precision 'fp8' is not one of"),

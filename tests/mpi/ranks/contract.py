@@ -69,9 +69,9 @@ def torch_mlp(run, device, rank):
     """The workload `mlp`, on a rank's share of the joined batch."""
     import torch
 
-    from hpc.workloads.mlp import MLPWorkload
+    from hpc.workloads.mlp_torch import TorchMLP
 
-    class SharedMLP(MLPWorkload):
+    class SharedMLP(TorchMLP):
         def __init__(self):
             super().__init__(run, device, rank)
             torch.manual_seed(0 if rank == 0 else 99)  # different on every rank: the backend has to make them equal

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpc.backends import InvalidRun, load_backend, rendezvous
+from hpc.backends import InvalidRun, addresses, load_backend
 from hpc.spec import RunSpec
 from hpc.workloads import load_factory
 from hpc.world import world_from_mpi
@@ -26,7 +26,7 @@ def listening():
 
 comm = MPI.COMM_WORLD
 if "apart" in sys.argv:
-    rendezvous._network_stack = lambda: (str(comm.rank), "")
+    addresses._network_stack = lambda: (str(comm.rank), "")
 before = listening()
 usual = {
     "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "torch-ddp",

@@ -1,12 +1,13 @@
 """Holds ResNet-50 against transformers' and prints what was found as JSON. One process, no ranks."""
 
 import json
+from collections import Counter
 
 import torch
 from transformers import ResNetConfig, ResNetForImageClassification
 
 from hpc.spec import RunSpec
-from hpc.workloads.resnet50 import ResNet50, ResNet50Workload
+from hpc.workloads.resnet50_torch import ResNet50, TorchResNet50
 
 THEIRS = {"conv1": "resnet.embedder.embedder.convolution", "bn1": "resnet.embedder.embedder.normalization"}
 THEIRS["fc"] = "classifier.1"
@@ -30,8 +31,11 @@ def recipe(name, ranks):
         batch_size=64, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
         site="here", options={"recipe": name, "image_size": "32"},
     )  # fmt: skip
-    workload = ResNet50Workload(run, torch.device("cpu"), 0)
+    workload = TorchResNet50(run, torch.device("cpu"), 0)
     groups = workload.optimizer(foreach=True).param_groups
+    decays = Counter()
+    for group in groups:
+        decays[str(group["weight_decay"])] += len(group["params"])
     images, labels = workload.batch(0)
     conv = workload.model.layer1[0].conv2.weight
     fan = conv.shape[1 if name == "ngc" else 0] * 9
@@ -40,7 +44,7 @@ def recipe(name, ranks):
     return {
         "lr": sorted({group["lr"] for group in groups}),
         "momentum": sorted({group["momentum"] for group in groups}),
-        "decays": {str(group["weight_decay"]): len(group["params"]) for group in groups},
+        "decays": decays,
         "images": list(images.shape),
         "channels_last": images.is_contiguous(memory_format=torch.channels_last),
         "labels": [len(labels), int(labels.min()) >= 0, int(labels.max()) < 1000],

@@ -1,0 +1,140 @@
+"""The addresses by which ranks find each other: of one interface, loopback where they share a network stack. IPv4."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc.backends import InvalidRun
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+LOOPBACK = "127.0.0.1"
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT, _HIGHEST_PORT = 10_000, 65_535
+_TRIES = 100
+_SIOCGIFADDR = 0x8915
+_ANY_PORT = 9
+
+
+class PortTaken(Exception):
+    """A port was free when it was chosen and taken when the framework bound it; another attempt takes another one."""
+
+
+def share_a_stack(comm: Intracomm) -> tuple[bool, tuple[str, ...]]:
+    """Whether all ranks see one network stack, so that loopback leads to all of them; and their hosts. Collective."""
+    stacks, hosts = zip(*comm.allgather((_network_stack(), socket.gethostname())), strict=True)
+    return len(set(stacks)) == 1, hosts
+
+
+def endpoints(comm: Intracomm, asked_interface: str | None) -> list[str]:
+    """`address:port` of every rank, for frameworks that must be told ports beforehand. Collective.
+
+    The ports lie outside the range that the kernel hands out by itself. Ranks of one host cannot choose the same one,
+    because each keeps its own bound until all have chosen; from then until the framework binds it, it can be lost
+    (PortTaken).
+    """
+    shared, hosts = share_a_stack(comm)
+    address = LOOPBACK if shared else own_address(asked_interface, hosts)
+    with _bound_port() as held:
+        return comm.allgather(f"{address}:{held.getsockname()[1]}")
+
+
+def _bound_port() -> socket.socket:
+    """A socket bound to a free port on all interfaces."""
+    low, high = map(int, _PORT_RANGE.read_text().split())
+    below = low - _LOWEST_PORT >= _HIGHEST_PORT - high
+    first, past = (_LOWEST_PORT, low) if below else (high + 1, _HIGHEST_PORT + 1)
+    if past - first < _TRIES:
+        raise InvalidRun(
+            f"{_PORT_RANGE} is {low} {high}: no ports are left that the kernel does not hand out by itself"
+        )
+    for port in random.SystemRandom().sample(range(first, past), _TRIES):
+        probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            probe.close()
+            continue
+        return probe
+    raise PortTaken(f"{_TRIES} ports of {socket.gethostname()} between {first} and {past} were tried, none was free")
+
+
+def _network_stack() -> tuple[str, str]:
+    """Names the network stack that this process sees: this boot of this kernel, this network namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        return socket.gethostname(), str(os.getpid())
+
+
+def own_address(interface: str | None, hosts: tuple[str, ...]) -> str:
+    """The address that other hosts find this one by. Raises InvalidRun where there is none to be found."""
+    addresses = _addresses()
+    if interface is not None:
+        if interface not in addresses:
+            raise InvalidRun(
+                f"interface {interface} was asked for (GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME); "
+                f"{socket.gethostname()} has {', '.join(f'{n} {a}' for n, a in addresses.items())}"
+            )
+        return addresses[interface]
+    here = socket.gethostname()
+    named = _resolve(here)
+    if named is not None and not named.startswith("127."):
+        return named
+    other = next(host for host in hosts if host != here) if set(hosts) != {here} else here
+    towards = _address_towards(_resolve(other))
+    if towards is None:
+        raise InvalidRun(
+            f"{here} knows no address of its own but {named}, and no way to {other}: "
+            "name the interface that the nodes share, --env GLOO_SOCKET_IFNAME=eth0 (or NCCL_SOCKET_IFNAME)"
+        )
+    return towards
+
+
+def _resolve(host: str) -> str | None:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return None
+
+
+def _address_towards(address: str | None) -> str | None:
+    """This host's own address on the way to another one; nothing is sent."""
+    if address is None or address.startswith("127."):
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, _ANY_PORT))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def interface_towards(address: str) -> str:
+    """The interface by which this host reaches an address. Raises InvalidRun where there is none."""
+    own = _address_towards(address)
+    for name, its_address in _addresses().items():
+        if its_address == own:
+            return name
+    raise InvalidRun(f"{socket.gethostname()} has no interface that leads to rank 0 at {address}")
+
+
+def _addresses() -> dict[str, str]:
+    """Every interface with an IPv4 address, and that address."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", os.fsencode(name))
+            try:
+                found[name] = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+            except OSError:  # an interface without an IPv4 address
+                continue
+    return found

@@ -1,0 +1,118 @@
+"""ResNet-50 v1.5 in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hpc.settings import options_of_run
+from hpc.spec import RunSpec
+from hpc.workloads.resnet50 import (
+    CLASSES,
+    EXPANSION,
+    FEATURES,
+    STAGES,
+    initial_values,
+    recipe_of,
+    synthetic_batch,
+)  # fmt: skip
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 (with the stride), 1×1, and the way around them."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * EXPANSION
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, inputs, H, W] to [N, 4 × width, H / stride, W / stride]."""
+        around = x if self.downsample is None else self.downsample(x)
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y += around
+        result: torch.Tensor = self.relu(y)
+        return result
+
+
+class ResNet50(nn.Module):
+    """25,557,032 trainable parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = 64
+        for number, (width, blocks, stride) in enumerate(STAGES, start=1):
+            self.add_module(f"layer{number}", _stage(inputs, width, blocks, stride))
+            inputs = width * EXPANSION
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Images [N, 3, H, W] to logits [N, 1000]."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for number in range(1, len(STAGES) + 1):
+            x = self.get_submodule(f"layer{number}")(x)
+        logits: torch.Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
+        return logits
+
+
+def _stage(inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
+    rest = (Bottleneck(width * EXPANSION, width, stride=1) for _ in range(blocks - 1))
+    return nn.Sequential(Bottleneck(inputs, width, stride), *rest)
+
+
+class TorchResNet50:
+    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+
+    def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
+        self._recipe = recipe_of(run)
+        self._learning_rate = self._recipe.learning_rate(run)
+        self.model = ResNet50()
+        values = {name: torch.from_numpy(value) for name, value in initial_values(run).items()}
+        self.model.load_state_dict({**self.model.state_dict(), **values})
+        layout = torch.channels_last if options_of_run(run).get("channels_last") else torch.contiguous_format
+        images, labels = synthetic_batch(run, rank)
+        self._images = torch.from_numpy(images).to(device).contiguous(memory_format=layout)
+        self._labels = torch.from_numpy(labels).to(device)
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same images [N, 3, H, W] and labels [N] every step."""
+        return self._images, self._labels
+
+    def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Cross entropy, smoothed where the recipe says so."""
+        images, labels = batch
+        return nn.functional.cross_entropy(model(images), labels, label_smoothing=self._recipe.label_smoothing)
+
+    def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
+        """SGD as the recipe has it."""
+        norms = [p for m in self.model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
+        known = {id(p) for p in norms}
+        others = [p for p in self.model.parameters() if id(p) not in known]
+        decay = self._recipe.weight_decay
+        groups = [
+            {"params": others, "weight_decay": decay},
+            {"params": norms, "weight_decay": decay if self._recipe.norms_decay else 0.0},
+        ]
+        return torch.optim.SGD(groups, lr=self._learning_rate, momentum=self._recipe.momentum, **implementation)
+
+    def samples(self, batch: tuple[torch.Tensor, torch.Tensor]) -> int:
+        """How many images the batch has."""
+        return len(batch[0])
