@@ -1,145 +1,166 @@
-"""The contract of every backend, on real ranks: `contract.py BACKEND STEPS [broken]`.
+"""What every backend must do, on real ranks: `contract.py BACKEND CHECK STEPS TYPE [coarse]`.
 
-After some steps with different data per rank all ranks hold equal parameters, equal to those of one process that
-trained on the joined batch. Ends with 1, and says what differs, where that is not so. `broken` leaves averaging out.
+BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS steps with other data on every rank all
+hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out),
+`resnet50` (ranks agree with one another), `falls` (the loss on a fixed batch), `samples` (those really seen). Ends with
+1, and says what differs, where a check does not hold.
 """
 
+import importlib.util
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
+sys.path.insert(0, str(Path(__file__).parent))
+import contract_model
+
 from hpc.backends import BACKENDS, load_backend
 from hpc.spec import RunSpec
+from hpc.workloads import load_factory
 from hpc.world import world_from_mpi
 
-LOCAL, FEATURES, CLASSES = 6, 5, 3
-TOLERANCE = 1e-6
+TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
+LIKE_A_BACKEND = {"KerasDistributedOptimizer": "tensorflow-horovod"}
 
 
-def joined_batch(step, samples):
-    """Features and labels of one step, all ranks' samples together."""
-    random = np.random.default_rng(1000 + step)
-    return random.standard_normal((samples, FEATURES), np.float32), random.integers(CLASSES, size=samples)
+def spec(name, comm, steps, **asked):
+    usual = {
+        "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": name,
+        "workload": "delay" if name == "mpi" else "mlp", "batch_size": contract_model.LOCAL, "precision": "fp32",
+        "scaling": "weak", "warmup_steps": 5, "measured_steps": max(1, steps - 5), "repeat": 1, "seed": 0,
+        "site": "here",
+    }  # fmt: skip
+    return RunSpec(**{**usual, **asked})
 
 
-def share(run, rank, step):
-    """The part of the joined batch that is this rank's."""
-    features, labels = joined_batch(step, run.global_batch_size)
-    mine = slice(rank * run.local_batch_size, (rank + 1) * run.local_batch_size)
-    return features[mine], labels[mine]
+def loaded(where):
+    """The backend and the name in the table whose framework and options it has."""
+    path, _, attribute = where.partition(":")
+    if not attribute:
+        return load_backend(where), where
+    module_spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    return getattr(module, attribute)(), LIKE_A_BACKEND[attribute]
 
 
-class NumpySoftmax:
-    """Softmax regression with momentum."""
+class Training:
+    """A backend that has trained some steps; what it did is in its attributes."""
 
-    def __init__(self, run, device, rank):
-        self.run, self.rank = run, rank
-        random = np.random.default_rng(rank)  # different on every rank: the backend has to make them equal
-        self.parameters = [random.standard_normal((FEATURES, CLASSES), np.float32), np.zeros(CLASSES, np.float32)]
-        self.momentum = [np.zeros_like(p) for p in self.parameters]
-
-    def batch(self, step):
-        self.features, self.labels = share(self.run, self.rank, step)
-        return self.labels
-
-    def forward(self, batch):
-        logits = self.features @ self.parameters[0] + self.parameters[1]
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        self.shares = odds / odds.sum(axis=1, keepdims=True)
-        return float(-np.log(self.shares[np.arange(len(batch)), batch]).mean())
-
-    def backward(self):
-        errors = (self.shares - np.eye(CLASSES, dtype=np.float32)[self.labels]) / np.float32(len(self.labels))
-        return [self.features.T @ errors, errors.sum(axis=0)]
-
-    def receive(self, gradients):
-        self.gradients = gradients
-
-    def update(self):
-        for parameter, momentum, gradient in zip(self.parameters, self.momentum, self.gradients, strict=True):
-            momentum[:] = np.float32(0.9) * momentum + gradient
-            parameter[:] -= np.float32(0.1) * momentum
-
-    def samples(self, batch):
-        return len(batch)
+    def __init__(self, where, comm, steps, factory=None, change=None, **asked):
+        self.backend, name = loaded(where)
+        self.framework = BACKENDS[name].framework
+        self.run = spec(name, comm, steps, **asked)
+        self.backend.join(self.run, world_from_mpi(comm), comm)
+        self.backend.build(factory(self.framework))
+        if change is not None:
+            change(self.backend)
+        marks = self.backend.make_marks(self.run.steps)
+        marks.begin(0)
+        self.samples = [self.backend.step(step, marks) for step in range(steps)]
+        marks.resolve()
+        self.losses = self.backend.losses()
+        self.parameters = [value.copy() for value in self.backend.parameters()]
+        self.stamps = np.array(marks.stamps.tolist()).reshape(-1, 6)[:steps]
 
 
-def torch_mlp(run, device, rank):
-    """The workload `mlp`, on a rank's share of the joined batch."""
-    import torch
-
-    from hpc.workloads.mlp_torch import TorchMLP
-
-    class SharedMLP(TorchMLP):
-        def __init__(self):
-            super().__init__(run, device, rank)
-            torch.manual_seed(0 if rank == 0 else 99)  # different on every rank: the backend has to make them equal
-            self.model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 7), torch.nn.ReLU(), torch.nn.Linear(7, CLASSES))
-
-        def batch(self, step):
-            features, labels = share(run, rank, step)
-            return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
-
-    return SharedMLP()
+def of_contract(framework):
+    return import_module(f"contract_{framework}")
 
 
-FACTORIES = {"numpy": NumpySoftmax, "torch": torch_mlp}
+def joined(where, comm, steps, kind, broken=False, **asked):
+    """Prints what differs from one process on the joined batch; True where nothing does."""
+    seed = {"fp32": 32, "fp64": 64}[kind]
+
+    def change(backend):
+        if broken:
+            of_contract(BACKENDS[where].framework).break_averaging(backend)
+
+    done = Training(where, comm, steps, lambda framework: of_contract(framework).Workload, change, seed=seed, **asked)
+    assert len(done.losses) == done.run.steps
+    assert np.isfinite(done.losses[:steps]).all()
+    assert done.samples == [contract_model.LOCAL] * steps
+    everyone = comm.gather(of_contract(done.framework).in_order(done.parameters))
+    right = True
+    if comm.rank == 0:
+        before, wanted = contract_model.first_values(done.run, 0), contract_model.learned(done.run, steps)
+        moved = max(float(np.abs(a - b).max()) for a, b in zip(wanted, before, strict=True))
+        assert moved > 1e-3, "nothing was learned: the check would prove nothing"
+        right = False not in [_agrees(rank, values, everyone[0], wanted, kind) for rank, values in enumerate(everyone)]
+    done.backend.leave()
+    return right
 
 
-def break_averaging(backend, name):
-    """Makes a backend that trains every rank by itself: what the check below must find."""
-    if name == "mpi":
-        backend._average = lambda gradients, mpi: gradients
-    else:
-        backend._model = backend._model.module
+def _agrees(rank, values, of_rank_0, wanted, kind):
+    for number, (found, its) in enumerate(zip(values, wanted, strict=True)):
+        if found.dtype != {"fp32": np.float32, "fp64": np.float64}[kind]:
+            print(f"rank {rank}, parameter {number}: is {found.dtype} under {kind}")
+            return False
+        if not (off := float(np.abs(found - its).max())) <= TOLERANCE[kind]:
+            print(f"rank {rank}, parameter {number}: {off:.3g} off the joined batch")
+            return False
+        if not np.array_equal(found, of_rank_0[number]):
+            print(f"rank {rank}, parameter {number}: not equal to rank 0's")
+            return False
+    return True
 
 
-def trained(name, comm, local_batch_size, steps, broken=False):
-    """The parameters after some steps, on every rank of `comm`; and those before the first."""
-    run = RunSpec(
-        nodes=1, ranks_per_node=comm.size, gpus_per_node=0, cpus_per_rank=1, backend=name,
-        workload="delay" if name == "mpi" else "mlp", batch_size=local_batch_size, precision="fp32", scaling="weak",
-        warmup_steps=5, measured_steps=steps, repeat=1, seed=0, site="here",
+def resnet50(where, comm, steps):
+    """The ranks agree with one another, though batch norm sees each rank's images alone."""
+    done = Training(
+        where, comm, steps, lambda framework: load_factory("resnet50", framework), workload="resnet50", batch_size=2,
+        options={"image_size": "32"},
     )  # fmt: skip
-    backend = load_backend(name)
-    backend.join(run, world_from_mpi(comm), comm)
-    backend.build(FACTORIES[BACKENDS[name].framework])
-    if broken:
-        break_averaging(backend, name)
-    marks = backend.make_marks(run.steps)
-    before = [p.copy() for p in backend.parameters()]
-    marks.begin(0)
-    for step in range(steps):
-        assert backend.step(step, marks) == local_batch_size
-    marks.resolve()
-    after = [p.copy() for p in backend.parameters()]
-    assert len(backend.losses()) == run.steps
-    assert np.isfinite(backend.losses()[:steps]).all()
-    backend.leave()
-    return after, before
+    before = comm.allgather(done.losses[0])
+    assert comm.size == 1 or len(set(before)) > 1, "all ranks saw the same images: the check would prove nothing"
+    everyone = [comm.bcast(value) for value in done.parameters]
+    same = [np.array_equal(mine, its) for mine, its in zip(done.parameters, everyone, strict=True)]
+    right = comm.allreduce(all(same), op=MPI.LAND)
+    if not right and not all(same):
+        print(f"rank {comm.rank}: {same.count(False)} of {len(same)} parameters differ from rank 0's")
+    done.backend.leave()
+    return right and sum(value.size for value in done.parameters) == 25_557_032
+
+
+def falls(where, comm, steps):
+    """The loss of a fixed batch is lower at the end than in the beginning, on every rank."""
+    name = loaded(where)[1] if ":" in where else where
+    workload = {"numpy": "delay"}.get(BACKENDS[name].framework, "mlp")
+    done = Training(where, comm, steps, lambda framework: load_factory(workload, framework), workload=workload)
+    first, last = done.losses[0], done.losses[steps - 1]
+    done.backend.leave()
+    print(f"rank {comm.rank}: loss {first:.4f} to {last:.4f}")
+    return comm.allreduce(last < 0.9 * first, op=MPI.LAND)
+
+
+def samples(where, comm, steps):
+    """Every rank counts what it really saw, which is not what was asked for."""
+
+    kept = contract_model.LOCAL - 1 - comm.rank
+
+    def fewer(framework):
+        return type("FewerSamples", (of_contract(framework).Workload,), {"rows": kept})
+
+    done = Training(where, comm, steps, fewer, seed=32)
+    done.backend.leave()
+    return comm.allreduce(done.samples == [kept] * steps, op=MPI.LAND)
 
 
 def main():
-    name, steps, broken = sys.argv[1], int(sys.argv[2]), "broken" in sys.argv[3:]
+    where, check, steps, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     comm = MPI.COMM_WORLD
-    mine, before = trained(name, comm, LOCAL, steps, broken)
-    everyone = comm.gather(mine)
-    if comm.rank:
-        return 0
-    alone, _ = trained(name, MPI.COMM_SELF, LOCAL * comm.size, steps)
-    learned = max(float(np.abs(a - b).max()) for a, b in zip(alone, before, strict=True))
-    assert learned > 1e-3, "nothing was learned: the check would prove nothing"
-    for rank, parameters in enumerate(everyone):
-        for number, (found, wanted) in enumerate(zip(parameters, alone, strict=True)):
-            if (off := float(np.abs(found - wanted).max())) > TOLERANCE:
-                print(f"rank {rank}, parameter {number}: {off:.3g} off the joined batch")
-                return 1
-            if not np.array_equal(found, everyone[0][number]):
-                print(f"rank {rank}, parameter {number}: not equal to rank 0's")
-                return 1
-    print(f"equal on {comm.size} ranks")
-    return 0
+    if check in ("joined", "broken"):
+        stamps = "coarse" if "coarse" in sys.argv else "fine"
+        right = joined(where, comm, steps, kind, broken=check == "broken", stamps=stamps)
+    else:
+        right = {"resnet50": resnet50, "falls": falls, "samples": samples}[check](where, comm, steps)
+    right = comm.bcast(right)
+    if comm.rank == 0 and right:
+        print(f"{check} holds on {comm.size} ranks")
+    return 0 if right else 1
 
 
 sys.exit(main())
