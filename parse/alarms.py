@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse import stats
+from parse.attempt import Machine
 from parse.result import Alarm, Result
 
 AVERAGE_APART = 0.05
@@ -47,6 +48,25 @@ def _nodes_simulated(result: Result, _: Sequence[Result]) -> Iterator[str]:
             f"nodes_simulated: not a scaling result over nodes ({result.nodes_simulated}; "
             "no network between nodes was measured)"
         )
+
+
+def _unfused(result: Result, _: Sequence[Result]) -> Iterator[str]:
+    if any(machine.unfused for machine in _machines(result)):
+        yield (
+            "under fine stamps gradients and their reduction are two calls, to time them apart, and nothing overlaps; "
+            "--stamps coarse measures the framework's own way"
+        )
+
+
+def _synchronises(result: Result, _: Sequence[Result]) -> Iterator[str]:
+    if any(machine.synchronises for machine in _machines(result)):
+        yield "the host waits for the device in every step"
+
+
+def _built_otherwise(result: Result, _: Sequence[Result]) -> Iterator[str]:
+    for said in dict.fromkeys(machine.built_otherwise for machine in _machines(result)):
+        if said:
+            yield f"{said}: make horovod builds it anew"
 
 
 def _fewer_runs(result: Result, _: Sequence[Result]) -> Iterator[str]:
@@ -218,6 +238,9 @@ def _wins(first: npt.NDArray[np.float64], last: npt.NDArray[np.float64]) -> floa
 RULES: dict[str, Rule] = {
     "oversubscribed": _oversubscribed,
     "nodes_simulated": _nodes_simulated,
+    "unfused": _unfused,
+    "synchronises": _synchronises,
+    "built_otherwise": _built_otherwise,
     "fewer_runs": _fewer_runs,
     "unmeasured": _unmeasured,
     "not_as_asked": _not_as_asked,
@@ -239,12 +262,15 @@ def _baseline(result: Result, others: Sequence[Result]) -> Result | None:
     return next((other for other in others if other.asked.point == wanted), None)
 
 
+def _machines(result: Result) -> list[Machine]:
+    return [run.attempt.machine for run in result.ok if run.attempt and run.attempt.machine]
+
+
 def _facts(result: Result) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for run in result.ok:
-        if run.attempt and run.attempt.machine:
-            for name, values in run.attempt.machine.facts.items():
-                found.setdefault(name, set()).update(values)
+    for machine in _machines(result):
+        for name, values in machine.facts.items():
+            found.setdefault(name, set()).update(values)
     return found
 
 

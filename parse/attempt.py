@@ -63,13 +63,17 @@ class Measured:
 class Machine:
     """What a run found. Of `facts` (device, driver, versions, …) all values that its ranks have, sorted.
 
-    `oversubscribed` and `nodes_simulated` hold the reason, empty where they are not so.
+    `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty where they are not so. `unfused`:
+    fine stamps took apart what the framework does in one. `synchronises`: the host waits for the device every step.
     """
 
     ranks: int
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     oversubscribed: str = ""
     nodes_simulated: str = ""
+    unfused: bool = False
+    synchronises: bool = False
+    built_otherwise: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +149,9 @@ def describe(trace: Trace) -> Machine:
         facts={name: tuple(sorted(found)) for name, found in sorted(values.items())},
         oversubscribed=_oversubscribed(trace.run, ranks),
         nodes_simulated=_nodes_simulated(trace.run, ranks),
+        unfused=any(rank["backend"].get("fused") is False for rank in ranks),
+        synchronises=any(rank["backend"].get("synchronises_every_step") is True for rank in ranks),
+        built_otherwise=next((said for rank in ranks if (said := _built_otherwise(rank))), ""),
     )
 
 
@@ -188,6 +195,16 @@ def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
     if run.nodes > 1 and (machines < run.nodes or any(rank.get("nodes_simulated") for rank in ranks)):
         return f"{_count(run.nodes, 'node')} on {_count(machines, 'machine')}"
     return ""
+
+
+def _built_otherwise(rank: Mapping[str, Any]) -> str:
+    """What of the framework that ran is not what the rank's Horovod was compiled with."""
+    built, software = _table(rank["backend"], "horovod_built_against"), rank["software"]
+    return "; ".join(
+        f"Horovod was built against {name} {version} and ran with {software[name]}"
+        for name, version in built.items()
+        if software.get(name) not in (None, version)
+    )
 
 
 def _by_host(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

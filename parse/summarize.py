@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from parse.table import Summary
+    from parse.summary import Summary
 
 DESCRIPTION = "Prints the scaling table of a folder of traces, and under it what is wrong with it."
 FORMAT_HELP = (
@@ -55,33 +56,33 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _summarize(paths: Sequence[Path], form: str, out: Path | None, where: dict[str, list[str]]) -> int:
-    from parse import table
+    from parse.summary import TableError, choose, plain
+    from parse.table import FORMATS as WRITERS
+    from parse.table import warnings
 
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
     summary = _summary(paths)
     if not summary.results:
-        for line in table.warnings(summary):
+        for line in warnings(summary):
             print(line, file=sys.stderr)
-        print(f"nothing to summarise in {', '.join(table.plain(str(path)) for path in paths)}", file=sys.stderr)
+        print(f"nothing to summarise in {', '.join(plain(str(path)) for path in paths)}", file=sys.stderr)
         return 1
     try:
-        chosen = table.choose(summary.results, where)
+        chosen = choose(summary.results, where)
         if not chosen:
-            raise table.TableError("no point has all that --where asks for")
-        summary = table.Summary(
-            results=chosen, reduced=summary.reduced, remarks=summary.remarks, refusals=summary.refusals
-        )
-        written = table.FORMATS[form](summary)
+            raise TableError("no point has all that --where asks for")
+        summary = dataclasses.replace(summary, results=chosen)
+        written = WRITERS[form](summary)
         if out is not None:
             out.write_text(written, encoding="utf-8", errors="backslashreplace")
-    except (table.TableError, OSError) as error:
-        print(table.plain(str(error)), file=sys.stderr)
+    except (TableError, OSError) as error:
+        print(plain(str(error)), file=sys.stderr)
         return 1
     if out is None:
         sys.stdout.write(written)
         sys.stdout.flush()
     if form in ("csv", "dlperf"):
-        for line in table.warnings(summary):
+        for line in warnings(summary):
             print(line, file=sys.stderr)
     return 0
 
@@ -90,7 +91,7 @@ def _summary(paths: Sequence[Path]) -> Summary:
     from parse.alarms import judge
     from parse.load import load
     from parse.result import results
-    from parse.table import Summary
+    from parse.summary import Summary
 
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None)
     return Summary(

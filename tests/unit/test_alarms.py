@@ -268,6 +268,44 @@ def test_simulated_nodes():
     assert rung(judged([make_trace(run)]), "nodes_simulated") == []
 
 
+def backend_says(**facts):
+    """A trace whose backend says this of itself."""
+    software = {"numpy": "2.0", "torch": "2.13.0+cpu", "horovod": "0.28.1"}
+    return make_trace(environment={"software": software, "backend": {"transport": "mpi", **facts}})
+
+
+def test_fine_stamps_that_keep_reduction_from_overlapping():
+    (said,) = rung(judged([backend_says(fused=False)]), "unfused")
+    assert said.startswith("under fine stamps gradients and their reduction are two calls")
+    assert said.endswith("--stamps coarse measures the framework's own way")
+    assert rung(judged([backend_says(fused=True)]), "unfused") == []
+    assert rung(judged([make_trace()]), "unfused") == []
+
+
+def test_a_host_that_waits_for_its_device():
+    found = judged([backend_says(synchronises_every_step=True)])
+    assert rung(found, "synchronises") == ["the host waits for the device in every step"]
+    assert rung(judged([backend_says(synchronises_every_step=False)]), "synchronises") == []
+
+
+def test_a_horovod_built_against_another_framework():
+    old = judged([backend_says(horovod_built_against={"torch": "2.12.0+cpu", "tensorflow": "2.20.0"})])
+    assert rung(old, "built_otherwise") == [
+        "Horovod was built against torch 2.12.0+cpu and ran with 2.13.0+cpu: make horovod builds it anew"
+    ]
+    fits = judged([backend_says(horovod_built_against={"torch": "2.13.0+cpu", "tensorflow": "2.20.0"})])
+    assert rung(fits, "built_otherwise") == []
+
+
+def test_one_rank_that_drives_several_gpus_is_judged_by_its_devices():
+    run = make_run(backend="torch-dp", gpus_per_node=4)
+    found = judged([*point(run.baseline(), FIVE), *point(run, times(3.9))])
+    assert [(result.run.case, result.run.ranks) for result in found] == [("1n1g", 1), ("1n4g", 1)]
+    assert found[1].scaling_efficiency == pytest.approx(3.9 / 4)
+    assert [result.alarms for result in found] == [(), ()]
+    assert len(rung(judged([*point(run.baseline(), FIVE), *point(run, times(5))]), "superlinear")) == 1
+
+
 def test_every_rule_has_a_test_here():
     with open(__file__) as file:  # noqa: PTH123
         text = file.read()

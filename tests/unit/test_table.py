@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.outcome import Outcome
-from parse.table import FORMATS, Summary, TableError, choose, dlperf, plain, text, warnings
+from parse.export import dlperf
+from parse.summary import Summary, TableError, choose, plain
+from parse.table import FORMATS, text, warnings
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 
 NGC = make_run(backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100)

@@ -67,7 +67,7 @@ def make_trace(
         "attempt": 1,
         "outcome": Outcome.OK,
         "stamps": stamps[None] - offsets_ns[:, None, None],
-        "samples": np.full((run.ranks, run.steps), run.local_batch_size, np.int32),
+        "samples": np.full((run.ranks, run.steps), run.rank_batch_size, np.int32),
         "losses": np.ones((run.ranks, run.steps)),
         "steps_completed": np.full(run.ranks, run.steps),
         "blocks": np.array([[run.warmup_steps, run.steps]]),
@@ -142,10 +142,17 @@ def attempt(trace: Trace) -> Attempt:
     )  # fmt: skip
 
 
-def judged(traces: Sequence[Trace], plan: Sequence[RunSpec] = ()) -> tuple[Result, ...]:
-    """The judged results of these traces, without files."""
+def ended(run: RunSpec, outcome: Outcome, evidence: str = "") -> Attempt:
+    """An attempt that ended so and left no trace."""
+    return Attempt(run_id=run.run_id, number=1, asked=asked(run), outcome=outcome, evidence=evidence)
+
+
+def judged(
+    traces: Sequence[Trace], plan: Sequence[RunSpec] = (), without_trace: Sequence[Attempt] = ()
+) -> tuple[Result, ...]:
+    """The judged results of these traces and attempts, without files."""
     loaded = Loaded(
-        attempts=tuple(attempt(trace) for trace in traces), asked=tuple(asked(run) for run in plan), reduced=(),
-        refusals=(), remarks=(),
+        attempts=(*(attempt(trace) for trace in traces), *without_trace), asked=tuple(asked(run) for run in plan),
+        reduced=(), refusals=(), remarks=(),
     )  # fmt: skip
     return judge(results(loaded))
