@@ -39,4 +39,4 @@ def in_order(parameters):
 
 
 def break_averaging(backend):
-    backend._model = backend._model._layers
+    backend._model.grad_need_sync = False  # the reducer must outlive the hooks that it has put on the parameters
