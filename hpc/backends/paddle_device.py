@@ -1,0 +1,98 @@
+"""The device of a rank in Paddle: which one, told before Paddle is imported; what it can do, what it is."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import InvalidRun
+
+if TYPE_CHECKING:
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+_LEAST_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "amp-fp16": (7, 0)}
+
+
+def gpu_of_rank(run: RunSpec, world: World) -> int | None:
+    """The number of this rank's GPU among those that it can see, None where the run uses CPUs; imports no Paddle.
+
+    The one that the launcher has bound to the rank, where CUDA_VISIBLE_DEVICES names a single one; else the one for the
+    rank's place on its node.
+    """
+    if run.gpus_per_node == 0:
+        return None
+    if run.gpus_per_node != run.ranks_per_node:
+        raise InvalidRun(
+            f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were asked for; "
+            "paddle-fleet drives one GPU per rank"
+        )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if len(visible) == 1 and visible[0]:
+        return 0
+    return world.rank if world.nodes_simulated else world.local_rank
+
+
+def take_device(paddle: Any, index: int | None, run: RunSpec, world: World) -> Any:
+    """Makes the device the one that Paddle computes on and returns its place. Raises InvalidRun where it cannot be."""
+    if index is None:
+        _check_precision_of_cpu(run.precision)
+        paddle.set_device("cpu")
+        return paddle.CPUPlace()
+    if not paddle.is_compiled_with_cuda() or not (visible := paddle.device.cuda.device_count()):
+        why = "no driver or no visible GPU" if paddle.is_compiled_with_cuda() else "this Paddle was built without CUDA"
+        raise InvalidRun(
+            f"{run.gpus_per_node} GPUs per node were asked for; Paddle {paddle.__version__} finds none on "
+            f"{world.hostname} ({why}). Install a CUDA build of Paddle, or state gpus_per_node = 0 in the site"
+        )
+    if index >= visible:
+        raise InvalidRun(
+            f"{run.ranks_per_node} ranks of {world.hostname} need a GPU each; rank {world.rank} sees {visible}"
+        )
+    paddle.set_device(f"gpu:{index}")
+    _check_precision_of_gpu(paddle, run.precision)
+    return paddle.CUDAPlace(index)
+
+
+def _check_precision_of_cpu(precision: str) -> None:
+    if precision == "tf32":
+        raise InvalidRun("precision tf32 was asked for; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
+    if precision != "fp32":
+        raise InvalidRun(
+            f"precision {precision} was asked for; Paddle has no automatic mixed precision on CPUs and would silently "
+            "compute in fp32: take fp32"
+        )
+
+
+def _check_precision_of_gpu(paddle: Any, precision: str) -> None:
+    """Refuses what Paddle would do in fp32 with a mere warning; lets fp32 mean fp32, where Paddle may take TF32."""
+    least = _LEAST_CAPABILITY.get(precision)
+    if least is not None and (found := tuple(paddle.device.cuda.get_device_capability())) < least:
+        raise InvalidRun(
+            f"precision {precision} was asked for; it needs compute capability {least[0]}.{least[1]}, "
+            f"{paddle.device.cuda.get_device_name()} has {found[0]}.{found[1]}"
+        )
+    paddle.base.core.set_cublas_switch(precision == "tf32")
+    paddle.base.core.set_cudnn_switch(precision == "tf32")
+
+
+def versions(paddle: Any) -> dict[str, Any]:
+    """The libraries that make the speed; None where this Paddle has none."""
+    if not paddle.is_compiled_with_cuda():
+        return {"paddle": paddle.__version__, "cuda": None, "cudnn": None, "nccl": None}
+    found = {name: getattr(paddle.version, name)() for name in ("cuda", "cudnn", "nccl")}
+    return {"paddle": paddle.__version__, **{name: str(version) for name, version in found.items()}}
+
+
+def describe_device(paddle: Any, index: int | None) -> dict[str, Any]:
+    """Name, id and size of a GPU."""
+    if index is None:
+        return {"kind": "cpu"}
+    found = paddle.device.cuda.get_device_properties(index)
+    return {
+        "kind": "gpu",
+        "name": found.name,
+        "uuid": str(found.uuid) if hasattr(found, "uuid") else None,
+        "memory_bytes": found.total_memory,
+        "capability": f"{found.major}.{found.minor}",
+    }

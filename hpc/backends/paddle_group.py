@@ -1,0 +1,126 @@
+"""Paddle's group of ranks, made from MPI's communicator: variables first, then Paddle, then the group."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import InvalidRun
+from hpc.backends.addresses import LOOPBACK, PortTaken, endpoints, interface_towards
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+_NEEDLESS = (
+    "No ccache found",
+    "When training, we now always track global mean and variance",
+    "The program will return to single-card operation",
+)
+"""Python warnings that Paddle gives whatever one does, at import, in batch norm, and where there is one rank."""
+_NOISE = ("Modified FLAGS detected", "FLAGS(name=", "==========", "OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM")
+_LOOK_AGAIN_S = 0.01
+
+
+def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) -> Any:
+    """The module `paddle`, imported after the variables that it reads then are set. Collective.
+
+    What the run sets by its environment stays as it is; which ranks there are and where they meet is MPI's to say.
+    """
+    addresses = endpoints(comm, _asked_interface(gpu))
+    host = addresses[0].rpartition(":")[0]
+    os.environ.update(
+        PADDLE_TRAINER_ID=str(world.rank),
+        PADDLE_TRAINERS_NUM=str(world.size),
+        PADDLE_CURRENT_ENDPOINT=addresses[world.rank],
+        PADDLE_TRAINER_ENDPOINTS=",".join(addresses),
+        PADDLE_MASTER=addresses[0],  # where it is set, Paddle meets there and not at the first endpoint
+        PADDLE_DISTRI_BACKEND=transport(gpu),  # unset, a Paddle without CUDA silently makes no group
+    )
+    if "OMP_NUM_THREADS" not in run.env:
+        os.environ["OMP_NUM_THREADS"] = str(run.cpus_per_rank)
+    if gpu is None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if host == LOOPBACK else interface_towards(host))
+    else:
+        os.environ.update({"FLAGS_selected_gpus": str(gpu)})
+        # Sizes never change: the fastest kernels are sought once, in warm-up.
+        os.environ.setdefault("FLAGS_cudnn_exhaustive_search", "1")
+    # Paddle's other store, its default, aborts the process where its port is taken.
+    os.environ.setdefault("FLAGS_tcp_store_using_libuv", "0")
+    if "GLOG_v" not in os.environ:
+        os.environ.setdefault("GLOG_minloglevel", "1")  # warnings and above: not every socket that is opened
+    at_termination = signal.getsignal(signal.SIGTERM)
+    for message in _NEEDLESS:
+        warnings.filterwarnings("ignore", message=message)
+    with _without_noise():
+        import paddle
+    # Paddle prints a C++ traceback where a process is told to end, as all are whose peer has failed.
+    signal.signal(signal.SIGTERM, at_termination)
+    return paddle
+
+
+def transport(gpu: int | None) -> str:
+    """By what gradients are reduced."""
+    return "gloo" if gpu is None else "nccl"
+
+
+def open_group(paddle: Any, world: World, gpu: int | None) -> None:
+    """Forms the group of all ranks. Raises PortTaken where rank 0's address is taken, InvalidRun where none is made."""
+    address = os.environ["PADDLE_MASTER"]
+    if world.rank:
+        _await_listener(address)
+    try:
+        with _without_noise():
+            paddle.distributed.init_parallel_env()
+    except ValueError as error:
+        if world.rank == 0 and "Bind network" in str(error):
+            raise PortTaken(f"{address} was free when rank 0 chose it and is taken now that Paddle binds it") from error
+        raise
+    if not paddle.distributed.is_initialized():
+        raise InvalidRun(f"Paddle made no group of the {world.size} ranks, and would train each by itself")
+    made = (paddle.distributed.get_rank(), paddle.distributed.get_world_size(), paddle.distributed.get_backend())
+    if made != (world.rank, world.size, transport(gpu).upper()):
+        raise InvalidRun(
+            f"Paddle says rank {made[0]} of {made[1]} by {made[2]}; asked for were rank {world.rank} of {world.size} "
+            f"by {transport(gpu).upper()}"
+        )
+
+
+def _await_listener(address: str) -> None:
+    """Returns once rank 0 listens. Paddle, which finds nobody there, would look again only after three seconds."""
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port))).close()
+        except ConnectionRefusedError:
+            time.sleep(_LOOK_AGAIN_S)
+        else:
+            return
+
+
+def _asked_interface(gpu: int | None) -> str | None:
+    asked = os.environ.get("GLOO_SOCKET_IFNAME" if gpu is None else "NCCL_SOCKET_IFNAME", "")
+    first = asked.split(",")[0].removeprefix("=")
+    return None if not first or first.startswith("^") else first
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Keeps back what Paddle writes whenever it starts, and shows everything else that it writes."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            yield
+    finally:
+        lines = said.getvalue().splitlines(keepends=True)
+        sys.stderr.writelines(line for line in lines if not any(noise in line for noise in _NOISE))

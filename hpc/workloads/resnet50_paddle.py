@@ -1,0 +1,135 @@
+"""ResNet-50 v1.5 in Paddle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from hpc.spec import RunSpec
+from hpc.workloads.resnet50 import (
+    BN_EPSILON,
+    BN_MOMENTUM,
+    CLASSES,
+    EXPANSION,
+    FEATURES,
+    STAGES,
+    Array,
+    initial_values,
+    recipe_of,
+    synthetic_batch,
+)  # fmt: skip
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
+    return nn.Conv2D(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias_attr=False)
+
+
+def _norm(width: int) -> Any:
+    """Paddle's momentum is the share of the old statistics; its running variance is the biased one, torch's is not."""
+    return nn.BatchNorm2D(width, momentum=1 - BN_MOMENTUM, epsilon=BN_EPSILON)
+
+
+class Bottleneck(nn.Layer):  # type: ignore[misc]  # mypy does not follow Paddle
+    """1×1, 3×3 (with the stride), 1×1, and the way around them."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * EXPANSION
+        self.conv1 = _convolution(inputs, width, 1)
+        self.bn1 = _norm(width)
+        self.conv2 = _convolution(width, width, 3, stride)
+        self.bn2 = _norm(width)
+        self.conv3 = _convolution(width, outputs, 1)
+        self.bn3 = _norm(outputs)
+        self.relu = nn.ReLU()
+        self.downsample: Any = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(_convolution(inputs, outputs, 1, stride), _norm(outputs))
+
+    def forward(self, x: Any) -> Any:
+        """[N, inputs, H, W] to [N, 4 × width, H / stride, W / stride]."""
+        around = x if self.downsample is None else self.downsample(x)
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        return self.relu(self.bn3(self.conv3(y)) + around)
+
+
+class ResNet50(nn.Layer):  # type: ignore[misc]  # as above
+    """25,557,032 trainable parameters; their names are torchvision's, but for the running statistics of batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = _convolution(3, 64, 7, 2)
+        self.bn1 = _norm(64)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.MaxPool2D(3, stride=2, padding=1)
+        inputs = 64
+        for number, (width, blocks, stride) in enumerate(STAGES, start=1):
+            self.add_sublayer(f"layer{number}", _stage(inputs, width, blocks, stride))
+            inputs = width * EXPANSION
+        self.avgpool = nn.AdaptiveAvgPool2D(1)
+        self.fc = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        """Images [N, 3, H, W] to logits [N, 1000]."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for number in range(1, len(STAGES) + 1):
+            x = getattr(self, f"layer{number}")(x)
+        return self.fc(paddle.flatten(self.avgpool(x), 1))
+
+
+def _stage(inputs: int, width: int, blocks: int, stride: int) -> Any:
+    rest = (Bottleneck(width * EXPANSION, width, stride=1) for _ in range(blocks - 1))
+    return nn.Sequential(Bottleneck(inputs, width, stride), *rest)
+
+
+def paddle_values(values: dict[str, Array]) -> dict[str, Array]:
+    """Values that have torchvision's names and torch's shapes, as Paddle has them."""
+    names = {"running_mean": "_mean", "running_var": "_variance"}
+    renamed = {}
+    for name, value in values.items():
+        module, _, kind = name.rpartition(".")
+        # Paddle's linear layers keep their weights [inputs, outputs].
+        renamed[f"{module}.{names.get(kind, kind)}"] = value.T.copy() if name == "fc.weight" else value
+    return renamed
+
+
+class PaddleResNet50:
+    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+
+    def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
+        self._recipe = recipe_of(run)
+        self._learning_rate = self._recipe.learning_rate(run)
+        self.model = ResNet50()
+        self.model.set_state_dict({**self.model.state_dict(), **paddle_values(initial_values(run))})
+        images, labels = synthetic_batch(run, rank)
+        self._images, self._labels = (paddle.to_tensor(values, place=device) for values in (images, labels))
+
+    def batch(self, step: int) -> tuple[Any, Any]:
+        """The same images [N, 3, H, W] and labels [N] every step."""
+        return self._images, self._labels
+
+    def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
+        """Cross entropy, smoothed where the recipe says so."""
+        images, labels = batch
+        return nn.functional.cross_entropy(model(images), labels, label_smoothing=self._recipe.label_smoothing)
+
+    def optimizer(self, **implementation: Any) -> Any:
+        """SGD as the recipe has it."""
+        norms = [p for m in self.model.sublayers() if isinstance(m, nn.BatchNorm2D) for p in (m.weight, m.bias)]
+        known = {id(p) for p in norms}
+        others = [p for p in self.model.parameters() if not p.stop_gradient and id(p) not in known]
+        decay = self._recipe.weight_decay
+        groups = [
+            {"params": others, "weight_decay": decay},
+            {"params": norms, "weight_decay": decay if self._recipe.norms_decay else 0.0},
+        ]
+        return paddle.optimizer.Momentum(
+            self._learning_rate, self._recipe.momentum, parameters=groups, **implementation
+        )
+
+    def samples(self, batch: tuple[Any, Any]) -> int:
+        """How many images the batch has."""
+        return len(batch[0])
