@@ -14,16 +14,16 @@ from hpc.backends import BACKENDS
 from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, settling_record, stem
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
-from hpc.target import decide_target, options_of, with_absolute_paths
+from hpc.target import TargetError, cannot_run, decide_target, odd_builds, options_of, with_absolute_paths
 from launch.follow import Follower, follow, write_missing_records
-from launch.local import LocalCluster, LocalError, launcher, what_is_missing
+from launch.local import LocalCluster, launcher, what_is_missing
 from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep
 from launch.script import Folders, render_job, render_local
 from launch.site import Site, SiteError, find_site
 from launch.slurm import SlurmCluster, SubmitError, controller_answers, header
 from launch.state import JobState
 
-FAILURES = (SiteError, PlanError, SubmitError, LocalError, RecordError)
+FAILURES = (SiteError, PlanError, SubmitError, TargetError, RecordError)
 
 
 def sweep(asked: SweepSpec, settings: Mapping[str, str], flags: Mapping[str, bool]) -> int:
@@ -33,17 +33,29 @@ def sweep(asked: SweepSpec, settings: Mapping[str, str], flags: Mapping[str, boo
     asked = with_absolute_paths(asked)
     plan = expand(asked, decide_target(asked, site), options_of)
     jobs = _jobs(plan, site, settings)
-    missing = what_is_missing(BACKENDS[name].framework for name in asked.backend) if site is None else []
-    if missing and not flags["dry_run"]:
-        raise LocalError("; ".join(missing))
+    missing = what_is_missing() if site is None else []
+    unable = cannot_run(asked.backend, site)
+    if not flags["dry_run"]:
+        _refuse_what_nothing_can_run(asked, missing, unable, site)
     folders = Folders.under(Path(settings.get("out", ".")))
     written = write_sweep(plan, jobs, folders, lambda job: _render(job, site, folders))
-    _tell(console, plan, jobs, written, flags)
+    _tell(console, plan, jobs, written)
+    for line in (*unable.values(), *odd_builds([name for name in asked.backend if name not in unable], site)):
+        console.print(line, markup=False, highlight=False)
+    if unable:
+        console.print("their runs end as launch_fail; the same command runs them once they can", highlight=False)
     if flags["dry_run"]:
-        for line in missing:
-            console.print(f"note: {line}", markup=False, highlight=False)
+        _show(console, written, missing)
         return 0
     return _run(console, written, site, folders, flags)
+
+
+def _refuse_what_nothing_can_run(
+    asked: SweepSpec, missing: Sequence[str], unable: Mapping[str, str], site: Site | None
+) -> None:
+    if missing or len(unable) == len(asked.backend):
+        hint = [] if site is None else ["if the nodes have it, name their Python in [interpreter] of the site file"]
+        raise TargetError("; ".join([*unable.values(), *missing, *hint]))
 
 
 def _site(settings: Mapping[str, str]) -> Site | None:
@@ -79,9 +91,7 @@ def _render(job: JobPlan, site: Site | None, folders: Folders) -> str:
     return render_job(job.runs, header(job, folders), site, folders, frameworks)
 
 
-def _tell(
-    console: Console, plan: Plan, jobs: Sequence[JobPlan], written: Sequence[WrittenJob], flags: Mapping[str, bool]
-) -> None:
+def _tell(console: Console, plan: Plan, jobs: Sequence[JobPlan], written: Sequence[WrittenJob]) -> None:
     """What is about to be done, in numbers, before anything is."""
 
     def say(text: str) -> None:
@@ -98,10 +108,13 @@ def _tell(
     for job in written:
         of_time = "" if plan.target.nodes_simulated else f", {job.plan.time_min} min on {job.plan.nodes} nodes"
         say(f"  {job.script}: {len(job.plan.runs)} runs{of_time}")
-    if flags["dry_run"]:
-        for job in written:
-            say(f"\n===== {job.script}\n{job.text}")
-        say("dry run: nothing was submitted")
+
+
+def _show(console: Console, written: Sequence[WrittenJob], missing: Sequence[str]) -> None:
+    """The scripts, in place of submitting them, and what a run would want."""
+    lines = [*(f"\n===== {job.script}\n{job.text}" for job in written), "dry run: nothing was submitted"]
+    for line in [*lines, *(f"note: {line}" for line in missing)]:
+        console.print(line, markup=False, highlight=False)
 
 
 def _run(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
-from hpc.options import OptionError
+from hpc.options import Option, OptionError
 from hpc.spec import PRECISIONS, SCALINGS, STAMPINGS, SpecError
 from hpc.sweep_spec import SweepSpec
 
@@ -115,21 +115,29 @@ class _List(argparse.Action):
     """Shows what can be named, from the tables; imports no framework."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from hpc.backends import BACKENDS
+        from hpc.backends import BACKENDS, missing_modules
         from hpc.workloads import WORKLOADS
         from launch.site import known_sites
 
-        for title, table in (("backends", BACKENDS), ("workloads", WORKLOADS)):
-            print(f"{title}:")
-            for name, entry in table.items():
-                print(f"  {name}")
-                for option, what in entry.options.items():
-                    default = ("on" if what.default else "off") if isinstance(what.default, bool) else what.default
-                    print(f"      {option}: {what.help} (default {default})")
+        print("backends:")
+        for name, backend in BACKENDS.items():
+            missing = missing_modules(name)
+            print(f"  {name} ({backend.framework}): {'; '.join(missing) or 'installed here'}")
+            _print_options(backend.options)
+        print("workloads:")
+        for name, workload in WORKLOADS.items():
+            print(f"  {name} (for {', '.join(workload.factories)})")
+            _print_options(workload.options)
         print("sites:")
         for name, path in known_sites().items():
             print(f"  {name}  {path}")
         parser.exit(0)
+
+
+def _print_options(options: Mapping[str, Option]) -> None:
+    for name, option in options.items():
+        default = ("on" if option.default else "off") if isinstance(option.default, bool) else option.default
+        print(f"      {name}: {option.help} (default {default})")
 
 
 def _flags(arguments: Mapping[str, Any]) -> dict[str, bool]:
@@ -140,13 +148,13 @@ def _merge(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
     """Config file and command line as one: what is measured, and where. Raises SpecError on what neither knows."""
     values: dict[str, Any] = {}
     if arguments["config"] is not None:
-        values = _read_config(Path(arguments["config"]))
+        values = _with_xla_as_option(_read_config(Path(arguments["config"])))
     for name, value in arguments.items():
         if name in ("config", "dry_run", "detach", "force", "list") or value is None:
             continue
         if name in ("option", "env"):
             table = "options" if name == "option" else "env"
-            values[table] = {**values.get(table, {}), **dict(_assignment(name, text) for text in value)}
+            values[table] = {**values.get(table, {}), **_assignments(name, value)}
         else:
             values[name] = value
     settings = {key: str(values.pop(key)) for key in LAUNCH_KEYS if key in values}
@@ -163,11 +171,27 @@ def _read_config(path: Path) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in values.items()}
 
 
-def _assignment(name: str, text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key:
-        raise SpecError(f"--{name} {text!r} is not of the form NAME=VALUE")
-    return key, value
+def _with_xla_as_option(values: dict[str, Any]) -> dict[str, Any]:
+    """`xla = true` of a config file as what --xla is on the command line."""
+    if "xla" not in values:
+        return values
+    xla, options = values.pop("xla"), values.get("options", {})
+    if not isinstance(xla, bool):
+        raise SpecError(f"xla must be true or false, not {xla!r}; a list goes to [options]: xla = [false, true]")
+    if not isinstance(options, dict) or "xla" in options:
+        raise SpecError("the config says xla twice, by itself and in [options]: say it once")
+    return {**values, "options": {**options, "xla": xla}}
+
+
+def _assignments(name: str, texts: Sequence[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise SpecError(f"--{name} {text!r} is not of the form NAME=VALUE")
+        if values.setdefault(key, value) != value:
+            raise SpecError(f"--{name} says {key}={values[key]} and {key}={value}: say one, or {key}=A,B for both")
+    return values
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     runs = tuple(
         dataclasses.replace(point, repeat=repeat)
         for repeat in range(1, sweep.repeats + 1)
-        for point in sorted(points.values(), key=lambda p: (p.nodes, p.ranks_per_node))
+        for point in sorted(points.values(), key=lambda p: (p.nodes, p.devices_per_node))
     )
     return Plan(target=target, runs=runs, reduced=(*target.reduced, *reduced))
 
@@ -226,15 +226,20 @@ def _words(name: str, value: Any) -> list[str]:
     """A comma list (`\\,` is a comma inside a value), a list, or one value, as words."""
     if isinstance(value, str):
         words = [word.replace("\\,", ",") for word in re.split(r"(?<!\\),", value)]
-    elif isinstance(value, list | tuple):
-        words = [str(word) for word in value]
     else:
-        words = [str(value)]
+        words = [_word(name, one) for one in (value if isinstance(value, list | tuple) else [value])]
     if not words or (not name.startswith("env ") and any(word.strip() == "" for word in words)):
         raise SpecError(f"{name}: an empty value in {value!r}")
     if any("\0" in word for word in words):
         raise SpecError(f"{name}: a NUL character in {value!r}")
     return list(dict.fromkeys(words))
+
+
+def _word(name: str, value: Any) -> str:
+    """One value as the command line would say it: options are switched on and off."""
+    if isinstance(value, bool) and name.startswith("options "):
+        return "on" if value else "off"
+    return str(value)
 
 
 def _table(name: str, value: Any) -> Mapping[str, Any]:

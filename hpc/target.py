@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpc.backends import BACKENDS
+from hpc.backends import BACKENDS, missing_modules
+from hpc.backends.horovod_build import build_problem
 from hpc.options import Option
 from hpc.spec import SpecError, Target
 from hpc.sweep_spec import SweepSpec
@@ -14,6 +15,10 @@ from hpc.workloads import WORKLOADS, code_digest, is_user_code
 from launch.local import cpus_here, gpus_here, ranks_env
 from launch.site import Site
 from launch.slurm import controller_answers, nodes_of
+
+
+class TargetError(RuntimeError):
+    """Nothing of what was asked can run on the target; the text says what is missing and the command that brings it."""
 
 
 def options_of(backend: str, workload: str) -> Mapping[str, Option]:
@@ -30,6 +35,29 @@ def options_of(backend: str, workload: str) -> Mapping[str, Option]:
         written_for = ", ".join(WORKLOADS[workload].factories)
         raise SpecError(f"workload {workload} is written for {written_for}; backend {backend} trains {entry.framework}")
     return {**entry.options, **WORKLOADS[workload].options}
+
+
+def cannot_run(backends: Sequence[str], site: Site | None) -> dict[str, str]:
+    """Of each backend that this interpreter cannot run, a line that says why, and how it can.
+
+    Nothing is said of a site whose runs may find other packages than this interpreter does.
+    """
+    missing = {name: missing_modules(name) for name in backends if _runs_by_this_interpreter(name, site)}
+    return {name: f"backend {name} cannot run: {'; '.join(lines)}" for name, lines in missing.items() if lines}
+
+
+def odd_builds(backends: Sequence[str], site: Site | None) -> list[str]:
+    """A line for each backend whose Horovod was built for another framework than the one that its runs will meet."""
+    asked = [name for name in backends if "horovod" in BACKENDS[name].modules and _runs_by_this_interpreter(name, site)]
+    problems = {name: build_problem(BACKENDS[name].framework) for name in asked}
+    return [f"backend {name}: {problem}" for name, problem in problems.items() if problem]
+
+
+def _runs_by_this_interpreter(backend: str, site: Site | None) -> bool:
+    if site is None:
+        return True
+    named = site.python(BACKENDS[backend].framework, "")
+    return not (named or site.container or site.modules or "PYTHONPATH" in site.env)
 
 
 def with_absolute_paths(asked: SweepSpec) -> SweepSpec:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,14 +16,9 @@ from launch.plan import WrittenJob
 from launch.state import JobState
 
 
-class LocalError(RuntimeError):
-    """This machine lacks what a local sweep needs; the text says how to get it."""
-
-
-def what_is_missing(frameworks: Iterable[str]) -> list[str]:
-    """What this machine lacks to run ranks of these frameworks, each with the command that brings it."""
-    missing = [name for name in dict.fromkeys(frameworks) if importlib.util.find_spec(name) is None]
-    lines = [f"{name} is not installed here: pip install -e '.[{name}]'" for name in missing]
+def what_is_missing() -> list[str]:
+    """What this machine lacks to run ranks of any kind, each with the command that brings it."""
+    lines = []
     if importlib.util.find_spec("mpi4py") is None:
         lines.append("mpi4py is not installed here: pip install -e '.[mpi]'")
     if _mpiexec() is None:

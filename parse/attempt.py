@@ -199,11 +199,11 @@ def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
 
 def _built_otherwise(rank: Mapping[str, Any]) -> str:
     """What of the framework that ran is not what the rank's Horovod was compiled with."""
-    built, software = _table(rank["backend"], "horovod_built_against"), rank["software"]
+    built, ran = _table(rank["backend"], "horovod_built_against"), rank["software"]
     return "; ".join(
-        f"Horovod was built against {name} {version} and ran with {software[name]}"
-        for name, version in built.items()
-        if software.get(name) not in (None, version)
+        f"Horovod was built against {name} {built[name]} and ran with {ran[name]}"
+        for name in ("torch", "tensorflow")
+        if built.get(name) and ran.get(name) and built[name] != ran[name]
     )
 
 

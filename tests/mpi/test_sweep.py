@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,11 +35,32 @@ def outcomes(tmp_path: Path) -> list[str]:
 def _mpi() -> None:
     from launch.local import what_is_missing
 
-    if missing := what_is_missing([]):
+    if missing := what_is_missing():
         pytest.skip("; ".join(missing))
 
 
 pytestmark = pytest.mark.usefixtures("_mpi")
+
+
+def test_a_framework_that_is_missing_is_a_word_in_its_cell(tmp_path: Path) -> None:
+    (tmp_path / "hiding").mkdir()
+    (tmp_path / "hiding" / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "real = util.find_spec\n"
+        "util.find_spec = lambda name, *more: None if name == 'torch' else real(name, *more)\n"
+    )
+    env = {**ENV, "PYTHONPATH": f"{tmp_path / 'hiding'}:{ROOT}"}
+    argv = [sys.executable, "-m", "hpc.sweep", *LOCAL, "--nodes", "1,2", *TINY, "--backend", "mpi,torch-ddp"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 1, done.stdout + done.stderr
+    why = "torch is not installed here: pip install -e '.[torch]'"
+    before, _, after = done.stdout.partition("submitted as")
+    assert f"backend torch-ddp cannot run: {why}\n" in before
+    assert "2 ok, 2 launch_fail" in after and why in after
+
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces").stdout
+    assert re.findall(r"^(\dn1g) +[\d.]+ +[\d.]+ +launch_fail$", summary, re.MULTILINE) == ["1n1g", "2n1g"]
+    assert summary.count(why) == 2
 
 
 def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:

@@ -56,6 +56,24 @@ def test_baseline_is_added_once_and_can_be_refused() -> None:
     assert [run.case for run in plan(nodes="1,2", ranks_per_node="1", repeats=1).runs] == ["1n1g", "2n1g"]
 
 
+def test_one_rank_drives_all_gpus_where_the_backend_is_so() -> None:
+    target = dataclasses.replace(GPUS, one_rank_per_node=("torch-dp",))
+    made = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
+    found = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in made.runs]
+    assert found == [
+        ("torch-dp", "1n1g", 1, 1), ("torch-ddp", "1n1g", 1, 1),
+        ("torch-dp", "1n8g", 1, 8), ("torch-ddp", "1n8g", 8, 8),
+    ]  # fmt: skip
+    whole = made.runs[2]
+    assert (whole.devices, whole.ranks, whole.rank_batch_size, whole.baseline()) == (8, 1, 8 * 128, made.runs[0])
+
+
+def test_on_cpus_a_rank_is_a_device_for_every_backend() -> None:
+    target = dataclasses.replace(LAPTOP, one_rank_per_node=("torch-dp",))
+    made = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, baseline=False)
+    assert [(run.case, run.ranks, run.devices) for run in made.runs] == [("2n2g", 4, 4)]
+
+
 def test_axes_multiply_and_an_environment_axis_makes_points() -> None:
     made = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, baseline=False)
     assert len({run.point_id for run in made.runs}) == 4

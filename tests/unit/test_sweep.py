@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,10 @@ def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -
         (["--nodes", "1", "--option", "imgsize=3"], "unknown option imgsize"),
         (["--nodes", "1", "--option", "image_size"], "not of the form NAME=VALUE"),
         (["--nodes", "1", "--precision", "fp8"], "precision 'fp8' is not one of"),
+        (["--nodes", "1", "--stamps", "fine,rough"], "stamps 'rough' is not one of fine, coarse"),
+        (["--nodes", "1", "--xla"], "unknown option xla; torch-ddp with resnet50 know"),
+        (["--nodes", "1", "--xla", "--option", "xla=off"], "--option says xla=on and xla=off: say one, or xla=A,B"),
+        (["--nodes", "1", "--env", "A=1", "--env", "A=2"], "--env says A=1 and A=2"),
         (["--nodes", "1", "--time", "soon"], "whole minutes"),
         (["--nodes", "1", "--time", "0"], "at least 1 minute"),
         (["--nodes", "1", "--config", "none.toml"], "config none.toml: No such file"),
@@ -166,6 +171,162 @@ def test_gpus_of_this_machine_are_shared_by_simulated_nodes(tmp_path: Path, gpus
     assert {run["gpus_per_node"] for run in plan["runs"] if run["nodes"] == 4} == {each}
     assert said in done.stdout
     assert bool(plan["reduced"]) == (each == 0)
+
+
+def hiding(tmp_path: Path, *modules: str) -> dict[str, str]:
+    """The environment of a machine without these modules."""
+    folder = tmp_path / "hiding"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(
+        "import importlib.util as util\n"
+        "real = util.find_spec\n"
+        f"util.find_spec = lambda name, *more: None if name in {modules} else real(name, *more)\n"
+    )
+    return {"PYTHONPATH": f"{folder}:{ROOT}"}
+
+
+TORCH_LINE = "backend torch-ddp cannot run: torch is not installed here: pip install -e '.[torch]'\n"
+HOROVOD_LINE = (
+    "backend tensorflow-horovod cannot run: tensorflow is not installed here: pip install -e '.[tensorflow]'; "
+    "horovod is not installed here: make horovod\n"
+)
+
+
+def test_what_cannot_run_here_is_said_with_the_cure_and_stays_in_the_plan(tmp_path: Path) -> None:
+    env = hiding(tmp_path, "torch", "tensorflow", "horovod")
+    argv = ["--nodes", "1,2", "--backend", "torch-ddp,paddle-fleet,tensorflow-horovod", "--cluster", "local"]
+    done = sweep(tmp_path, *argv, "--dry-run", env=env)
+    assert done.returncode == 0, done.stderr
+    closing = "their runs end as launch_fail; the same command runs them once they can\n"
+    assert TORCH_LINE + HOROVOD_LINE + closing in done.stdout.replace(PADDLE_LINE, "")
+    plan = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())
+    assert {run["backend"] for run in plan["runs"]} == {"torch-ddp", "paddle-fleet", "tensorflow-horovod"}
+
+
+PADDLE_LINE = "backend paddle-fleet cannot run: paddle is not installed here: pip install -e '.[paddle]'\n"
+
+
+def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -> None:
+    (tmp_path / "mpiexec").write_text("#!/bin/sh\n")
+    (tmp_path / "mpiexec").chmod(0o755)
+    env = hiding(tmp_path, "torch", "tensorflow", "horovod")
+    argv = ["--nodes", "1", "--backend", "torch-ddp,tensorflow-horovod", "--cluster", "local"]
+    done = sweep(tmp_path, *argv, env=env, path=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode == 1
+    assert done.stderr == f"hpc.sweep: {TORCH_LINE.strip()}; {HOROVOD_LINE}"
+    assert not (tmp_path / "traces").exists()
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        ("", True),
+        ('interpreter = {torch = "/opt/python"}', False),
+        ('interpreter = {default = "/opt/python"}', False),
+        ('interpreter = {paddle = "/opt/python"}', True),
+        ('container = "pyxis"\nimages = {default = "x.sqsh"}', False),
+        ('modules = ["PyTorch"]', False),
+        ('env = {PYTHONPATH = "/opt/packages"}', False),
+    ],
+)
+def test_of_a_site_only_that_is_said_which_this_interpreter_knows(tmp_path: Path, site: str, said: bool) -> None:
+    (tmp_path / "site.toml").write_text(f"gpus_per_node = 4\ncpus_per_node = 4\n{site}\n")
+    argv = ["--nodes", "1", "--site", "site.toml", "--backend", "torch-ddp"]
+    env = hiding(tmp_path, "torch")
+    assert (TORCH_LINE in sweep(tmp_path, *argv, "--dry-run", env=env, path=NO_SLURM).stdout) == said
+    done = sweep(tmp_path, *argv, env=env, path=NO_SLURM)
+    assert done.returncode == 1
+    hint = f"{TORCH_LINE.strip()}; if the nodes have it, name their Python in [interpreter] of the site file\n"
+    assert (hint in done.stderr) == said
+    assert ("no Slurm controller answers here" in done.stderr) != said
+
+
+def test_a_horovod_built_for_another_framework_is_said(tmp_path: Path) -> None:
+    horovod = tmp_path / "packages" / "horovod"
+    horovod.mkdir(parents=True)
+    (horovod / "__init__.py").write_text("")
+    (horovod / "metadata.json").write_text('{"pytorch": "1.0"}')
+    argv = ["--nodes", "1", "--backend", "torch-horovod", "--cluster", "local", "--dry-run"]
+    done = sweep(tmp_path, *argv, env={"PYTHONPATH": f"{horovod.parent}:{ROOT}"})
+    assert done.returncode == 0, done.stderr
+    assert "backend torch-horovod: Horovod was built against torch 1.0, installed is torch 2." in done.stdout
+    assert "cannot run" not in done.stdout
+
+
+def planned(tmp_path: Path, *argv: str) -> list[dict[str, Any]]:
+    """The runs of a sweep for a cluster of CPUs."""
+    done = sweep(
+        tmp_path, *argv, "--cluster", "slurm", "--gpus-per-node", "0", "--repeats", "1", "--dry-run", path=NO_SLURM
+    )
+    assert done.returncode == 0, done.stderr
+    runs: list[dict[str, Any]] = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())["runs"]
+    return runs
+
+
+def test_xla_is_an_option_of_those_that_know_it(tmp_path: Path) -> None:
+    runs = planned(tmp_path, "--nodes", "1", "--backend", "tensorflow-multiworker,torch-ddp", "--xla")
+    assert {run["backend"]: run["options"].get("xla") for run in runs} == {
+        "tensorflow-multiworker": "on", "torch-ddp": None,
+    }  # fmt: skip
+
+
+def test_stamps_are_an_axis(tmp_path: Path) -> None:
+    runs = planned(tmp_path, "--nodes", "1,2", "--stamps", "fine,coarse")
+    assert [(run["nodes"], run["stamps"]) for run in runs] == [
+        (n, stamps) for n in (1, 2) for stamps in ("fine", "coarse")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "xla"),
+    [("xla = true", ["on"]), ("xla = false", ["off"]), ("[options]\nxla = [false, true]", ["off", "on"])],
+)
+def test_a_config_file_says_stamps_and_xla(tmp_path: Path, text: str, xla: list[str]) -> None:
+    (tmp_path / "sweep.toml").write_text(
+        f'nodes = 1\nbackend = "tensorflow-horovod"\nstamps = ["fine", "coarse"]\n{text}\n'
+    )
+    runs = planned(tmp_path, "--config", "sweep.toml")
+    expected = [(stamps, value) for stamps in ("fine", "coarse") for value in xla]
+    assert [(run["stamps"], run["options"]["xla"]) for run in runs] == expected
+    assert {
+        run["options"]["xla"] for run in planned(tmp_path, "--config", "sweep.toml", "--option", "xla=on", "--out", "o")
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('xla = "on"', "xla must be true or false, not 'on'"),
+        ("xla = true\n[options]\nxla = false", "says xla twice"),
+        ('stamps = "rough"', "stamps 'rough' is not one of fine, coarse"),
+        ("[options]\nxla = 1", "option xla: '1' is neither on nor off"),
+    ],
+)
+def test_a_config_file_that_is_wrong_about_them_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "sweep.toml").write_text(f'nodes = 1\nbackend = "tensorflow-horovod"\n{text}\n')
+    done = sweep(tmp_path, "--config", "sweep.toml", path=NO_SLURM)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_list_says_what_is_installed_and_imports_no_framework(tmp_path: Path) -> None:
+    code = (
+        "import sys, hpc.sweep\n"
+        "try: hpc.sweep.main(['--list'])\n"
+        "finally: print('loaded', *sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    env = {**os.environ, **hiding(tmp_path, "tensorflow", "horovod")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert "  mpi (numpy): installed here\n" in done.stdout
+    assert (
+        HOROVOD_LINE.replace("backend tensorflow-horovod cannot run", "  tensorflow-horovod (tensorflow)")
+        in done.stdout
+    )
+    loaded = set(done.stdout.rpartition("loaded")[2].split())
+    assert "argparse" in loaded
+    assert not loaded & {"torch", "tensorflow", "paddle", "horovod", "numpy", "mpi4py"}
 
 
 def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
