@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,38 +20,77 @@ if TYPE_CHECKING:
     from hpc.spec import RunSpec
 
 _MIB = 2**20
+_LIBMPI = re.compile(r"/\S*/libmpi(?:ch)?\.so\S*")
+
+
+def load_horovod(framework: str, comm: Intracomm) -> Any:
+    """horovod.torch or horovod.tensorflow. What does not fit is said before, since it may not even load."""
+    problem = build_problem(framework)
+    if problem and comm.rank == 0:
+        print(f"rankwise: {problem}", file=sys.stderr, flush=True)
+    try:
+        return import_module(f"horovod.{framework}")
+    except ImportError as error:
+        raise ImportError(f"horovod.{framework} does not load: {problem or 'make horovod builds it anew'}") from error
 
 
 def join_horovod(
     hvd: Any, framework: str, options: Mapping[str, OptionValue], run: RunSpec, comm: Intracomm
 ) -> dict[str, OptionValue]:
-    """Starts Horovod on the ranks of `comm`; `hvd` is horovod.torch or horovod.tensorflow. Returns what holds.
+    """Starts Horovod on the ranks of `comm`; `hvd` is what `load_horovod(framework)` gave. Returns what holds.
 
     What the run sets by its environment goes before the options. Raises InvalidRun where Horovod sees other ranks
-    than MPI does, or would reduce a GPU's gradients without NCCL.
+    than MPI does, could not share MPI with them, or would reduce a GPU's gradients without NCCL.
     """
-    if (problem := build_problem(framework)) and comm.rank == 0:
-        print(f"rankwise: {problem}", file=sys.stderr, flush=True)
+    _check_before(hvd, framework, run)
     holding = dict(options)
     for option, variable, unit in (
         ("fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", _MIB),
         ("cycle_time_ms", "HOROVOD_CYCLE_TIME", 1),
     ):
         if variable in run.env:
-            holding[option] = float(run.env[variable]) / unit
+            holding[option] = _number(variable, run.env[variable]) / unit
         else:
-            os.environ[variable] = f"{float(options[option]) * unit:.10g}"
+            os.environ[variable] = f"{_number(option, options[option]) * unit:.10g}"
     hvd.init(comm)
     if (hvd.rank(), hvd.size()) != (comm.rank, comm.size):
         raise InvalidRun(
-            f"Horovod says rank {hvd.rank()} of {hvd.size()} where MPI says {comm.rank} of {comm.size}; "
-            f"loaded are {', '.join(_mpi_libraries()) or 'no libmpi'}: make horovod builds it against this MPI"
+            f"Horovod says rank {hvd.rank()} of {hvd.size()} where MPI says {comm.rank} of {comm.size}: "
+            "unset what sets HOROVOD_CONTROLLER, or make horovod builds it against this MPI"
+        )
+    return holding
+
+
+def _check_before(hvd: Any, framework: str, run: RunSpec) -> None:
+    """Raises InvalidRun for what would crash, or be another thing than was asked for, once Horovod runs."""
+    from mpi4py import MPI
+
+    if not hvd.mpi_built():
+        raise InvalidRun(f"this horovod.{framework} was built without MPI: make horovod builds it with it")
+    if len(libraries := _mpi_libraries()) > 1:
+        raise InvalidRun(
+            f"Horovod and mpi4py do not share their MPI ({' and '.join(libraries)} are loaded): "
+            "make horovod builds it against the one that MPI4PY_LIBMPI names, or that mpi4py finds by itself"
+        )
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise InvalidRun(
+            "Horovod calls MPI from a thread of its own, and this MPI was not started for several threads "
+            "(MPI_THREAD_MULTIPLE): unset MPI4PY_RC_THREAD_LEVEL, or take an MPI that was built with threads"
         )
     if run.gpus_per_node and not hvd.nccl_built():
         raise InvalidRun(
             "this Horovod was built without NCCL and would reduce on the host: HOROVOD_GPU_OPERATIONS=NCCL make horovod"
         )
-    return holding
+
+
+def _number(name: str, value: OptionValue) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise InvalidRun(f"{name} is {value!r}; it must be a number, 0 or more")
+    return number
 
 
 def describe_horovod(hvd: Any, run: RunSpec) -> dict[str, Any]:
@@ -60,12 +101,11 @@ def describe_horovod(hvd: Any, run: RunSpec) -> dict[str, Any]:
         "horovod": horovod.__version__,
         "horovod_built_against": built_against(),
         "horovod_mpi_libraries": _mpi_libraries(),
-        "horovod_controller": "mpi" if hvd.mpi_enabled() else "gloo",
+        "horovod_controller": os.environ.get("HOROVOD_CONTROLLER", "mpi" if hvd.mpi_enabled() else "gloo").lower(),
         "horovod_operations": "nccl" if run.gpus_per_node else os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi").lower(),
     }
 
 
 def _mpi_libraries() -> list[str]:
     """The MPI libraries in this process: more than one says that Horovod and mpi4py do not share theirs."""
-    paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libmpi.so" in line}
-    return sorted(paths)
+    return sorted(set(_LIBMPI.findall(Path("/proc/self/maps").read_text())))

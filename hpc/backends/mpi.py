@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc.backends import InvalidRun
-from hpc.timer import HostMarks, Marks
+from hpc.stamps import INNER
+from hpc.timer import Marks, host_marks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -35,12 +36,12 @@ class MPIAllreduce:
             self._comm.Bcast(parameter)
         sizes = [parameter.size for parameter in self._workload.parameters]
         self._cuts = np.cumsum([0, *sizes])
-        self._buffer = np.zeros(sum(sizes), np.float32)
+        self._buffer = np.zeros(sum(sizes), np.result_type(*self._workload.parameters))
         self._losses: list[float] = [float("nan")] * self._run.steps
 
     def make_marks(self, steps: int) -> Marks:
         """See Backend."""
-        return HostMarks(steps)
+        return host_marks(self._run.stamps, steps)
 
     def settle(self) -> None:
         """Nothing was needed for the first steps only."""
@@ -76,7 +77,16 @@ class MPIAllreduce:
 
     def describe(self) -> dict[str, Any]:
         """See Backend."""
-        return {"versions": {}, "device": {"kind": "cpu"}, "transport": "mpi", "options": {}, "absent_stamps": []}
+        return {
+            "versions": {},
+            "device": {"kind": "cpu"},
+            "transport": "mpi",
+            "threads": self._run.env.get("OMP_NUM_THREADS", self._run.cpus_per_rank),
+            "options": {},
+            "absent_stamps": list(INNER) if self._run.stamps == "coarse" else [],
+            "fused": True,
+            "synchronises_every_step": False,
+        }
 
     def parameters(self) -> list[Any]:
         """See Backend."""

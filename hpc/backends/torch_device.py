@@ -24,16 +24,10 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
     if run.gpus_per_node != run.ranks_per_node:
         raise InvalidRun(
             f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were asked for; "
-            "torch-ddp drives one GPU per rank"
+            f"{run.backend} drives one GPU per rank"
         )
-    if not torch.cuda.is_available():
-        why = "this torch was built without CUDA" if torch.version.cuda is None else "no driver or no visible GPU"
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs per node were asked for; torch {torch.__version__} finds none on "
-            f"{world.hostname} ({why}). Install a CUDA build of torch, or state gpus_per_node = 0 in the site"
-        )
+    visible = visible_gpus(run, world)
     place, needed = (world.rank, world.size) if world.nodes_simulated else (world.local_rank, world.local_size)
-    visible = torch.cuda.device_count()
     index = 0 if visible == 1 else place  # one visible GPU: the launcher has bound each rank to its own
     if index >= visible:
         raise InvalidRun(f"{needed} ranks of {world.hostname} need a GPU each; rank {world.rank} sees {visible}")
@@ -44,6 +38,17 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
     if len(sharing) > 1:
         raise InvalidRun(f"ranks {', '.join(map(str, sharing))} share one GPU of {world.hostname}: bind one to each")
     return device
+
+
+def visible_gpus(run: RunSpec, world: World) -> int:
+    """How many GPUs this rank can see. Raises InvalidRun where it sees none."""
+    if not torch.cuda.is_available():
+        why = "this torch was built without CUDA" if torch.version.cuda is None else "no driver or no visible GPU"
+        raise InvalidRun(
+            f"{run.gpus_per_node} GPUs per node were asked for; torch {torch.__version__} finds none on "
+            f"{world.hostname} ({why}). Install a CUDA build of torch, or state gpus_per_node = 0 in the site"
+        )
+    return torch.cuda.device_count()
 
 
 def check_precision(precision: str, device: torch.device) -> None:

@@ -39,6 +39,7 @@ class TorchDelay:
         self._inputs = torch.randn(run.rank_batch_size, 8, generator=random).to(device)
         self._targets = self._inputs.sum(dim=1, keepdim=True)
         self._step = 0
+        self._reduced_by_optimizer = False
 
     def batch(self, step: int) -> torch.Tensor:
         """The same samples every step, after the sleep of `data`."""
@@ -57,7 +58,8 @@ class TorchDelay:
 
         def backward() -> None:
             real_backward()  # type: ignore[no-untyped-call]  # torch says no types
-            self._sleeper.sleep("transfer", step)
+            if not self._reduced_by_optimizer:
+                self._sleeper.sleep("transfer", step)
 
         # An attribute of this one tensor: the backend calls it as it would the method, and t4 comes after it.
         loss.backward = backward  # type: ignore[method-assign, assignment]  # as the comment says
@@ -65,9 +67,29 @@ class TorchDelay:
 
     def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
         """Gradient descent whose step begins with the sleep of `update`."""
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, **implementation)
-        optimizer.register_step_pre_hook(lambda *_: self._sleeper.sleep("update", self._step))
-        return optimizer
+        workload = self
+
+        # A class of its own, not hooks: Horovod makes its optimizer of the class, and hooks stay behind.
+        class SleepingSGD(torch.optim.SGD):
+            def __init_subclass__(cls) -> None:
+                workload.reduce_in(cls)
+
+            def step(self, closure: Any = None) -> Any:
+                workload._sleeper.sleep("update", workload._step)
+                return super().step(closure)
+
+        return SleepingSGD(self.model.parameters(), lr=0.01, **implementation)
+
+    def reduce_in(self, optimizer: Any) -> None:
+        """From now on the sleep of `transfer` follows the reduction of this class of Horovod's, not backward."""
+        self._reduced_by_optimizer = True
+        synchronize = optimizer.synchronize
+
+        def and_sleep(reducing: Any) -> None:
+            synchronize(reducing)
+            self._sleeper.sleep("transfer", self._step)
+
+        optimizer.synchronize = and_sleep
 
     def samples(self, batch: torch.Tensor) -> int:
         """How many samples the batch has."""

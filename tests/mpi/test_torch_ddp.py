@@ -1,4 +1,4 @@
-"""What backends do to a model: the contract of every one of them, and the particulars of torch-ddp."""
+"""The particulars of torch-ddp, on real ranks; what it shares with every backend is in test_contract.py."""
 
 from __future__ import annotations
 
@@ -11,31 +11,15 @@ from typing import Any
 
 import pytest
 
-from hpc.backends import BACKENDS
+from hpc.stamps import INNER
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]
 HERE = Path(__file__).parent / "ranks"
 
 
-@pytest.mark.parametrize(("size", "steps"), [(1, 1), (2, 1), (4, 1), (2, 3), (4, 3)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_ranks_learn_what_one_process_learns_from_the_joined_batch(
-    ranks: Ranks, backend: str, size: int, steps: int
-) -> None:
-    done = ranks(size, HERE / "contract.py", backend, str(steps))
-    assert f"equal on {size} ranks" in done.stdout
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_contract_rejects_a_backend_that_does_not_average(ranks: Ranks, backend: str) -> None:
-    done = ranks(2, HERE / "contract.py", backend, "1", "broken", check=False)
-    assert done.returncode != 0
-    assert "off the joined batch" in done.stdout
-
-
 def facts(ranks: Ranks, size: int = 2, words: tuple[str, ...] = (), **asked: Any) -> dict[str, Any]:
     env = {"GLOO_SOCKET_IFNAME": "lo"} if words else {}
-    done = ranks(size, HERE / "ddp_facts.py", json.dumps(asked), *words, env=env)
+    done = ranks(size, HERE / "torch_facts.py", json.dumps(asked), *words, env=env)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -52,7 +36,7 @@ def test_ranks_of_several_hosts_meet_on_the_interface_that_was_named(ranks: Rank
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are(ranks: Ranks) -> None:
     done = ranks(
-        2, HERE / "ddp_facts.py", "{}", "apart", env={"GLOO_SOCKET_IFNAME": "ib7"}, check=False, timeout_s=100
+        2, HERE / "torch_facts.py", "{}", "apart", env={"GLOO_SOCKET_IFNAME": "ib7"}, check=False, timeout_s=100
     )  # fmt: skip
     assert done.returncode != 0
     assert "InvalidRun: interface ib7 was asked for" in done.stderr
@@ -72,6 +56,7 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
         "loss_scale": "dynamic",
     }
     assert (found["transport"], found["threads"], found["tf32"]) == ("gloo", 2, False)
+    assert (found["absent_stamps"], found["fused"], found["synchronises_every_step"]) == ([], True, False)
     assert found["ordered"]
     # All hooks until it is known which gradient comes last, then only that one's.
     assert found["hooks"] == [found["parameters"], 1, 1]
@@ -80,6 +65,15 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
 def test_all_hooks_stay_where_the_graph_may_change(ranks: Ranks) -> None:
     found = facts(ranks, options={"static_graph": "off"})
     assert found["hooks"] == [found["parameters"]] * 3
+
+
+def test_coarse_stamps_leave_out_what_lies_inside_a_step_and_its_hooks(ranks: Ranks) -> None:
+    fine, coarse = facts(ranks), facts(ranks, stamps="coarse")
+    assert coarse["hooks"] == [0, 0, 0]
+    assert coarse["absent_stamps"] == list(INNER)
+    assert (fine["taken"], coarse["taken"]) == ([0, 1, 2, 3, 4, 5], [0, 1, 5])
+    assert coarse["ordered"]
+    assert coarse["losses"] == fine["losses"]
 
 
 @pytest.mark.parametrize("sgd", ["foreach", "for-loop"])

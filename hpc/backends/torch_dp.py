@@ -1,0 +1,82 @@
+"""PyTorch DataParallel: one rank splits its batch over all GPUs of one node, in threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hpc.backends import InvalidRun
+from hpc.backends.torch_device import check_precision, describe_device, visible_gpus
+from hpc.backends.torch_loop import HALF, TorchLoop
+from hpc.timer import Marks
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+
+class TorchDP(TorchLoop):
+    """The model lies on the first GPU; every step copies it to the others and adds their gradients up on the first.
+
+    That sum is a part of backward, so there is no telling when a GPU's own gradients were complete: t3 is absent, and
+    t4 is when `backward()` has returned.
+    """
+
+    absent = ("grads_ready",)
+
+    def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
+        _check_layout(run)
+        if self._options["compile"]:
+            raise InvalidRun("compile was asked for; torch.compile does not go with DataParallel's threads")
+        if (visible := visible_gpus(run, world)) < run.gpus_per_node:
+            raise InvalidRun(f"{run.gpus_per_node} GPUs per node were asked for; {world.hostname} shows {visible}")
+        self._devices = [torch.device("cuda", index) for index in range(run.gpus_per_node)]
+        for device in self._devices:
+            check_precision(run.precision, device)
+        torch.cuda.set_device(self._devices[0])
+        return self._devices[0]
+
+    def _join_group(self, world: World, comm: Intracomm) -> str:
+        return "nccl" if len(self._devices) > 1 else "none"
+
+    def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+        half = HALF.get(self._run.precision)
+        inner = module if half is None else Autocasting(module, half)
+        return torch.nn.DataParallel(inner, device_ids=self._devices), optimizer
+
+    def _reduce(self, marks: Marks) -> None:
+        marks.reduced()
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend."""
+        return {**super().describe(), "devices": [describe_device(device) for device in self._devices]}
+
+
+class Autocasting(torch.nn.Module):
+    """A module under autocast in every thread: DataParallel's threads know that it is on, but take fp16 for bf16."""
+
+    def __init__(self, module: torch.nn.Module, dtype: torch.dtype, device_type: str = "cuda") -> None:
+        super().__init__()
+        self.module = module
+        self._dtype, self._device_type = dtype, device_type
+
+    def forward(self, *batch: Any, **named: Any) -> Any:
+        """What the module gives."""
+        with torch.autocast(self._device_type, dtype=self._dtype):
+            return self.module(*batch, **named)
+
+
+def _check_layout(run: RunSpec) -> None:
+    if run.gpus_per_node == 0:
+        raise InvalidRun(
+            "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model on a "
+            "CPU: take torch-ddp"
+        )
+    if run.nodes > 1 or run.ranks_per_node > 1:
+        raise InvalidRun(
+            f"{run.nodes} nodes with {run.ranks_per_node} ranks each were asked for; torch-dp is one rank that drives "
+            "the GPUs of one node: take torch-ddp"
+        )

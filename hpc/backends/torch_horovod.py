@@ -1,0 +1,113 @@
+"""Horovod on PyTorch: NCCL where the run has GPUs, MPI where it has none."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hpc.backends import WorkloadError
+from hpc.backends.horovod_group import describe_horovod, join_horovod, load_horovod
+from hpc.backends.torch_loop import TorchLoop
+from hpc.timer import Marks
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.world import World
+
+
+class TorchHorovod(TorchLoop):
+    """One process per device; Horovod averages gradients from hooks, in fused buffers, while backward goes on.
+
+    t3 is when `backward()` has returned, t4 when `synchronize()` has. Horovod's own `step()` is nothing but
+    `synchronize()` and the optimizer's step: to call them apart takes no overlap away.
+    """
+
+    def _join_group(self, world: World, comm: Intracomm) -> str:
+        # Here and not above: what does not fit is said before it is loaded, and it may not load.
+        self._hvd = load_horovod("torch", comm)
+        self._options = join_horovod(self._hvd, "torch", self._options, self._run, comm)
+        self._horovod = describe_horovod(self._hvd, self._run)
+        return str(self._horovod["horovod_operations"])
+
+    def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+        hvd = self._hvd
+        _check_takes_over(optimizer)
+        values = chain(module.named_parameters(), module.named_buffers())
+        hvd.broadcast_parameters([(name, _as_contiguous(value.detach())) for name, value in values], root_rank=0)
+        distributed = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=module.named_parameters(),
+            compression=_InAnyLayout(getattr(hvd.Compression, str(self._options["compression"]))),
+            op=hvd.Average,
+        )
+        # Whether gradients overflowed must be asked of the reduced ones, or ranks would disagree on taking the step.
+        self._apart = self._run.stamps == "fine" or self._scaler is not None
+        return module, distributed
+
+    def _reduce(self, marks: Marks) -> None:
+        marks.grads_ready()
+        if self._apart:
+            self._optimizer.synchronize()
+        marks.reduced()
+
+    def _update(self) -> None:
+        with self._optimizer.skip_synchronize() if self._apart else nullcontext():
+            super()._update()
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend."""
+        described = super().describe()
+        facts = dict(self._horovod)
+        described["versions"]["horovod"] = facts.pop("horovod")
+        # `synchronize()` waits on the host for reductions that a GPU does, unless that is switched off.
+        waits = self._device.type == "cuda" and not _switched_on("HOROVOD_ENABLE_ASYNC_COMPLETION")
+        described["synchronises_every_step"] |= waits
+        return {**described, **facts}
+
+    def _leave_group(self) -> None:
+        self._hvd.shutdown()
+
+
+class _InAnyLayout:
+    """A compression of Horovod's that takes tensors in channels_last too: Horovod itself wants contiguous ones only.
+
+    Nothing is copied. Horovod gets the same memory with its dimensions in the order in which they lie there.
+    """
+
+    def __init__(self, compression: Any) -> None:
+        self._compression = compression
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        contiguous = _as_contiguous(tensor)
+        compressed, context = self._compression.compress(contiguous)
+        return compressed, (context, contiguous is not tensor)
+
+    def decompress(self, tensor: torch.Tensor, context: Any) -> torch.Tensor:
+        of_compression, moved = context
+        restored: torch.Tensor = self._compression.decompress(tensor, of_compression)
+        return restored.permute(0, 3, 1, 2) if moved else restored
+
+
+def _as_contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or one in channels_last seen as [N, H, W, C], in which order it lies in memory."""
+    if tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor
+    return tensor.permute(0, 2, 3, 1)
+
+
+def _check_takes_over(optimizer: torch.optim.Optimizer) -> None:
+    """Raises WorkloadError for what Horovod would drop: it makes a new optimizer of the same class and groups."""
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or optimizer.state:
+        raise WorkloadError(
+            f"the {type(optimizer).__name__} of the workload has step hooks or state; Horovod makes a new optimizer of "
+            "the same class and parameter groups and would drop them: override step() in a class of your own instead"
+        )
+
+
+def _switched_on(variable: str) -> bool:
+    return os.environ.get(variable, "0") not in ("", "0")

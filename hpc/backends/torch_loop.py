@@ -1,0 +1,182 @@
+"""What all torch backends do alike; a strategy fills in how ranks find each other and how gradients are averaged."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hpc.backends import BACKENDS, InvalidRun, check_workload
+from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
+from hpc.options import OptionValue
+from hpc.settings import options_of_run
+from hpc.stamps import INNER
+from hpc.timer import Marks, device_marks, host_marks
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+HALF = {"bf16": torch.bfloat16, "amp-fp16": torch.float16}
+"""What autocast is told; other precisions run without it."""
+
+
+class TorchLoop:
+    """A torch backend but for its strategy: the methods with one underscore that a subclass overrides."""
+
+    absent: tuple[str, ...] = ()
+    """The stamps that the strategy cannot tell though they were asked for."""
+
+    def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
+        """The device that the model lies on. Raises InvalidRun where the run's are not there. Collective."""
+        return device_of_rank(run, world, comm)
+
+    def _join_group(self, world: World, comm: Intracomm) -> str:
+        """Forms the group of ranks; returns its transport."""
+        raise NotImplementedError
+
+    def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+        """The model and the optimizer that train on all devices, with equal parameters on all ranks."""
+        raise NotImplementedError
+
+    def _reduce(self, marks: Marks) -> None:
+        """Called when `backward()` has returned: sees to it that the gradients are averaged, with t4 and maybe t3."""
+        raise NotImplementedError
+
+    def _leave_group(self) -> None:
+        """Ends what `_join_group` began."""
+
+    def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
+        """See Backend."""
+        self._run, self._rank = run, world.rank
+        asked = options_of_run(run)
+        self._options = {name: asked[name] for name in BACKENDS[run.backend].options}
+        self._scale = _loss_scale(self._options["loss_scale"])
+        self._device = self._find_device(run, world, comm)
+        check_precision(run.precision, self._device)
+        if "OMP_NUM_THREADS" not in run.env:
+            torch.set_num_threads(run.cpus_per_rank)
+        set_tf32(run.precision == "tf32")
+        torch.backends.cudnn.benchmark = True  # sizes never change: the fastest kernels are sought once, in warm-up
+        self._transport = self._join_group(world, comm)
+
+    def build(self, factory: Any) -> None:
+        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract."""
+        self._workload = workload = factory(self._run, self._device, self._rank)
+        check_workload(workload, "torch")
+        layout = torch.channels_last if self._options["channels_last"] else torch.preserve_format
+        module = workload.model.to(device=self._device, memory_format=layout).train()
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        half = HALF.get(self._run.precision)
+        self._autocast: Any = torch.autocast(self._device.type, dtype=half) if half else nullcontext()
+        self._scaler = _make_scaler(self._scale) if self._run.precision == "amp-fp16" else None
+        self._model, self._optimizer = self._distribute(module, _make_optimizer(workload, str(self._options["sgd"])))
+        if self._options["compile"]:
+            # Around DDP, so that the graph is cut where its buckets end and reduction still overlaps backward.
+            self._model = torch.compile(self._model)
+        self._losses = torch.full((self._run.steps,), torch.nan, device=self._device)
+        self._loss_of_step = self._losses.unbind()  # views made here: making one in a step costs as much as all marks
+
+    def make_marks(self, steps: int) -> Marks:
+        """See Backend."""
+        if self._device.type == "cpu":
+            return host_marks(self._run.stamps, steps)
+        stream = torch.cuda.current_stream(self._device)
+        return device_marks(self._run.stamps, steps, partial(torch.cuda.Event, enable_timing=True), stream)
+
+    def settle(self) -> None:
+        """See Backend."""
+
+    def step(self, index: int, marks: Marks) -> int:
+        """See Backend."""
+        batch = self._workload.batch(index)
+        marks.batch_ready()
+        with self._autocast:
+            loss = self._workload.loss(self._model, batch)
+        marks.forward_end()
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+        self._reduce(marks)
+        self._update()
+        self._loss_of_step[index].copy_(loss.detach())
+        samples: int = self._workload.samples(batch)
+        marks.end()
+        return samples
+
+    def _update(self) -> None:
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            self._scaler.step(self._optimizer)
+            self._scaler.update(None if self._scale is None else self._scale)
+        self._optimizer.zero_grad()
+
+    def losses(self) -> list[float]:
+        """See Backend. Waits for the device."""
+        values: list[float] = self._losses.tolist()
+        return values
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend."""
+        looks_by_itself = getattr(self._optimizer, "_step_supports_amp_scaling", False)
+        return {
+            "versions": versions(),
+            "device": describe_device(self._device),
+            "transport": self._transport,
+            "threads": torch.get_num_threads(),
+            "options": {**self._options, "sgd": _implementation(self._optimizer)},
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "absent_stamps": list(INNER if self._run.stamps == "coarse" else self.absent),
+            "fused": True,
+            # GradScaler asks the device whether to skip the step unless the optimizer looks by itself.
+            "synchronises_every_step": self._scaler is not None and not looks_by_itself,
+        }
+
+    def parameters(self) -> list[Any]:
+        """See Backend."""
+        return [parameter.detach().cpu().numpy().copy() for parameter in self._parameters]
+
+    def leave(self) -> None:
+        """See Backend. Lets go of the model before the group: what reduces it must not outlive what it reduces by."""
+        del self._model, self._workload, self._optimizer, self._parameters
+        if self._options["compile"]:
+            torch.compiler.reset()  # what it compiled holds the model too
+        gc.collect()
+        self._leave_group()
+
+
+def _loss_scale(option: OptionValue) -> float | None:
+    """A static scale, or None for the dynamic one."""
+    if option == "dynamic":
+        return None
+    try:
+        scale = float(option)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale < float("inf"):
+        raise InvalidRun(f"loss_scale is {option!r}; it must be dynamic or a number above 0")
+    return scale
+
+
+def _make_scaler(static_scale: float | None) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cuda") if static_scale is None else torch.amp.GradScaler("cuda", static_scale)
+
+
+def _make_optimizer(workload: Any, asked: str) -> torch.optim.Optimizer:
+    """The workload's optimizer, in the implementation asked for (auto: fused)."""
+    implementations = {"foreach": {"foreach": True}, "for-loop": {"foreach": False, "fused": False}}
+    optimizer: torch.optim.Optimizer = workload.optimizer(**implementations.get(asked, {"fused": True}))
+    return optimizer
+
+
+def _implementation(optimizer: torch.optim.Optimizer) -> str:
+    """What it is, not what was asked: a person's own optimizer may know no other implementation than one."""
+    # Of the groups, which are what a step looks at: Horovod's optimizers have no such defaults.
+    groups = optimizer.param_groups
+    found = [name for name in ("fused", "foreach") if all(group.get(name) for group in groups)]
+    return (found or ["for-loop"])[0]

@@ -1,0 +1,104 @@
+"""Facts of a run of a torch backend on real ranks, as JSON of rank 0: `torch_facts.py RUN-FIELDS-AS-JSON [WORD …]`.
+
+Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
+different hosts have; `another` that Horovod was built for another torch; `unseen` that Horovod sees this rank only;
+`twice` that a second MPI is loaded; `hooked` gives the workload's optimizer a hook.
+"""
+
+import json
+import sys
+import traceback
+from pathlib import Path
+
+from mpi4py import MPI
+
+from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_build, horovod_group, load_backend
+from hpc.spec import RunSpec
+from hpc.stamps import ABSENT
+from hpc.workloads import load_factory
+from hpc.world import world_from_mpi
+
+STEPS = 3
+
+
+def listening():
+    """Local addresses that this process listens on, from the kernel's own table."""
+    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    return sorted({row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own})
+
+
+def pretend(words):
+    if "apart" in words:
+        addresses._network_stack = lambda: (str(comm.rank), "")
+    if "another" in words:
+        horovod_build.built_against = lambda: {"torch": "1.13.1"}
+    if "twice" in words:
+        horovod_group._mpi_libraries = lambda: ["/opt/a/libmpi.so.12", "/usr/lib/libmpi.so.40"]
+    if "unseen" in words:
+        import horovod.torch
+
+        horovod.torch.size = lambda: 1
+
+
+def factory(words):
+    found = load_factory(run.workload, "torch")
+    if "hooked" not in words:
+        return found
+
+    class Hooked(found):
+        def optimizer(self, **how):
+            made = super().optimizer(**how)
+            made.register_step_pre_hook(lambda *_: None)
+            return made
+
+    return Hooked
+
+
+def rows_of(marks):
+    """Of every step the stamps that were taken, by their number."""
+    rows = [marks.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
+    return [{number: stamp for number, stamp in enumerate(row) if stamp != ABSENT} for row in rows]
+
+
+comm = MPI.COMM_WORLD
+words = sys.argv[2:]
+pretend(words)
+before = listening()
+usual = {
+    "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "torch-ddp",
+    "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
+    "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
+}  # fmt: skip
+run = RunSpec(**usual | json.loads(sys.argv[1]))
+backend = load_backend(run.backend)
+try:
+    backend.join(run, world_from_mpi(comm), comm)
+    after = listening()
+    backend.build(factory(words))
+except (InvalidRun, WorkloadError):
+    traceback.print_exc()
+    comm.Abort(3)
+marks = backend.make_marks(run.steps)
+marks.begin(0)
+hooks = []
+for step in range(STEPS):
+    backend.step(step, marks)
+    hooks.append(sum(len(p._post_accumulate_grad_hooks or ()) for p in backend._parameters))
+    backend.settle()
+rows = rows_of(marks)
+facts = {
+    "listening": [address for address in after if address not in before],
+    "hooks": hooks,
+    "parameters": len(backend._parameters),
+    "layouts": sorted({"contiguous" if p.is_contiguous() else "channels_last" for p in backend._parameters}),
+    "implementations": sorted({str(group.get("fused")) for group in backend._optimizer.param_groups}),
+    "taken": sorted({number for row in rows for number in row}),
+    "ordered": all(list(row.values()) == sorted(row.values()) for row in rows),
+    "losses": backend.losses()[:STEPS],
+    **backend.describe(),
+}
+backend.leave()
+if comm.rank == 0:
+    print(json.dumps(facts))
