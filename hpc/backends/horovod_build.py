@@ -1,32 +1,54 @@
-"""What the installed Horovod was built against, from the file that it keeps of that; imports no Horovod."""
+"""What the installed Horovod was built against, from the file that it keeps of that; imports no framework."""
 
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, version
+import re
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 _NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}
 """What its own metadata calls a framework."""
-_PACKAGES = {"torch": ("torch",), "tensorflow": ("tensorflow", "tensorflow-cpu")}
+
+
+def installed_version(framework: str) -> str | None:
+    """The version that an installed framework gives itself, read without starting it; None where there is none.
+
+    torch's stands in a file of its own: that of its package leaves out which CUDA it is for (2.13.0, not 2.13.0+cu130).
+    """
+    if (folder := _folder(framework)) is None:
+        return None
+    if framework == "torch":
+        found = re.search(r"^__version__ = '(.+)'$", (folder / "version.py").read_text(), re.MULTILINE)
+        return found[1] if found else version(framework)
+    for package in (framework, f"{framework}-cpu"):
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    others = packages_distributions().get(framework, ())  # slow; tensorflow-rocm and tf-nightly are such
+    return next((version(package) for package in others), None)
+
+
+def built_for() -> dict[str, str | None]:
+    """All that `make horovod` made the installed Horovod of; empty where it is not from there."""
+    return dict(_metadata().get("built_for", {}))
 
 
 def built_against() -> dict[str, str]:
-    """Versions of torch and tensorflow that Horovod was compiled with; empty where there is none to be read."""
-    found = find_spec("horovod")
-    if found is None or found.origin is None:
-        return {}
-    try:
-        metadata = json.loads((Path(found.origin).parent / "metadata.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return {ours: str(metadata[theirs]) for ours, theirs in _NAMES.items() if metadata.get(theirs)}
+    """Versions of torch, tensorflow and MPI that Horovod was compiled with; empty where there is none to be read."""
+    metadata = _metadata()
+    against = {ours: str(metadata[theirs]) for ours, theirs in _NAMES.items() if metadata.get(theirs)}
+    if mpi := built_for().get("mpi"):
+        against["mpi"] = mpi
+    return against
 
 
 def build_problem(framework: str) -> str:
     """One line where the installed Horovod does not fit the installed framework; empty where it fits or is absent."""
-    if find_spec("horovod") is None or (installed := _installed(framework)) is None:
+    if _folder("horovod") is None or (installed := installed_version(framework)) is None:
         return ""
     built = built_against().get(framework)
     if built == installed:
@@ -35,10 +57,16 @@ def build_problem(framework: str) -> str:
     return f"Horovod was built {of}, installed is {framework} {installed}: make horovod builds it anew"
 
 
-def _installed(framework: str) -> str | None:
-    for package in _PACKAGES[framework]:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return None
+def _metadata() -> dict[str, Any]:
+    if (folder := _folder("horovod")) is None:
+        return {}
+    try:
+        return dict(json.loads((folder / "metadata.json").read_text()))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def _folder(package: str) -> Path | None:
+    """Where an installed package lies; a folder that a package has left behind is none."""
+    found = find_spec(package)
+    return None if found is None or found.origin is None else Path(found.origin).parent

@@ -1,0 +1,145 @@
+"""Horovod is built once, kept whole, installed where it is not yet."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.unit.horovod.machine import Machine
+
+
+@pytest.fixture
+def commands(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the tool would have run: the build makes a wheel, all else does nothing."""
+    ran: list[str] = []
+
+    def run(argv: list[str], _log: Path, _environment: object = None) -> None:
+        ran.append(" ".join(argv))
+        if "wheel" in argv:
+            beside = Path(argv[argv.index("--wheel-dir") + 1])
+            beside.mkdir()
+            (beside / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_text("whole")
+
+    monkeypatch.setattr(tool, "run", run)
+    monkeypatch.setattr(tool, "make_environment", lambda folder, _log: folder / "bin" / "python")
+    return ran
+
+
+def kept(machine: Machine) -> list[Path]:
+    return list(machine.cache.glob("rankwise/horovod/*/*.whl"))
+
+
+def test_the_right_one_installed_is_left_alone(
+    tool: ModuleType, ingredients: ModuleType, machine: Machine, commands: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.install_horovod(built_for=dict(ingredients.find_ingredients().made_of))
+    assert tool.main([]) == 0
+    assert commands == []
+    assert not machine.cache.exists()
+    said = "horovod: 0.28.1 for torch 2.13.0+cpu, tensorflow 2.21.0, Open MPI 4.1.4 is installed\n"
+    assert capsys.readouterr().out == said
+
+
+def test_it_is_built_imported_kept_and_installed(tool: ModuleType, machine: Machine, commands: list[str]) -> None:
+    assert tool.main([]) == 0
+    [wheel] = kept(machine)
+    built, tried, torch, tensorflow, installed = commands
+    assert "pip" in built and " wheel " in built
+    assert "--python" in tried and "horovod-0.28.1" in tried
+    assert "import horovod.torch" in torch and "import horovod.tensorflow" in tensorflow
+    assert installed.endswith(f"install --force-reinstall --no-deps {wheel}")
+    assert not (wheel.parent / "building").exists()
+
+
+def test_another_torch_brings_another_wheel_and_the_first_is_kept(
+    tool: ModuleType, machine: Machine, commands: list[str]
+) -> None:
+    assert tool.main([]) == 0
+    [first] = kept(machine)
+    machine.install_torch("2.13.1+cpu")
+    assert tool.main([]) == 0
+    [second] = set(kept(machine)) - {first}
+    assert commands[-1].endswith(str(second))
+    machine.install_torch("2.13.0+cpu")
+    commands.clear()
+    assert tool.main([]) == 0
+    [installed] = commands
+    assert installed.endswith(str(first))
+
+
+def test_a_wheel_that_was_never_finished_is_not_taken(
+    tool: ModuleType, ingredients: ModuleType, machine: Machine, commands: list[str]
+) -> None:
+    folder = machine.cache / "rankwise" / "horovod" / ingredients.find_ingredients().key
+    half = folder / "building" / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+    half.parent.mkdir(parents=True)
+    half.write_text("half")
+    assert tool.kept_wheel(folder) is None
+    assert tool.main([]) == 0
+    assert " wheel " in commands[0]
+    assert [wheel.read_text() for wheel in kept(machine)] == ["whole"]
+
+
+def test_a_wheel_that_does_not_import_is_not_kept(
+    tool: ModuleType,
+    machine: Machine,
+    commands: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    builds = tool.run
+
+    def run(argv: list[str], log: Path, environment: object = None) -> None:
+        if "-c" in argv:
+            raise tool.BuildFailed("mpi4py loads another MPI")
+        builds(argv, log, environment)
+
+    monkeypatch.setattr(tool, "run", run)
+    assert tool.main(["--where-possible"]) == 1
+    assert "mpi4py loads another MPI" in capsys.readouterr().out
+    assert kept(machine) == []
+
+
+def test_a_failing_command_shows_its_errors_and_where_its_log_lies(tool: ModuleType, tmp_path: Path) -> None:
+    log = tmp_path / "build.log"
+    script = "echo 'a.cc:1: error: no such thing'; seq 100; exit 3"
+    with pytest.raises(tool.BuildFailed) as failure:
+        tool.run(["/bin/sh", "-c", script], log, {"PATH": "/usr/bin:/bin"})
+    lines = str(failure.value).splitlines()
+    assert "a.cc:1: error: no such thing" in lines
+    assert "100" in lines
+    assert "50" not in lines
+    assert lines[-1] == f"horovod: build failed with 3; the above is from {log}"
+
+
+def test_two_do_not_build_the_same_at_once(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, events = threading.Event(), list[str]()
+    monkeypatch.setattr(tool, "say", lambda _text: waits.set())
+
+    def second() -> None:
+        with tool.locked(tmp_path):
+            events.append("second")
+
+    other = threading.Thread(target=second)
+    with tool.locked(tmp_path):
+        other.start()
+        assert waits.wait(60)
+        events.append("first")
+    other.join(60)
+    assert events == ["first", "second"]
+
+
+def test_runs_settings_do_not_reach_the_build(
+    tool: ModuleType, ingredients: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOROVOD_SKIP_COMPILE", "1")
+    monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
+    found = ingredients.find_ingredients()
+    environment = tool.build_environment(tmp_path / "bin" / "python", found, tmp_path)
+    assert "HOROVOD_SKIP_COMPILE" not in environment
+    assert environment["HOROVOD_NCCL_HOME"] == "/opt/nccl"
+    assert json.loads(environment["RANKWISE_BUILT_FOR"]) == dict(found.made_of)

@@ -1,0 +1,51 @@
+"""What the installed Horovod was built against, and what is said where that does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc.backends.horovod_build import build_problem, built_against, built_for, installed_version
+from tests.unit.horovod.machine import Machine
+
+
+def test_a_horovod_that_fits_is_no_problem(machine: Machine) -> None:
+    machine.install_horovod(pytorch="2.13.0+cpu", tensorflow="2.21.0", built_for={"mpi": "Open MPI 4.1.4"})
+    assert built_against() == {"torch": "2.13.0+cpu", "tensorflow": "2.21.0", "mpi": "Open MPI 4.1.4"}
+    assert build_problem("torch") == build_problem("tensorflow") == ""
+
+
+def test_another_version_is_named_with_what_to_do(machine: Machine) -> None:
+    machine.install_horovod(pytorch="2.12.0+cpu", tensorflow="2.21.0")
+    assert build_problem("torch") == (
+        "Horovod was built against torch 2.12.0+cpu, installed is torch 2.13.0+cpu: make horovod builds it anew"
+    )
+    assert build_problem("tensorflow") == ""
+
+
+def test_another_cuda_is_another_torch(machine: Machine) -> None:
+    machine.install_torch("2.13.0+cu130")
+    machine.install_horovod(pytorch="2.13.0+cu126")
+    assert "built against torch 2.13.0+cu126, installed is torch 2.13.0+cu130" in build_problem("torch")
+
+
+def test_a_framework_that_it_was_built_without_is_named(machine: Machine) -> None:
+    machine.install_horovod(pytorch="2.13.0+cpu")
+    assert "Horovod was built without tensorflow, installed is tensorflow 2.21.0" in build_problem("tensorflow")
+
+
+def test_no_horovod_and_no_framework_are_no_problem_of_the_build(bare: Machine) -> None:
+    bare.install_torch("2.13.0")
+    assert (built_against(), built_for(), build_problem("torch")) == ({}, {}, "")
+    bare.install_horovod(pytorch="2.13.0")
+    assert build_problem("tensorflow") == ""
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "tensorflow-cpu", "tensorflow-rocm"])
+def test_tensorflow_is_found_under_the_names_of_its_packages(bare: Machine, package: str) -> None:
+    bare.install("tensorflow", "2.21.0", package=package)
+    assert installed_version("tensorflow") == "2.21.0"
+
+
+def test_a_folder_left_behind_is_no_framework(bare: Machine) -> None:
+    (bare.packages / "torch" / "lib").mkdir(parents=True)
+    assert installed_version("torch") is None
