@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from parse import stats
-from parse.attempt import Machine
 from parse.result import Alarm, Result
 
 AVERAGE_APART = 0.05
@@ -51,7 +50,7 @@ def _nodes_simulated(result: Result, _: Sequence[Result]) -> Iterator[str]:
 
 
 def _unfused(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    if any(machine.unfused for machine in _machines(result)):
+    if any(machine.unfused for machine in result.machines):
         yield (
             "under fine stamps gradients and their reduction are two calls, to time them apart, and nothing overlaps; "
             "--stamps coarse measures the framework's own way"
@@ -59,12 +58,12 @@ def _unfused(result: Result, _: Sequence[Result]) -> Iterator[str]:
 
 
 def _synchronises(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    if any(machine.synchronises for machine in _machines(result)):
+    if any(machine.synchronises for machine in result.machines):
         yield "the host waits for the device in every step"
 
 
 def _built_otherwise(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    for said in dict.fromkeys(machine.built_otherwise for machine in _machines(result)):
+    for said in dict.fromkeys(machine.built_otherwise for machine in result.machines):
         if said:
             yield f"{said}: make horovod builds it anew"
 
@@ -156,7 +155,7 @@ def _baseline_elsewhere(result: Result, others: Sequence[Result]) -> Iterator[st
     baseline = _baseline(result, others)
     if baseline is None or baseline is result:
         return
-    here, there = _facts(result), _facts(baseline)
+    here, there = result.facts, baseline.facts
     for name in sorted(here.keys() & there.keys()):
         if name != "transport" and not here[name] & there[name]:
             yield f"its baseline ran with another {name}: {_words(there[name])}, not {_words(here[name])}"
@@ -260,18 +259,6 @@ RULES: dict[str, Rule] = {
 def _baseline(result: Result, others: Sequence[Result]) -> Result | None:
     wanted = result.asked.baseline_point
     return next((other for other in others if other.asked.point == wanted), None)
-
-
-def _machines(result: Result) -> list[Machine]:
-    return [run.attempt.machine for run in result.ok if run.attempt and run.attempt.machine]
-
-
-def _facts(result: Result) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for machine in _machines(result):
-        for name, values in machine.facts.items():
-            found.setdefault(name, set()).update(values)
-    return found
 
 
 def _words(values: set[str]) -> str:

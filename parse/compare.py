@@ -16,6 +16,9 @@ WORK = (
 )  # fmt: skip
 """What must be equal for two speeds to stand in one table; all else that points ask for makes columns."""
 
+MACHINE = ("device", "driver", "cpu")
+"""What must have been equal, too; that is found out, not asked."""
+
 Setting = tuple[tuple[str, str], ...]
 """What a column asks for otherwise than another one of its table, its backend among it."""
 
@@ -46,6 +49,21 @@ class Comparison:
     same: Mapping[str, str]
     cases: tuple[str, ...]
     columns: tuple[Column, ...]
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """What makes it compare more than backends: a line for each of MACHINE that its columns met differently."""
+        lines = []
+        for name in MACHINE:
+            met: dict[tuple[str, ...], list[str]] = {}
+            for column in self.columns:
+                values = {value for result in column.points.values() for value in result.facts.get(name, ())}
+                if values:
+                    met.setdefault(tuple(sorted(values)), []).append(column.name)
+            if len(met) > 1:
+                said = "; ".join(f"{' and '.join(values)} ({', '.join(names)})" for values, names in met.items())
+                lines.append(f"not the same {name} in all columns: {said}")
+        return tuple(lines)
 
 
 def compare(results: Sequence[Result]) -> tuple[Comparison, ...]:

@@ -127,6 +127,7 @@ def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
     columns = comparison.columns
     return {
         "asked": dict(comparison.same),
+        "apart": list(comparison.apart),
         "cases": list(comparison.cases),
         "columns": [
             {"name": column.name, "backend": column.backend, "differs": dict(column.differs)} for column in columns

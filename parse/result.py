@@ -11,7 +11,7 @@ import numpy as np
 
 from hpc.spec import RunSpec
 from parse import stats
-from parse.attempt import Asked, Attempt, Measured, settling
+from parse.attempt import Asked, Attempt, Machine, Measured, settling
 from parse.load import Loaded
 
 MISSING = "missing"
@@ -100,9 +100,22 @@ class Result:
         """Which nodes are only groups of ranks; empty where they are machines."""
         return self._first_reason("nodes_simulated")
 
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        """What its ok runs found."""
+        return tuple(run.attempt.machine for run in self.ok if run.attempt and run.attempt.machine)
+
+    @property
+    def facts(self) -> dict[str, set[str]]:
+        """All that its ok runs found, by name."""
+        found: dict[str, set[str]] = {}
+        for machine in self.machines:
+            for name, values in machine.facts.items():
+                found.setdefault(name, set()).update(values)
+        return found
+
     def _first_reason(self, name: str) -> str:
-        machines = [run.attempt.machine for run in self.ok if run.attempt and run.attempt.machine]
-        return next((reason for machine in machines if (reason := getattr(machine, name))), "")
+        return next((reason for machine in self.machines if (reason := getattr(machine, name))), "")
 
 
 def results(loaded: Loaded) -> tuple[Result, ...]:

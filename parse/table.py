@@ -30,7 +30,9 @@ def text(summary: Summary) -> str:
     heads, rows = _cells(summary.results)
     lines = [part for line in _head(summary) for part in wrap(line, WIDTH, subsequent_indent="  ")]
     for comparison in compare(summary.results):
-        lines += ["", *wrap(_title(comparison, summary), WIDTH, subsequent_indent="  "), *_side_by_side(comparison)]
+        titles = (_title(comparison, summary), *comparison.apart)
+        lines += ["", *(part for line in titles for part in wrap(line, WIDTH, subsequent_indent="  "))]
+        lines += _side_by_side(comparison)
     lines += ["", *_aligned([*zip(*heads, strict=True), *rows]), ""]
     return "\n".join(plain(line).rstrip() for line in [*lines, *_below(summary)]).strip("\n") + "\n"
 
@@ -41,7 +43,8 @@ def markdown(summary: Summary) -> str:
     head = [f"{name} ({unit})" if unit else name for name, unit in heads]
     parts = ["\n".join(f"* {_markdown(line)}" for line in _head(summary))]
     for comparison in compare(summary.results):
-        parts += [_markdown(_title(comparison, summary)), _markdown_table(*_markdown_cells(comparison))]
+        parts += [_markdown(line) for line in (_title(comparison, summary), *comparison.apart)]
+        parts += [_markdown_table(*_markdown_cells(comparison))]
     parts += [_markdown_table(head, rows), "\n".join(f"* {_markdown(line)}" for line in _below(summary))]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -179,6 +179,18 @@ def test_all_that_a_run_asks_for_has_a_name():
     assert all(asked_of(result) != asked_of(before) for result in after)
 
 
+def test_columns_that_met_other_machines_are_said():
+    met = {"hostname": "n0", "cpus": 64, "device": {"kind": "gpu", "name": "A100", "uuid": "GPU-0"}}
+    runs = [other(run, gpus_per_node=1) for run in (A, B)]
+    elsewhere = make_trace(runs[1], ranks=[{**met, "cpu_model": "Xeon", "nvidia_driver": "570.1"}])
+    results = judged([make_trace(runs[0]), elsewhere])
+    (table,) = compare(results)
+    assert table.apart == ("not the same device in all columns: H200 (a); A100 (b)",)
+    for form in ("table", "markdown", "json"):
+        assert table.apart[0] in FORMATS[form](Summary(results=results))
+    assert compared(*runs)[0].apart == ()
+
+
 # Cells
 
 
