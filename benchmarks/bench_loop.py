@@ -10,14 +10,13 @@ import sys
 from array import array
 from collections.abc import Callable
 
+from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
 from hpc.backends.torch_ddp import TorchDDP
 from hpc.spec import RunSpec
 from hpc.workloads import load_factory
 
 LIMIT = 1 / 0.99
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**34), "MALLOC_TOP_PAD_": str(2**28)}
-"""Lets glibc keep freed memory: page faults take a third of a step otherwise, and vary by more than what is sought."""
 
 
 def _joined(run: RunSpec) -> TorchDDP:
@@ -100,6 +99,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if not MEMORY.items() <= os.environ.items():
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.bench_loop"], {**os.environ, **MEMORY})
+    if not KEPT.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.bench_loop"], {**os.environ, **KEPT})
     main()

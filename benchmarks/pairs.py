@@ -21,18 +21,18 @@ class Comparison:
     reference_s: float
     ratio: float
     interval: Interval
-    limit: float
+    limit: float | None
 
     @property
     def verdict(self) -> str:
         """`met` or `missed` where the whole interval lies on one side of the limit, else `not resolved`."""
-        return _verdict(self.interval, self.limit)
+        return "told" if self.limit is None else _verdict(self.interval, self.limit)
 
     def __str__(self) -> str:
+        limit = "no limit" if self.limit is None else f"limit {self.limit:.4g}"
         return (
             f"{self.name}: {_time(self.ours_s)} / {_time(self.reference_s)}, by blocks {self.ratio:.3f} "
-            f"[{self.interval.low:.3f}, {self.interval.high:.3f}] {self.interval.coverage:.1%}; "
-            f"limit {self.limit:g}: {self.verdict}"
+            f"[{self.interval.low:.3f}, {self.interval.high:.3f}] {self.interval.coverage:.1%}; {limit}: {self.verdict}"
         )
 
 
@@ -51,7 +51,7 @@ def compare(
     ours: Callable[[], object],
     reference: Callable[[], object],
     *,
-    limit: float,
+    limit: float | None,
     blocks: int = BLOCKS,
     calls: int = 1,
     between: Callable[[], object] | None = None,
