@@ -1,0 +1,91 @@
+"""Facts of a paddle-fleet run on real ranks, as JSON of rank 0: `paddle_facts.py RUN-FIELDS-AS-JSON [WORD …]`.
+
+Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
+different hosts have; `unnamed` tells Paddle no way to reduce. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one rank
+of a whole run whose address is taken before Paddle binds it.
+"""
+
+import json
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+from mpi4py import MPI
+
+import hpc.rank
+from hpc.backends import InvalidRun, addresses, load_backend, paddle_group
+from hpc.spec import RunSpec
+from hpc.stamps import ABSENT
+from hpc.workloads import load_factory
+from hpc.world import world_from_mpi
+
+STEPS = 3
+LISTENING, CONNECTED = "0A", "01"
+
+
+def sockets(state):
+    """Local addresses and inodes of this process's sockets in a state, from the kernel's own table."""
+    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    return {(row[1].split(":")[0], row[9]) for row in rows if row[3] == state and f"socket:[{row[9]}]" in own}
+
+
+def found_taken(comm, asked_interface):
+    """The endpoints, of which somebody has taken rank 0's."""
+    chosen = addresses.endpoints(comm, asked_interface)
+    if comm.rank == 0:
+        somebody.bind(("", int(chosen[0].rpartition(":")[2])))
+    comm.Barrier()
+    return chosen
+
+
+if sys.argv[1] == "taken":
+    somebody = socket.socket()
+    paddle_group.endpoints = found_taken
+    sys.exit(hpc.rank.main(sys.argv[2:]))
+
+comm = MPI.COMM_WORLD
+words = sys.argv[2:]
+if "apart" in words:
+    addresses._network_stack = lambda: (str(comm.rank), "")
+if "unnamed" in words:
+    paddle_group.transport = lambda gpu: "auto"
+before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
+usual = {
+    "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "paddle-fleet",
+    "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
+    "measured_steps": STEPS, "repeat": 1, "seed": 0, "site": "here",
+}  # fmt: skip
+run = RunSpec(**usual | json.loads(sys.argv[1]))
+backend = load_backend(run.backend)
+try:
+    backend.join(run, world_from_mpi(comm), comm)
+except InvalidRun:
+    traceback.print_exc()
+    comm.Abort(3)
+made = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
+backend.build(load_factory(run.workload, "paddle"))
+marks = backend.make_marks(run.steps)
+marks.begin(0)
+for step in range(STEPS):
+    backend.step(step, marks)
+    backend.settle()
+marks.resolve()
+rows = [marks.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
+taken = [[stamp for stamp in row if stamp != ABSENT] for row in rows]
+facts = {
+    "listening": made[LISTENING],
+    "connected": made[CONNECTED],
+    "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+    "others": [name for name in ("torch", "tensorflow", "horovod", "jax") if name in sys.modules],
+    "stamps": [[number for number, stamp in enumerate(row) if stamp != ABSENT] for row in rows],
+    "ordered": all(row == sorted(row) for row in taken),
+    "losses": backend.losses(),
+    **backend.describe(),
+}
+backend.leave()
+if comm.rank == 0:
+    print(json.dumps(facts))
