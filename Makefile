@@ -47,6 +47,7 @@ lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy tools/horovod
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.test

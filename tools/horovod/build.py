@@ -70,15 +70,16 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def run(argv: Sequence[str], log: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Runs a command, all that it says into the log. Raises BuildFailed with the errors in there and its last lines."""
+    """Runs a command, all that it says into the log. Raises BuildFailed with the first errors in there, and its end."""
     with log.open("a") as output:
         print(f"$ {' '.join(argv)}", file=output, flush=True)
+        start = output.tell()
         none, both = subprocess.DEVNULL, subprocess.STDOUT
         done = subprocess.run(argv, stdin=none, stdout=output, stderr=both, env=environment, check=False)
     if done.returncode != 0:
-        lines = [line[:300] for line in log.read_text(errors="replace").splitlines()]
-        errors = [line for line in lines if re.search(r"\berror\b:|CMake Error|No space left|Killed", line)]
-        shown = "\n".join((*errors[:5], "…", *lines[-10:]))
+        lines = [line[:300] for line in log.read_bytes()[start:].decode(errors="replace").splitlines()]
+        errors = [at for at, line in enumerate(lines) if re.search(r"\berror: |CMake Error|No space left|Killed", line)]
+        shown = "\n".join((*(line for at in errors[:3] for line in lines[at : at + 4]), "…", *lines[-5:]))
         raise BuildFailed(f"{shown}\nhorovod: build failed with {done.returncode}; the above is from {log}")
 
 
