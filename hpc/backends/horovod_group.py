@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from hpc.spec import RunSpec
 
 _MIB = 2**20
+_CRASHING = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+"""Horovod 0.28.1 that is started from MPI aborts with these."""
+_NUMBER = re.compile(r"\d+(\.\d*)?")
+"""As Horovod reads numbers: of 1e6 it would take the 1."""
 _LIBMPI = re.compile(r"/\S*/libmpi(?:ch)?\.so\S*")
 
 
@@ -51,12 +55,12 @@ def join_horovod(
         if variable in run.env:
             holding[option] = _number(variable, run.env[variable]) / unit
         else:
-            os.environ[variable] = f"{_number(option, options[option]) * unit:.10g}"
+            os.environ[variable] = f"{_number(option, options[option]) * unit:f}"
     hvd.init(comm)
     if (hvd.rank(), hvd.size()) != (comm.rank, comm.size):
         raise InvalidRun(
             f"Horovod says rank {hvd.rank()} of {hvd.size()} where MPI says {comm.rank} of {comm.size}: "
-            "unset what sets HOROVOD_CONTROLLER, or make horovod builds it against this MPI"
+            "make horovod builds it against this MPI"
         )
     return holding
 
@@ -65,6 +69,11 @@ def _check_before(hvd: Any, framework: str, run: RunSpec) -> None:
     """Raises InvalidRun for what would crash, or be another thing than was asked for, once Horovod runs."""
     from mpi4py import MPI
 
+    for variable, value in _CRASHING.items():
+        if os.environ.get(variable, "").lower() == value:
+            raise InvalidRun(
+                f"{variable}={value} was asked for; ranks come from MPI here, and Horovod would crash with it"
+            )
     if not hvd.mpi_built():
         raise InvalidRun(f"this horovod.{framework} was built without MPI: make horovod builds it with it")
     if len(libraries := _mpi_libraries()) > 1:
@@ -84,13 +93,9 @@ def _check_before(hvd: Any, framework: str, run: RunSpec) -> None:
 
 
 def _number(name: str, value: OptionValue) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise InvalidRun(f"{name} is {value!r}; it must be a number, 0 or more")
-    return number
+    if not _NUMBER.fullmatch(str(value)):
+        raise InvalidRun(f"{name} is {value}; it must be a number, 0 or more, written as 0.5 or 64")
+    return float(value)
 
 
 def describe_horovod(hvd: Any, run: RunSpec) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def describe_horovod(hvd: Any, run: RunSpec) -> dict[str, Any]:
         "horovod": horovod.__version__,
         "horovod_built_against": built_against(),
         "horovod_mpi_libraries": _mpi_libraries(),
-        "horovod_controller": os.environ.get("HOROVOD_CONTROLLER", "mpi" if hvd.mpi_enabled() else "gloo").lower(),
+        "horovod_controller": "mpi" if hvd.mpi_enabled() else "gloo",
         "horovod_operations": "nccl" if run.gpus_per_node else os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi").lower(),
     }
 

@@ -1,4 +1,4 @@
-"""One GPU: NCCL, every precision, and stamps of device events. Where there is none this says so and is skipped."""
+"""GPUs: NCCL, every precision, and stamps of device events. Where there is none this says so and is skipped."""
 
 from __future__ import annotations
 
@@ -12,51 +12,91 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc.backends import missing_modules
 from hpc.spec import RunSpec
-from hpc.stamps import BEGIN, END
+from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
 from hpc.trace import Trace, read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK_TORCH = "import torch; print(torch.version.cuda is not None, torch.cuda.device_count())"
+ASK_HOROVOD = "import horovod.torch as hvd; print(hvd.nccl_built())"
+
+
+def asked(code: str) -> str | None:
+    """What a process of its own prints; None where it fails, as where what it imports is not there."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gpu() -> None:
-    asked = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
+def gpus() -> int:
+    """How many GPUs torch sees; skips where it sees none."""
+    said = asked(ASK_TORCH)
+    if said is None:
         pytest.skip("no torch here: pip install -e '.[torch]'")
-    built, count = asked.stdout.split()
+    built, count = said.split()
     if built == "False":
         pytest.skip("this torch was built without CUDA")
     if count == "0":
         pytest.skip("torch sees no GPU here")
+    return int(count)
 
 
-def traced(folder: Path, **asked: Any) -> Trace:
+@pytest.fixture(params=["torch-ddp", "torch-horovod"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """A backend whose ranks drive one GPU each."""
+    name: str = request.param
+    if name == "torch-horovod":
+        if missing := missing_modules(name):
+            pytest.skip("; ".join(missing))
+        said = asked(ASK_HOROVOD)
+        assert said is not None, "Horovod is installed and does not load"
+        if said == "0":
+            pytest.skip("this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod")
+    return name
+
+
+def spec(**asked: Any) -> RunSpec:
     usual: dict[str, Any] = {
         "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 1, "cpus_per_rank": 2, "backend": "torch-ddp",
         "workload": "resnet50", "batch_size": 16, "precision": "fp32", "scaling": "weak", "warmup_steps": 10,
         "measured_steps": 10, "repeat": 1, "seed": 0, "site": "here",
     }  # fmt: skip
-    run = RunSpec(**usual | asked)
+    return RunSpec(**usual | asked)
+
+
+def launched(folder: Path, run: RunSpec) -> subprocess.CompletedProcess[str]:
     (folder / "run.json").write_text(json.dumps(run.to_json()))
     (folder / "job.sh").write_text("#!/bin/bash\n")
     argv = [str(folder / "run.json"), "--attempt", "1", "--traces", str(folder), "--script", str(folder / "job.sh")]
     alone = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "hpc.rank", *argv], cwd=ROOT, capture_output=True, text=True, check=False,
         env={**alone, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
     )  # fmt: skip
+
+
+def traced(folder: Path, **asked: Any) -> Trace:
+    run = spec(**asked)
+    done = launched(folder, run)
     assert done.returncode == 0, done.stderr
     return read_trace(folder / f"{run.run_id}.1.h5")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "amp-fp16"])
-def test_a_gpu_trains_in_every_precision_and_stamps_by_its_own_events(tmp_path: Path, precision: str) -> None:
-    trace = traced(tmp_path, precision=precision)
-    assert trace.environment["backend"]["transport"] == "nccl"
-    assert trace.environment["backend"]["tf32"] == (precision == "tf32")
-    assert trace.environment["backend"]["synchronises_every_step"] is False
+PRECISIONS = pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "amp-fp16"])
+
+
+@PRECISIONS
+def test_a_gpu_trains_in_every_precision_and_stamps_by_its_own_events(
+    tmp_path: Path, backend: str, precision: str
+) -> None:
+    trace = traced(tmp_path, backend=backend, precision=precision)
+    said = trace.environment["backend"]
+    assert said["transport"] == "nccl"
+    assert said["tf32"] == (precision == "tf32")
+    assert said["absent_stamps"] == []
+    # Horovod's synchronize() waits on the host.
+    assert said["synchronises_every_step"] == (backend == "torch-horovod")
     assert trace.ranks[0]["device"]["kind"] == "gpu"
     assert trace.ranks[0]["stamp_bound_ns"] > 0
     assert (np.diff(trace.stamps, axis=2) >= 0).all()
@@ -65,6 +105,34 @@ def test_a_gpu_trains_in_every_precision_and_stamps_by_its_own_events(tmp_path: 
     # The stamps lie on the host's clock: between the synchronisation before the window and the one after it.
     assert trace.clock_local_ns[0, 1] < trace.stamps[0, 5, BEGIN] < trace.stamps[0, -1, END]
     assert trace.stamps[0, -1, END] < trace.clock_local_ns[0, 2] + trace.ranks[0]["stamp_bound_ns"]
+
+
+def test_coarse_stamps_are_begin_batch_and_end(tmp_path: Path, backend: str) -> None:
+    trace = traced(tmp_path, backend=backend, stamps="coarse")
+    assert trace.environment["backend"]["absent_stamps"] == list(INNER)
+    assert (trace.stamps[:, :, [FORWARD_END, GRADS_READY, REDUCED]] == ABSENT).all()
+    assert (np.diff(trace.stamps[:, :, [BEGIN, BATCH_READY, END]], axis=2) >= 0).all()
+
+
+@PRECISIONS
+@pytest.mark.parametrize("devices", [1, 2])
+def test_one_rank_drives_all_gpus_of_its_node(tmp_path: Path, gpus: int, devices: int, precision: str) -> None:
+    if gpus < devices:
+        pytest.skip(f"torch-dp on {devices} GPUs needs as many; torch sees {gpus}")
+    trace = traced(tmp_path, backend="torch-dp", precision=precision, gpus_per_node=devices)
+    said = trace.environment["backend"]
+    assert len({device["uuid"] for device in said["devices"]}) == devices
+    assert said["absent_stamps"] == ["grads_ready"]
+    assert (trace.stamps[:, :, GRADS_READY] == ABSENT).all()
+    assert (np.diff(np.delete(trace.stamps, GRADS_READY, axis=2), axis=2) >= 0).all()
+    assert trace.samples.tolist() == [[16 * devices] * trace.run.steps]
+    assert np.isfinite(trace.losses[:, 0]).all()
+
+
+def test_more_gpus_than_there_are_is_refused(tmp_path: Path, gpus: int) -> None:
+    done = launched(tmp_path, spec(backend="torch-dp", gpus_per_node=gpus + 1))
+    assert done.returncode == 3
+    assert f"{gpus + 1} GPUs per node were asked for; " in done.stderr
 
 
 def test_a_static_loss_scale_trains(tmp_path: Path) -> None:

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpc.stamps import INNER
-
-Ranks = Callable[..., subprocess.CompletedProcess[str]]
-HERE = Path(__file__).parent / "ranks"
-
-
-def facts(ranks: Ranks, size: int = 2, words: tuple[str, ...] = (), **asked: Any) -> dict[str, Any]:
-    env = {"GLOO_SOCKET_IFNAME": "lo"} if words else {}
-    done = ranks(size, HERE / "torch_facts.py", json.dumps(asked), *words, env=env)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+from tests.mpi.attempts import Ranks
+from tests.mpi.facts import facts, refused
 
 
 def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> None:
@@ -29,18 +16,15 @@ def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> No
 
 
 def test_ranks_of_several_hosts_meet_on_the_interface_that_was_named(ranks: Ranks) -> None:
-    found = facts(ranks, words=("apart",))
+    found = facts(ranks, "apart")
     assert found["listening"] == ["0100007F"]
     assert found["ordered"]
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are(ranks: Ranks) -> None:
-    done = ranks(
-        2, HERE / "torch_facts.py", "{}", "apart", env={"GLOO_SOCKET_IFNAME": "ib7"}, check=False, timeout_s=100
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "InvalidRun: interface ib7 was asked for" in done.stderr
-    assert "lo 127.0.0.1" in done.stderr
+    said = refused(ranks, "apart", size=2, env={"GLOO_SOCKET_IFNAME": "ib7"})
+    assert "InvalidRun: interface ib7 was asked for" in said
+    assert "lo 127.0.0.1" in said
 
 
 def test_by_default_what_is_said_holds(ranks: Ranks) -> None:

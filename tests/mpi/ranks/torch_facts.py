@@ -1,11 +1,13 @@
 """Facts of a run of a torch backend on real ranks, as JSON of rank 0: `torch_facts.py RUN-FIELDS-AS-JSON [WORD …]`.
 
 Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
-different hosts have; `another` that Horovod was built for another torch; `unseen` that Horovod sees this rank only;
-`twice` that a second MPI is loaded; `hooked` gives the workload's optimizer a hook.
+different hosts have; `apart_at_first` gives every rank other weights; `another` says that Horovod was built for another
+torch; `unloadable` that it does not load; `unseen` that it sees this rank only; `twice` that a second MPI is loaded;
+`hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see a GPU.
 """
 
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -19,6 +21,7 @@ from hpc.workloads import load_factory
 from hpc.world import world_from_mpi
 
 STEPS = 3
+TOLD = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 
 
 def listening():
@@ -36,6 +39,13 @@ def pretend(words):
         horovod_build.built_against = lambda: {"torch": "1.13.1"}
     if "twice" in words:
         horovod_group._mpi_libraries = lambda: ["/opt/a/libmpi.so.12", "/usr/lib/libmpi.so.40"]
+    if "one_gpu" in words:
+        import torch
+
+        torch.cuda.is_available = lambda: True
+        torch.cuda.device_count = lambda: 1
+    if "unloadable" in words:
+        sys.modules["horovod.torch"] = None
     if "unseen" in words:
         import horovod.torch
 
@@ -44,16 +54,21 @@ def pretend(words):
 
 def factory(words):
     found = load_factory(run.workload, "torch")
-    if "hooked" not in words:
-        return found
 
-    class Hooked(found):
+    class Changed(found):
+        def __init__(self, run, device, rank):
+            super().__init__(run, device, rank)
+            if "apart_at_first" in words:
+                for parameter in self.model.parameters():
+                    parameter.data.add_(rank)
+
         def optimizer(self, **how):
             made = super().optimizer(**how)
-            made.register_step_pre_hook(lambda *_: None)
+            if "hooked" in words:
+                made.register_step_pre_hook(lambda *_: None)
             return made
 
-    return Hooked
+    return Changed
 
 
 def rows_of(marks):
@@ -89,6 +104,7 @@ for step in range(STEPS):
     backend.settle()
 rows = rows_of(marks)
 facts = {
+    "told": {name: float(os.environ[name]) for name in TOLD if name in os.environ},
     "listening": [address for address in after if address not in before],
     "hooks": hooks,
     "parameters": len(backend._parameters),

@@ -1,0 +1,49 @@
+"""What torch-dp can show without a GPU: why it refuses a run, and that its threads train in the precision asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mpi.attempts import Ranks
+from tests.mpi.facts import refused
+
+ROOT = Path(__file__).resolve().parents[2]
+IN_A_THREAD = """
+import threading, torch
+from hpc.backends.torch_dp import Autocasting
+
+found = []
+model = Autocasting(torch.nn.Linear(2, 2), torch.float16, "cpu")
+thread = threading.Thread(target=lambda: found.append(model(torch.ones(1, 2)).dtype))
+with torch.autocast("cpu", dtype=torch.float16):  # what a thread knows nothing of
+    thread.start()
+    thread.join()
+print(*found)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "says"),
+    [
+        ({}, (), "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model"),
+        ({"gpus_per_node": 2}, (), "2 GPUs per node were asked for; torch "),
+        ({"gpus_per_node": 2}, ("one_gpu",), "2 GPUs per node were asked for; "),
+        ({"gpus_per_node": 1, "ranks_per_node": 2}, (), "1 nodes with 2 ranks each were asked for; torch-dp is one"),
+        ({"gpus_per_node": 2, "nodes": 2}, (), "2 nodes with 1 ranks each were asked for; torch-dp is one rank"),
+        ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was asked for; torch.compile does"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    ranks: Ranks, asked: dict[str, Any], words: tuple[str, ...], says: str
+) -> None:
+    assert f"InvalidRun: {says}" in refused(ranks, *words, backend="torch-dp", **asked)
+
+
+def test_its_threads_train_in_the_precision_asked_for() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_THREAD], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["torch.float16"]
