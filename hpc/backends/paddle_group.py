@@ -33,12 +33,21 @@ _LOOK_AGAIN_S = 0.01
 
 
 def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) -> Any:
-    """The module `paddle`, imported after the variables that it reads then are set. Collective.
+    """The module `paddle`, imported after the variables that it reads then are set. Collective."""
+    _set_variables(run, world, endpoints(comm, _asked_interface(gpu)), gpu)
+    at_termination = signal.getsignal(signal.SIGTERM)
+    for message in _NEEDLESS:
+        warnings.filterwarnings("ignore", message=message)
+    with _without_noise():
+        import paddle
+    if at_termination is not None:
+        # Paddle's own prints a C++ traceback where a process is told to end, as all are whose peer has failed.
+        signal.signal(signal.SIGTERM, at_termination)
+    return paddle
 
-    What the run sets by its environment stays as it is; which ranks there are and where they meet is MPI's to say.
-    """
-    addresses = endpoints(comm, _asked_interface(gpu))
-    host = addresses[0].rpartition(":")[0]
+
+def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | None) -> None:
+    """Which ranks there are and where they meet is MPI's to say; what else is set already stays."""
     os.environ.update(
         PADDLE_TRAINER_ID=str(world.rank),
         PADDLE_TRAINERS_NUM=str(world.size),
@@ -50,7 +59,9 @@ def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) 
     if "OMP_NUM_THREADS" not in run.env:
         os.environ["OMP_NUM_THREADS"] = str(run.cpus_per_rank)
     if gpu is None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if host == LOOPBACK else interface_towards(host))
+        host = addresses[0].rpartition(":")[0]
+        interface = _asked_interface(gpu) or ("lo" if host == LOOPBACK else interface_towards(host))
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
     else:
         os.environ.update({"FLAGS_selected_gpus": str(gpu)})
         # Sizes never change: the fastest kernels are sought once, in warm-up.
@@ -59,14 +70,6 @@ def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) 
     os.environ.setdefault("FLAGS_tcp_store_using_libuv", "0")
     if "GLOG_v" not in os.environ:
         os.environ.setdefault("GLOG_minloglevel", "1")  # warnings and above: not every socket that is opened
-    at_termination = signal.getsignal(signal.SIGTERM)
-    for message in _NEEDLESS:
-        warnings.filterwarnings("ignore", message=message)
-    with _without_noise():
-        import paddle
-    # Paddle prints a C++ traceback where a process is told to end, as all are whose peer has failed.
-    signal.signal(signal.SIGTERM, at_termination)
-    return paddle
 
 
 def transport(gpu: int | None) -> str:

@@ -104,7 +104,7 @@ def failed(attempt: Callable[..., Attempt], **asked: Any) -> tuple[Attempt, Rank
         (1, "coarse", "mlp", {}),
         (2, "coarse", "mlp", {}),
         (4, "fine", "mlp", {}),
-        (2, "fine", "resnet50", {"image_size": "32"}),
+        (2, "fine", "resnet50", {"image_size": "64"}),
     ],
 )
 def test_a_run_leaves_a_trace(
