@@ -101,8 +101,10 @@ def make_environment(folder: Path, log: Path) -> Path:
 
 def build_environment(python: Path, ingredients: Ingredients, work: Path) -> dict[str, str]:
     """The variables of the build: those of Horovod's settings that the key has, and no others of Horovod's."""
+    cuda = ingredients.settings.get("HOROVOD_CUDA_HOME")
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")},
+        **({"CUDA_HOME": cuda} if cuda else {}),  # torch, which is asked for its libraries, looks there
         **ingredients.settings,
         "CMAKE_GENERATOR": "Unix Makefiles",
         "CMAKE_TOOLCHAIN_FILE": str(HERE / "horovod-toolchain.cmake"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -29,8 +30,9 @@ class Machine:
         monkeypatch.setattr("sysconfig.get_path", lambda *_: str(root))
         monkeypatch.setenv("PATH", str(self.commands))
         monkeypatch.setenv("XDG_CACHE_HOME", str(self.cache))
-        for name in ("CXX", "HOROVOD_GPU_OPERATIONS", "HOROVOD_WITHOUT_TENSORFLOW", "HOROVOD_WITHOUT_PYTORCH"):
-            monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv("CXX", raising=False)
+        for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+            monkeypatch.delenv(name)
 
     def install(self, module: str, version: str = "1.0", *, package: str = "") -> Path:
         """Puts a package there in place of any other version. Returns its folder."""

@@ -138,8 +138,10 @@ def test_runs_settings_do_not_reach_the_build(
 ) -> None:
     monkeypatch.setenv("HOROVOD_SKIP_COMPILE", "1")
     monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
+    monkeypatch.setenv("HOROVOD_CUDA_HOME", "/opt/cuda")
     found = ingredients.find_ingredients()
     environment = tool.build_environment(tmp_path / "bin" / "python", found, tmp_path)
     assert "HOROVOD_SKIP_COMPILE" not in environment
     assert environment["HOROVOD_NCCL_HOME"] == "/opt/nccl"
+    assert environment["HOROVOD_CUDA_HOME"] == environment["CUDA_HOME"] == "/opt/cuda"
     assert json.loads(environment["RANKWISE_BUILT_FOR"]) == dict(found.made_of)
