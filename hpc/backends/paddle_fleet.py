@@ -38,7 +38,7 @@ class PaddleFleet:
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
-        self._run, self._world = run, world
+        self._run, self._world, self._comm = run, world, comm
         asked = options_of_run(run)
         self._options = {name: asked[name] for name in BACKENDS["paddle-fleet"].options}
         self._scale = _loss_scale(self._options["loss_scale"])
@@ -49,6 +49,7 @@ class PaddleFleet:
         self._paddle = import_paddle(run, world, comm, self._gpu)
         self._place = take_device(self._paddle, self._gpu, run, world)
         if world.size > 1:
+            self._wait_for_all()
             open_group(self._paddle, world, self._gpu)
 
     def build(self, factory: Any) -> None:
@@ -63,6 +64,7 @@ class PaddleFleet:
         if self._one_bucket:
             whole = ceil(sum(p.size * p.element_size() for p in self._parameters) / _MIB) + 1
             self._options.update(comm_buffer_mb=whole, last_comm_buffer_mb=whole)
+        self._wait_for_all()
         self._model = paddle.DataParallel(
             workload.model,
             comm_buffer_size=int(self._options["comm_buffer_mb"]),
@@ -72,6 +74,10 @@ class PaddleFleet:
         self._autocast: Any = partial(paddle.amp.auto_cast, level="O1", dtype=half) if half else nullcontext
         self._scaler = _make_scaler(paddle, self._scale) if self._run.precision == "amp-fp16" else None
         self._losses: list[Any] = [None] * self._run.steps
+
+    def _wait_for_all(self) -> None:
+        """By MPI, which has patience: gloo waits 30 s for a rank that is late, and then Paddle aborts the process."""
+        self._comm.Barrier()
 
     def make_marks(self, steps: int) -> Marks:
         """See Backend. The gradient that arrives last is known by none but itself: every one has a hook."""

@@ -49,6 +49,7 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
     found = facts(ranks)
     # Ranks of one host talk on loopback.
     assert (found["interface"], found["connected"], found["others"]) == ("lo", ["0100007F"], [])
+    assert not found["catches_termination"]
     # All gradients as one bucket: 85,770 float32 are less than a MiB.
     assert found["options"] == {"comm_buffer_mb": 2, "last_comm_buffer_mb": 2, "loss_scale": "dynamic"}
     assert found["parameters_per_bucket"] == [6]
@@ -141,7 +142,6 @@ def test_a_workload_that_raises_ends_all_ranks(attempt: Callable[..., Attempt]) 
     made, note = failed(attempt, workload=f"{USER}:RaisesAtStep7")
     assert [n.rank for n in made.notes()] == [1]
     assert (note.outcome, note.step, note.exception) == (Outcome.RANK_FAIL, 6, "RuntimeError")
-    assert "C++ Traceback" not in made.done.stdout + made.done.stderr
     assert collect(made.traces, made.stem) == 2
 
 

@@ -7,6 +7,7 @@ of a whole run whose address is taken before Paddle binds it.
 
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -31,6 +32,12 @@ def sockets(state):
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
     return {(row[1].split(":")[0], row[9]) for row in rows if row[3] == state and f"socket:[{row[9]}]" in own}
+
+
+def catches(signal_number):
+    """Whether this process has a handler of its own, Python's or not, for a signal."""
+    caught = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) >> (signal_number - 1) & 1)
 
 
 def found_taken(comm, asked_interface):
@@ -80,6 +87,7 @@ facts = {
     "listening": made[LISTENING],
     "connected": made[CONNECTED],
     "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+    "catches_termination": catches(signal.SIGTERM),
     "others": [name for name in ("torch", "tensorflow", "horovod", "jax") if name in sys.modules],
     "stamps": [[number for number, stamp in enumerate(row) if stamp != ABSENT] for row in rows],
     "ordered": all(row == sorted(row) for row in taken),
