@@ -118,7 +118,9 @@ def outcome_of(error: BaseException, training: bool) -> Outcome:
         return Outcome.INVALID
     # torch says OutOfMemoryError of its devices, and of the host a RuntimeError with these words.
     of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)
-    if isinstance(error, MemoryError) or of_torch or "DefaultCPUAllocator: can't allocate memory" in str(error):
+    of_tensorflow = any(name.startswith("tensorflow.") and name.endswith(".ResourceExhaustedError") for name in names)
+    its_words = "DefaultCPUAllocator: can't allocate memory" in str(error)
+    if isinstance(error, MemoryError) or of_torch or of_tensorflow or its_words:
         return Outcome.OOM
     return Outcome.RANK_FAIL if training else Outcome.LAUNCH_FAIL
 
