@@ -1,0 +1,59 @@
+"""Horovod on TensorFlow: NCCL where the run has GPUs, MPI where it has none."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends.horovod_group import describe_horovod, join_horovod, load_horovod
+from hpc.backends.tensorflow_import import tf
+from hpc.backends.tensorflow_loop import TensorFlowLoop
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+
+class TensorFlowHorovod(TensorFlowLoop):
+    """One process per device; Horovod averages gradients in fused buffers.
+
+    Never Horovod's optimizer: around one of Keras 3 it averages nothing, and does not say so.
+    """
+
+    def _join_group(self, run: RunSpec, world: World, comm: Intracomm) -> str:
+        self._hvd = load_horovod("tensorflow", comm)
+        self._options = join_horovod(self._hvd, "tensorflow", self._options, run, comm)
+        self._compression = getattr(self._hvd.Compression, str(self._options["compression"]))
+        self._horovod = describe_horovod(self._hvd, run)
+        return str(self._horovod["horovod_operations"])
+
+    def _make_equal(self, model: Any) -> None:
+        # The running statistics too, but not the states of random generators, which are integers.
+        held = [v if isinstance(v, tf.Variable) else v.value for v in model.variables]
+        self._hvd.broadcast_variables([v for v in held if v.dtype.is_floating], root_rank=0)
+
+    def _average(self, gradients: list[Any]) -> list[Any]:
+        if self._hvd.size() == 1:  # as Horovod's own tape does
+            return gradients
+        return [
+            self._hvd.allreduce(
+                gradient, op=self._hvd.Average, compression=self._compression, name=f"gradient_{number}"
+            )
+            for number, gradient in enumerate(gradients)
+        ]
+
+    def _loss_and_averaged_gradients(self, batch: Any) -> tuple[Any, list[Any]]:
+        return self._loss_and_gradients(
+            batch, partial(self._hvd.DistributedGradientTape, op=self._hvd.Average, compression=self._compression)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend."""
+        described, facts = super().describe(), dict(self._horovod)
+        described["versions"]["horovod"] = facts.pop("horovod")
+        return {**described, **facts}
+
+    def _leave_group(self) -> None:
+        self._hvd.shutdown()

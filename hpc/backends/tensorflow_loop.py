@@ -1,0 +1,207 @@
+"""What both TensorFlow backends do alike; a strategy fills in how ranks find each other and average gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import BACKENDS, WorkloadError, check_workload
+from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
+from hpc.backends.tensorflow_import import tf
+from hpc.backends.tensorflow_loss_scale import LossScale, static_scale
+from hpc.backends.tensorflow_precision import check_traced, set_precision
+from hpc.settings import options_of_run
+from hpc.stamps import INNER
+from hpc.timer import Marks, host_marks
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+
+class TensorFlowLoop:
+    """A TensorFlow backend but for its strategy: the methods with one underscore that a subclass overrides.
+
+    A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
+    between them; with coarse stamps one function does it all.
+    """
+
+    def _join_group(self, run: RunSpec, world: World, comm: Intracomm) -> str:
+        """Forms the group of ranks; returns its transport."""
+        raise NotImplementedError
+
+    def _scope(self) -> AbstractContextManager[Any]:
+        """In what the model is made."""
+        return nullcontext()
+
+    def _own(self, variable: Any) -> Any:
+        """The variable that lies on this rank's device."""
+        return variable
+
+    def _make_equal(self, model: Any) -> None:
+        """Gives all ranks the values that rank 0 begins with."""
+        raise NotImplementedError
+
+    def _make_optimizer(self) -> Any:
+        return self._workload.optimizer()
+
+    def _in_replica(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls the function as this rank's part of what all ranks do."""
+        return function(*arguments)
+
+    def _average(self, gradients: list[Any]) -> list[Any]:
+        """The mean over all ranks of each gradient."""
+        raise NotImplementedError
+
+    def _loss_and_averaged_gradients(self, batch: Any) -> tuple[Any, list[Any]]:
+        """The framework's own way, that a coarse step takes."""
+        loss, gradients = self._loss_and_gradients(batch)
+        return loss, self._average(gradients)
+
+    def _leave_group(self) -> None:
+        """Ends what `_join_group` began."""
+
+    def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
+        """See Backend."""
+        self._run, self._rank = run, world.rank
+        asked = options_of_run(run)
+        self._options = {name: asked[name] for name in BACKENDS[run.backend].options}
+        scale = static_scale(self._options["loss_scale"])
+        set_threads(run)
+        self._device = device_of_rank(run, world, comm)
+        check_precision(run.precision, self._device)
+        set_precision(run.precision)
+        self._transport = self._join_group(run, world, comm)
+        self._scale = LossScale(scale) if run.precision == "amp-fp16" else None
+
+    def build(self, factory: Any) -> None:
+        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract."""
+        with self._scope():
+            self._workload = workload = factory(self._run, self._device, self._rank)
+        check_workload(workload, "tensorflow")
+        # A Keras variable holds one of TensorFlow's, which is what tapes and Horovod know.
+        held = [v if isinstance(v, tf.Variable) else v.value for v in workload.model.trainable_variables]
+        if not held:
+            raise WorkloadError(
+                f"the model of {type(workload).__name__} has no trainable variables; a Keras model that was not told "
+                "the shape of its input has none yet: begin it with keras.Input, or call its build()"
+            )
+        self._make_equal(workload.model)
+        self._variables = [self._own(variable) for variable in held]
+        self._optimizer = self._make_optimizer()
+        if hasattr(self._optimizer, "build"):
+            self._optimizer.build(self._variables)
+        self._losses: list[Any] = [None] * self._run.steps
+        self._make_functions()
+
+    def _make_functions(self) -> None:
+        # Neither the reduction nor the update is XLA's: Horovod's operations cannot be compiled by it.
+        self._loss = tf.function(self._loss_of, jit_compile=True) if self._options["xla"] else self._loss_of
+        coarse = self._run.stamps == "coarse"
+        self._first = tf.function(self._whole_step if coarse else self._computed)
+        self._reduce, self._update = tf.function(self._reduced), tf.function(self._apply)
+        self._is_checked = False
+
+    def _loss_of(self, batch: Any) -> Any:
+        return self._workload.loss(self._workload.model, batch)
+
+    def _loss_and_gradients(self, batch: Any, through: Callable[[Any], Any] = lambda tape: tape) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            loss = self._loss(batch)
+            target = loss if self._scale is None else self._scale.scaled(loss)
+        gradients = through(tape).gradient(target, self._variables)
+        if unused := [v.name for v, gradient in zip(self._variables, gradients, strict=True) if gradient is None]:
+            raise WorkloadError(
+                f"the loss of {type(self._workload).__name__} does not depend on {', '.join(unused)}: leave out of the "
+                "model what is not trained, or make it with trainable=False"
+            )
+        return loss, gradients
+
+    def _computed(self, batch: Any) -> Any:
+        return self._in_replica(self._loss_and_gradients, batch)
+
+    def _reduced(self, gradients: list[Any]) -> Any:
+        return self._in_replica(self._average, gradients)
+
+    def _apply(self, gradients: list[Any]) -> None:
+        if self._scale is None:
+            self._optimizer.apply(gradients, self._variables)
+        else:
+            self._scale.apply(self._optimizer, gradients, self._variables)
+
+    def _whole_step(self, batch: Any) -> Any:
+        loss, gradients = self._in_replica(self._loss_and_averaged_gradients, batch)
+        self._apply(gradients)
+        return loss
+
+    def make_marks(self, steps: int) -> Marks:
+        """See Backend. Always the host's: where TensorFlow computes on a GPU, each mark waits for it."""
+        return host_marks(self._run.stamps, steps)
+
+    def settle(self) -> None:
+        """See Backend."""
+
+    def step(self, index: int, marks: Marks) -> int:
+        """See Backend."""
+        batch = self._workload.batch(index)
+        if self._run.stamps == "coarse":
+            marks.batch_ready()
+            self._losses[index] = self._first(batch)
+        else:
+            self._wait()
+            marks.batch_ready()
+            self._losses[index], gradients = self._first(batch)
+            self._wait()
+            marks.grads_ready()
+            gradients = self._reduce(gradients)
+            self._wait()
+            marks.reduced()
+            self._update(gradients)
+        samples: int = self._workload.samples(batch)
+        self._wait()
+        marks.end()
+        if not self._is_checked:
+            self._check_precision(batch)
+        return samples
+
+    def _wait(self) -> None:
+        """Until the device is done: on a GPU the host runs ahead of it, on a CPU a function returns when it is done."""
+        if self._device != CPU:
+            tf.test.experimental.sync_devices()
+
+    def _check_precision(self, batch: Any) -> None:
+        traced = self._first.get_concrete_function(batch).graph
+        check_traced(self._run.precision, traced, self._run.workload)
+        self._is_checked = True
+
+    def losses(self) -> list[float]:
+        """See Backend. Waits for the device."""
+        return [float("nan") if loss is None else float(loss) for loss in self._losses]
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend."""
+        coarse = self._run.stamps == "coarse"
+        return {
+            "versions": versions(),
+            "device": describe_device(self._device),
+            "transport": self._transport,
+            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+            "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+            "options": dict(self._options),
+            "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
+            "absent_stamps": list(INNER) if coarse else ["forward_end"],
+            "fused": coarse,
+            "synchronises_every_step": self._device != CPU,
+        }
+
+    def parameters(self) -> list[Any]:
+        """See Backend."""
+        return [variable.numpy().copy() for variable in self._variables]
+
+    def leave(self) -> None:
+        """See Backend."""
+        del self._workload, self._optimizer, self._variables, self._first, self._reduce, self._update, self._loss
+        self._leave_group()

@@ -1,0 +1,121 @@
+"""TensorFlow's MultiWorkerMirroredStrategy: NCCL where the run has GPUs, a ring over gRPC where it has none."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import InvalidRun, WorkloadError
+from hpc.backends.addresses import PortTaken, endpoints
+from hpc.backends.tensorflow_device import CPU
+from hpc.backends.tensorflow_import import tf
+from hpc.backends.tensorflow_loop import TensorFlowLoop
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+_MIB = 2**20
+_NO_PROXY = "no_grpc_proxy"
+
+
+class TensorFlowMultiWorker(TensorFlowLoop):
+    """One process per device; variables are mirrored, and all-reduced gradients are applied to each mirror."""
+
+    def _join_group(self, run: RunSpec, world: World, comm: Intracomm) -> str:
+        collective = str(self._options["collective"])
+        if collective == "nccl" and self._device == CPU:
+            raise InvalidRun(
+                "collective nccl was asked for; it reduces on GPUs, and the run has none: take auto or ring"
+            )
+        self._comm = comm
+        workers = endpoints(comm, _asked_interface(self._device)) if comm.size > 1 else []
+        self._strategy = _make_strategy(workers, world.rank, self._device, _communication(self._options))
+        if self._strategy.num_replicas_in_sync != comm.size:
+            raise InvalidRun(
+                f"TensorFlow sees {self._strategy.num_replicas_in_sync} replicas where MPI sees {comm.size} ranks"
+            )
+        if comm.size == 1:
+            return "none"
+        on_gpus = {"ring": "grpc ring", "nccl": "nccl", "auto": "chosen by TensorFlow"}
+        return "grpc ring" if self._device == CPU else on_gpus[collective]
+
+    def _scope(self) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = self._strategy.scope()
+        return scope
+
+    def _own(self, variable: Any) -> Any:
+        # Outside the strategy an optimizer takes the mirror of this rank for what it is: a variable. Inside it, one of
+        # Keras would add the gradients of all ranks up once more.
+        (mirror,) = self._strategy.experimental_local_results(variable)
+        return mirror
+
+    def _make_equal(self, model: Any) -> None:
+        """Nothing is left to do: a variable made in the strategy's scope begins with rank 0's value."""
+
+    def _in_replica(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._strategy.run(function, arguments)
+
+    def _average(self, gradients: list[Any]) -> list[Any]:
+        # A function's argument lies on no device yet, and the strategy reduces to where a tensor lies.
+        placed = [tf.identity(gradient) for gradient in gradients]
+        averaged: list[Any] = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, placed)
+        return averaged
+
+    def _make_optimizer(self) -> Any:
+        optimizer = self._workload.optimizer()
+        if getattr(optimizer, "_distribution_strategy", None) is self._strategy:
+            raise WorkloadError(
+                f"{type(self._workload).__name__} makes its optimizer together with its model; Keras would then add up "
+                "the averaged gradients of all ranks: make it in optimizer()"
+            )
+        return optimizer
+
+    def _leave_group(self) -> None:
+        # Rank 0 serves the others until all have come here: none may find it gone.
+        self._comm.Barrier()
+
+
+def _make_strategy(workers: list[str], rank: int, device: str, communication: Any) -> Any:
+    """The strategy over these workers, over this process alone where there are none. Raises PortTaken.
+
+    They are handed over as TF_CONFIG would name them; what a person's TF_CONFIG names is not looked at.
+    """
+    addresses = {worker.rpartition(":")[0] for worker in workers}
+    if workers:  # gRPC would ask a proxy for the way to them
+        others = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
+        os.environ[_NO_PROXY] = ",".join(filter(None, [others, *sorted(addresses)]))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": workers} if workers else {}),
+        task_type="worker" if workers else None,
+        task_id=rank if workers else None,
+        rpc_layer="grpc",
+        num_accelerators={} if device == CPU else {"GPU": 1},
+    )
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
+    except tf.errors.UnknownError as error:
+        if "Could not start gRPC server" not in str(error):
+            raise
+        raise PortTaken(
+            f"rank {rank} of {socket.gethostname()} chose {workers[rank]}; it was free then, and is taken now that "
+            "TensorFlow binds it: another attempt chooses another one"
+        ) from error
+
+
+def _communication(options: Any) -> Any:
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=int(float(options["bytes_per_pack_mb"]) * _MIB),
+        implementation=tf.distribute.experimental.CommunicationImplementation(str(options["collective"]).upper()),
+    )
+
+
+def _asked_interface(device: str) -> str | None:
+    asked = os.environ.get("GLOO_SOCKET_IFNAME" if device == CPU else "NCCL_SOCKET_IFNAME", "")
+    first = asked.split(",")[0].removeprefix("=")
+    return None if not first or first.startswith("^") else first

@@ -1,0 +1,62 @@
+"""What a run's precision is in TensorFlow: told to Keras and to our models, and looked for in what they trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hpc.backends import InvalidRun
+from hpc.backends.tensorflow_import import tf
+
+_HALVES = {"bf16": tf.bfloat16, "amp-fp16": tf.float16}
+_POLICIES = {"bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
+# These move numbers or give them another type; they compute nothing.
+_MOVING = frozenset({
+    "Cast", "Const", "Fill", "Identity", "IdentityN", "Placeholder", "PlaceholderWithDefault", "ReadVariableOp",
+    "Reshape", "Shape", "StopGradient", "Transpose", "ZerosLike", "_Arg", "_Retval",
+})  # fmt: skip
+_REDUCING = ("Horovod", "Collective")
+
+
+def compute_dtype(precision: str) -> Any:
+    """In what a model multiplies: parameters and loss stay in float32."""
+    return _HALVES.get(precision, tf.float32)
+
+
+def set_precision(precision: str) -> None:
+    """fp32 means fp32: TensorFlow takes TF32 unless it is told not to. Keras' layers compute as the run asks."""
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+    if policy := _POLICIES.get(precision):
+        tf.keras.mixed_precision.set_global_policy(policy)
+
+
+def check_traced(precision: str, graph: Any, workload: str) -> None:
+    """Raises InvalidRun where what was traced does not compute in the precision that the run goes by the name of."""
+    found = {half for half in _HALVES.values() if _computes_in(half, graph)}
+    asked = _HALVES.get(precision)
+    if asked is not None and asked not in found:
+        raise InvalidRun(
+            f"precision {precision} was asked for; nothing in the step of {workload} computes in {asked.name}: Keras' "
+            "layers do so by themselves unless they are given a dtype, anything else must cast (docs/workloads.md)"
+        )
+    if others := sorted(half.name for half in found if half != asked):
+        raise InvalidRun(
+            f"precision {precision} was asked for; the step of {workload} computes in {', '.join(others)} too: the "
+            "workload must leave the precision to the run (docs/workloads.md)"
+        )
+
+
+def _computes_in(dtype: Any, graph: Any) -> bool:
+    return any(
+        dtype.as_datatype_enum in (value.type, *value.list.type)
+        for node in _nodes(graph.as_graph_def())
+        if node.op not in _MOVING and not node.op.startswith(_REDUCING)
+        for name, value in node.attr.items()
+        if name in ("T", "dtype")
+    )
+
+
+def _nodes(definition: Any) -> Iterator[Any]:
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def

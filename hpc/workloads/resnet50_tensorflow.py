@@ -1,0 +1,128 @@
+"""ResNet-50 v1.5 in TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hpc.backends.tensorflow_precision import compute_dtype
+from hpc.spec import RunSpec
+from hpc.workloads.momentum_tensorflow import Momentum
+from hpc.workloads.resnet50 import (
+    BN_EPSILON,
+    BN_MOMENTUM,
+    CLASSES,
+    STAGES,
+    Array,
+    convolutions,
+    initial_values,
+    recipe_of,
+    synthetic_batch,
+)  # fmt: skip
+
+
+class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
+    """25,557,032 trainable parameters, by torchvision's names in `parameters` and `statistics`.
+
+    Computes in `dtype`, with float32 parameters; batch norm looks at the batch while `training` is set.
+    """
+
+    def __init__(self, values: Mapping[str, Array], dtype: Any) -> None:
+        """`values` has torch's shapes: convolutions [outputs, inputs, k, k], the classifier [1000, 2048]."""
+        super().__init__()
+        self.training = True
+        self._dtype = dtype
+        self._convolutions = {one.name: one for one in convolutions()}
+        self.parameters = {name: tf.Variable(from_torch(value), name=name) for name, value in values.items()}
+        self.statistics = {}
+        for one in self._convolutions.values():
+            for kind, start in (("running_mean", tf.zeros), ("running_var", tf.ones)):
+                name = f"{one.norm}.{kind}"
+                self.statistics[name] = tf.Variable(start(one.outputs), trainable=False, name=name)
+
+    def __call__(self, images: Any) -> Any:
+        """Images [N, H, W, 3] to logits [N, 1000], float32."""
+        x = tf.nn.relu(self._convolved("conv1", tf.cast(images, self._dtype)))
+        # Zeros do as well as −∞ around what is nowhere below zero.
+        x = tf.nn.max_pool2d(_padded(x, 1), 3, strides=2, padding="VALID")
+        for stage, (_, blocks, _) in enumerate(STAGES, start=1):
+            for block in range(blocks):
+                x = self._bottleneck(f"layer{stage}.{block}", x)
+        weight, bias = (tf.cast(self.parameters[f"fc.{kind}"], self._dtype) for kind in ("weight", "bias"))
+        return tf.cast(tf.matmul(tf.reduce_mean(x, axis=[1, 2]), weight) + bias, tf.float32)
+
+    def _bottleneck(self, where: str, x: Any) -> Any:
+        """1×1, 3×3 (with the stride), 1×1, and the way around them."""
+        y = tf.nn.relu(self._convolved(f"{where}.conv1", x))
+        y = tf.nn.relu(self._convolved(f"{where}.conv2", y))
+        y = self._convolved(f"{where}.conv3", y)
+        around = f"{where}.downsample.0"
+        return tf.nn.relu(y + (self._convolved(around, x) if around in self._convolutions else x))
+
+    def _convolved(self, name: str, x: Any) -> Any:
+        """One convolution, padded on all sides alike as in torch, and the batch norm behind it."""
+        one = self._convolutions[name]
+        weight = tf.cast(self.parameters[f"{name}.weight"], self._dtype)
+        x = tf.nn.conv2d(_padded(x, one.kernel // 2), weight, strides=one.stride, padding="VALID")
+        return self._normalised(one.norm, x)
+
+    def _normalised(self, name: str, x: Any) -> Any:
+        mean, variance = (self.statistics[f"{name}.{kind}"] for kind in ("running_mean", "running_var"))
+        # The operation itself: the function around it, tf.nn.fused_batch_norm, takes no epsilon as small as torch's.
+        done = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=self.parameters[f"{name}.weight"], offset=self.parameters[f"{name}.bias"], mean=mean,
+            variance=variance, epsilon=BN_EPSILON, exponential_avg_factor=BN_MOMENTUM, is_training=self.training,
+        )  # fmt: skip
+        if self.training:
+            mean.assign(done.batch_mean)
+            variance.assign(done.batch_variance)
+        return done.y
+
+
+def from_torch(value: Array) -> Array:
+    """A convolution [outputs, inputs, k, k] as [k, k, inputs, outputs], a matrix transposed, a vector as it is."""
+    order = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[value.ndim]
+    return np.ascontiguousarray(value.transpose(order))
+
+
+def _padded(x: Any, by: int) -> Any:
+    return tf.pad(x, [[0, 0], [by, by], [by, by], [0, 0]]) if by else x
+
+
+class TensorFlowResNet50:
+    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+
+    def __init__(self, run: RunSpec, device: str, rank: int) -> None:
+        self._recipe = recipe_of(run)
+        self._learning_rate = self._recipe.learning_rate(run)
+        self.model = ResNet50(initial_values(run), compute_dtype(run.precision))
+        images, labels = synthetic_batch(run, rank)
+        with tf.device(device):
+            self._images = tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
+            self._labels = tf.constant(labels)
+
+    def batch(self, step: int) -> tuple[Any, Any]:
+        """The same images [N, H, W, 3] and labels [N] every step."""
+        return self._images, self._labels
+
+    def loss(self, model: ResNet50, batch: tuple[Any, Any]) -> Any:
+        """Cross entropy, smoothed where the recipe says so."""
+        images, labels = batch
+        smoothing = self._recipe.label_smoothing
+        wanted = tf.one_hot(labels, CLASSES) * (1 - smoothing) + smoothing / CLASSES
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, model(images)))
+
+    def optimizer(self) -> Momentum:
+        """SGD as the recipe has it."""
+        recipe = self._recipe
+        norms = {f"{one.norm}.{kind}" for one in convolutions() for kind in ("weight", "bias")}
+        names = [variable.name.partition(":")[0] for variable in self.model.trainable_variables]
+        decays = [0.0 if name in norms and not recipe.norms_decay else recipe.weight_decay for name in names]
+        return Momentum(self._learning_rate, recipe.momentum, decays)
+
+    def samples(self, batch: tuple[Any, Any]) -> int:
+        """How many images the batch has."""
+        return len(batch[0])
