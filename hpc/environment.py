@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[1]
-# What Open MPI's launcher tells its own processes (orte, ess, pmix) changes with every launch and no speed.
+# What Open MPI's launcher tells its own processes (orte, ess, pmix), and where Paddle's ranks meet, changes with every
+# launch and no speed.
 _RECORDED = re.compile(
     r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN|OPENBLAS"
-    r"|PADDLE|SLURM|TF|TORCH|UCX|XLA)_"
+    r"|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"
 )
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|JWT|CREDENTIAL", re.IGNORECASE)
 _ASSIGNMENT = re.compile(r"\b(?P<name>[A-Za-z_]\w*)=(?P<value>'[^']*'|\"(?:[^\"\\]|\\.)*\"|\S*)")

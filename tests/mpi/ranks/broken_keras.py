@@ -1,5 +1,6 @@
 """A backend that looks right and trains every rank by itself: Horovod's optimizer around one of Keras 3, with `fit`."""
 
+import contract_model as model
 import horovod.tensorflow.keras as hvd
 import keras
 import tensorflow as tf
@@ -27,7 +28,7 @@ class KerasDistributedOptimizer:
             keras.layers.Dense(start.w2.shape[1], dtype=start.w1.dtype.name),
         ])  # fmt: skip
         self.model.set_weights([hvd.broadcast(v, 0).numpy() for v in (start.w1, start.b1, start.w2, start.b2)])
-        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(model.RATE, momentum=model.MOMENTUM))
         self.model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         self.its_losses = [float("nan")] * self.run.steps
 

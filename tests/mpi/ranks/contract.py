@@ -112,7 +112,7 @@ def resnet50(where, comm, steps):
     """The ranks agree with one another, though batch norm sees each rank's images alone."""
     done = Training(
         where, comm, steps, lambda framework: load_factory("resnet50", framework), workload="resnet50", batch_size=2,
-        options={"image_size": "32"},
+        options={"image_size": "64"},
     )  # fmt: skip
     before = comm.allgather(done.losses[0])
     assert comm.size == 1 or len(set(before)) > 1, "all ranks saw the same images: the check would prove nothing"
