@@ -33,7 +33,14 @@ def share_a_stack(comm: Intracomm) -> tuple[bool, tuple[str, ...]]:
     return len(set(stacks)) == 1, hosts
 
 
-def endpoints(comm: Intracomm, asked_interface: str | None) -> list[str]:
+def asked_interface(gpu: bool) -> str | None:
+    """The interface that the environment names, in the variable that NCCL or gloo reads; None where it names none."""
+    asked = os.environ.get("NCCL_SOCKET_IFNAME" if gpu else "GLOO_SOCKET_IFNAME", "")
+    first = asked.split(",")[0].removeprefix("=")
+    return None if not first or first.startswith("^") else first
+
+
+def endpoints(comm: Intracomm, interface: str | None) -> list[str]:
     """`address:port` of every rank, for frameworks that must be told ports beforehand. Collective.
 
     The ports lie outside the range that the kernel hands out by itself. Ranks of one host cannot choose the same one,
@@ -41,7 +48,7 @@ def endpoints(comm: Intracomm, asked_interface: str | None) -> list[str]:
     (PortTaken).
     """
     shared, hosts = share_a_stack(comm)
-    address = LOOPBACK if shared else own_address(asked_interface, hosts)
+    address = LOOPBACK if shared else own_address(interface, hosts)
     with _bound_port() as held:
         return comm.allgather(f"{address}:{held.getsockname()[1]}")
 

@@ -10,9 +10,9 @@ from math import ceil, nan
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, InvalidRun, check_workload
+from hpc.backends.loss_scale import static_scale
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
-from hpc.options import OptionValue
 from hpc.settings import options_of_run
 from hpc.stamps import INNER
 from hpc.timer import Marks, device_marks, host_marks
@@ -41,7 +41,7 @@ class PaddleFleet:
         self._run, self._world, self._comm = run, world, comm
         asked = options_of_run(run)
         self._options = {name: asked[name] for name in BACKENDS["paddle-fleet"].options}
-        self._scale = _loss_scale(self._options["loss_scale"])
+        self._scale = static_scale(self._options["loss_scale"])
         for name in ("comm_buffer_mb", "last_comm_buffer_mb"):
             if int(self._options[name]) < 1:
                 raise InvalidRun(f"{name} is {self._options[name]}; it must be at least 1 (MiB)")
@@ -168,20 +168,7 @@ class PaddleFleet:
             self._paddle.device.cuda.empty_cache()
 
 
-def _loss_scale(option: OptionValue) -> float | None:
-    """A static scale, or None for the dynamic one."""
-    if option == "dynamic":
-        return None
-    try:
-        scale = float(option)
-    except ValueError:
-        scale = 0.0
-    if not 0 < scale < float("inf"):
-        raise InvalidRun(f"loss_scale is {option!r}; it must be dynamic or a number above 0")
-    return scale
-
-
-def _make_scaler(paddle: Any, static_scale: float | None) -> Any:
-    if static_scale is None:
+def _make_scaler(paddle: Any, scale: float | None) -> Any:
+    if scale is None:
         return paddle.amp.GradScaler()
-    return paddle.amp.GradScaler(init_loss_scaling=static_scale, use_dynamic_loss_scaling=False)
+    return paddle.amp.GradScaler(init_loss_scaling=scale, use_dynamic_loss_scaling=False)

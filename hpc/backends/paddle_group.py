@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
-from hpc.backends.addresses import LOOPBACK, PortTaken, endpoints, interface_towards
+from hpc.backends.addresses import LOOPBACK, PortTaken, asked_interface, endpoints, interface_towards
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -34,7 +34,7 @@ _LOOK_AGAIN_S = 0.01
 
 def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) -> Any:
     """The module `paddle`, imported after the variables that it reads then are set. Collective."""
-    _set_variables(run, world, endpoints(comm, _asked_interface(gpu)), gpu)
+    _set_variables(run, world, endpoints(comm, asked_interface(gpu is not None)), gpu)
     at_termination = signal.getsignal(signal.SIGTERM)
     for message in _NEEDLESS:
         warnings.filterwarnings("ignore", message=message)
@@ -60,7 +60,7 @@ def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | 
         os.environ["OMP_NUM_THREADS"] = str(run.cpus_per_rank)
     if gpu is None:
         host = addresses[0].rpartition(":")[0]
-        interface = _asked_interface(gpu) or ("lo" if host == LOOPBACK else interface_towards(host))
+        interface = asked_interface(gpu is not None) or ("lo" if host == LOOPBACK else interface_towards(host))
         os.environ["GLOO_SOCKET_IFNAME"] = interface
     else:
         os.environ.update({"FLAGS_selected_gpus": str(gpu)})
@@ -109,12 +109,6 @@ def _await_listener(address: str) -> None:
             time.sleep(_LOOK_AGAIN_S)
         else:
             return
-
-
-def _asked_interface(gpu: int | None) -> str | None:
-    asked = os.environ.get("GLOO_SOCKET_IFNAME" if gpu is None else "NCCL_SOCKET_IFNAME", "")
-    first = asked.split(",")[0].removeprefix("=")
-    return None if not first or first.startswith("^") else first
 
 
 @contextmanager

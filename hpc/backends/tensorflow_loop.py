@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, WorkloadError, check_workload
+from hpc.backends.loss_scale import static_scale
 from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
 from hpc.backends.tensorflow_import import tf
-from hpc.backends.tensorflow_loss_scale import LossScale, static_scale
+from hpc.backends.tensorflow_loss_scale import LossScale
 from hpc.backends.tensorflow_precision import check_traced, set_precision
 from hpc.settings import options_of_run
 from hpc.stamps import INNER

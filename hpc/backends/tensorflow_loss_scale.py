@@ -4,25 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpc.backends import InvalidRun
 from hpc.backends.tensorflow_import import tf
-from hpc.options import OptionValue
 
 _FIRST, _GROWTH, _BACKOFF, _GROWS_AFTER = 2.0**16, 2.0, 0.5, 2000
 """Those of torch.amp.GradScaler, so that frameworks skip alike."""
-
-
-def static_scale(option: OptionValue) -> float | None:
-    """The scale that stays, or None for the dynamic one. Raises InvalidRun where the option is neither."""
-    if option == "dynamic":
-        return None
-    try:
-        scale = float(option)
-    except ValueError:
-        scale = 0.0
-    if not 0 < scale < float("inf"):
-        raise InvalidRun(f"loss_scale is {option!r}; it must be dynamic or a number above 0")
-    return scale
 
 
 class LossScale:

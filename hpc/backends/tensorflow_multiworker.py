@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun, WorkloadError
-from hpc.backends.addresses import PortTaken, endpoints
+from hpc.backends.addresses import PortTaken, asked_interface, endpoints
 from hpc.backends.tensorflow_device import CPU
 from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loop import TensorFlowLoop
@@ -34,7 +34,7 @@ class TensorFlowMultiWorker(TensorFlowLoop):
                 "collective nccl was asked for; it reduces on GPUs, and the run has none: take auto or ring"
             )
         self._comm = comm
-        workers = endpoints(comm, _asked_interface(self._device)) if comm.size > 1 else []
+        workers = endpoints(comm, asked_interface(self._device != CPU)) if comm.size > 1 else []
         self._strategy = _make_strategy(workers, world.rank, self._device, _communication(self._options))
         if self._strategy.num_replicas_in_sync != comm.size:
             raise InvalidRun(
@@ -113,9 +113,3 @@ def _communication(options: Any) -> Any:
         bytes_per_pack=int(float(options["bytes_per_pack_mb"]) * _MIB),
         implementation=tf.distribute.experimental.CommunicationImplementation(str(options["collective"]).upper()),
     )
-
-
-def _asked_interface(device: str) -> str | None:
-    asked = os.environ.get("GLOO_SOCKET_IFNAME" if device == CPU else "NCCL_SOCKET_IFNAME", "")
-    first = asked.split(",")[0].removeprefix("=")
-    return None if not first or first.startswith("^") else first

@@ -11,6 +11,7 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc.backends import BACKENDS
+from hpc.backends.addresses import asked_interface
 from hpc.backends.rendezvous import open_store
 from hpc.backends.torch_loop import TorchLoop
 from hpc.timer import Marks
@@ -31,7 +32,7 @@ class TorchDDP(TorchLoop):
     def _join_group(self, world: World, comm: Intracomm) -> str:
         cuda = self._device.type == "cuda"
         transport = "nccl" if cuda else "gloo"
-        self._store, interface = open_store(comm, _asked_interface(cuda))
+        self._store, interface = open_store(comm, asked_interface(cuda))
         if not cuda:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         torch.distributed.init_process_group(
@@ -111,9 +112,3 @@ def _broadcasting_buffers(wanted: bool) -> dict[str, Any]:
     names = ("forward_sync_buffers", "broadcast_buffers")
     known = signature(DistributedDataParallel.__init__).parameters
     return {next(name for name in names if name in known): wanted}
-
-
-def _asked_interface(cuda: bool) -> str | None:
-    asked = os.environ.get("NCCL_SOCKET_IFNAME" if cuda else "GLOO_SOCKET_IFNAME", "")
-    first = asked.split(",")[0].removeprefix("=")
-    return None if not first or first.startswith("^") else first

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpc.backends import BACKENDS, InvalidRun, check_workload
+from hpc.backends import BACKENDS, check_workload
+from hpc.backends.loss_scale import static_scale
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
-from hpc.options import OptionValue
 from hpc.settings import options_of_run
 from hpc.stamps import INNER
 from hpc.timer import Marks, device_marks, host_marks
@@ -56,7 +56,7 @@ class TorchLoop:
         self._run, self._rank = run, world.rank
         asked = options_of_run(run)
         self._options = {name: asked[name] for name in BACKENDS[run.backend].options}
-        self._scale = _loss_scale(self._options["loss_scale"])
+        self._scale = static_scale(self._options["loss_scale"])
         self._device = self._find_device(run, world, comm)
         check_precision(run.precision, self._device)
         if "OMP_NUM_THREADS" not in run.env:
@@ -150,21 +150,8 @@ class TorchLoop:
         self._leave_group()
 
 
-def _loss_scale(option: OptionValue) -> float | None:
-    """A static scale, or None for the dynamic one."""
-    if option == "dynamic":
-        return None
-    try:
-        scale = float(option)
-    except ValueError:
-        scale = 0.0
-    if not 0 < scale < float("inf"):
-        raise InvalidRun(f"loss_scale is {option!r}; it must be dynamic or a number above 0")
-    return scale
-
-
-def _make_scaler(static_scale: float | None) -> torch.amp.GradScaler:
-    return torch.amp.GradScaler("cuda") if static_scale is None else torch.amp.GradScaler("cuda", static_scale)
+def _make_scaler(scale: float | None) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cuda") if scale is None else torch.amp.GradScaler("cuda", scale)
 
 
 def _make_optimizer(workload: Any, asked: str) -> torch.optim.Optimizer:

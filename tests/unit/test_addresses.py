@@ -1,0 +1,78 @@
+"""Addresses that ranks find each other by: which interface, which ports."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from hpc.backends import InvalidRun, addresses
+from hpc.backends.addresses import PortTaken, asked_interface, endpoints
+
+
+class AloneComm:
+    """Stands for a communicator of one rank."""
+
+    rank, size = 0, 1
+
+    def allgather(self, value: object) -> list[object]:
+        return [value]
+
+
+@pytest.fixture
+def port_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel's range of ports that it hands out by itself, as a file to write to."""
+    path = tmp_path / "ip_local_port_range"
+    monkeypatch.setattr(addresses, "_PORT_RANGE", path)
+    return path
+
+
+def port() -> int:
+    (endpoint,) = endpoints(AloneComm(), None)  # type: ignore[arg-type]  # one rank is all that is needed of it
+    host, _, number = endpoint.rpartition(":")
+    assert host == "127.0.0.1"
+    return int(number)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lowest", "highest"),
+    [("32768\t60999\n", 10_000, 32_767), ("10500 40000\n", 40_001, 65_535), ("1024 20000\n", 20_001, 65_535)],
+)
+def test_ports_lie_outside_the_kernels_own_range(port_range: Path, kernel: str, lowest: int, highest: int) -> None:
+    port_range.write_text(kernel)
+    assert all(lowest <= port() <= highest for _ in range(20))
+
+
+def test_where_the_kernel_hands_out_all_ports_that_is_said(port_range: Path) -> None:
+    port_range.write_text("1024 65535\n")
+    with pytest.raises(InvalidRun, match="1024 65535: no ports are left"):
+        port()
+
+
+def test_a_port_that_is_in_use_is_passed_over(port_range: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port_range.write_text("32768 60999\n")
+    with socket.socket() as somebody:
+        somebody.bind(("", 0))
+        taken = somebody.getsockname()[1]
+        free = port()
+
+        class Chosen:
+            def sample(self, _: range, __: int) -> list[int]:
+                return [taken, free]
+
+        monkeypatch.setattr(addresses.random, "SystemRandom", Chosen)
+        assert port() == free
+        monkeypatch.setattr(Chosen, "sample", lambda *_: [taken])
+        with pytest.raises(PortTaken, match="none was free"):
+            port()
+
+
+@pytest.mark.parametrize(("asked", "found"), [("ib0", "ib0"), ("=ib0,eth0", "ib0"), ("^lo", None), ("", None)])
+def test_the_interface_is_the_one_that_nccl_or_gloo_would_take(
+    asked: str, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", asked)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert asked_interface(gpu=True) == found
+    assert asked_interface(gpu=False) == "lo"
