@@ -52,7 +52,7 @@ def _nodes_simulated(result: Result, _: Sequence[Result]) -> Iterator[str]:
 def _unfused(result: Result, _: Sequence[Result]) -> Iterator[str]:
     if any(machine.unfused for machine in result.machines):
         yield (
-            "under fine stamps gradients and their reduction are two calls, to time them apart, and nothing overlaps; "
+            "under fine stamps gradients are reduced when the last of them is there, to time the two apart: nothing overlaps; "
             "--stamps coarse measures the framework's own way"
         )
 
