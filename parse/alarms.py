@@ -52,8 +52,8 @@ def _nodes_simulated(result: Result, _: Sequence[Result]) -> Iterator[str]:
 def _unfused(result: Result, _: Sequence[Result]) -> Iterator[str]:
     if any(machine.unfused for machine in result.machines):
         yield (
-            "under fine stamps gradients are reduced when the last of them is there, to time the two apart: nothing overlaps; "
-            "--stamps coarse measures the framework's own way"
+            "under fine stamps gradients are reduced when the last of them is there, to time the two apart: nothing "
+            "overlaps; --stamps coarse measures the framework's own way"
         )
 
 
