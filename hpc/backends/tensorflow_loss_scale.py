@@ -19,8 +19,8 @@ class LossScale:
         self._good_steps = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def scaled(self, loss: Any) -> Any:
-        """What gradients are taken of."""
-        return loss * tf.cast(self.scale, loss.dtype)
+        """What gradients are taken of: in float32, because the scale alone may be more than float16 can hold."""
+        return tf.cast(loss, tf.float32) * self.scale
 
     def apply(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
         """Steps with gradients of the scaled loss: the reduced ones, or ranks would disagree on taking the step."""

@@ -27,11 +27,11 @@ class Momentum:
         """One step."""
         of_each = zip(gradients, variables, self._velocities, self._decays, strict=True)
         for gradient, variable, velocity, decay in of_each:
-            decayed = gradient + tf.cast(decay, variable.dtype) * variable if decay else gradient
+            decayed = gradient + tf.constant(decay, variable.dtype) * variable if decay else gradient
             tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle,
                 accum=velocity.handle,
-                lr=tf.cast(self._learning_rate, variable.dtype),
+                lr=tf.constant(self._learning_rate, variable.dtype),
                 grad=decayed,
-                momentum=tf.cast(self._momentum, variable.dtype),
+                momentum=tf.constant(self._momentum, variable.dtype),
             )
