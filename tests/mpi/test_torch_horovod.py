@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpc.backends import missing_modules
+from hpc.journal import collect
 from hpc.outcome import Outcome
 from hpc.stamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
@@ -26,12 +27,12 @@ def horovod() -> None:
         pytest.skip("; ".join(missing))
 
 
-def found_for(ranks: Ranks, *words: str, **asked: Any) -> dict[str, Any]:
+def facts_of(ranks: Ranks, *words: str, **asked: Any) -> dict[str, Any]:
     return facts(ranks, *words, backend=BACKEND, **asked)
 
 
 def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
-    found = found_for(ranks)
+    found = facts_of(ranks)
     assert found["options"] == {
         "fusion_threshold_mb": 128.0,
         "cycle_time_ms": 1.0,
@@ -53,13 +54,13 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
 
 
 def test_settings_asked_for_are_those_told(ranks: Ranks) -> None:
-    found = found_for(ranks, options={"fusion_threshold_mb": "20000.5", "cycle_time_ms": "0.25"})
+    found = facts_of(ranks, options={"fusion_threshold_mb": "20000.5", "cycle_time_ms": "0.25"})
     assert (found["options"]["fusion_threshold_mb"], found["options"]["cycle_time_ms"]) == (20000.5, 0.25)
     assert found["told"] == {"HOROVOD_FUSION_THRESHOLD": 20000.5 * 2**20, "HOROVOD_CYCLE_TIME": 0.25}
 
 
 def test_the_runs_environment_goes_before_the_options(ranks: Ranks) -> None:
-    found = found_for(ranks, env={"HOROVOD_FUSION_THRESHOLD": "1048576"}, options={"fusion_threshold_mb": "64"})
+    found = facts_of(ranks, env={"HOROVOD_FUSION_THRESHOLD": "1048576"}, options={"fusion_threshold_mb": "64"})
     assert found["options"]["fusion_threshold_mb"] == 1.0
     assert found["told"]["HOROVOD_FUSION_THRESHOLD"] == 2**20
 
@@ -85,13 +86,16 @@ def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks, asked: dict[str
 @pytest.mark.parametrize(
     ("word", "says"),
     [
+        ("without_mpi", "InvalidRun: this horovod.torch was built without MPI: make horovod"),
+        ("without_nccl", "InvalidRun: this Horovod was built without NCCL and would reduce on the host"),
         ("unseen", "InvalidRun: Horovod says rank 0 of 1 where MPI says 0 of 2"),
         ("twice", "InvalidRun: Horovod and mpi4py do not share their MPI (/opt/a/libmpi.so.12 and "),
         ("hooked", "WorkloadError: the SGD of the workload has step hooks or state; Horovod makes a new optimizer"),
     ],
 )
 def test_what_would_go_wrong_unseen_is_refused(ranks: Ranks, word: str, says: str) -> None:
-    assert says in refused(ranks, word, size=2, backend=BACKEND)
+    gpus = 2 if word == "without_nccl" else 0
+    assert says in refused(ranks, word, size=2, backend=BACKEND, gpus_per_node=gpus)
 
 
 def test_a_horovod_built_for_another_torch_is_said_in_one_line(ranks: Ranks) -> None:
@@ -108,7 +112,7 @@ def test_a_horovod_that_does_not_load_names_the_cure(ranks: Ranks) -> None:
 
 
 def test_compression_changes_the_last_digits_and_learns(ranks: Ranks) -> None:
-    plain, compressed = found_for(ranks), found_for(ranks, options={"compression": "fp16"})
+    plain, compressed = facts_of(ranks), facts_of(ranks, options={"compression": "fp16"})
     assert compressed["options"]["compression"] == "fp16"
     assert compressed["losses"] == pytest.approx(plain["losses"], rel=1e-3)
     assert compressed["losses"] != plain["losses"]
@@ -117,7 +121,7 @@ def test_compression_changes_the_last_digits_and_learns(ranks: Ranks) -> None:
 
 def test_convolutions_in_channels_last_are_reduced_as_those_that_are_not(ranks: Ranks) -> None:
     def trained(**options: str) -> dict[str, Any]:
-        return found_for(ranks, workload="examples/my_training.py:MyTraining", options=options)
+        return facts_of(ranks, workload="examples/my_training.py:MyTraining", options=options)
 
     nchw, nhwc = trained(channels_last="off"), trained()
     compressed = trained(compression="fp16")
@@ -127,30 +131,30 @@ def test_convolutions_in_channels_last_are_reduced_as_those_that_are_not(ranks: 
 
 
 def test_coarse_stamps_are_begin_batch_and_end_of_the_very_same_steps(ranks: Ranks) -> None:
-    fine, coarse = found_for(ranks), found_for(ranks, stamps="coarse")
+    fine, coarse = facts_of(ranks), facts_of(ranks, stamps="coarse")
     assert (coarse["taken"], coarse["absent_stamps"], coarse["ordered"]) == ([0, 1, 5], list(INNER), True)
     assert coarse["losses"] == fine["losses"]
 
 
 def test_ranks_that_begin_apart_go_on_together(ranks: Ranks) -> None:
     # Weights and buffers of rank 0 are everybody's: else two ranks with other weights would learn something else.
-    assert found_for(ranks, "apart_at_first")["losses"] == found_for(ranks)["losses"]
+    assert facts_of(ranks, "apart_at_first")["losses"] == facts_of(ranks)["losses"]
 
 
 def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks) -> None:
-    fp32, bf16 = found_for(ranks, precision="fp32"), found_for(ranks, precision="bf16")
+    fp32, bf16 = facts_of(ranks, precision="fp32"), facts_of(ranks, precision="bf16")
     assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
     assert bf16["losses"] != fp32["losses"]
 
 
 def test_the_optimizer_asked_for_is_the_one_used(ranks: Ranks) -> None:
-    assert found_for(ranks, size=1, options={"sgd": "foreach"})["options"]["sgd"] == "foreach"
+    assert facts_of(ranks, size=1, options={"sgd": "foreach"})["options"]["sgd"] == "foreach"
 
 
 def test_a_compiled_model_learns_the_same(ranks: Ranks) -> None:
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler on a CPU: apt-get install g++")
-    plain, compiled = found_for(ranks), found_for(ranks, options={"compile": "on"})
+    plain, compiled = facts_of(ranks), facts_of(ranks, options={"compile": "on"})
     assert compiled["losses"] == pytest.approx(plain["losses"], rel=1e-4)
     assert compiled["ordered"]
 
@@ -182,3 +186,4 @@ def test_a_rank_that_raises_ends_all(ranks: Ranks, tmp_path: Path) -> None:
     assert (note.outcome, note.rank, note.step) == (Outcome.RANK_FAIL, 1, 6)
     assert "my loss exploded" in note.message
     assert made.done.returncode == 1
+    assert collect(made.traces, made.stem) == 2

@@ -2,8 +2,9 @@
 
 Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
 different hosts have; `apart_at_first` gives every rank other weights; `another` says that Horovod was built for another
-torch; `unloadable` that it does not load; `unseen` that it sees this rank only; `twice` that a second MPI is loaded;
-`hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see a GPU.
+torch; `unloadable` that it does not load; `unseen` that it sees this rank only; `without_mpi` and `without_nccl` what it
+lacks; `twice` that a second MPI is loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see a
+GPU.
 """
 
 import json
@@ -21,6 +22,7 @@ from hpc.workloads import load_factory
 from hpc.world import world_from_mpi
 
 STEPS = 3
+SAID_BY_HOROVOD = {"unseen": ("size", 1), "without_mpi": ("mpi_built", False), "without_nccl": ("nccl_built", 0)}
 TOLD = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 
 
@@ -46,10 +48,15 @@ def pretend(words):
         torch.cuda.device_count = lambda: 1
     if "unloadable" in words:
         sys.modules["horovod.torch"] = None
-    if "unseen" in words:
-        import horovod.torch
+    if "without_nccl" in words:
+        from hpc.backends import torch_loop
 
-        horovod.torch.size = lambda: 1
+        torch_loop.device_of_rank = lambda *_: torch_loop.torch.device("cpu")
+    for word, (function, value) in SAID_BY_HOROVOD.items():
+        if word in words:
+            import horovod.torch
+
+            setattr(horovod.torch, function, lambda value=value: value)
 
 
 def factory(words):
