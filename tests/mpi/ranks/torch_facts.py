@@ -2,9 +2,9 @@
 
 Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
 different hosts have; `apart_at_first` gives every rank other weights; `another` says that Horovod was built for another
-torch; `unloadable` that it does not load; `unseen` that it sees this rank only; `without_mpi` and `without_nccl` what it
-lacks; `twice` that a second MPI is loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see a
-GPU.
+torch; `unloadable` that it does not load; `unseen` that it sees this rank only; `without_mpi` and `without_nccl` what
+it lacks; `twice` that a second MPI is loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see
+a GPU.
 """
 
 import json
