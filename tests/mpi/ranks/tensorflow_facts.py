@@ -1,0 +1,81 @@
+"""Facts of a TensorFlow run on real ranks, as JSON of rank 0: `tensorflow_facts.py RUN-FIELDS-AS-JSON [taken]`.
+
+`taken` lets another socket have the port that rank 1 has chosen.
+"""
+
+import json
+import socket
+import sys
+import traceback
+
+import numpy as np
+from mpi4py import MPI
+
+from hpc.backends import addresses, load_backend
+from hpc.spec import RunSpec
+from hpc.workloads import is_user_code, load_factory
+from hpc.world import world_from_mpi
+
+STEPS = 4
+THIEF = socket.socket()
+
+
+def take_the_port_of_rank_1(comm, backend):
+    def endpoints(*asked):
+        chosen = addresses.endpoints(*asked)
+        if comm.rank == 1:
+            THIEF.bind(("", int(chosen[1].rpartition(":")[2])))
+            THIEF.listen()
+        comm.Barrier()
+        return chosen
+
+    sys.modules[type(backend).__module__].endpoints = endpoints
+
+
+def compiled_calls(backend):
+    """How many calls of the step's graph XLA has to compile."""
+    traced = backend._first.get_concrete_function(backend._workload.batch(0)).graph.as_graph_def()
+    nodes = [*traced.node, *(node for function in traced.library.function for node in function.node_def)]
+    return sum(node.attr["_XlaMustCompile"].b for node in nodes)
+
+
+def main(comm):
+    usual = {
+        "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 1,
+        "backend": "tensorflow-horovod", "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak",
+        "warmup_steps": 5, "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
+    }  # fmt: skip
+    run = RunSpec(**usual | json.loads(sys.argv[1]))
+    backend = load_backend(run.backend)
+    if "taken" in sys.argv:
+        take_the_port_of_rank_1(comm, backend)
+    backend.join(run, world_from_mpi(comm), comm)
+    factory = load_factory(run.workload, "tensorflow")
+    backend.build(factory)
+    marks = backend.make_marks(run.steps)
+    marks.begin(0)
+    for step in range(STEPS):
+        backend.step(step, marks)
+    marks.resolve()
+    facts = {
+        "losses": backend.losses(),
+        "frameworks": [name for name in ("torch", "jax", "paddle", "horovod") if name in sys.modules],
+        "compiled_calls": compiled_calls(backend),
+        **backend.describe(),
+    }
+    mine = backend.parameters()
+    backend.leave()
+    everyone = comm.gather(mine)
+    if comm.rank == 0:
+        facts["ranks_agree"] = all(np.array_equal(a, b) for its in everyone for a, b in zip(its, mine, strict=True))
+        if is_user_code(run.workload):
+            alone = factory.__init__.__globals__["alone"](run, STEPS)
+            facts["off_alone"] = max(float(np.abs(a - b).max()) for a, b in zip(mine, alone, strict=True))
+        print(json.dumps(facts))
+
+
+try:
+    main(MPI.COMM_WORLD)
+except Exception:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one
+    traceback.print_exc()
+    MPI.COMM_WORLD.Abort(3)

@@ -1,0 +1,61 @@
+"""What TensorFlow backends refuse, one after the other, as JSON: for each its kind and what it says. One process."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+from mpi4py import MPI
+
+from hpc.backends import load_backend
+from hpc.spec import RunSpec
+from hpc.workloads import load_factory
+from hpc.world import world_from_mpi
+
+USERS = Path(__file__).with_name("user_tensorflow.py")
+REFUSED_BEFORE = {
+    "tf32": {"precision": "tf32"},
+    "amp-fp16": {"precision": "amp-fp16"},
+    "a GPU": {"gpus_per_node": 1},
+    "two GPUs": {"gpus_per_node": 2},
+    "a loss scale": {"options": {"loss_scale": "-1"}},
+    "nccl": {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}},
+}
+REFUSED_WORKLOADS = ("LacksLossAndSamples", "IsNotBuilt", "LeavesAPartOut", "ChoosesItsOwnPrecision")
+
+
+def joined(**asked):
+    usual = {
+        "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": "tensorflow-horovod",
+        "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
+        "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
+    }  # fmt: skip
+    run = RunSpec(**{**usual, **asked})
+    backend = load_backend(run.backend)
+    backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)
+    return backend
+
+
+def trained(backend, workload):
+    backend.build(load_factory(f"{USERS}:{workload}", "tensorflow"))
+    marks = backend.make_marks(8)
+    marks.begin(0)
+    backend.step(0, marks)
+
+
+def said(what):
+    try:
+        what()
+    except Exception as error:  # noqa: BLE001 - which one it is, is what is asked
+        return [type(error).__name__, str(error)]
+    return ["nothing", ""]
+
+
+found = {name: said(partial(joined, **asked)) for name, asked in REFUSED_BEFORE.items()}
+of_horovod = joined()
+for workload in REFUSED_WORKLOADS:
+    found[workload] = said(partial(trained, of_horovod, workload))
+of_horovod.leave()
+of_strategy = joined(backend="tensorflow-multiworker", precision="bf16")
+for workload in ("MakesItsOptimizerAtOnce", "IgnoresThePrecision"):
+    found[workload] = said(partial(trained, of_strategy, workload))
+print(json.dumps(found))
