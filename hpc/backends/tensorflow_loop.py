@@ -107,7 +107,13 @@ class TensorFlowLoop:
         self._is_checked = False
 
     def _loss_of(self, batch: Any) -> Any:
-        return self._workload.loss(self._workload.model, batch)
+        loss = self._workload.loss(self._workload.model, batch)
+        if loss.shape.rank != 0:  # its gradients would be those of the sum, as many times too large
+            raise WorkloadError(
+                f"the loss of {type(self._workload).__name__} has the shape {loss.shape}; it must be a scalar: "
+                "the mean over the samples"
+            )
+        return loss
 
     def _loss_and_gradients(self, batch: Any, through: Callable[[Any], Any] = lambda tape: tape) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:

@@ -160,6 +160,7 @@ def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks) -> None:
         "LacksLossAndSamples": ("WorkloadError", "has no loss, samples"),
         "IsNotBuilt": ("WorkloadError", "keras.Input"),
         "LeavesAPartOut": ("WorkloadError", "/kernel:0"),
+        "GivesALossPerSample": ("WorkloadError", "has the shape (4,)"),
         "ChoosesItsOwnPrecision": ("InvalidRun", "computes in bfloat16 too"),
         "MakesItsOptimizerAtOnce": ("WorkloadError", "make it in optimizer()"),
         "IgnoresThePrecision": ("InvalidRun", "nothing in the step"),

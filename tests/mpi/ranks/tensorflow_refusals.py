@@ -20,7 +20,13 @@ REFUSED_BEFORE = {
     "a loss scale": {"options": {"loss_scale": "-1"}},
     "nccl": {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}},
 }
-REFUSED_WORKLOADS = ("LacksLossAndSamples", "IsNotBuilt", "LeavesAPartOut", "ChoosesItsOwnPrecision")
+REFUSED_WORKLOADS = (
+    "LacksLossAndSamples",
+    "IsNotBuilt",
+    "LeavesAPartOut",
+    "GivesALossPerSample",
+    "ChoosesItsOwnPrecision",
+)
 
 
 def joined(**asked):
