@@ -224,6 +224,15 @@ def test_its_gradients_are_as_good_as_torchs(resnet50: dict[str, Any]) -> None:
     assert resnet50["compared"] > 100
 
 
+def test_it_is_trained_by_the_recipes_of_the_references(resnet50: dict[str, Any]) -> None:
+    rate, momentum, decays = resnet50["recipes"]["ngc"]
+    assert (rate, momentum) == (pytest.approx(0.256 * 128 / 256 / 8), 0.875)
+    # 53 convolutions, the classifier's weight and bias decay; 53 batch norms do not.
+    assert decays == {str(1 / 32768): 55, "0.0": 106}
+    rate, momentum, decays = resnet50["recipes"]["pytorch-examples"]
+    assert (rate, momentum, decays) == (pytest.approx(0.128), 0.9, {"0.0001": 161})
+
+
 def test_two_ranks_train_resnet50_as_torch_does(ranks: Ranks, tmp_path: Path, resnet50: dict[str, Any]) -> None:
     asked = {"workload": "resnet50", "options": {"image_size": "64"}, "warmup_steps": 5, "measured_steps": 1}
     trace = Attempt(ranks, tmp_path, spec(backend=STRATEGY, **asked)).trace()

@@ -5,6 +5,8 @@ torch leaves what it computes in the file; TensorFlow reads it and prints what i
 
 import json
 import sys
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
@@ -99,7 +101,14 @@ def by_tensorflow(left):
             "torch": off({name: from_torch(left[f"torch.float32.{name}"]) for name in compared}, right),
         },
         "losses": left["torch.float32.losses"].tolist(),
+        "recipes": {name: recipe(TensorFlowResNet50, name) for name in ("ngc", "pytorch-examples")},
     }
+
+
+def recipe(workload_class, name):
+    run = replace(spec("tensorflow-horovod"), batch_size=64, options={"image_size": "32", "recipe": name})
+    optimizer = workload_class(run, "/CPU:0", 0).optimizer()
+    return [optimizer._learning_rate, optimizer._momentum, Counter(map(str, optimizer._decays))]
 
 
 def far(found, wanted):
