@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from hpc.world import World
 
 
-class TensorFlowLoop:
+class TensorFlowLoop(ABC):
     """A TensorFlow backend but for its strategy: the methods with one underscore that a subclass overrides.
 
     A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
     between them; with coarse stamps one function does it all.
     """
 
+    @abstractmethod
     def _join_group(self, run: RunSpec, world: World, comm: Intracomm) -> str:
         """Forms the group of ranks; returns its transport."""
-        raise NotImplementedError
 
     def _scope(self) -> AbstractContextManager[Any]:
         """In what the model is made."""
@@ -42,9 +43,9 @@ class TensorFlowLoop:
         """The variable that lies on this rank's device."""
         return variable
 
+    @abstractmethod
     def _make_equal(self, model: Any) -> None:
         """Gives all ranks the values that rank 0 begins with."""
-        raise NotImplementedError
 
     def _make_optimizer(self) -> Any:
         return self._workload.optimizer()
@@ -53,15 +54,16 @@ class TensorFlowLoop:
         """Calls the function as this rank's part of what all ranks do."""
         return function(*arguments)
 
+    @abstractmethod
     def _average(self, gradients: list[Any]) -> list[Any]:
         """The mean over all ranks of each gradient."""
-        raise NotImplementedError
 
     def _loss_and_averaged_gradients(self, batch: Any) -> tuple[Any, list[Any]]:
         """The framework's own way, that a coarse step takes."""
         loss, gradients = self._loss_and_gradients(batch)
         return loss, self._average(gradients)
 
+    @abstractmethod
     def _leave_group(self) -> None:
         """Ends what `_join_group` began."""
 
@@ -148,7 +150,7 @@ class TensorFlowLoop:
         """See Backend. Always the host's: where TensorFlow computes on a GPU, each mark waits for it."""
         return host_marks(self._run.stamps, steps)
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027 - most strategies have nothing to free
         """See Backend."""
 
     def step(self, index: int, marks: Marks) -> int:

@@ -50,6 +50,9 @@ class TorchDP(TorchLoop):
     def _reduce(self, marks: Marks) -> None:
         marks.reduced()
 
+    def _leave_group(self) -> None:
+        """No group was formed: one rank drives all devices."""
+
     def describe(self) -> dict[str, Any]:
         """See Backend."""
         return {**super().describe(), "devices": [describe_device(device) for device in self._devices]}

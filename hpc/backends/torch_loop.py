@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ HALF = {"bf16": torch.bfloat16, "amp-fp16": torch.float16}
 """What autocast is told; other precisions run without it."""
 
 
-class TorchLoop:
+class TorchLoop(ABC):
     """A torch backend but for its strategy: the methods with one underscore that a subclass overrides."""
 
     absent: tuple[str, ...] = ()
@@ -36,18 +37,19 @@ class TorchLoop:
         """The device that the model lies on. Raises InvalidRun where the run's are not there. Collective."""
         return device_of_rank(run, world, comm)
 
+    @abstractmethod
     def _join_group(self, world: World, comm: Intracomm) -> str:
         """Forms the group of ranks; returns its transport."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         """The model and the optimizer that train on all devices, with equal parameters on all ranks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reduce(self, marks: Marks) -> None:
         """Called when `backward()` has returned: sees to it that the gradients are averaged, with t4 and maybe t3."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _leave_group(self) -> None:
         """Ends what `_join_group` began."""
 
@@ -89,7 +91,7 @@ class TorchLoop:
         stream = torch.cuda.current_stream(self._device)
         return device_marks(self._run.stamps, steps, partial(torch.cuda.Event, enable_timing=True), stream)
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027 - most strategies have nothing to free
         """See Backend."""
 
     def step(self, index: int, marks: Marks) -> int:
