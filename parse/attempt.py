@@ -22,11 +22,17 @@ from parse import stats
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A run as a plan or a trace describes it; `extra` are the fields that only a later version knows."""
+    """A run as a plan, a trace or a log describes it; `extra` are the fields that only a later version knows, and of a
+    log those that tell its point from others (the folder it lies in).
+
+    `unknown` names the fields of `run` that nobody knows, because a log does not say them: what stands in them is a
+    placeholder, never shown and never compared. `nodes` among them: only the number of devices is known.
+    """
 
     run: RunSpec
     run_id: str
     extra: Mapping[str, Any] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
 
     @cached_property
     def point(self) -> str:
@@ -50,13 +56,18 @@ def _key(run: RunSpec, extra: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The numbers of a window. `clock_share`: how much of the speed the clocks' bounds leave open, as a share."""
+    """The numbers of a window. `clock_share`: how much of the speed the clocks' bounds leave open, as a share.
+
+    `step_s` are step times in s: of every step, or, where a log prints every `printed_every` steps, means over as many;
+    empty where a log prints nothing they could come from. `mean_of_rates` is None where there are no rates.
+    """
 
     throughput: float
-    mean_of_rates: float
+    mean_of_rates: float | None
     step_s: npt.NDArray[np.float64]
     samples: int
     clock_share: float
+    printed_every: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +88,27 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FromLog:
+    """Where a run's numbers come from that was read from a log. Speeds in samples/s; None where the log has none.
+
+    `window` says it in words: `steps 20 to 120 of epoch 0`. `wall_clock` comes from time stamps, `printed` is the mean
+    of what the log prints. `remarks` are what is odd about this log, each a line.
+    """
+
+    path: Path
+    family: str
+    window: str
+    wall_clock: float | None
+    printed: float | None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One launch of a run. No `outcome`: it began and nothing says how it ended.
 
-    `problem` says why it has no numbers although it should have.
+    `problem` says why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
+    means that the log reaches the end of the window, and there is no outcome where it does not.
     """
 
     run_id: str
@@ -93,6 +121,7 @@ class Attempt:
     steps_completed: int | None = None
     trace: Path | None = None
     problem: str = ""
+    log: FromLog | None = None
 
     @property
     def counts(self) -> bool:
