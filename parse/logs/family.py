@@ -23,12 +23,14 @@ the number of steps in an epoch, where lines print it (`[ 6/53]`).
 
 FACTS = (
     "batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model", "steps_per_epoch",
-    "samples_per_epoch", "epochs", "warmup_epochs", "print_every", "data", "seed", "classes", "accumulation", "checksum",
+    "samples_per_epoch", "epochs", "warmup_epochs", "print_every", "data", "seed", "classes", "accumulation",
+    "checksum",
 )  # fmt: skip
 """What a header can tell; anything else a header tells (versions, devices) goes under a name of its own.
 
 `batch_size` is per device. `precision` is one of ours (fp32, tf32, bf16, amp-fp16; fp16 with master weights is the
 latter). `accumulation` says how many printed steps make one optimizer step."""
+
 
 class LogError(ValueError):
     """A file is no log of a known family, or not to be read; the text says which file and why."""
@@ -42,7 +44,7 @@ Integers = npt.NDArray[np.int64]
 class Steps:
     """Step lines in the order of the file, a column per field; all columns are equally long.
 
-    `time_s` counts from 1970 in whatever zone the log was printed (1900 is taken where a log prints no year).
+    `time_s` counts from 1970 in whatever zone the log was printed (1904 is taken where a log prints no year).
     `offset` is where the line begins, in bytes of the text (of what a .gz holds, where it is one).
     """
 
@@ -65,7 +67,8 @@ class Said:
     Kinds: `facts` (values by the names of FACTS or others); `pause` (the training stands still here: validation,
     checkpoint, the end of an epoch; values may hold `why`); `evaluation` (values: `top1` in percent, `epoch`, as far as
     printed); `mark` (an AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary`
-    (rates of the whole run as the program itself reports them: `rate`, `what`).
+    (rates of the whole run as the program itself reports them: `rate`, `what`); `remark` (`text`: what is odd about the
+    file itself).
     """
 
     kind: str
@@ -106,8 +109,8 @@ class Family:
 
     `rates` says of what a printed rate is: `all` ranks together, or one `rank`. `mean` is how printed numbers are
     averaged: over `rates`, or over step `durations`, whose mean divides the batch. `numbered` says whether step numbers
-    start anew in every `epoch` or go through the whole `run`. `warmup` and `total` are the reference protocol's. `model`
-    holds where neither header nor name says what is trained; `task` stands before the model's name (`arcface`).
+    start anew in every `epoch` or go through the whole `run`. `warmup` and `total` are the reference protocol's.
+    `model` holds where neither header nor name says what is trained; `task` stands before its name (`arcface`).
     """
 
     name: str

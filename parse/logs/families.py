@@ -1,0 +1,79 @@
+"""The table of families, and which one a log belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from parse.logs.family import Family, LogError
+from parse.logs.reading import ANSI, pieces
+from parse.logs.shapes import find_step
+
+FAMILIES = {
+    "ngc-pytorch": "parse.logs.ngc_pytorch",
+    "pytorch-imagenet": "parse.logs.pytorch_imagenet",
+    "paddle-resnet50": "parse.logs.paddle_resnet50",
+    "plsc": "parse.logs.plsc",
+    "ngc-tensorflow": "parse.logs.ngc_tensorflow",
+    "tf2-official": "parse.logs.tf2_official",
+    "ngc-mxnet": "parse.logs.mxnet",
+    "oneflow": "parse.logs.oneflow",
+    "mllog": "parse.logs.mllog",
+    "ai-rank": "parse.logs.ai_rank",
+}
+"""Name of a family to the module that declares it; those that print no steps come last."""
+
+MARKS = ("mllog", "ai-rank")
+"""What these say may stand in a log of any family."""
+
+
+@cache
+def family(name: str) -> Family:
+    """The family of that name, with what all logs may say. Raises LogError for a name that is none."""
+    if name not in FAMILIES:
+        raise LogError(f"no family of logs is called {name!r}; there are {', '.join(FAMILIES)}")
+    found: Family = import_module(FAMILIES[name]).FAMILY
+    marks = [import_module(FAMILIES[other]).SAYINGS for other in MARKS]
+    return dataclasses.replace(
+        found, sayings=tuple(dict.fromkeys((*found.sayings, *(saying for sayings in marks for saying in sayings))))
+    )
+
+
+def recognise(path: Path) -> Family:
+    """The family whose steps the log prints, else whose marks. Raises LogError where there are neither."""
+    known = [family(name) for name in FAMILIES]
+    marked: list[Family] = []
+    for buffer, size, _ in pieces(path):
+        text = bytes(memoryview(buffer)[:size])
+        if b"\0" * 8 in text:
+            raise LogError(f"{path}: not a log (it is binary)")
+        if found := _printing_steps(ANSI.sub(b"", text) if b"\x1b" in text else text, known):
+            return found
+        marked += [one for one in known if not one.steps and one not in marked and _speaks(one, text)]
+    if marked:
+        return marked[0]
+    raise LogError(f"{path}: no step line of a known system is in it ({', '.join(FAMILIES)})")
+
+
+def _printing_steps(text: bytes, known: list[Family]) -> Family | None:
+    """The family that has the most step lines here."""
+    counts = {one.name: _count(text, one) for one in known}
+    best = max(counts, key=lambda name: counts[name])
+    return family(best) if counts[best] else None
+
+
+def _count(text: bytes, one: Family) -> int:
+    if not any(form.marker in text for form in one.steps):
+        return 0
+    lines = (line for line in text.split(b"\n") if any(form.marker in line for form in one.steps))
+    return sum(find_step(line, one.steps) is not None for _, line in zip(range(_ENOUGH), lines, strict=False))
+
+
+_ENOUGH = 1000
+
+
+def _speaks(one: Family, text: bytes) -> bool:
+    own = import_module(FAMILIES[one.name]).SAYINGS
+    return any(saying.marker in text and saying.pattern.search(text) for saying in own)

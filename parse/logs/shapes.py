@@ -1,0 +1,145 @@
+"""Many lines at once: lines that are equal but for their digits are parsed alike, so one match serves them all.
+
+The shape of a line is the line with every digit made equal. Where a pattern asks for digits only as such, what it finds
+in one line it finds in every line of that shape, at the same places; so a line is matched once, and the rows of
+characters of all others are compared with it and their digits added up in bulk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.logs.family import FIELDS, NO_NUMBER, Floats, Integers, StepLine
+from parse.logs.times import Form, form_of, seconds_of
+
+WORD = 8
+Words = npt.NDArray[np.uint64]
+"""Lines as rows of eight characters each, [line, word]; behind a line's end stands anything."""
+
+INTEGERS = ("epoch", "step", "first", "rank", "epoch_steps")
+MAX_DIGITS = 15
+"""More digits than a float64 holds exactly are no number of a step, epoch or rank."""
+
+LABELS = (
+    re.compile(
+        rb"(?P<time>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\s*\[\d+,(?P<rank>\d+)\]\s?<(?:stdout|stderr|stddiag)>:"
+    ),
+    re.compile(rb"^\s*(?P<rank>\d+): "),
+    re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
+)
+"""What launchers put in front of a line: mpirun -tag-output (-timestamp-output), srun --label, and workers' own."""
+
+Spans = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Where a step line has its fields, and how far its text decides that."""
+
+    spans: Spans
+    end: int
+    crowded: bool
+    """Whether a second step may stand on the same line."""
+
+
+def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> Found | None:
+    """The first step in the text from `start`; None where there is none, or where a field is not a number."""
+    for form in forms:
+        if form.marker in text and (match := form.pattern.search(text, start)):
+            spans = {name: match.span(name) for name in match.groupdict() if match[name] is not None}
+            for name, span in label(text[: match.start()]).items():
+                spans.setdefault(name, span)
+            if all(_readable(name, text[first:past]) for name, (first, past) in spans.items()):
+                return Found(spans=spans, end=match.end(), crowded=form.marker in text[match.end() :])
+    return None
+
+
+def label(before: bytes) -> dict[str, tuple[int, int]]:
+    """Where rank and time stamp stand in what a launcher put in front of a line."""
+    for form in LABELS:
+        if found := form.search(before):
+            return {name: found.span(name) for name in found.groupdict() if found[name] is not None}
+    return {}
+
+
+def _readable(name: str, text: bytes) -> bool:
+    if name == "time":
+        return seconds_of(text) is not None
+    if name in INTEGERS:
+        return text.isdigit() and len(text) <= MAX_DIGITS
+    return _number(text) is not None
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+class Shape:
+    """A line that stands for all lines of its shape; with `spans`, a step line and where its fields are."""
+
+    def __init__(self, text: bytes, found: Found | None) -> None:
+        self.text = text
+        self.spans = found.spans if found else None
+        size = min(found.end + 1, len(text)) if found else len(text)
+        self.words = -(-size // WORD)
+        letters = np.frombuffer(text[:size].ljust(self.words * WORD, b"\0"), np.uint8)
+        digit = (letters >= ord("0")) & (letters <= ord("9"))
+        inside = np.arange(len(letters)) < size
+        mask = np.where(inside, np.where(digit, 0xF0, 0xFF), 0).astype(np.uint8)
+        self._mask, self._wanted = _words(mask), _words(letters & mask)
+        self._low, self._six, self._carry = (_words(np.where(digit, bits, 0)) for bits in (0x0F, 6, 0x10))
+        self._form = self._time_form()
+
+    def matches(self, lines: Words) -> npt.NDArray[np.bool_]:
+        """Which lines have this shape, [line]; all are as long as the text."""
+        rows = lines[:, : self.words]
+        differs = (rows & self._mask) ^ self._wanted
+        # Of characters 0x30 to 0x3f those above 9 carry into the fifth bit when six is added to their last four.
+        differs |= ((rows & self._low) + self._six) & self._carry
+        return np.asarray(~differs.any(axis=1))
+
+    def columns(self, lines: Words) -> dict[str, Floats | Integers]:
+        """The fields of lines of this shape by their names, [line]; those that they lack stand as absent."""
+        letters, spans = lines.view(np.uint8), self.spans or {}
+        columns: dict[str, Floats | Integers] = {}
+        for name in FIELDS:
+            out = "time_s" if name == "time" else name
+            if name not in spans:
+                columns[out] = (
+                    np.full(len(lines), NO_NUMBER, np.int64) if name in INTEGERS else np.full(len(lines), np.nan)
+                )
+            elif name == "time" and self._form:
+                first, past = spans["time"]
+                columns[out] = self._form.seconds(letters[:, first:past])
+            else:
+                found = self._numbers(letters, *spans[name])
+                columns[out] = found.astype(np.int64) if name in INTEGERS else found
+        return columns
+
+    def _numbers(self, letters: npt.NDArray[np.uint8], first: int, past: int) -> Floats:
+        text = self.text[first:past]
+        whole, dot, part = text.partition(b".")
+        if not (whole + part).isdigit():
+            values = np.array([float(row.tobytes()) for row in letters[:, first:past]])
+            return np.where(np.isfinite(values), values, np.nan)
+        powers = 10.0 ** np.arange(len(whole + part) - 1, -1, -1)
+        weights = np.insert(powers, len(whole), 0.0) if dot else powers
+        return np.asarray((letters[:, first:past] & 15) @ weights / 10.0 ** len(part))
+
+    def _time_form(self) -> Form | None:
+        if self.spans is None or "time" not in self.spans:
+            return None
+        first, past = self.spans["time"]
+        return form_of(self.text[first:past])
+
+
+def _words(letters: npt.NDArray[np.integer]) -> Words:
+    return np.ascontiguousarray(letters, np.uint8).view(np.uint64)
