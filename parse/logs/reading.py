@@ -18,7 +18,7 @@ from parse.logs.family import Batch, Family, Integers, LogError, Said, Saying, S
 from parse.logs.shapes import WORD, Shape, Words, find_step, label
 from parse.logs.times import seconds_of
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 21
 MAX_LINE = 1 << 16
 """Longer lines are no step lines of anybody; of what they say the beginning is read."""
 MAX_SHAPED = 1 << 10

@@ -93,17 +93,19 @@ class Shape:
         letters = np.frombuffer(text[:size].ljust(self.words * WORD, b"\0"), np.uint8)
         digit = (letters >= ord("0")) & (letters <= ord("9"))
         inside = np.arange(len(letters)) < size
-        mask = np.where(inside, np.where(digit, 0xF0, 0xFF), 0).astype(np.uint8)
-        self._mask, self._wanted = _words(mask), _words(letters & mask)
-        self._low, self._six, self._carry = (_words(np.where(digit, bits, 0)) for bits in (0x0F, 6, 0x10))
+        self._wanted = _words(np.where(digit, ord("0"), letters))
+        self._carry = _words(np.where(digit, 0x80 - 10, 0)) if digit.any() else None
+        self._wrong = _words(np.where(inside, np.where(digit, 0x80, 0xFF), 0))
         self._form = self._time_form()
 
     def matches(self, lines: Words) -> npt.NDArray[np.bool_]:
         """Which lines have this shape, [line]; all are as long as the text."""
-        rows = lines[:, : self.words]
-        differs = (rows & self._mask) ^ self._wanted
-        # Of characters 0x30 to 0x3f those above 9 carry into the fifth bit when six is added to their last four.
-        differs |= ((rows & self._low) + self._six) & self._carry
+        differs = lines[:, : self.words] ^ self._wanted
+        if self._carry is not None:
+            # Of a digit 0 to 9 is left, to which 118 is added: what is more than 9 then has, or had, its highest bit.
+            carried = differs + self._carry
+            differs |= carried
+        differs &= self._wrong
         return np.asarray(~differs.any(axis=1))
 
     def columns(self, lines: Words) -> dict[str, Floats | Integers]:
@@ -132,7 +134,7 @@ class Shape:
             return np.where(np.isfinite(values), values, np.nan)
         powers = 10.0 ** np.arange(len(whole + part) - 1, -1, -1)
         weights = np.insert(powers, len(whole), 0.0) if dot else powers
-        return np.asarray((letters[:, first:past] & 15) @ weights / 10.0 ** len(part))
+        return np.asarray((letters[:, first:past] & 15).astype(np.float64) @ weights / 10.0 ** len(part))
 
     def _time_form(self) -> Form | None:
         if self.spans is None or "time" not in self.spans:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -38,24 +38,46 @@ class Form:
 
     spans: Mapping[str, tuple[int, int]]
     month: int | None = None
-    weights: Mapping[str, Floats] = field(default_factory=dict)
 
     def seconds(self, texts: Digits) -> Floats:
         """Seconds since 1970 of texts of this form, [row]; NaN where the digits are no time."""
-        parts = {name: (texts[:, first:past] & 15) @ self.weights[name] for name, (first, past) in self.spans.items()}
-        fraction = parts.get("fraction", 0.0)
-        if "unix" in parts:
-            return np.asarray(parts["unix"] + fraction)
-        if "unix_ms" in parts:
-            return np.asarray(parts["unix_ms"] / 1e3)
-        hour, minute, second = parts["hour"], parts["minute"], parts["second"]
-        found = hour * 3600 + minute * 60 + second + fraction
+        if "unix" in self.spans or "unix_ms" in self.spans:
+            return self._sum(texts, {"unix": 1.0, "unix_ms": 1e-3})
+        found = self._sum(texts, {"hour": 3600.0, "minute": 60.0, "second": 1.0})
+        hour, minute, second = (self._part(texts, name) for name in ("hour", "minute", "second"))
         found[(hour > 23) | (minute > 59) | (second > 60)] = np.nan
-        if "day" in parts:
-            month = np.full(len(texts), float(self.month)) if self.month else parts["month"]
-            year = parts.get("year", np.full(len(texts), float(_YEARLESS)))
-            found += _days(year, month, parts["day"]) * _DAY_S
-        return np.asarray(found)
+        return found + self._days(texts) * _DAY_S if "day" in self.spans else found
+
+    def _sum(self, texts: Digits, units: Mapping[str, float]) -> Floats:
+        """The parts, each in its unit in s, and the fraction of a second, added up."""
+        parts = {name: self.spans[name] for name in (*units, "fraction") if name in self.spans}
+        begin, end = min(first for first, _ in parts.values()), max(past for _, past in parts.values())
+        weights = np.zeros(end - begin)
+        for name, (first, past) in parts.items():
+            powers = np.arange(past - first - 1, -1, -1, dtype=np.float64)
+            if name == "fraction":
+                powers -= past - first
+            weights[first - begin : past - begin] = units.get(name, 1.0) * 10.0**powers
+        return np.asarray((texts[:, begin:end] & 15).astype(np.float64) @ weights)
+
+    def _part(self, texts: Digits, name: str) -> Digits:
+        """The value of a part of two digits."""
+        first, _ = self.spans[name]
+        return (texts[:, first] & 15) * np.uint8(10) + (texts[:, first + 1] & 15)
+
+    def _days(self, texts: Digits) -> Floats:
+        """Days since 1970, of one date or of one each."""
+        dates = [self.spans[name] for name in ("year", "month", "day") if name in self.spans]
+        if all((texts[:, first:past] == texts[0, first:past]).all() for first, past in dates):
+            texts = texts[:1]
+        year, month, day = (self._number(texts, name) for name in ("year", "month", "day"))
+        return _days_of(year, month, day)
+
+    def _number(self, texts: Digits, name: str) -> Floats:
+        if name not in self.spans:
+            return np.full(len(texts), float(_YEARLESS if name == "year" else self.month or 0))
+        first, past = self.spans[name]
+        return np.asarray((texts[:, first:past] & 15) @ 10.0 ** np.arange(past - first - 1, -1, -1))
 
 
 def form_of(text: bytes) -> Form | None:
@@ -69,7 +91,6 @@ def form_of(text: bytes) -> Form | None:
             return Form(
                 spans=spans,
                 month=_MONTHS.index(named) + 1 if named is not None else None,
-                weights={name: _weights(name, past - first) for name, (first, past) in spans.items()},
             )
     return None
 
@@ -83,15 +104,8 @@ def seconds_of(text: bytes) -> float | None:
     return None if np.isnan(found) else found
 
 
-def _weights(name: str, digits: int) -> Floats:
-    powers = np.arange(digits - 1, -1, -1, dtype=np.float64)
-    return np.asarray(10.0 ** (powers - digits)) if name == "fraction" else np.asarray(10.0**powers)
-
-
-def _days(year: Floats, month: Floats, day: Floats) -> Floats:
+def _days_of(year: Floats, month: Floats, day: Floats) -> Floats:
     """Days since 1970 (Hinnant, days_from_civil); NaN where there is no such month or day."""
-    if len(year) > 1 and all((column == column[0]).all() for column in (year, month, day)):
-        return np.broadcast_to(_days(year[:1], month[:1], day[:1]), year.shape)
     late = year - (month <= 2)
     era = np.floor(late / 400)
     of_era = late - era * 400
