@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from parse.load import Loaded
 MISSING = "missing"
 UNENDED = "no record of its end"
 UNMEASURED = "ok without numbers"
+UNREACHED = "no number"
 
 PERCENTILES = (5, 50, 95, 99)
 
@@ -25,27 +27,82 @@ PERCENTILES = (5, 50, 95, 99)
 class Run:
     """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came.
 
-    `ok_attempts` numbers all that ended ok: of several the latest counts.
+    `ok_attempts` numbers all that ended ok: of several the latest counts. `said` is the word that a document prints in
+    the place of a number (`OOM`, `TODO`).
     """
 
     asked: Asked
     attempt: Attempt | None
     attempts: int
     ok_attempts: tuple[int, ...] = ()
+    said: str = ""
 
     @property
     def word(self) -> str:
         """The outcome, or what stands in its place where there is none."""
         if self.attempt is None:
-            return MISSING
+            return self.said or MISSING
         if self.attempt.outcome is None:
-            return UNENDED
+            return UNREACHED if self.attempt.log else UNENDED
         return UNMEASURED if self.attempt.outcome == "ok" and not self.attempt.measured else str(self.attempt.outcome)
 
     @property
     def measured(self) -> Measured | None:
         """Its numbers, where it ended ok."""
         return self.attempt.measured if self.attempt and self.attempt.counts else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A number that a document prints: `what` is `median`, `average` or `speedup`, `decimals` the digits behind the
+    point, `line` where it stands, counted from 1."""
+
+    what: str
+    value: float
+    decimals: int
+    line: int
+
+    @property
+    def text(self) -> str:
+        """As it is printed."""
+        return f"{self.value:.{self.decimals}f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimed:
+    """What a document prints of a point; a figure may stand in it more than once.
+
+    `packed` are the logs that hold several jobs on the same devices, by name, with the speed printed for each: no runs.
+    `wall_clock` is the speed in samples/s that the time to train of the document gives, `wall_clock_from` says how.
+    """
+
+    document: Path
+    figures: tuple[Figure, ...] = ()
+    packed: tuple[tuple[str, float], ...] = ()
+    wall_clock: float | None = None
+    wall_clock_from: str = ""
+
+    def all(self, what: str) -> tuple[Figure, ...]:
+        """Every place where it prints this figure."""
+        return tuple(figure for figure in self.figures if figure.what == what)
+
+    @property
+    def median(self) -> float | None:
+        """The median speed as printed, in samples/s; where it prints one speed only, that."""
+        return self._first("median")
+
+    @property
+    def average(self) -> float | None:
+        """The average speed as printed, in samples/s."""
+        return self._first("average")
+
+    @property
+    def speedup(self) -> float | None:
+        """The speedup as printed."""
+        return self._first("speedup")
+
+    def _first(self, what: str) -> float | None:
+        return next((figure.value for figure in self.all(what)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +118,8 @@ class Result:
     """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
 
     `asked_runs` is None where no plan tells how many there should be. `no_speedup` is the reason where there is none.
+    `step_time_ms` is of single steps: a log that prints every tenth has none. `published` is there where it was read
+    from a document: without runs in it, the median is the one speed that it prints.
     """
 
     asked: Asked
@@ -74,6 +133,7 @@ class Result:
     no_speedup: str = ""
     step_time_ms: Mapping[int, float] = field(default_factory=dict)
     alarms: tuple[Alarm, ...] = ()
+    published: Claimed | None = None
 
     @property
     def run(self) -> RunSpec:
@@ -124,7 +184,12 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
     for run in _runs(loaded):
         points[run.asked.point].append(run)
     planned = {asked.key for asked in loaded.asked}
-    alone = {point: _without_speedup(runs, planned) for point, runs in points.items()}
+    return with_speedups([of_runs(runs, planned) for runs in points.values()])
+
+
+def with_speedups(found: Iterable[Result]) -> tuple[Result, ...]:
+    """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
+    alone = {result.asked.point: result for result in found}
     return tuple(sorted((_with_speedup(result, alone) for result in alone.values()), key=_order))
 
 
@@ -147,7 +212,8 @@ def _run(asked: Asked, attempts: list[Attempt]) -> Run:
     )
 
 
-def _without_speedup(runs: list[Run], planned: set[str]) -> Result:
+def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
+    """The result of one point from its runs, still without speedup; `planned` are the keys of the runs asked for."""
     runs = sorted(runs, key=lambda run: run.asked.run.repeat)
     result = Result(
         asked=runs[0].asked,
@@ -158,27 +224,42 @@ def _without_speedup(runs: list[Run], planned: set[str]) -> Result:
     if not measured:
         return result
     speeds = [one.throughput for one in measured]
-    step_ms = np.percentile(np.concatenate([one.step_s for one in measured]) * 1e3, PERCENTILES)
     return dataclasses.replace(
         result,
         median_speed=stats.median(speeds),
         average_speed=stats.mean(speeds),
         cv=stats.coefficient_of_variation(speeds),
         interval=stats.median_interval(speeds),
-        step_time_ms=dict(zip(PERCENTILES, step_ms.tolist(), strict=True)),
+        step_time_ms=_step_time_ms(measured),
     )
+
+
+def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
+    """Percentiles over the steps of all runs; means over several steps are no step times."""
+    steps_s = [one.step_s for one in measured if one.printed_every == 1 and len(one.step_s)]
+    if not steps_s:
+        return {}
+    step_ms = np.percentile(np.concatenate(steps_s) * 1e3, PERCENTILES)
+    return dict(zip(PERCENTILES, step_ms.tolist(), strict=True))
 
 
 def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
     """The result with its speedup against the 1n1g point that is equal in all else, or the reason why it has none."""
     baseline = points.get(result.asked.baseline_point)
     if result.median_speed is None:
-        return dataclasses.replace(result, no_speedup="no run ended ok")
+        return dataclasses.replace(result, no_speedup=_no_number(result) or "no run ended ok")
     if baseline is None:
         return dataclasses.replace(result, no_speedup="no 1n1g baseline with all else equal is here")
     if baseline.median_speed is None:
-        return dataclasses.replace(result, no_speedup="no run of its 1n1g baseline ended ok")
+        said = _no_number(baseline) or "no run of its 1n1g baseline ended ok"
+        return dataclasses.replace(result, no_speedup=said)
     return dataclasses.replace(result, speedup=result.median_speed / baseline.median_speed)
+
+
+def _no_number(result: Result) -> str:
+    """What its document prints where a speed should be."""
+    words = dict.fromkeys(run.said for run in result.runs if run.said)
+    return f"its document prints {' and '.join(words)} for {result.run.case}" if words else ""
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
