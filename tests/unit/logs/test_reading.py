@@ -1,0 +1,185 @@
+"""The engine: whatever the shapes of lines, the sizes of pieces and the wrapping, it finds what a plain loop finds."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parse.logs.family import Family, LogError, Saying, StepLine
+from parse.logs.reading import MAX_SHAPED, batches, pieces
+
+STEP = re.compile(
+    rb"(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?epoch (?P<epoch>\d+) step (?P<step>\d+) loss \S+ "
+    rb"rate (?P<rate>-?[\d.]+(?:e[+-]\d+)?)"
+)
+FAMILY = Family(
+    name="made-up",
+    title="made up for these tests",
+    steps=(StepLine(marker=b" rate ", pattern=STEP),),
+    sayings=(
+        Saying(kind="facts", marker=b"batch=", pattern=re.compile(rb"batch=(?P<batch_size>\d+)")),
+        Saying(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+    ),
+)
+
+
+def read(tmp_path, text, chunk_bytes=1 << 16, name="x.log"):
+    path = tmp_path / name
+    path.write_bytes(text)
+    found = list(batches(path, FAMILY, chunk_bytes))
+    columns = {
+        name: np.concatenate([getattr(batch.steps, name) for batch in found]) if found else np.empty(0)
+        for name in ("offset", "time_s", "epoch", "step", "rank", "rate")
+    }
+    return columns, [said for batch in found for said in batch.said]
+
+
+STEPS = st.builds(
+    lambda time, epoch, step, loss, rate: (
+        (b"2021-03-23 10:44:35.971098 - " if time else b"")
+        + b"epoch %d step %d loss %s rate %s img/s" % (epoch, step, loss, rate)
+    ),
+    st.booleans(),
+    st.integers(0, 120),
+    st.integers(0, 10**6),
+    st.sampled_from([b"7.1", b"12.75", b"nan", b"-0.5"]),
+    st.sampled_from([b"0.5", b"857.62", b"12345", b"1.5e+03", b"2e-1", b"9.", b"-3.5"]),
+)
+NOISE = st.one_of(
+    st.sampled_from([b"", b"rate", b"epoch 1 step x loss 1 rate 5", b"batch=128", b"saving now", b"epoch 3 rate 17"]),
+    st.binary(max_size=60).map(lambda text: re.sub(rb"[\n\r\x1b]", b"?", text)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(lines=st.lists(st.one_of(STEPS, NOISE), max_size=60), chunk=st.sampled_from([256, 300, 1 << 10, 1 << 16]))
+def test_finds_what_a_plain_loop_finds(tmp_path_factory, lines, chunk):
+    text = b"\n".join(lines)
+    columns, said = read(tmp_path_factory.mktemp("logs"), text, chunk)
+    offset, wanted, facts = 0, [], 0
+    for line in lines:
+        found = STEP.search(line)
+        if found:
+            wanted.append((offset, int(found["epoch"]), int(found["step"]), float(found["rate"])))
+        facts += not found and b"batch=128" in line
+        offset += len(line) + 1
+    got = list(zip(*(columns[name].tolist() for name in ("offset", "epoch", "step", "rate")), strict=True))
+    assert [row[:3] for row in got] == [row[:3] for row in wanted]
+    assert [row[3] for row in got] == pytest.approx([row[3] for row in wanted], rel=1e-14)
+    assert sum(one.kind == "facts" for one in said) == facts
+
+
+def test_a_number_is_the_one_that_float_reads(tmp_path):
+    rates = ["857.62", "0.1", "2879.14", "1146.8574254443538", "4294967296", "1.4e+03"]
+    columns, _ = read(tmp_path, "".join(f"epoch 0 step 1 loss 1 rate {rate} \n" for rate in rates).encode())
+    assert columns["rate"].tolist()[:5] == pytest.approx([float(rate) for rate in rates[:5]], rel=1e-15)
+    assert columns["rate"][5] == 1400
+
+
+def test_what_a_line_does_not_print_is_absent(tmp_path):
+    columns, _ = read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \n")
+    assert np.isnan(columns["time_s"][0]) and columns["rank"][0] == -1
+
+
+@pytest.mark.parametrize(
+    ("before", "rank", "time_s"),
+    [
+        (b"[1,3]<stdout>:", 3, None),
+        (b"Fri Apr  9 10:16:49 2021[1,12]<stdout>:", 12, 1617963409.0),
+        (b"3: ", 3, None),
+        (b"  17: ", 17, None),
+        (b"[2] ", 2, None),
+        (b"pyxis: ", -1, None),
+        (b"", -1, None),
+    ],
+)
+def test_labels_of_launchers(tmp_path, before, rank, time_s):
+    columns, said = read(tmp_path, before + b"epoch 0 step 1 loss 1 rate 5 \n" + before + b"batch=8\n")
+    assert columns["rank"].tolist() == [rank]
+    assert (None if np.isnan(columns["time_s"][0]) else columns["time_s"][0]) == time_s
+    assert said[0].rank == (None if rank < 0 else rank) and said[0].time_s == time_s
+
+
+def test_a_line_s_own_time_stamp_is_better_than_the_launcher_s(tmp_path):
+    line = b"Fri Apr  9 10:16:49 2021[1,0]<stdout>:2021-04-09 10:16:49.131815 - epoch 0 step 1 loss 1 rate 5 \n"
+    assert read(tmp_path, line)[0]["time_s"][0] == pytest.approx(1617963409.131815)
+
+
+def test_carriage_returns_end_lines_and_offsets_stay(tmp_path):
+    text = b"loading 10%\rloading 100%\repoch 0 step 1 loss 1 rate 5 \r\nepoch 0 step 2 loss 1 rate 6 \r\n"
+    columns, _ = read(tmp_path, text)
+    assert columns["step"].tolist() == [1, 2]
+    assert [text[at : at + 5] for at in columns["offset"]] == [b"epoch", b"epoch"]
+
+
+def test_colours_are_taken_out(tmp_path):
+    text = b"\x1b[32mepoch\x1b[0m 0 step \x1b[1;31m1\x1b[0m loss 1 rate 5.5\x1b[0m\n\x1b]0;title\x07batch=8\n"
+    columns, said = read(tmp_path, text)
+    assert columns["step"].tolist() == [1] and columns["rate"].tolist() == [5.5]
+    assert said[0].values == {"batch_size": "8"}
+
+
+def test_two_steps_on_one_line_are_two(tmp_path):
+    one = b"epoch 0 step 1 loss 1 rate 5 img/s"
+    columns, _ = read(tmp_path, one + b"[1,3]<stdout>:" + one.replace(b"step 1", b"step 2") + b"\n")
+    assert columns["step"].tolist() == [1, 2]
+
+
+def test_the_last_line_may_lack_its_end(tmp_path):
+    assert read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nepoch 0 step 2 loss 1 rate 7")[0]["rate"].tolist() == [5, 7]
+
+
+def test_numbers_beyond_what_a_number_can_be_make_no_step(tmp_path):
+    text = b"epoch 0 step 1234567890123456789 loss 1 rate 5 \nepoch 0 step 1 loss 1 rate 1.2.3 \n"
+    assert not len(read(tmp_path, text)[0]["step"])
+
+
+@pytest.mark.parametrize("longer", [MAX_SHAPED, 1 << 17])
+def test_lines_longer_than_what_is_taken_in_bulk(tmp_path, longer):
+    text = b"epoch 0 step 1 loss 1 rate 5 " + b"x" * longer + b"\nepoch 0 step 2 loss 1 rate 6 \n"
+    columns, _ = read(tmp_path, text, 1 << 12)
+    assert columns["step"].tolist() == [1, 2]
+
+
+def test_packed_and_plain_read_alike_and_offsets_are_those_of_the_text(tmp_path):
+    text = b"".join(b"epoch 0 step %d loss 1 rate %d.5 \n" % (step, step) for step in range(1, 500))
+    plain, packed = read(tmp_path, text, 1 << 12), read(tmp_path, gzip.compress(text), 1 << 12, "x.log.gz")
+    for name in ("offset", "step", "rate"):
+        assert plain[0][name].tolist() == packed[0][name].tolist()
+
+
+def test_a_packed_file_cut_off_gives_what_it_has_and_says_so(tmp_path):
+    rng = np.random.default_rng(1)
+    text = b"".join(b"epoch 0 step %d loss 1 rate %d.5 \n" % (step, rng.integers(1000)) for step in range(1, 5000))
+    columns, said = read(tmp_path, gzip.compress(text)[:-4000], 1 << 12)
+    assert 0 < len(columns["step"]) < 4999
+    assert [one.kind for one in said] == ["remark"] and "cannot be read beyond byte" in said[0].values["text"]
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(LogError, match="nowhere.log: cannot be read"):
+        list(batches(tmp_path / "nowhere.log", FAMILY))
+
+
+def test_a_packed_file_that_is_none(tmp_path):
+    with pytest.raises(LogError, match="cannot be read"):
+        read(tmp_path, b"\x1f\x8bnot really")
+
+
+@given(lines=st.lists(st.binary(max_size=200).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))))
+def test_pieces_are_the_text(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("logs") / "x.log"
+    text = b"\n".join(lines)
+    path.write_bytes(text)
+    if text[:2] == b"\x1f\x8b":
+        return
+    joined = b""
+    for buffer, size, offset in pieces(path, 64):
+        assert offset == len(joined)
+        joined += bytes(buffer[:size])
+    assert joined == (text if text.endswith(b"\n") or not text or joined == text else text + b"\n")
