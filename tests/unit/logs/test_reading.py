@@ -162,7 +162,7 @@ def test_a_packed_file_cut_off_gives_what_it_has_and_says_so(tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(LogError, match="nowhere.log: cannot be read"):
+    with pytest.raises(LogError, match=r"nowhere\.log: cannot be read"):
         list(batches(tmp_path / "nowhere.log", FAMILY))
 
 

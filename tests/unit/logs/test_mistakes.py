@@ -1,0 +1,211 @@
+"""Mistakes that published extractors and tables make: each impossible here, with the number that it would have given.
+
+The numbers in the names are those of the project's list of them (docs/logs.md).
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parse.summarize import main
+from tests.unit.logs import made
+
+
+def summary(capsys, *argv):
+    assert main([*map(str, argv), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def points(capsys, *argv):
+    return {one["case"]: one for one in summary(capsys, *argv)["results"]}
+
+
+def speeds(point):
+    return [run["throughput"] for run in point["runs"]]
+
+
+def test_1_packed_jobs_are_set_aside_and_named(tmp_path, capsys):
+    """`7_9` became run 7 and `4_6` took run 4's place: the mean fell from 2810 to 2014."""
+    for name, speed in {"4": 2808.11, "4_6": 682.28, "7_9": 688.8}.items():
+        text = made.ngc_pytorch(made.steps(speed, 1024), batch=128, devices=8)
+        made.put(tmp_path, f"pytorch/1n8g/r50_b128_fp32_{name}.log", text)
+    found = summary(capsys, tmp_path)
+    (point,) = found["results"]
+    assert [run["repeat"] for run in point["runs"]] == [4]
+    assert point["average_speed"] == pytest.approx(2808.11, abs=0.01)
+    said = "\n".join([*found["remarks"], *found["refusals"]])
+    assert "r50_b128_fp32_4_6.log" in said and "r50_b128_fp32_7_9.log" in said
+
+
+def test_2_batch_size_and_precision_tell_points_apart(tmp_path, capsys):
+    """One folder held b128 fp32 and b256 amp: the second took the first one's place."""
+    plain = made.ngc_pytorch(made.steps(366.0, 128), batch=128)
+    mixed = made.ngc_pytorch(made.steps(857.0, 256), batch=256, amp=True)
+    made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_1.log", plain)
+    made.put(tmp_path, "pytorch/1n1g/r50_b256_amp_1.log", mixed)
+    found = {
+        (one["batch_size_per_device"], one["precision"]): one["median_speed"]
+        for one in summary(capsys, tmp_path)["results"]
+    }
+    assert found == {(128, "fp32"): pytest.approx(366, abs=0.01), (256, "amp-fp16"): pytest.approx(857, abs=0.01)}
+
+
+def test_3_without_a_baseline_there_is_no_speedup(tmp_path, capsys):
+    """A speedup of 1.0 was made up."""
+    text = made.ngc_pytorch(made.steps(2806.66, 1024), batch=128, devices=8)
+    made.put(tmp_path, "pytorch/1n8g/r50_b128_fp32_1.log", text)
+    point = points(capsys, tmp_path)["1n8g"]
+    assert point["speedup"] is None and "baseline" in point["no_speedup"]
+
+
+def test_4_a_truncated_log_is_no_speed_of_0(tmp_path, capsys):
+    """It counted as 0 in the mean."""
+    whole = made.ngc_pytorch(made.steps(366.0, 128), batch=128)
+    made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_1.log", whole)
+    made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_2.log", "\n".join(whole.splitlines()[:60]))
+    point = points(capsys, tmp_path)["1n1g"]
+    assert point["average_speed"] == pytest.approx(366, abs=0.01)
+    assert (point["runs_ok"], speeds(point)[1]) == (1, None)
+    assert any("59" in alarm["text"] and "120" in alarm["text"] for alarm in point["alarms"])
+
+
+@pytest.mark.parametrize(("case", "count"), [("16n8g", 128), ("10n4g", 40), ("128n8g", 1024)])
+def test_5_ten_nodes_and_more(tmp_path, capsys, case, count):
+    """The first digit was taken for the nodes; longer names crashed."""
+    text = made.ngc_pytorch(made.steps(9000.0, 128 * count), batch=128, devices=count)
+    made.put(tmp_path, f"pytorch/{case}/r50_b128_fp32_1.log", text)
+    point = points(capsys, tmp_path)[case]
+    assert (point["devices"], point["median_speed"]) == (count, pytest.approx(9000, abs=0.01))
+
+
+@pytest.mark.parametrize(("every", "count"), [(1, 130), (10, 130), (100, 700)])
+def test_6_printed_step_numbers_count_and_not_lines(tmp_path, capsys, every, count):
+    """A hundred lines counted as a hundred steps: 8.44 img/s where the time stamps say 857.6."""
+    text = made.ngc_pytorch(made.steps(857.6, 256, count), batch=256, every=every, amp=True)
+    made.put(tmp_path, "pytorch/1n1g/r50_b256_amp_1.log", text)
+    assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(857.6, abs=0.01)
+
+
+def test_7_lines_of_validation_are_no_steps(tmp_path, capsys):
+    """They crashed one extractor."""
+    lines = made.ngc_pytorch(made.steps(857.6, 256), batch=256, amp=True).splitlines()
+    lines.append(
+        "DLL 2020-09-15 15:28:53.498443 - Epoch: 0 Iteration: 130 Validation Iteration: 10  val.top1 : 76.24 % "
+        "val.top5 : 93.09 % val.loss : 1.75077  val.total_ips : 2522.81 img/s"
+    )
+    made.put(tmp_path, "pytorch/1n1g/r50_b256_amp_1.log", "\n".join(lines))
+    assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(857.6, abs=0.01)
+
+
+def test_8_seconds_of_two_digits(tmp_path, capsys):
+    """`Time 12.350` was read as 2.350: 54.47 samples/s in place of 10.36."""
+    made.put(tmp_path, "cnns/resnet50_1node_bz128/1n1c_real.log", made.pytorch_imagenet([12.35] * 130))
+    assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(128 / 12.35, rel=1e-6)
+
+
+def test_9_lines_of_all_ranks_are_not_steps_of_one(tmp_path, capsys):
+    """A hundred lines of eight ranks were twelve steps, those of the start among them."""
+    slow_start = [5.0] * 15 + [0.4] * 115
+    lines = [made.pytorch_imagenet(slow_start, rank=rank).splitlines() for rank in range(8)]
+    text = "\n".join(line for same in zip(*lines, strict=True) for line in same)
+    made.put(tmp_path, "pytorch/1n8g/r50_b128_fp32_1.log", text)
+    assert points(capsys, tmp_path)["1n8g"]["median_speed"] == pytest.approx(1024 / 0.4, rel=1e-6)
+
+
+def test_10_the_mean_of_rates_is_not_the_speed(tmp_path, capsys):
+    """One step in ten at half the speed: rates of 334 img/s on average where the wall clock has 309."""
+    step_s = [128 / 350 if number % 10 else 128 / 152 for number in range(1, 141)]
+    made.put(tmp_path, "paddle/bz128/1n1g/r50_b128_fp32_1.log", made.paddle(step_s, batch=128))
+    point = points(capsys, tmp_path)["1n1g"]
+    true = 100 * 128 / sum(step_s[20:120])
+    (run,) = point["runs"]
+    assert point["median_speed"] == pytest.approx(true, rel=1e-4)
+    assert run["wall_clock"] == pytest.approx(true, rel=1e-4) and run["printed"] > 1.05 * true
+    assert any("%" in alarm["text"] for alarm in point["alarms"] if alarm["name"] == "rates_and_wall_clock")
+
+
+def test_11_the_start_of_many_trainers_stays_out(tmp_path, capsys):
+    """Eight trainers' lines in one file, a window of lines: the start-up was averaged, 1n8g looked slow."""
+    for case, trainers, speed in (("1n1g", 1, 397.78), ("1n8g", 8, 2950.0), ("2n8g", 16, 5800.0)):
+        count = 128 * trainers
+        step_s = [count / (speed / 3)] * 45 + made.steps(speed, count, 120)
+        made.put(
+            tmp_path, f"arcface/bz128/{case}/r50_b128_fp32_1.log", made.plsc(step_s, batch=count, trainers=trainers)
+        )
+    found = points(capsys, tmp_path)
+    for case, speed in (("1n1g", 397.78), ("1n8g", 2950.0), ("2n8g", 5800.0)):
+        assert found[case]["median_speed"] == pytest.approx(speed, rel=2e-3)
+
+
+def test_12_what_is_asked_counts_and_paths_are_relative_to_here(tmp_path, capsys, monkeypatch):
+    """The folder was looked for beside the script; a trailing slash made `_result.json`."""
+    made.put(tmp_path, "logs/bz64/1n1g/r50_b64_fp32_1.log", made.paddle([0.25] * 130, batch=64))
+    monkeypatch.chdir(tmp_path)
+    found = points(capsys, "logs/bz64/")
+    assert found["1n1g"]["batch_size_per_device"] == 64
+    assert found["1n1g"]["median_speed"] == pytest.approx(256, rel=1e-4)
+    assert main(["logs/bz64/", "--format", "dlperf", "--out", "bz64_result.json"]) == 0
+    assert json.loads((tmp_path / "bz64_result.json").read_text())["r50"]["1n1g"]["median_speed"] == 256.0
+
+
+def test_12_a_window_over_midnight(tmp_path, capsys):
+    """Time stamps without a date went backwards there."""
+    begin = made.BEGIN.replace(hour=23, minute=59, second=20)
+    lines = [
+        f"{end:%Y-%m-%d %H:%M:%S},{end.microsecond // 1000:03d}-INFO: [Pass 0, train batch {number - 1}] \tloss 7.1, "
+        f"lr 0.001, elapse {length_s:.4f} sec"
+        for number, end, length_s in made.ends([0.5] * 130, begin)
+    ]
+    made.put(tmp_path, "bz128/1n1g/r50_b128_fp32_1.log", "\n".join(lines))
+    assert points(capsys, tmp_path)["1n1g"]["median_speed"] == pytest.approx(256, rel=1e-4)
+
+
+TABLE = """\
+## {title}
+
+| node_num | gpu_num | samples/s | speedup |
+| -------- | ------- | --------- | ------- |
+{rows}
+"""
+
+
+def table(tmp_path, rows, title="ResNet50 batch_size = 128 FP32"):
+    text = TABLE.format(title=title, rows="\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows))
+    return made.put(tmp_path, "document.md", text)
+
+
+def alarms(capsys, path):
+    found = summary(capsys, "--kind", "table", path)["results"]
+    return {one["case"]: {alarm["name"]: alarm["text"] for alarm in one["alarms"]} for one in found}
+
+
+def test_13_four_nodes_more_than_twice_as_fast_as_two(tmp_path, capsys):
+    rows = [(1, 1, 347.12, 1), (1, 8, 1404.55, 4.05), (2, 16, 2384.3, 6.87), (4, 32, 5552.77, 16.0)]
+    assert "rising" in alarms(capsys, table(tmp_path, rows))["4n8g"]
+
+
+def test_13_a_quotient_printed_wrongly(tmp_path, capsys):
+    rows = [(1, 1, 1034.64, 1), (1, 4, 3332.87, 3.22), (1, 8, 4380.66, 4.23), (2, 16, 6358.43, 6.15)]
+    found = alarms(capsys, table(tmp_path, [*rows, (4, 32, 10633.22, 10.2)]))
+    assert "10.28" in found["4n8g"]["as_published"] and "10.2" in found["4n8g"]["as_published"]
+    assert all("as_published" not in found[case] for case in ("1n4g", "1n8g", "2n8g"))
+
+
+def test_13_two_nodes_slower_than_one(tmp_path, capsys):
+    rows = [(1, 1, 887.17, 1), (1, 8, 6862.17, 7.73), (2, 16, 6018.46, 6.78), (4, 32, 11617.57, 13.1)]
+    assert "falling" in alarms(capsys, table(tmp_path, rows))["2n8g"]
+
+
+def test_13_a_column_that_stands_in_two_tables(tmp_path, capsys):
+    column = [(1, 1, 383.76, 353.68), (1, 8, 2942.321, 1442.32), (2, 16, 5839.054, 5128.92)]
+    head = "| Node num | GPU num | OneFlow | Paddle |\n| --- | --- | --- | --- |\n"
+    parts = []
+    for size, change in ((160, 0), (128, 7)):
+        rows = "\n".join(f"| {nodes} | {gpus} | {first} | {other + change} |" for nodes, gpus, first, other in column)
+        parts.append(f"### ResNet50 V1.5 bsz = {size}\n\n{head}{rows}\n")
+    path = made.put(tmp_path, "document.md", "\n".join(parts))
+    found = summary(capsys, "--kind", "table", path)["results"]
+    rung = {one["backend"] for one in found for alarm in one["alarms"] if alarm["name"] == "copied"}
+    assert len(rung) == 1 and "oneflow" in rung.pop().lower()
