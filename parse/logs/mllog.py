@@ -1,14 +1,14 @@
 """MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they stand in logs of any family, or alone.
 
-They tell when the run, its blocks, epochs and evaluations begin and end, but no step: a log that has nothing else has no
-window of steps. `blocks` says what it has instead.
+They tell when the run, its blocks, epochs and evaluations begin and end, but no step: a log that has nothing else has
+no window of steps. `blocks` says what it has instead.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,18 +97,19 @@ _MLLOG = rb':::MLLOG +(?:(?=[^\n]*?"time_ms": ?(?P<time>\d+)))?(?P<json>\{[^\n]*
 _MLL = rb":::MLL +(?P<time>[\d.]+) +(?P<key>%s) ?: +(?P<json>\{[^\n]*\})"
 _MLP = rb":::MLPv[\d.]+ +\w+ +(?P<time>[\d.]+) +\([^)\n]*\) +(?P<key>%s)\b(?:: +(?P<text>[^\r\n]*))?"
 
-SAYINGS = tuple(
-    saying
-    for marker, pattern, values in ((b":::MLLOG ", _MLLOG, _mllog), (b":::MLL ", _MLL, _mll), (b":::MLPv", _MLP, _mlp))
-    for saying in (
-        Saying(kind="mllog", marker=marker, pattern=re.compile(pattern % rb"[\w.]+"), values=values),
-        Saying(
-            kind="facts",
-            marker=marker,
-            pattern=re.compile(pattern % (b"(?:%s)" % _KEYS)),
-            values=lambda match, values=values: _facts(values(match)),
-        ),
-    )
+
+def _sayings(marker: bytes, pattern: bytes, values: Callable[[re.Match[bytes]], dict[str, str]]) -> Iterator[Saying]:
+    def facts(match: re.Match[bytes]) -> dict[str, str]:
+        return _facts(values(match))
+
+    yield Saying(kind="mllog", marker=marker, pattern=re.compile(pattern % rb"[\w.]+"), values=values)
+    yield Saying(kind="facts", marker=marker, pattern=re.compile(pattern % (b"(?:%s)" % _KEYS)), values=facts)
+
+
+SAYINGS = (
+    *_sayings(b":::MLLOG ", _MLLOG, _mllog),
+    *_sayings(b":::MLL ", _MLL, _mll),
+    *_sayings(b":::MLPv", _MLP, _mlp),
 )
 
 FAMILY = Family(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), sayings=SAYINGS)
@@ -168,7 +169,11 @@ def _block(begun: Said, ended_s: float) -> Block | None:
 
 
 def _ends_with(begun: Said, evaluated: Said) -> bool:
-    first, epochs, epoch = _whole(begun, "first_epoch_num"), _whole(begun, "epoch_count"), _whole(evaluated, "epoch_num")
+    first, epochs, epoch = (
+        _whole(begun, "first_epoch_num"),
+        _whole(begun, "epoch_count"),
+        _whole(evaluated, "epoch_num"),
+    )
     return None in (first, epochs, epoch) or epoch in ((first or 0) + (epochs or 0) - 1, (first or 0) + (epochs or 0))
 
 

@@ -1,0 +1,86 @@
+"""AI-Rank's rules for what lies around the logs: their names, the cases, system_information.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from parse.airank_numbers import Case
+from parse.airank_rules import Broken
+
+CASES = (1, 8, 32)
+NAME = re.compile(r"GPUx(?:1|8|32)\.log(?:\.gz)?")
+INFORMATION = "system_information.json"
+FIELDS = (
+    "accelerator_memory_capacity", "accelerator_name", "accelerators_per_node", "host_memory_capacity",
+    "host_processor_core_count", "host_processor_name", "host_processors_per_node", "host_storage_capacity",
+    "host_storage_type", "number_of_nodes", "operating_system", "software_stack", "submitter", "hardware_name",
+    "hardware_type",
+)  # fmt: skip
+LEVELS = 3
+"""`<system>/system_information.json`, `<system>/<model>/log/GPUx1.log`: from a log's folder up to the system's."""
+
+
+def judge_folder(cases: Sequence[Case]) -> list[Broken]:
+    """The rules that the logs of one folder break together."""
+    folder = cases[0].training.path.parent
+    rules = {"log names": _names, "cases": _cases, INFORMATION: _information}
+    return [Broken(path=folder, rule=name, how=how) for name, rule in rules.items() for how in rule(folder, cases)]
+
+
+def _names(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
+    """Logs are named GPUx1.log, GPUx8.log and GPUx32.log."""
+    if other := sorted({case.training.path.name for case in cases if not NAME.fullmatch(case.training.path.name)}):
+        more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+        yield f"not GPUx1.log, GPUx8.log or GPUx32.log: {', '.join(other[:3])}{more}"
+
+
+def _cases(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
+    """There is a log of 1, of 8 and of 32 devices."""
+    found = {case.training.devices for case in cases}
+    if missing := [str(devices) for devices in CASES if devices not in found]:
+        have = (
+            ", ".join(str(devices) for devices in sorted(devices for devices in found if devices))
+            or "none that says so"
+        )
+        yield f"no log of {_listed(missing)} device{'s' if missing != ['1'] else ''} (there are logs of {have})"
+
+
+def _information(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
+    """The machine is described in system_information.json, with all fields."""
+    path = next((place / INFORMATION for place in _up(folder) if (place / INFORMATION).is_file()), None)
+    if path is None:
+        yield f"not in {folder} nor in the {LEVELS} folders above it"
+        return
+    try:
+        told: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        yield f"{path} cannot be read ({error})"
+        return
+    if not isinstance(told, Mapping):
+        yield f"{path} holds no object"
+        return
+    if missing := [name for name in FIELDS if name not in told]:
+        yield f"lacks {', '.join(missing)}"
+    if empty := [name for name in FIELDS if name in told and told[name] in (None, "", [], {})]:
+        yield f"says nothing in {', '.join(empty)}"
+    nodes, each = (_whole(told.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
+    most = max((case.training.devices or 0 for case in cases), default=0)
+    if nodes and each and nodes * each < most:
+        yield f"has {nodes} nodes of {each} accelerators = {nodes * each}, but a log is of {most}"
+
+
+def _up(folder: Path) -> list[Path]:
+    return [place for place, _ in zip((folder.absolute(), *folder.absolute().parents), range(LEVELS + 1), strict=False)]
+
+
+def _whole(value: object) -> int | None:
+    text = str(value).strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
