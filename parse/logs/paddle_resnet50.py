@@ -15,7 +15,7 @@ from parse.logs.family import Family, Saying, StepLine
 _TIME = rb"(?P<time>\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)"
 _STAMP = rb"(?:" + _TIME + rb"[^<\n]{0,60}?)?"
 _PASS = _STAMP + rb"\[Pass (?P<epoch>\d+), train batch (?P<step>\d+)\][^[\n]{1,160}?"
-_CLAS = _TIME + rb"\]? (?:root |ppcls )?INFO: "
+_CLAS = _TIME + rb"\]?(?: - INFO - | (?:root |ppcls )?INFO: )"
 
 _ARGUMENTS = {
     "batch_size": "node_batch_size", "print_step": "print_every", "model": "model", "num_epochs": "epochs",
@@ -63,7 +63,7 @@ FAMILY = Family(
             ),
         ),
         StepLine(
-            marker=b"INFO: [Train][Epoch ",
+            marker=b"[Train][Epoch ",
             pattern=re.compile(
                 _CLAS + rb"\[Train\]\[Epoch (?P<epoch>\d+)/\d+\]\[Iter: ?(?P<step>\d+)/(?P<epoch_steps>\d+)\]"
             ),
@@ -149,7 +149,6 @@ FAMILY = Family(
             values=_shares,
         ),
     ),
-    rates="node",
 )
-"""Numbers start anew in every pass. The rate of a step is the whole batch over its printed duration; what is printed as
-a rate (`ips`) is that of one machine."""
+"""Numbers start anew in every pass. The rule is the mean of whole batch / printed duration; `ips` is the rate of one
+machine's devices, which is all of them only where there is one machine."""

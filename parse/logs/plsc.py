@@ -22,9 +22,9 @@ _NAMES_2 = {
     "is_static": "is_static", "loss": "loss",
 }  # fmt: skip
 _NAMES_1 = {
-    "train_batch_size": "batch_size", "global_train_batch_size": "global_batch_size", "model_name": "model",
-    "model": "model", "num_classes": "classes", "train_epochs": "epochs", "train_image_num": "samples_per_epoch",
-    "sample_ratio": "sample_ratio", "model_parallel": "model_parallel", "loss_type": "loss",
+    "train_batch_size": "batch_size", "model_name": "model", "model": "model", "num_classes": "classes",
+    "train_epochs": "epochs", "train_image_num": "samples_per_epoch", "sample_ratio": "sample_ratio",
+    "model_parallel": "model_parallel", "loss_type": "loss",
 }  # fmt: skip
 _MIXED = {"Use mixed precision training": "precision"}
 _MODEL = re.compile(r"^(?:<[\w.]*\.)?(?:Fres)?(\w+)")
@@ -108,10 +108,7 @@ FAMILY = Family(
         Saying(
             kind="facts",
             marker=b"Set train batch size ",
-            pattern=re.compile(
-                rb"Set train batch size (?:per trainer )?to (?P<batch_size>\d+)[.,]"
-                rb"(?: global train batch size to (?P<global_batch_size>\d+)\.)?"
-            ),
+            pattern=re.compile(rb"Set train batch size (?:per trainer )?to (?P<batch_size>\d+)\b"),
         ),
         Saying(
             kind="facts",

@@ -96,8 +96,8 @@ FAMILY = Family(
         ),
         Saying(
             kind="facts",
-            marker=b"opt_level = ",
-            pattern=re.compile(rb"opt_level = (?P<level>O\d)"),
+            marker=b"opt_level ",
+            pattern=re.compile(rb"opt_level +[=:] (?P<level>O\d)"),
             values=_precision,
         ),
         Saying(
