@@ -1,0 +1,376 @@
+"""From a log to one window of steps: where it begins and ends by printed numbers, its time, the numbers printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from parse.logs.family import Batch, Family, Floats, LogError, Said
+from parse.logs.intervals import RESOLVED, Aim, Pause, Place, Tally, commonest
+from parse.logs.points import NO_POINTS, Merger, Points, epoch_and_step
+from parse.logs.reading import batches
+
+HEAD = 4096
+"""By as many printed steps it is seen how often a log prints, and whether its lines bear time stamps."""
+INTERVALS = 5
+"""A window has at least as many printed intervals where more than the warm-up lies between two printed steps."""
+MAX_SAID = 100_000
+KEPT = ("evaluation", "mark", "mllog", "summary")
+SHARED = ("batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model")
+"""Facts that are the same on all ranks of a run."""
+STANDS_STILL = {
+    "eval_accuracy": "validation",
+    "total_epoch_cnt": "end of an epoch",
+    "eval_start": "validation",
+    "eval_stop": "validation",
+    "epoch_start": "end of an epoch",
+    "epoch_stop": "end of an epoch",
+    "block_start": "end of an epoch",
+    "block_stop": "end of an epoch",
+}
+"""Marks and MLPerf's keys that say that the training stands still, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The window that is asked for: `warmup` steps before it, `total` with them; None: the family's own.
+
+    `whole`: from the first printed step to the last, pauses and ends of epochs in it.
+    """
+
+    warmup: int | None = None
+    total: int | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The steps (begin, end] of a log, by printed numbers; step times and durations in s, rates in samples/s.
+
+    `steps` are those in the numbers: of the intervals that no pause keeps out. `seconds` is their time by time stamps
+    whose finest unit is `resolution_s`, None where the log has none that tell. `rate` and `duration_s` are means of
+    `printed` printed numbers, each the median over ranks. `lines_per_step` is the number of lines that most steps have:
+    where lines bear no rank, as many ranks print.
+    """
+
+    begin: int
+    end: int
+    begin_epoch: int
+    end_epoch: int
+    steps: int
+    seconds: float | None
+    resolution_s: float | None
+    rate: float | None
+    duration_s: float | None
+    printed: int
+    printed_every: int
+    step_s: Floats
+    ranks: tuple[int, ...]
+    begin_offset: int
+    end_offset: int
+    pauses: tuple[Pause, ...]
+    lines_per_step: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a log holds. No `window`: `reason` says why. `facts_at` are the offsets of the lines that tell the facts.
+
+    `last` is the furthest printed step as (epoch, step) of the run that counts; `step_lines` are all of the file.
+    """
+
+    family: Family
+    facts: Mapping[str, str]
+    facts_at: Mapping[str, int]
+    window: Window | None
+    reason: str
+    remarks: tuple[str, ...]
+    step_lines: int
+    last: tuple[int, int] | None
+    said: tuple[Said, ...]
+
+
+def read_log(path: Path, family: Family, protocol: Protocol) -> Reading:
+    """The log as one of that family. Raises LogError where it cannot be read."""
+    return read_batches(batches(path, family), family, protocol)
+
+
+def read_batches(stretches: Iterable[Batch], family: Family, protocol: Protocol) -> Reading:
+    """The log that comes in these batches."""
+    reader = _Reader(family, protocol)
+    for batch in stretches:
+        reader.take(batch)
+    return reader.finish()
+
+
+class _Reader:
+    def __init__(self, family: Family, protocol: Protocol) -> None:
+        self.family = family
+        self.whole = protocol.whole
+        self.warmup = family.warmup if protocol.warmup is None else protocol.warmup
+        self.total = family.total if protocol.total is None else protocol.total
+        if self.warmup < 0 or self.total <= self.warmup:
+            raise LogError(
+                f"a window of {self.total} steps of which the first {self.warmup} are warm-up holds none: "
+                "the steps must be more than those of the warm-up"
+            )
+        self.merger = Merger()
+        self.head: list[Points] = []
+        self.tally: Tally | None = None
+        self.printed_every = self.lines_per_step = 1
+        self.per_epoch: int | None = None
+        self.stamped = False
+        self.unstamped_points = 0
+        self.step_lines = 0
+        self.first: tuple[int, int] | None = None
+        self.facts: dict[str, tuple[str, int]] = {}
+        self.contradictions: dict[str, tuple[str, int]] = {}
+        self.said: list[Said] = []
+        self.unsaid = 0
+        self.remarks: list[str] = []
+
+    def take(self, batch: Batch) -> None:
+        self.step_lines += len(batch.steps.step)
+        pauses = []
+        for said in batch.said:
+            self._hear(said)
+            if not self.whole and (why := _pause(said)):
+                pauses.append((said, why))
+        self._add(self.merger.add(batch.steps, pauses))
+
+    def _hear(self, said: Said) -> None:
+        if said.kind == "facts":
+            for name, value in said.values.items():
+                known, _ = self.facts.setdefault(name, (value, said.offset))
+                if known != value and name in SHARED:
+                    self.contradictions.setdefault(name, (value, said.offset))
+        elif said.kind == "remark":
+            self.remarks.append(said.values["text"])
+        elif said.kind in KEPT:
+            if len(self.said) < MAX_SAID:
+                self.said.append(said)
+            else:
+                self.unsaid += 1
+
+    def _add(self, points: Points) -> None:
+        if self.tally is None:
+            if len(points):
+                self.head.append(points)
+            if sum(map(len, self.head)) < HEAD:
+                return
+            points = self._decide()
+        self._count(points)
+
+    def _decide(self) -> Points:
+        """Sees how the log prints; the points that it was seen by."""
+        points = Points.joined(self.head) if self.head else NO_POINTS
+        self.head = []
+        same_epoch = np.diff(points.epoch) == 0
+        self.printed_every = commonest(np.diff(points.step)[same_epoch]) or 1
+        self.lines_per_step = commonest(points.lines) or 1
+        self.stamped = 2 * int(np.isfinite(points.time_s).sum()) > len(points)
+        self.per_epoch = commonest(points.epoch_steps[points.epoch_steps > 0])
+        if len(points):
+            self.first = epoch_and_step(int(points.key[0]))
+        steps = self.total - self.warmup
+        span = max(steps, INTERVALS * self.printed_every) if self.printed_every > self.warmup else steps
+        self.tally = Tally(
+            Aim(
+                begin_at=0 if self.whole else self.warmup,
+                span=None if self.whole else span,
+                keeps_pauses=self.whole,
+                numbered=self.family.numbered,
+                from_zero=bool((points.step == 0).any()),
+            )
+        )
+        return points
+
+    def _count(self, points: Points) -> None:
+        assert self.tally is not None
+        if self.stamped and np.isnan(points.time_s).any():
+            stamped = np.isfinite(points.time_s)
+            self.unstamped_points += int((~stamped).sum())
+            points = points.take(stamped)
+        self.tally.add(points, self.merger.pauses, self.per_epoch or self._told_steps_per_epoch())
+        if len(points):
+            self.merger.forget_pauses(int(points.key[-1]))
+        self.merger.closed = self.tally.done
+
+    def _told_steps_per_epoch(self) -> int | None:
+        told, _ = self.facts.get("steps_per_epoch", ("", 0))
+        return int(told) if told.isdecimal() and 0 < len(told) < 12 and int(told) else None
+
+    def finish(self) -> Reading:
+        """What the log holds, now that it has been read."""
+        points = self.merger.finish()
+        if self.tally is None:
+            if len(points):
+                self.head.append(points)
+            points = self._decide()
+        self._count(points)
+        reason = self._reason()
+        window = None if reason else self._window()
+        end = np.inf if self.merger.back is None else self.merger.back.after
+        facts = {name: told for name, told in self.facts.items() if told[1] <= end}
+        for name, (value, offset) in self.contradictions.items():
+            if offset <= end:
+                self.remarks.append(
+                    f"{name} is said to be {facts[name][0]} and {value} (byte {offset}); the first stands"
+                )
+        self._remark()
+        return Reading(
+            family=self.family,
+            facts={name: value for name, (value, _) in facts.items()},
+            facts_at={name: offset for name, (_, offset) in facts.items()},
+            window=window,
+            reason=reason,
+            remarks=tuple(self.remarks),
+            step_lines=self.step_lines,
+            last=epoch_and_step(self.merger.last) if self.merger.last >= 0 else None,
+            said=tuple(self.said),
+        )
+
+    def _reason(self) -> str:
+        """Why there is no window; empty where there is one."""
+        tally = self.tally
+        assert tally is not None
+        if tally.last is None:
+            return "it has no line of a step" if not self.step_lines else "none of its step lines can be used"
+        last = f"the last printed step is {_named(tally.last)}"
+        if self.whole:
+            return "" if tally.steps else f"{last} and no other step before it can be counted from"
+        span = tally.aim.span or 0
+        if tally.begin is None:
+            need = self._needed(tally.last, self.warmup + span)
+            return f"too short: {last}; the window begins at step {self.warmup} and needs {need}"
+        if not tally.done:
+            need = self._needed(tally.last, tally.begin.reached + span)
+            return f"too short: {last}; the window that begins at step {_named(tally.begin)} needs {need}"
+        if not tally.steps:
+            ends = f"steps {_named(tally.begin)} to {_named(tally.end or tally.begin)}"
+            return f"no interval between the printed {ends} is free of pauses"
+        return ""
+
+    def _needed(self, last: Place, reached: int) -> str:
+        if last.reached == last.step:
+            return f"step {reached}"
+        return f"step {reached} counted through the epochs, of which the last is number {last.reached}"
+
+    def _window(self) -> Window:
+        tally = self.tally
+        assert tally is not None and tally.begin is not None and tally.end is not None
+        seconds = self._seconds(tally)
+        numbers = tally.durations if self.family.mean == "durations" and tally.durations.count else tally.rates
+        return Window(
+            begin=tally.begin.step,
+            end=tally.end.step,
+            begin_epoch=tally.begin.epoch,
+            end_epoch=tally.end.epoch,
+            steps=tally.steps,
+            seconds=seconds,
+            resolution_s=tally.resolution_s if self.stamped else None,
+            rate=tally.rates.mean,
+            duration_s=tally.durations.mean,
+            printed=numbers.count or tally.durations.count,
+            printed_every=self.printed_every,
+            step_s=self._step_s(tally, seconds),
+            ranks=tuple(sorted(self.merger.ranks - {-1})),
+            begin_offset=tally.begin.offset,
+            end_offset=tally.end.offset,
+            pauses=tuple(tally.pauses),
+            lines_per_step=self.lines_per_step,
+        )
+
+    def _seconds(self, tally: Tally) -> float | None:
+        if not self.stamped:
+            return None
+        if tally.backwards:
+            begin, end = tally.backwards
+            self.remarks.append(f"time stamps go back between steps {begin} and {end}: there is no wall clock")
+            return None
+        if not tally.seconds > 0:
+            self.remarks.append("time stamps stand still in the window: there is no wall clock")
+            return None
+        return tally.seconds
+
+    def _step_s(self, tally: Tally, seconds: float | None) -> Floats:
+        """Step times by time stamps where these resolve them, else as they are printed."""
+        intervals = max(tally.times.count, 1)
+        if seconds is not None and seconds / intervals >= RESOLVED * tally.resolution_s:
+            times = tally.times
+        else:
+            times = tally.durations
+            if seconds is not None and not times.count:
+                self.remarks.append(
+                    f"time stamps of {tally.resolution_s:g} s do not resolve intervals of {seconds / intervals:.3g} s: "
+                    "there are no step times"
+                )
+        if times.stride > 1:
+            self.remarks.append(f"step times are means over {times.stride} printed numbers each")
+        return times.values
+
+    def _remark(self) -> None:
+        """What is odd about the log, beyond what has been said."""
+        merger, tally = self.merger, self.tally
+        assert tally is not None
+        if merger.back:
+            passed, to = epoch_and_step(merger.back.passed), epoch_and_step(merger.back.to)
+            self.remarks.append(
+                f"steps go back from {_numbers(*passed)} to {_numbers(*to)} at byte {merger.back.offset}, as where a "
+                "second run is appended: only what stands before counts"
+            )
+        if merger.unusable:
+            self.remarks.append(f"{_count(merger.unusable, 'step line')} with impossible numbers left out")
+        if merger.late:
+            self.remarks.append(
+                f"{_count(merger.late, 'step line')} left out that came long after others of their steps"
+            )
+        if self.unstamped_points:
+            self.remarks.append(f"{_count(self.unstamped_points, 'printed step')} left out that bear no time stamp")
+        if tally.borders:
+            self.remarks.append(
+                f"the window goes over {_count(tally.borders, 'end')} of epochs, but nothing says how many steps an "
+                "epoch has: only what lies between the printed steps of each counts"
+            )
+        if tally.more_pauses:
+            self.remarks.append(f"{tally.more_pauses} more pauses are kept out than are listed")
+        if self.lines_per_step == 1 and tally.repeated:
+            self.remarks.append(
+                f"{_count(tally.repeated, 'step')} of the window stand on more than one line and count once, with the "
+                "latest time stamp"
+            )
+        if not self.whole and self.first and self.first[1] > self.warmup + self.printed_every:
+            self.remarks.append(
+                f"the first printed step is {_numbers(*self.first)}, beyond the warm-up of {self.warmup}: what came "
+                "before, or that the run was resumed there, the log does not say"
+            )
+        if self.unsaid:
+            self.remarks.append(f"{self.unsaid} evaluations and marks beyond the first {MAX_SAID} are not kept")
+
+
+def _pause(said: Said) -> str:
+    """Why the training stands still where this is said; empty where it does not."""
+    if said.kind == "pause":
+        return said.values.get("why") or "pause"
+    if said.kind == "evaluation":
+        return "validation"
+    if said.kind == "mllog":
+        return STANDS_STILL.get(said.values.get("key", ""), "")
+    if said.kind == "mark":
+        return STANDS_STILL.get(said.values.get("mark", ""), "")
+    return ""
+
+
+def _named(place: Place) -> str:
+    return _numbers(place.epoch, place.step)
+
+
+def _numbers(epoch: int, step: int) -> str:
+    return f"{step} of epoch {epoch}" if epoch >= 0 else str(step)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
