@@ -5,43 +5,55 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from math import sqrt
 
-import numpy as np
-import numpy.typing as npt
-
-from parse import stats
-from parse.result import Alarm, Result
+from parse.alarms_published import as_published, column, copied, packed
+from parse.alarms_scaling import Beside, baseline_elsewhere, falling, rising, superlinear
+from parse.alarms_windows import loose_clocks, rates_and_wall_clock, unsteady
+from parse.result import MISSING, Alarm, Result, Run
 
 AVERAGE_APART = 0.05
-RATES_APART = 0.01
-CLOCKS_APART = 0.01
-DRIFT = 0.01
-MIN_THIRD_STEPS = 10
-BATCHES = 5
-STEADY_SCORE = 2.5
-"""With one run, only thirds whose batches do not overlap at all exceed it: 2 chances in 252 for a steady window."""
+MANY_REPEATS = 100
 
-Rule = Callable[[Result, Sequence[Result]], Iterator[str]]
+Rule = Callable[[Result, Beside], Iterator[str]]
 
 
 def judge(results: Sequence[Result]) -> tuple[Result, ...]:
     """The results, each with the alarms that ring for it."""
+    beside = _beside(results)
     return tuple(
         dataclasses.replace(
             result,
-            alarms=tuple(Alarm(name=name, text=text) for name, rule in RULES.items() for text in rule(result, results)),
+            alarms=tuple(Alarm(name=name, text=text) for name, rule in RULES.items() for text in rule(result, there)),
         )
-        for result in results
+        for result, there in zip(results, beside, strict=True)
     )
 
 
-def _oversubscribed(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _beside(results: Sequence[Result]) -> list[Beside]:
+    """What each result is judged beside; twins are given to the first of a setting only."""
+    settings: dict[str, list[Result]] = {}
+    for result in results:
+        settings.setdefault(result.asked.baseline_point, []).append(result)
+    columns = {name: column(there) for name, there in settings.items()}
+    alike: dict[tuple[tuple[int, int, float], ...], list[str]] = {}
+    for name, speeds in columns.items():
+        if speeds:
+            alike.setdefault(speeds, []).append(name)
+    found = []
+    for result in results:
+        name = result.asked.baseline_point
+        there = settings[name]
+        same = alike.get(columns[name], []) if result is there[0] else []
+        found.append(Beside(setting=tuple(there), twins=tuple(settings[other][0] for other in same if other != name)))
+    return found
+
+
+def _oversubscribed(result: Result, _: Beside) -> Iterator[str]:
     if result.oversubscribed:
         yield f"oversubscribed: not a scaling result ({result.oversubscribed})"
 
 
-def _nodes_simulated(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _nodes_simulated(result: Result, _: Beside) -> Iterator[str]:
     if result.nodes_simulated:
         yield (
             f"nodes_simulated: not a scaling result over nodes ({result.nodes_simulated}; "
@@ -49,7 +61,7 @@ def _nodes_simulated(result: Result, _: Sequence[Result]) -> Iterator[str]:
         )
 
 
-def _unfused(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _unfused(result: Result, _: Beside) -> Iterator[str]:
     if any(machine.unfused for machine in result.machines):
         yield (
             "under fine stamps gradients are reduced when the last of them is there, to time the two apart: nothing "
@@ -57,86 +69,50 @@ def _unfused(result: Result, _: Sequence[Result]) -> Iterator[str]:
         )
 
 
-def _synchronises(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _synchronises(result: Result, _: Beside) -> Iterator[str]:
     if any(machine.synchronises for machine in result.machines):
         yield "the host waits for the device in every step"
 
 
-def _built_otherwise(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _built_otherwise(result: Result, _: Beside) -> Iterator[str]:
     for said in dict.fromkeys(machine.built_otherwise for machine in result.machines):
         if said:
             yield f"{said}: make horovod builds it anew"
 
 
-def _fewer_runs(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    if result.asked_runs is not None and len(result.ok) < result.asked_runs:
-        words = Counter(run.word for run in result.runs if not run.measured)
-        yield f"{len(result.ok)} of {result.asked_runs} runs asked for ended ok; {_list_of(words)}"
-
-
-def _superlinear(result: Result, others: Sequence[Result]) -> Iterator[str]:
-    """The least speedup that the intervals allow is above the number of devices."""
-    baseline = _baseline(result, others)
-    if baseline is None or result is baseline or result.speedup is None:
+def _fewer_runs(result: Result, _: Beside) -> Iterator[str]:
+    words = Counter(run.word for run in result.runs if not run.measured)
+    if result.asked_runs is not None:
+        if len(result.ok) < result.asked_runs:
+            yield f"{len(result.ok)} of {result.asked_runs} runs asked for ended ok; {_list_of(words)}"
         return
-    if result.interval and baseline.interval:
-        least = result.interval.low / baseline.interval.high
-        if least > result.run.devices:
-            yield (
-                f"speedup {result.speedup:.2f} on {result.run.devices} devices, "
-                f"at least {least:.2f} by the intervals: more than linear"
-            )
-
-
-def _rising(result: Result, others: Sequence[Result]) -> Iterator[str]:
-    """A device does more here than in a smaller case of the same point, beyond both intervals.
-
-    The 1n1g baseline is left to the rule above, which says the same of it.
-    """
-    if result.interval is None:
-        return
-    least = result.interval.low / result.run.devices
-    smaller = [
-        (other.interval.high / other.run.devices, other)
-        for other in others
-        if other.interval
-        and 1 < other.run.devices < result.run.devices
-        and other.asked.baseline_point == result.asked.baseline_point
-        and other.interval.high / other.run.devices < least
-    ]
-    if smaller:
-        most, other = min(smaller, key=lambda pair: pair[0])
+    numbers = {run.asked.run.repeat for run in result.runs if _is_numbered(run)}
+    if absent := set(range(1, max(numbers, default=0))) - numbers:
+        words[MISSING] += len(absent)
+    if numbers and words:
         yield (
-            f"{least:.4g} samples/s per device or more, on {other.run.case} at most {most:.4g}: "
-            "speed per device rises with the number of devices"
+            f"{len(result.ok)} of {max(numbers)} runs, by their numbers, have a speed; {_list_of(words)}"
+            f"{f' (run {_numbers(sorted(absent))})' if absent else ''}"
         )
 
 
-def _average_and_median(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    if result.median_speed and result.average_speed is not None:
-        apart = result.average_speed / result.median_speed - 1
-        if abs(apart) > AVERAGE_APART:
-            yield f"average {result.average_speed:.2f} and median {result.median_speed:.2f} are {apart:+.1%} apart"
+def _is_numbered(run: Run) -> bool:
+    """Whether the name of its log says which repeat it is; larger numbers are dates or jobs."""
+    is_log = run.attempt is not None and run.attempt.log is not None
+    return is_log and "repeat" not in run.asked.unknown and run.asked.run.repeat <= MANY_REPEATS
 
 
-def _rates_and_wall_clock(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    worst = max(
-        (
-            (run.measured.mean_of_rates / run.measured.throughput - 1, run.asked.run.repeat)
-            for run in result.ok
-            if run.measured
-        ),
-        key=lambda pair: abs(pair[0]),
-        default=(0.0, 0),
-    )
-    if abs(worst[0]) > RATES_APART:
-        yield (
-            f"run {worst[1]}: the mean of the steps' rates is {worst[0]:+.1%} from the wall clock's speed: "
-            "its steps differ much in length; the wall clock's speed is the result"
-        )
+def _average_and_median(result: Result, _: Beside) -> Iterator[str]:
+    """Of its runs, and, where a document has its own, of those that it prints."""
+    pairs = {"": (result.average_speed, result.median_speed)}
+    if result.published:
+        pairs["as published, "] = (result.published.average, result.published.median)
+    for whose, (average, median) in pairs.items():
+        if median and average is not None and abs(average / median - 1) > AVERAGE_APART:
+            yield f"{whose}average {average:.2f} and median {median:.2f} are {average / median - 1:+.1%} apart"
 
 
-def _disagreement(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _disagreement(result: Result, _: Beside) -> Iterator[str]:
     """Runs of a point, or ranks of a run, that met different devices, drivers or versions."""
     found: dict[str, dict[tuple[str, ...], list[int]]] = {}
     for run in result.ok:
@@ -150,20 +126,10 @@ def _disagreement(result: Result, _: Sequence[Result]) -> Iterator[str]:
             yield f"runs or ranks differ in {name}: {said}"
 
 
-def _baseline_elsewhere(result: Result, others: Sequence[Result]) -> Iterator[str]:
-    """The baseline met another device, driver or version, so the speedup compares more than the scale."""
-    baseline = _baseline(result, others)
-    if baseline is None or baseline is result:
-        return
-    here, there = result.facts, baseline.facts
-    for name in sorted(here.keys() & there.keys()):
-        if name != "transport" and not here[name] & there[name]:
-            yield f"its baseline ran with another {name}: {_words(there[name])}, not {_words(here[name])}"
-
-
-def _not_as_asked(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _not_as_asked(result: Result, _: Beside) -> Iterator[str]:
+    """A trace is not of what was asked for. Of a log nothing was asked: its window is what it prints."""
     for run in result.ok:
-        if run.measured is None or run.attempt is None or run.attempt.machine is None:
+        if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
             continue
         asked = run.asked.run
         ranks, samples, steps = run.attempt.machine.ranks, run.measured.samples, len(run.measured.step_s)
@@ -174,13 +140,13 @@ def _not_as_asked(result: Result, _: Sequence[Result]) -> Iterator[str]:
             )
 
 
-def _unmeasured(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _unmeasured(result: Result, _: Beside) -> Iterator[str]:
     for run in result.runs:
         if run.attempt and run.attempt.problem and not run.measured:
             yield f"run {run.asked.run.repeat}: {run.attempt.problem}"
 
 
-def _repeated(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _repeated(result: Result, _: Beside) -> Iterator[str]:
     """A run that was done again although it had ended ok: only one of its attempts counts."""
     for run in result.ok:
         if len(run.ok_attempts) > 1 and run.attempt:
@@ -188,50 +154,22 @@ def _repeated(result: Result, _: Sequence[Result]) -> Iterator[str]:
             yield f"run {run.asked.run.repeat}: attempts {numbers} ended ok; attempt {run.attempt.number} counts"
 
 
-def _noted(result: Result, _: Sequence[Result]) -> Iterator[str]:
+def _noted(result: Result, _: Beside) -> Iterator[str]:
     """What an ok run found odd about itself, such as losses that are not finite."""
     for run in result.ok:
         if run.attempt and run.attempt.evidence:
             yield f"run {run.asked.run.repeat}: {run.attempt.evidence}"
 
 
-def _loose_clocks(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    worst = max((run.measured.clock_share for run in result.ok if run.measured), default=0.0)
-    if worst > CLOCKS_APART:
-        yield f"the ranks' clocks are known so loosely that they leave {worst:.1%} of the speed open"
-
-
-def _unsteady(result: Result, _: Sequence[Result]) -> Iterator[str]:
-    """First and last third of the windows differ, beyond the runs' scatter.
-
-    Each third of a run's step times is cut into batches (neighbouring steps are alike, batches less so) and their
-    medians compared by rank sums (Mann and Whitney 1947), added up over the runs (van Elteren 1960).
-    """
-    windows = [run.measured.step_s for run in result.ok if run.measured]
-    thirds = [_thirds(step_s) for step_s in windows if len(step_s) >= 3 * MIN_THIRD_STEPS]
-    if not thirds or result.median_speed is None:
-        return
-    drift = stats.median([float(np.median(last) / np.median(first)) - 1 for first, last in thirds])
-    wins = sum(_wins(_batch_medians(first), _batch_medians(last)) for first, last in thirds)
-    expected, variance = BATCHES**2 / 2, BATCHES**2 * (2 * BATCHES + 1) / 12
-    score = (wins - len(thirds) * expected) / sqrt(len(thirds) * variance)
-    scatter = (result.interval.high - result.interval.low) / 2 / result.median_speed if result.interval else 0.0
-    if abs(score) > STEADY_SCORE and abs(drift) > max(DRIFT, scatter):
-        yield f"the window is not steady: steps of its last third take {drift:+.1%} against its first"
-
-
-def _thirds(step_s: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    third = len(step_s) // 3
-    return step_s[:third], step_s[-third:]
-
-
-def _batch_medians(step_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.array([np.median(batch) for batch in np.array_split(step_s, BATCHES)])
-
-
-def _wins(first: npt.NDArray[np.float64], last: npt.NDArray[np.float64]) -> float:
-    """How many pairs have the larger value in the last third; ties count half."""
-    return float((last[:, None] > first).sum() + (last[:, None] == first).sum() / 2)
+def _log_remarks(result: Result, _: Beside) -> Iterator[str]:
+    """What is odd about the logs, each once, with the runs that have it."""
+    said: dict[str, list[int]] = {}
+    for run in result.runs:
+        if run.attempt and run.attempt.log:
+            for remark in run.attempt.log.remarks:
+                said.setdefault(remark, []).append(run.asked.run.repeat)
+    for remark, runs in said.items():
+        yield f"run {_numbers(runs)}: {remark}"
 
 
 RULES: dict[str, Rule] = {
@@ -243,26 +181,22 @@ RULES: dict[str, Rule] = {
     "fewer_runs": _fewer_runs,
     "unmeasured": _unmeasured,
     "not_as_asked": _not_as_asked,
-    "superlinear": _superlinear,
-    "rising": _rising,
+    "superlinear": superlinear,
+    "rising": rising,
+    "falling": falling,
     "average_and_median": _average_and_median,
-    "rates_and_wall_clock": _rates_and_wall_clock,
+    "rates_and_wall_clock": rates_and_wall_clock,
     "disagreement": _disagreement,
-    "baseline_elsewhere": _baseline_elsewhere,
-    "unsteady": _unsteady,
-    "loose_clocks": _loose_clocks,
+    "baseline_elsewhere": baseline_elsewhere,
+    "unsteady": unsteady,
+    "loose_clocks": loose_clocks,
     "repeated": _repeated,
     "noted": _noted,
+    "log_remarks": _log_remarks,
+    "as_published": as_published,
+    "packed": packed,
+    "copied": copied,
 }
-
-
-def _baseline(result: Result, others: Sequence[Result]) -> Result | None:
-    wanted = result.asked.baseline_point
-    return next((other for other in others if other.asked.point == wanted), None)
-
-
-def _words(values: set[str]) -> str:
-    return " and ".join(sorted(values))
 
 
 def _numbers(numbers: Sequence[int]) -> str:

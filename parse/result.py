@@ -259,7 +259,7 @@ def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
 def _no_number(result: Result) -> str:
     """What its document prints where a speed should be."""
     words = dict.fromkeys(run.said for run in result.runs if run.said)
-    return f"its document prints {' and '.join(words)} for {result.run.case}" if words else ""
+    return f"its document prints {' and '.join(map(repr, words))} for {result.asked.case}" if words else ""
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
