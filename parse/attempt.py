@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,8 @@ class Asked:
     log those that tell its point from others (the folder it lies in).
 
     `unknown` names the fields of `run` that nobody knows, because a log does not say them: what stands in them is a
-    placeholder, never shown and never compared. `nodes` among them: only the number of devices is known.
+    placeholder, never shown and never compared. `nodes` among them: only the number of devices is known; `repeat`: its
+    number is not its name's.
     """
 
     run: RunSpec
@@ -37,21 +38,33 @@ class Asked:
     @cached_property
     def point(self) -> str:
         """Equal for the repeats of a point and for nothing else, whatever version named them."""
-        return _key(dataclasses.replace(self.run, repeat=1), self.extra)
+        return _key(dataclasses.replace(self.run, repeat=1), self.extra, self.unknown)
 
     @cached_property
     def key(self) -> str:
         """Equal for the same run, whatever version named it."""
-        return _key(self.run, self.extra)
+        return _key(self.run, self.extra, self.unknown)
 
     @cached_property
     def baseline_point(self) -> str:
-        """The point at 1n1g with all else equal."""
-        return _key(dataclasses.replace(self.run.baseline(), repeat=1), self.extra)
+        """The point at 1n1g with all else equal; one device is on one node, whoever says so or not."""
+        unknown = tuple(name for name in self.unknown if name != "nodes")
+        return _key(dataclasses.replace(self.run.baseline(), repeat=1), self.extra, unknown)
+
+    @property
+    def case(self) -> str:
+        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where nobody knows on how many nodes."""
+        return f"{self.run.devices}g" if "nodes" in self.unknown else self.run.case
+
+    @property
+    def partly(self) -> bool:
+        """Whether it is known only in part, as from a log: what it lacks is then not known, rather than not asked."""
+        return bool(self.unknown)
 
 
-def _key(run: RunSpec, extra: Mapping[str, Any]) -> str:
-    return json.dumps([dataclasses.asdict(run), extra], sort_keys=True)
+def _key(run: RunSpec, extra: Mapping[str, Any], unknown: Sequence[str]) -> str:
+    known = {name: value for name, value in dataclasses.asdict(run).items() if name == "repeat" or name not in unknown}
+    return json.dumps([known, extra], sort_keys=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Reads folders of traces, plans and records; what cannot be read becomes one line that names it."""
+"""Reads folders of traces, plans and records, and of logs; what cannot be read becomes one line that names it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc.journal import PARTIAL
 from hpc.outcome import (
@@ -27,11 +27,25 @@ from hpc.outcome import (
 from hpc.trace import Trace, TraceError, read_trace, run_of
 from parse.attempt import Asked, Attempt, Machine, Measured, describe, measure
 
+if TYPE_CHECKING:
+    from parse.load_logs import HowToRead
+
 PLAN = re.compile(r"plan\..+\.json")
 PLAN_VERSION = 1
 
+RECORDS = (PLAN, EXIT_RECORD, RANK_NOTE, BEGIN_RECORD)
+HDF5 = b"\x89HDF\r\n\x1a\n"
+DLLOGGER = b"DLLL {"
+"""How a line of dllogger's JSON begins; its files are called raport.json, or as one likes."""
+SNIFFED_BYTES = 1 << 16
+LOG_NAME = re.compile(r".+\.(log|txt|out)(\.gz)?", re.IGNORECASE)
+"""What is tried in folders as a log; anything else only where it is named."""
+LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE)
+"""What calls itself a log, so that it is named where it is none."""
+
 AttemptKey = tuple[str, int]
 """Run id and the attempt's number."""
+Progress = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +74,19 @@ class _Read:
     problem: str
 
 
-def load(paths: Sequence[Path], progress: Callable[[Sequence[Path]], Iterable[Path]] | None = None) -> Loaded:
-    """Reads files and folders, with everything below them. Never raises for what it finds in a file."""
-    return _Loader().load(paths, progress or (lambda files: files))
+def load(
+    paths: Sequence[Path], progress: Progress | None = None, kind: str = "auto", how: HowToRead | None = None
+) -> Loaded:
+    """Reads files and folders, with everything below them. Never raises for what it finds in a file.
+
+    `kind` is `traces`, `logs`, or `auto` for both; `how` says how logs are read.
+    """
+    return _Loader(kind).load(paths, progress or (lambda files: files), how)
 
 
 class _Loader:
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self.refusals: list[str] = []
         self.remarks: list[str] = []
         self.asked: dict[str, Asked] = {}
@@ -77,12 +97,15 @@ class _Loader:
         self.traces: dict[AttemptKey, _Read] = {}
         self.set_aside: dict[AttemptKey, str] = {}
 
-    def load(self, paths: Sequence[Path], progress: Callable[[Sequence[Path]], Iterable[Path]]) -> Loaded:
+    def load(self, paths: Sequence[Path], progress: Progress, how: HowToRead | None) -> Loaded:
+        named = frozenset(paths)
         files = self._files(paths)
-        jsons = [path for path in files if path.suffix == ".json"]
-        for path in jsons:
-            self._read_json(path, named=path in paths)
-        for path in progress([path for path in files if path.suffix != ".json"]):
+        logs = [path for path in files if self._is_log(path, path in named)]
+        files = [] if self.kind == "logs" else sorted({*files} - {*logs})
+        for path in files:
+            if path.suffix == ".json":
+                self._read_json(path, named=path in named)
+        for path in _shown([path for path in files if path.suffix != ".json"], progress):
             self._read_trace(path)
         by_id = {read.asked.run_id: read.asked for read in self.traces.values()}
         by_id |= {asked.run_id: asked for asked in self.asked.values()}
@@ -93,7 +116,7 @@ class _Loader:
         if attempts and not self.asked:
             self.remarks.append("no plan (plan.*.json) is here, so nobody can say whether runs are missing")
         return Loaded(
-            attempts=attempts,
+            attempts=(*attempts, *self._from_logs(logs, named, progress, how)),
             asked=tuple(self.asked.values()),
             reduced=tuple(dict.fromkeys(self.reduced)),
             refusals=tuple(self.refusals),
@@ -101,22 +124,50 @@ class _Loader:
         )
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
-        """The files named and the traces and records in the folders named, each once."""
+        """The files named, and in the folders named all that by their names may be something, each once."""
         found: dict[Path, Path] = {}
         for path in paths:
             if path.is_dir():
                 for folder, _, names in os.walk(path, onerror=self._refuse_folder):
-                    if folder.endswith(PARTIAL):
+                    if folder.endswith(PARTIAL) and self.kind != "logs":
                         recover = f"python -m parse.recover {shlex.quote(str(Path(folder).parent))}"
                         self.remarks.append(f"{folder}: stamps that dead ranks left, not yet a trace: {recover}")
                     for name in sorted(names):
-                        if not name.startswith(".") and name.endswith((".h5", ".json")):
+                        if not name.startswith(".") and self._may_be_read(name):
                             found.setdefault((Path(folder) / name).resolve(), Path(folder) / name)
             elif path.exists():
                 found.setdefault(path.resolve(), path)
             else:
                 self.refusals.append(f"{path}: no such file or folder")
         return sorted(found.values())
+
+    def _may_be_read(self, name: str) -> bool:
+        return name.endswith((".h5", ".json")) or (self.kind != "traces" and LOG_NAME.fullmatch(name) is not None)
+
+    def _is_log(self, path: Path, named: bool) -> bool:
+        """Whether it is to be read as a log; JSON is where it is dllogger's."""
+        if named and self.kind == "logs":
+            return True
+        if self.kind == "traces" or path.suffix == ".h5":
+            return False
+        if path.suffix == ".json":
+            ours = any(form.fullmatch(path.name) for form in RECORDS)
+            return not ours and DLLOGGER in _begin_of(path, SNIFFED_BYTES)
+        return LOG_NAME.fullmatch(path.name) is not None or _begin_of(path, len(HDF5)) != HDF5
+
+    def _from_logs(
+        self, paths: Sequence[Path], named: frozenset[Path], progress: Progress, how: HowToRead | None
+    ) -> tuple[Attempt, ...]:
+        """What the logs hold. A sweep's own job outputs lie in its folders, too: those are only counted."""
+        if not paths:
+            return ()
+        from parse.load_logs import HowToRead, load_logs
+
+        quietly = {path for path in paths if path not in named and not LOG_BY_NAME.fullmatch(path.name)}
+        loaded = load_logs(paths, how or HowToRead(), progress, frozenset(quietly if self.kind == "auto" else ()))
+        self.refusals += loaded.refusals
+        self.remarks += loaded.remarks
+        return loaded.attempts
 
     def _refuse_folder(self, error: OSError) -> None:
         self.refusals.append(f"{error.filename}: cannot be read ({error.strerror})")
@@ -253,3 +304,16 @@ def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[Ran
 
 def _name(key: AttemptKey) -> str:
     return f"run {key[0]} attempt {key[1]}"
+
+
+def _shown(files: Sequence[Path], progress: Progress) -> Iterable[Path]:
+    return progress(files) if files else files
+
+
+def _begin_of(path: Path, size: int) -> bytes:
+    """The first bytes; none where it cannot be read, which its reader will say."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""

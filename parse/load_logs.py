@@ -1,0 +1,176 @@
+"""Reads logs of other systems: which are none, which run each claims to be, which are one run twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from parse.attempt import Attempt
+from parse.logs.families import family, recognise
+from parse.logs.family import LogError
+from parse.logs.names import Place, place_of
+from parse.logs.run import NOWHERE, SPEEDS, attempt_of, settled_as
+from parse.logs.window import Protocol, read_log
+
+Progress = Callable[[Sequence[Path]], Iterable[Path]]
+
+
+FAMILYS_OWN = Protocol(warmup=None, total=None, whole=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowToRead:
+    """What is asked of logs. `family` forces one; `otherwise` is what is said of logs that do not say it themselves."""
+
+    protocol: Protocol = FAMILYS_OWN
+    family: str = ""
+    speed: str = SPEEDS[0]
+    otherwise: Place = NOWHERE
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedLogs:
+    """What was found, as of traces; files in folders that turn out not to be logs are only counted, but for *.log."""
+
+    attempts: tuple[Attempt, ...]
+    refusals: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """A log that was read: its attempt as yet without folder and number, and what its names say."""
+
+    path: Path
+    attempt: Attempt
+    place: Place
+
+
+def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silently: frozenset[Path]) -> LoadedLogs:
+    """Reads the files; of those in `silently` that are no logs it says only how many they are."""
+    read: list[_Read] = []
+    refusals: list[str] = []
+    remarks: list[str] = []
+    foreign: Counter[str] = Counter()
+    for path in progress(paths):
+        place = place_of(path)
+        if place.packed:
+            runs = ", ".join(map(str, place.packed))
+            remarks.append(f"{path}: runs {runs} of a packed job, at once on the same GPUs: set aside, not counted")
+            continue
+        try:
+            attempt = _attempt(path, place, how)
+        except LogError as error:
+            if path in silently:
+                foreign["".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix] += 1
+            else:
+                said = str(error)
+                refusals.append(said if said.startswith(f"{path}:") else f"{path}: {said}")
+            continue
+        if attempt.asked is None and attempt.log is not None:
+            remarks += [f"{path}: {said}" for said in attempt.log.remarks]
+        else:
+            read.append(_Read(path=path, attempt=attempt, place=place))
+    if foreign:
+        files = f"{foreign.total()} file{'' if foreign.total() == 1 else 's'} ({', '.join(sorted(foreign))})"
+        remarks.append(f"{files} in folders, no logs of a known system: not read; name one to see why")
+    return LoadedLogs(attempts=_numbered(read, remarks), refusals=tuple(refusals), remarks=tuple(remarks))
+
+
+def _attempt(path: Path, place: Place, how: HowToRead) -> Attempt:
+    found = family(how.family) if how.family else recognise(path)
+    reading = read_log(path, found, how.protocol)
+    return attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+
+
+def _numbered(read: Sequence[_Read], remarks: list[str]) -> tuple[Attempt, ...]:
+    """The attempts with the folder that tells their campaign apart, and each with its number among the repeats."""
+    shared = _shared([one.place.folder for one in read])
+    points: dict[tuple[str, str], list[_Read]] = defaultdict(list)
+    for one in read:
+        if one.attempt.asked:
+            points["/".join(one.place.folder[shared:]), one.attempt.asked.point].append(one)
+    return tuple(attempt for (folder, _), there in points.items() for attempt in _repeats(there, folder, remarks))
+
+
+def _shared(folders: Sequence[tuple[str, ...]]) -> int:
+    """How many folders, from the root on, all have in common."""
+    first, last = min(folders, default=()), max(folders, default=())
+    return next((at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))
+
+
+def _repeats(there: Sequence[_Read], folder: str, remarks: list[str]) -> list[Attempt]:
+    """The repeats of a point: numbered by their names; those whose names have no number, in their names' order."""
+    claims: dict[int, list[_Read]] = defaultdict(list)
+    unnumbered: list[_Read] = []
+    for one in _once(there, remarks):
+        if one.place.repeat is None:
+            unnumbered.append(one)
+        else:
+            claims[one.place.repeat].append(one)
+    attempts = [_claimed(number, ones, folder) for number, ones in sorted(claims.items())]
+    free = (number for number in count(1) if number not in claims)
+    return attempts + [
+        settled_as(one.attempt, folder=folder, repeat=number, numbered=False)
+        for one, number in zip(unnumbered, free, strict=False)
+    ]
+
+
+def _once(there: Sequence[_Read], remarks: list[str]) -> Iterator[_Read]:
+    """In the order of their names, without copies of one another that claim no number of their own."""
+    contents = _contents(there)
+    first_of: dict[bytes, _Read] = {}
+    for one in sorted(there, key=lambda one: _natural(str(one.path))):
+        first = first_of.setdefault(contents[one.path], one)
+        if first is one:
+            yield one
+        elif one.place.repeat in (None, first.place.repeat):
+            remarks.append(f"{one.path}: the same as {first.path}, byte for byte; counted once")
+        else:
+            remarks.append(f"{one.path}: the same as {first.path}, byte for byte, as another run; both are counted")
+            yield one
+
+
+def _claimed(number: int, ones: Sequence[_Read], folder: str) -> Attempt:
+    attempt = settled_as(ones[0].attempt, folder=folder, repeat=number, numbered=True)
+    if len(ones) == 1:
+        return attempt
+    named = " and ".join(str(one.path) for one in ones)
+    problem = f"{len(ones)} logs claim to be this run and differ, {named}: none of them is counted"
+    return dataclasses.replace(attempt, outcome=None, measured=None, problem=problem)
+
+
+def _contents(there: Sequence[_Read]) -> dict[Path, bytes]:
+    """Of each file what is equal only for equal contents; a file that no other is as long as is not read for it."""
+    sizes = {one.path: _size(one.path) for one in there}
+    lengths = Counter(sizes.values())
+    return {
+        path: str(path).encode(errors="surrogateescape") if lengths[size] == 1 else _digest(path)
+        for path, size in sizes.items()
+    }
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return str(path).encode(errors="surrogateescape")
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts `run2` before `run10`."""
+    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in re.split(r"([0-9]+)", name)]

@@ -1,0 +1,309 @@
+"""What the names of a log's folders and file say of it: case, batch size, precision, model, repeat.
+
+Known are the layouts of the reference suite, `<framework>/<model>/bz<BS>/<N>n<G>g/<model>_b<BS>_<precision>_<run>.log`
+with its variants, flat files (`GPUx8_time2train_ips.log`), `resnet50_1node_bz128/1n8c_real.log`, and OneFlow's long
+folder names. Words are understood whole or not at all; a folder's name says something only where all its words do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+SUFFIX = re.compile(r"(\.(log|txt|out|json))?(\.gz)?$", re.IGNORECASE)
+PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "amp-fp16", "amp": "amp-fp16"}
+"""What names call ours; the reference suite's fp16 is mixed precision."""
+SWITCHES = {"dali": "on", "xla": "on"}
+"""Words that name an option, with its value."""
+SYSTEMS = frozenset((
+    "ngc", "nvidia", "pytorch", "paddle", "plsc", "tensorflow", "tf", "tf1", "tf2", "mxnet", "oneflow", "mindspore",
+    "insightface", "arcface", "logs", "log",
+))  # fmt: skip
+"""Words that a folder's name may have beside those that say something; they stay in what tells campaigns apart."""
+
+_PRECISION = "|".join(PRECISIONS)
+_BATCH = r"b(?:s|z|sz)?(?P<batch_size>[0-9]{1,9})"
+_LAYOUT = re.compile(rf"(?P<model>[a-z][a-z0-9.-]*)_{_BATCH}_(?P<precision>{_PRECISION})(?P<rest>_.*)?", re.IGNORECASE)
+"""`r50_b128_fp32_1`; of a packed job `r50_b128_fp32_7_9`."""
+_RUNS = re.compile(r"(?:_[0-9]{1,4})+")
+_INSIGHTFACE = re.compile(
+    rf"(?P<first>[a-z0-9]+)_(?P<precision>{_PRECISION})_{_BATCH}_oneflow_model_parallel_(?P<model_parallel>0|1|true|false)"
+    r"_partial_fc_(?P<partial_fc>0|1|true|false)(?:_(?P<sample_ratio>[0-9]\.[0-9]+))?",
+    re.IGNORECASE,
+)
+"""`{classes}_{precision}_b{b}_oneflow_model_parallel_{0|1}_partial_fc_{0|1}`; later ones begin with the model."""
+_WORDS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(?P<nodes>[0-9]{1,5})n(?P<gpus_per_node>[0-9]{1,4})[gc]",
+        r"n(?P<nodes>[0-9]{1,5})g(?P<gpus_per_node>[0-9]{1,4})",
+        r"(?P<nodes>[0-9]{1,5})nodes?",
+        r"(?:gpu|[vahptl][0-9]{1,3})x(?P<devices>[0-9]{1,6})",
+        r"(?P<devices>[0-9]{1,6})gpus?",
+        _BATCH,
+        rf"(?P<precision>{_PRECISION})",
+        rf"(?P<option>{'|'.join(SWITCHES)})",
+    )
+)
+_COUNTED = re.compile(r"gpu(?P<devices>[0-9]{1,6})", re.IGNORECASE)
+"""How many GPUs where a precision stands in the same name; else it could be the file of one of them."""
+_RESNET = re.compile(r"(?:i|fres)?res?n(?:et)?[-_]?(?P<depth>18|34|50|100|101|152)(?:[-_]?v[0-9.]+[a-d]?)?")
+_SHORT = re.compile(r"rn?(?P<depth>18|34|50|100|101|152)")
+_OTHER_MODELS = frozenset(("bert", "gpt", "gpt2", "transformer", "tsm", "vgg16", "alexnet", "yolov3", "resnext101"))
+_REPEAT_FOLDER = re.compile(r"(?:run|repeat|rep|trial|test|r)?[-_]?(?P<repeat>[0-9]{1,4})", re.IGNORECASE)
+_SIZES = ("nodes", "gpus_per_node", "devices")
+_NUMBERS = (*_SIZES, "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What names say; None or empty where they say nothing.
+
+    `packed` holds the runs of a job that ran several at once on the same GPUs. `folder` has the folders' names without
+    what was understood, from the root on; `name` the words of the file's name that are left and tell it from others.
+    `remarks` say what contradicts itself or does not parse.
+    """
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    devices: int | None = None
+    batch_size: int | None = None
+    precision: str = ""
+    model: str = ""
+    repeat: int | None = None
+    packed: tuple[int, ...] = ()
+    folder: tuple[str, ...] = ()
+    name: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What one name says, and which of its words say nothing."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
+    runs: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Folders:
+    """What the folders of a file say together, `below` those between the case's folder and the file."""
+
+    values: Mapping[str, str]
+    options: Mapping[str, str]
+    folder: tuple[str, ...]
+    repeat: int | None
+    remarks: tuple[str, ...]
+
+
+def place_of(path: Path) -> Place:
+    """What the path says, its parents up to the root included, wherever it is looked at from."""
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  # ten thousand paths: strings are fast
+    file, above = _told_by_file(SUFFIX.sub("", name)), _told_by_folders(folder)
+    values, remarks = dict(file.values), [*file.remarks]
+    if "nodes" in values and "gpus_per_node" in values and (differing := _differing_case(values, above.values)):
+        remarks.append(differing)
+    for key, value in above.values.items():
+        if values.setdefault(key, value) != value and key in ("batch_size", "precision"):
+            remarks.append(f"its name says {_NAMES[key]} {values[key]}, its folder {value}: the name is taken")
+    repeat = file.runs[0] if len(file.runs) == 1 else above.repeat
+    numbers = {key: int(values[key]) for key in _NUMBERS if key in values}
+    if 0 in numbers.values():
+        remarks.append("a size of 0 in its name is none")
+    return Place(
+        **_sizes({key: number for key, number in numbers.items() if number}, remarks),
+        precision=values.get("precision", ""),
+        model=values.get("model", ""),
+        repeat=repeat or None,
+        packed=file.runs if len(file.runs) > 1 else (),
+        folder=above.folder,
+        name="_".join(file.left) if file.values else "",
+        options={**above.options, **file.options},
+        remarks=(*remarks, *above.remarks),
+    )
+
+
+_NAMES = {"batch_size": "batch size", "precision": "precision"}
+
+
+def model_name(word: str) -> str:
+    """The model by the name that workloads have here: `r50`, `rn50`, `FresResNet50` are all resnet50."""
+    found = _RESNET.fullmatch(word.lower()) or _SHORT.fullmatch(word.lower())
+    return f"resnet{found['depth']}" if found else word.lower()
+
+
+def _sizes(numbers: dict[str, int], remarks: list[str]) -> dict[str, int | None]:
+    """Nodes, GPUs of each, devices, as far as they follow from one another."""
+    nodes, each, devices = (numbers.get(name) for name in _SIZES)
+    if nodes and each:
+        if devices not in (None, nodes * each):
+            remarks.append(f"its names say {nodes}n{each}g and {devices} GPUs: the case is taken")
+        devices = nodes * each
+    elif nodes and nodes > 1 and devices:
+        remarks.append(f"its names say {nodes} nodes and {devices} GPUs, in all or of each: neither is taken")
+        nodes = devices = None
+    elif nodes and devices:
+        each = devices
+    return {"nodes": nodes, "gpus_per_node": each, "devices": devices, "batch_size": numbers.get("batch_size")}
+
+
+def _differing_case(file: Mapping[str, str], above: Mapping[str, str]) -> str:
+    cases = ["{nodes}n{gpus_per_node}g".format(**told) for told in (file, above) if {*_SIZES[:2]} <= {*told}]
+    return f"its name says {cases[0]}, its folder {cases[1]}: the name is taken" if len({*cases}) > 1 else ""
+
+
+def _told_by_file(stem: str) -> _Told:
+    if found := _LAYOUT.fullmatch(stem):
+        rest = found["rest"] or ""
+        if not rest or _RUNS.fullmatch(rest):
+            return _Told(
+                values={
+                    "model": model_name(found["model"]),
+                    "batch_size": found["batch_size"],
+                    "precision": PRECISIONS[found["precision"].lower()],
+                },
+                runs=_runs(rest.split("_")[1:]),
+            )
+    words = [word for word in stem.split("_") if word]
+    numbers = _trailing(words)
+    told = _told_by_words(words[: len(words) - len(numbers)])
+    remarks = list(told.remarks)
+    packed = len(numbers) > 1 and words[-len(numbers) - 1].lower() in PRECISIONS
+    runs = _runs(numbers) if (len(numbers) == 1 or packed) and all(len(one) <= 4 for one in numbers) else ()
+    left = told.left if runs else (*told.left, *numbers)
+    if found and left:
+        remarks.append(
+            f"its name begins like MODEL_bBATCH_PRECISION_RUN, but {'_'.join(left)} is neither a run's number nor an "
+            f"option: it is kept apart as name={'_'.join(left)}"
+        )
+    return _Told(values=told.values, options=told.options, left=left, runs=runs, remarks=tuple(remarks))
+
+
+def _runs(numbers: Iterable[str]) -> tuple[int, ...]:
+    return tuple(map(int, numbers))
+
+
+def _trailing(words: Sequence[str]) -> list[str]:
+    """The numbers at the end."""
+    first = len(words)
+    while first and words[first - 1].isdecimal() and words[first - 1].isascii():
+        first -= 1
+    return list(words[first:])
+
+
+def _told_by_words(words: Sequence[str]) -> _Told:
+    """What words say, each by itself; words joined by hyphens are tried together, then one by one."""
+    said: dict[str, dict[str, str]] = {}
+    options: dict[str, str] = {}
+    left: list[str] = []
+    for word in words:
+        rest = []
+        for part in [word] if _of_word(word) is not None else word.split("-"):
+            told = _of_word(part)
+            if told is None:
+                rest.append(part)
+            for key, value in (told or {}).items():
+                if key == "option":
+                    options[value.lower()] = SWITCHES[value.lower()]
+                else:
+                    said.setdefault(key, {})[value] = part
+        if rest:
+            left.append("-".join(rest))
+    if "precision" in said:
+        for word in left.copy():
+            if found := _COUNTED.fullmatch(word):
+                said.setdefault("devices", {})[found["devices"]] = word
+                left.remove(word)
+    unclear = {key for key, values in said.items() if len(values) > 1}
+    remarks = [f"its name has {' and '.join(dict.fromkeys(said[key].values()))}: neither is taken" for key in unclear]
+    unclear |= {*_SIZES} if unclear & {*_SIZES} else set()
+    return _Told(
+        values={key: next(iter(values)) for key, values in said.items() if key not in unclear},
+        options=options,
+        left=tuple(left),
+        remarks=tuple(dict.fromkeys(sorted(remarks))),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _of_word(word: str) -> Mapping[str, str] | None:
+    """What a single word says; None where it is none of ours."""
+    for pattern in _WORDS:
+        if found := pattern.fullmatch(word):
+            told = found.groupdict()
+            told |= {key: told[key].lstrip("0") or "0" for key in _NUMBERS if key in told}
+            if "precision" in told:
+                told["precision"] = PRECISIONS[told["precision"].lower()]
+            return told
+    name = model_name(word)
+    return {"model": name} if name != word.lower() or _RESNET.fullmatch(name) or name in _OTHER_MODELS else None
+
+
+@lru_cache(maxsize=4096)
+def _told_by_folders(folder: str) -> _Folders:
+    """The nearest folder that says a thing is believed; what others say differently stays in their names."""
+    parts = [part for part in Path(folder).parts if part != os.sep]
+    told = [_told_by_folder(part) for part in parts]
+    sized = max((at for at, one in enumerate(told) if one and "nodes" in one.values), default=len(parts))
+    repeat: int | None = None
+    values: dict[str, str] = {}
+    options: dict[str, str] = {}
+    kept: list[str] = []
+    remarks: list[str] = []
+    for at in reversed(range(len(parts))):
+        one = told[at]
+        if one is None:
+            found = _REPEAT_FOLDER.fullmatch(parts[at]) if at > sized and repeat is None else None
+            if found:
+                repeat = int(found["repeat"]) or None
+            else:
+                kept.append(parts[at])
+            continue
+        other = {key: value for key, value in one.values.items() if values.get(key, value) != value}
+        if other:
+            kept.append(parts[at])
+            if "model" not in other:
+                remarks.append(f"its folder {parts[at]} contradicts one nearer to the file, which is taken")
+        else:
+            values |= one.values
+            options = {**one.options, **options}
+            remarks += one.remarks
+            if one.left:
+                kept.append("_".join(one.left))
+    return _Folders(values=values, options=options, folder=tuple(reversed(kept)), repeat=repeat, remarks=tuple(remarks))
+
+
+def _told_by_folder(part: str) -> _Told | None:
+    """What a folder's name says, if all its words say something or name a system."""
+    if found := _INSIGHTFACE.fullmatch(part):
+        return _insightface(found)
+    told = _told_by_words([word for word in part.split("_") if word])
+    if not (told.values or told.options) or any(
+        word.lower() not in SYSTEMS for left in told.left for word in left.split("-")
+    ):
+        return None
+    return told
+
+
+def _insightface(found: re.Match[str]) -> _Told:
+    first = found["first"]
+    switch = {"true": "1", "false": "0"}
+    options = {name: switch.get(found[name].lower(), found[name]) for name in ("model_parallel", "partial_fc")}
+    if found["sample_ratio"]:
+        options["sample_ratio"] = found["sample_ratio"]
+    values = {"batch_size": found["batch_size"], "precision": PRECISIONS[found["precision"].lower()]}
+    if first.isdecimal():
+        options["classes"] = first
+    elif told := _of_word(first):
+        values |= {key: value for key, value in told.items() if key == "model"}
+    else:
+        options["classes"] = first
+    return _Told(values=values, options=options, left=("oneflow",))

@@ -1,0 +1,271 @@
+"""From what was read of a log and what its names say to an attempt with its numbers; the log is believed over names."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpc.outcome import Outcome
+from hpc.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
+from parse.attempt import Asked, Attempt, FromLog, Machine, Measured
+from parse.logs.family import FACTS, Family
+from parse.logs.names import Place, model_name
+from parse.logs.size import Size, size_of
+
+if TYPE_CHECKING:
+    from parse.logs.window import Protocol, Reading, Window
+
+SPEEDS = ("wall-clock", "printed")
+"""Which of a log's two speeds is its result; without time stamps there is only the printed one."""
+NEVER_TOLD = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps")
+"""Fields of a run that no log tells in a way that could be compared; seeds differ between repeats there."""
+OPTIONS = ("classes", "sample_ratio", "model_parallel", "partial_fc")
+"""Facts that change how much work a step is, so that they tell points apart."""
+FITS, MISSES = math.log(1.15), math.log(1.6)
+"""A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
+multiplied or divided by the devices, is not of as many devices as its family has it."""
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Both speeds of a log in samples/s; None where it has none."""
+
+    wall_clock: float | None
+    printed: float | None
+
+    def result(self, asked: str) -> float | None:
+        """The speed that counts: the one asked for, but printed where there is no wall clock."""
+        return self.printed if asked == "printed" or self.wall_clock is None else self.wall_clock
+
+
+def attempt_of(
+    path: Path,
+    reading: Reading,
+    place: Place,
+    protocol: Protocol,
+    *,
+    speed: str = SPEEDS[0],
+    otherwise: Place = NOWHERE,
+) -> Attempt:
+    """The log as an attempt of a run; its repeat is 1 where its names have none.
+
+    `otherwise` tells what neither log nor names tell. Without numbers `problem` says why. The attempt belongs to no
+    point (`asked` is None) where nobody says on how many devices it ran; then a remark says what to do about that.
+    """
+    remarks = [*place.remarks, *reading.remarks]
+    size = size_of(reading.facts, place, otherwise, remarks)
+    speeds = _speeds(reading, size, remarks)
+    result, problem = speeds.result(speed), reading.reason
+    if reading.window is not None and result is None:
+        problem = _no_speed(reading.window, size, speed)
+    asked = asked_of_log(reading, place, size, protocol, remarks) if size.devices else None
+    if asked is None:
+        remarks.append(_unplaced(result, problem))
+    return Attempt(
+        run_id=asked.run_id if asked else path.name,
+        number=1,
+        asked=asked,
+        outcome=None if result is None else Outcome.OK,
+        measured=None if result is None or reading.window is None else _measured(reading.window, size, speeds, result),
+        machine=Machine(ranks=size.devices, facts=_found(reading.facts)) if size.devices else None,
+        problem=problem,
+        log=FromLog(
+            path=path,
+            family=reading.family.name,
+            window=words(reading.window) if reading.window else "",
+            wall_clock=speeds.wall_clock,
+            printed=speeds.printed,
+            remarks=tuple(dict.fromkeys(remarks)),
+        ),
+    )
+
+
+def settled_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:
+    """The same attempt as that repeat of its point, in that campaign; `numbered` where its names have the number."""
+    if attempt.asked is None:
+        return attempt
+    asked = dataclasses.replace(
+        attempt.asked,
+        run=dataclasses.replace(attempt.asked.run, repeat=repeat),
+        extra={**attempt.asked.extra, "folder": folder} if folder else attempt.asked.extra,
+        unknown=attempt.asked.unknown if numbered else (*attempt.asked.unknown, "repeat"),
+    )
+    asked = dataclasses.replace(asked, run_id=_run_id(asked))
+    return dataclasses.replace(attempt, asked=asked, run_id=asked.run_id)
+
+
+def words(window: Window) -> str:
+    """The window as people say it: `steps 20 to 120 of epoch 0`."""
+    if window.begin_epoch < 0 and window.end_epoch < 0:
+        return f"steps {window.begin} to {window.end}"
+    if window.begin_epoch == window.end_epoch:
+        return f"steps {window.begin} to {window.end} of epoch {window.begin_epoch}"
+    return f"step {window.begin} of epoch {window.begin_epoch} to step {window.end} of epoch {window.end_epoch}"
+
+
+def _speeds(reading: Reading, size: Size, remarks: list[str]) -> Speed:
+    window = reading.window
+    if window is None:
+        return Speed(wall_clock=None, printed=None)
+    wall_clock = size.per_step * window.steps / window.seconds if size.per_step and window.seconds else None
+    printed = _printed(reading.family, window, size)
+    if printed and wall_clock and window.rate and size.devices and size.devices > 1:
+        printed = _as_it_fits(reading.family, printed, wall_clock, size.devices, remarks)
+    return Speed(wall_clock=_real(wall_clock), printed=_real(printed))
+
+
+def _printed(family: Family, window: Window, size: Size) -> float | None:
+    """Of all devices, from rates or from durations, by the family's rule, else from what the log has."""
+    by_rates = window.rate
+    if by_rates and family.rates == "rank":
+        by_rates = by_rates * size.devices if size.devices else None
+    by_durations = size.per_step / window.duration_s if size.per_step and window.duration_s else None
+    return (by_durations or by_rates) if family.mean == "durations" else (by_rates or by_durations)
+
+
+def _as_it_fits(family: Family, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
+    """The printed speed, or that times or over the devices, where only so it agrees with the time stamps."""
+    if abs(math.log(printed / wall_clock)) < MISSES:
+        return printed
+    for other, said in ((printed * devices, "one device"), (printed / devices, "all devices")):
+        if abs(math.log(other / wall_clock)) < FITS:
+            usual = "one device's" if family.rates == "rank" else "all devices'"
+            remarks.append(
+                f"{family.name} prints {usual} rate, but by its time stamps ({wall_clock:.2f} samples/s) this "
+                f"log prints that of {said}: {printed:.2f} is read as {other:.2f}"
+            )
+            return other
+    remarks.append(
+        f"what it prints ({printed:.2f} samples/s) is {printed / wall_clock:.3g} times what its time stamps say "
+        f"({wall_clock:.2f}); {devices} devices do not explain it: batch size, devices or the unit are not as assumed"
+    )
+    return printed
+
+
+def _measured(window: Window, size: Size, speeds: Speed, result: float) -> Measured:
+    by_stamps = result == speeds.wall_clock
+    return Measured(
+        throughput=result,
+        mean_of_rates=speeds.printed,
+        step_s=np.asarray(window.step_s, np.float64),
+        samples=(size.per_step or 0) * window.steps,
+        clock_share=(window.resolution_s or 0.0) / window.seconds if by_stamps and window.seconds else 0.0,
+        printed_every=window.printed_every,
+    )
+
+
+def _no_speed(window: Window, size: Size, speed: str) -> str:
+    """Why a window gives no number."""
+    if speed == "printed" and window.seconds and size.per_step:
+        return "it prints no rates; its time stamps give a speed: --speed wall-clock"
+    if window.seconds or window.duration_s:
+        missing = [name for name, known in (("batch size", size.batch_size), ("devices", size.devices)) if not known]
+        return f"it says steps and times, but neither it nor its names say the {' and the '.join(missing)}"
+    return "its lines have neither time stamps nor rates"
+
+
+def _unplaced(result: float | None, problem: str) -> str:
+    found = f"{result:.2f} samples/s" if result else problem or "no speed"
+    return (
+        f"{found}, but neither the log nor its names say on how many devices: it is in no point below; put it into a "
+        "folder named like 2n8g, or say --case 2n8g"
+    )
+
+
+def asked_of_log(reading: Reading, place: Place, size: Size, protocol: Protocol, remarks: list[str]) -> Asked:
+    """The run that the log is of; what nobody says is a placeholder, named in `unknown`. It takes known devices."""
+    family, facts = reading.family, reading.facts
+    devices = size.devices or 1
+    each = devices // size.nodes if size.nodes else devices
+    told: dict[str, object] = {
+        "workload": _workload(family, facts, place, remarks),
+        "precision": _precision(facts, place, remarks),
+        "batch_size": size.batch_size,
+        "data": facts.get("data"),
+        "nodes": size.nodes,
+    }
+    warmup = family.warmup if protocol.warmup is None else protocol.warmup
+    total = family.total if protocol.total is None else protocol.total
+    extra = {"name": place.name, "window": "all" if protocol.whole else ""}
+    if warmup < MIN_WARMUP_STEPS:
+        extra["warmup"] = str(warmup)
+    run = RunSpec(
+        nodes=size.nodes or 1,
+        ranks_per_node=each,
+        gpus_per_node=each,
+        cpus_per_rank=1,
+        backend=family.name,
+        workload=str(told["workload"] or "?"),
+        batch_size=size.batch_size or 1,
+        precision=str(told["precision"] or PRECISIONS[0]),
+        scaling="weak",
+        warmup_steps=max(warmup, MIN_WARMUP_STEPS),
+        measured_steps=max(total - warmup, 1),
+        repeat=place.repeat or 1,
+        seed=0,
+        site="",
+        data=str(told["data"] or "?"),
+        options={**place.options, **_options(facts, family, place, remarks)},
+    )
+    asked = Asked(
+        run=run,
+        run_id="",
+        extra={name: value for name, value in extra.items() if value},
+        unknown=(*(name for name, value in told.items() if not value), *NEVER_TOLD),
+    )
+    return dataclasses.replace(asked, run_id=_run_id(asked))
+
+
+def _workload(family: Family, facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
+    told = model_name(facts.get("model", ""))
+    if told and place.model and told != place.model:
+        remarks.append(f"it trains {told}, its name says {place.model}: the log is believed")
+    model = told or place.model or family.model
+    return f"{family.task}_{model}" if model and family.task else model
+
+
+def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
+    told = facts.get("precision", "")
+    if told and told not in PRECISIONS:
+        remarks.append(f"its precision {told} is none of {', '.join(PRECISIONS)}")
+        return ""
+    if told and place.precision and told != place.precision:
+        remarks.append(f"it ran in {told}, its name says {place.precision}: the log is believed")
+    return told or place.precision
+
+
+def _options(facts: Mapping[str, str], family: Family, place: Place, remarks: list[str]) -> dict[str, str]:
+    """What the header says of the work; the number of classes tells points apart only where it is part of the task."""
+    switch: Callable[[str], str] = lambda text: {"true": "1", "false": "0"}.get(text.lower(), text)  # noqa: E731
+    told = {name: switch(facts[name]) for name in OPTIONS if name in facts and (name != "classes" or family.task)}
+    for name, value in told.items():
+        if place.options.get(name, value) != value:
+            remarks.append(f"it ran with {name} {value}, its name says {place.options[name]}: the log is believed")
+    return told
+
+
+def _found(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """What the header tells of versions and devices."""
+    return {name: (value,) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS}
+
+
+def _run_id(asked: Asked) -> str:
+    """Like a run's id, of what is known alone."""
+    run, unknown = asked.run, asked.unknown
+    named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
+    parts = (asked.case, run.backend, *(word for name, word in named.items() if name not in unknown))
+    digest = hashlib.sha256(asked.point.encode()).hexdigest()[:10]
+    return f"{'_'.join(parts)}_{digest}_r{run.repeat}"
+
+
+def _real(speed: float | None) -> float | None:
+    return speed if speed is not None and math.isfinite(speed) and speed > 0 else None
