@@ -1,0 +1,175 @@
+"""MLPerf's lines: three forms of them, what they tell, and the blocks of training they bracket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parse.logs.families import family, recognise
+from parse.logs.family import LogError
+from parse.logs.mllog import blocks
+from parse.logs.reading import batches
+
+LOGS = Path(__file__).parents[4] / "shared" / "logs"
+
+
+def line(key, value=None, time_ms=1593154619126, **metadata):
+    told = {"namespace": "main", "time_ms": time_ms, "key": key, "value": value, "metadata": {"lineno": 1, **metadata}}
+    return ":::MLLOG " + json.dumps(told)
+
+
+def read(tmp_path, *lines, name="mllog"):
+    path = tmp_path / "result_0.txt"
+    path.write_bytes("\n".join([*lines, ""]).encode())
+    return [one for batch in batches(path, family(name)) for one in batch.said]
+
+
+def keys(said):
+    return [one.values["key"] for one in said if one.kind == "mllog"]
+
+
+def facts(said):
+    return {name: value for one in said if one.kind == "facts" for name, value in one.values.items()}
+
+
+def test_a_line_tells_key_value_time_and_what_its_metadata_count(tmp_path):
+    (said,) = read(tmp_path, line("eval_accuracy", 0.75886, 1594794481748, epoch_num=37))
+    assert (said.kind, said.time_s, said.rank) == ("mllog", 1594794481.748, None)
+    assert said.values == {"key": "eval_accuracy", "value": "0.75886", "epoch_num": "37"}
+
+
+def test_a_launcher_in_front_tells_the_rank(tmp_path):
+    (said,) = read(tmp_path, "3: " + line("run_stop", status="aborted"))
+    assert (said.rank, said.values) == (3, {"key": "run_stop", "status": "aborted"})
+
+
+def test_headers_become_facts(tmp_path):
+    said = read(
+        tmp_path,
+        line("submission_benchmark", "resnet"),
+        line("global_batch_size", 1664),
+        line("train_samples", 1281167),
+        line("seed", 5012),
+        line("lars_epsilon", 0.0),
+    )
+    assert facts(said) == {
+        "model": "resnet50", "global_batch_size": "1664", "samples_per_epoch": "1281167", "seed": "5012",
+    }  # fmt: skip
+    assert len(keys(said)) == 5
+
+
+def test_the_order_of_the_fields_does_not_matter(tmp_path):
+    told = '{"metadata": {"epoch_num": 3}, "value": 0.25, "key": "eval_accuracy", "time_ms": 1593155188792}'
+    (said,) = read(tmp_path, f":::MLLOG {told} and what another rank printed behind it")
+    assert (said.time_s, said.values["value"], said.values["epoch_num"]) == (1593155188.792, "0.25", "3")
+
+
+def test_the_form_of_0_6(tmp_path):
+    said = read(tmp_path, ':::MLL 1556733699.71 global_batch_size: {"value": 512, "metadata": {"epoch_num": 1}}')
+    assert [one.time_s for one in said] == [pytest.approx(1556733699.71)] * 2
+    assert said[0].values == {"key": "global_batch_size", "value": "512", "epoch_num": "1"}
+    assert facts(said) == {"global_batch_size": "512"}
+
+
+def test_the_form_of_0_5(tmp_path):
+    said = read(
+        tmp_path,
+        ":::MLPv0.5.0 resnet 1541635735.108541965 (imagenet_main.py:42) run_start",
+        "NCF_RAW_:::MLPv0.5.0 resnet 1541635736.1 (a.py:1) eval_accuracy: {\"epoch\": 4, \"value\": 0.61}",
+        ":::MLPv0.5.0 resnet 1541635737.2 (a.py:1) run_set_random_seed: 12",
+    )
+    assert keys(said) == ["run_start", "eval_accuracy", "run_set_random_seed"]
+    assert said[0].time_s == pytest.approx(1541635735.108542)
+    assert said[1].values == {"key": "eval_accuracy", "value": "0.61", "epoch": "4"}
+    assert facts(said) == {"seed": "12"}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        ':::MLLOG {"key": "eval_accuracy", "value": 0.7',
+        ':::MLLOG {"key": "eval_accuracy" "value": 0.7}',
+        ':::MLLOG {"key": 7, "value": 0.7}',
+        ':::MLLOG {"key": "eval_accuracy", "value": 1' + "0" * 5000 + "}",
+        ':::MLLOG {"key": "a", "value": ' + "[" * 20_000 + "]" * 20_000 + "}",
+        ":::MLLOG eval_accuracy 0.7",
+        ":::MLL 1556733699.71 run_start: {value}",
+    ],
+)  # fmt: skip
+def test_garbage_says_nothing(tmp_path, garbage):
+    assert read(tmp_path, garbage) == []
+
+
+def test_a_time_of_0_is_no_time(tmp_path):
+    said = read(tmp_path, line("submission_org", "Google", time_ms=0))
+    assert [one.time_s for one in said] == [None, None]
+
+
+def test_a_long_value_is_cut(tmp_path):
+    (said,) = read(tmp_path, line("note", "x" * 9999))
+    assert len(said.values["value"]) == 200
+
+
+def test_these_lines_alone_make_a_log(tmp_path):
+    read(tmp_path, line("run_start"))
+    found = recognise(tmp_path / "result_0.txt")
+    assert (found.name, found.steps) == ("mllog", ())
+
+
+def test_the_marker_alone_makes_none(tmp_path):
+    read(tmp_path, "grep -c :::MLLOG result_0.txt", "we print :::MLLOG {json} lines")
+    with pytest.raises(LogError, match="no step line"):
+        recognise(tmp_path / "result_0.txt")
+
+
+def test_they_are_heard_in_logs_of_other_families(tmp_path):
+    assert keys(read(tmp_path, line("run_start"), name="ngc-pytorch")) == ["run_start"]
+
+
+def run(*, evaluated=(3, 7)):
+    return [
+        line("run_start", time_ms=1593154760000),
+        line("block_start", time_ms=1593154760000, first_epoch_num=1, epoch_count=3),
+        line("eval_start", time_ms=1593155160000, epoch_num=3),
+        line("eval_accuracy", 0.25, 1593155188000, epoch_num=evaluated[0]),
+        line("block_stop", time_ms=1593155190000, first_epoch_num=1, epoch_count=3),
+        line("block_start", time_ms=1593155190000, first_epoch_num=4, epoch_count=4),
+        line("eval_start", time_ms=1593155720000, epoch_num=7),
+        line("eval_accuracy", 0.38, 1593155728000, epoch_num=evaluated[1]),
+        line("block_stop", time_ms=1593155729000, first_epoch_num=4),
+        line("run_stop", time_ms=1593155729000, status="success"),
+    ]
+
+
+def test_blocks_end_where_evaluation_begins(tmp_path):
+    found = blocks(read(tmp_path, *run()))
+    assert [(one.first_epoch, one.epochs, one.seconds) for one in found] == [(1, 3, 400.0), (4, 4, 530.0)]
+
+
+def test_a_block_that_does_not_end_is_none(tmp_path):
+    assert [one.first_epoch for one in blocks(read(tmp_path, *run()[:-2]))] == [1]
+
+
+def test_no_blocks_where_epochs_are_not_epochs(tmp_path):
+    """BERT counts steps in epoch_count and evaluations in epoch_num."""
+    assert blocks(read(tmp_path, *run(evaluated=(3, 2)))) == ()
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="needs ../shared/logs")
+@pytest.mark.parametrize(
+    ("name", "seconds", "status", "rate"),
+    [
+        ("nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log", 4290.339, "aborted", 11166.98),
+        ("tensorflow2-resnet50_mlperf0.7_google_v100x8.log", 5293.900, "success", 9624.08),
+    ],
+)
+def test_real_logs(name, seconds, status, rate):
+    said = [one for batch in batches(LOGS / name, family("mllog")) for one in batch.said]
+    times = {one.values["key"]: one for one in said if one.kind == "mllog"}
+    assert times["run_stop"].time_s - times["run_start"].time_s == pytest.approx(seconds, abs=1e-3)
+    assert times["run_stop"].values["status"] == status
+    found = blocks(said)
+    samples = int(facts(said)["samples_per_epoch"]) * sum(one.epochs for one in found)
+    assert samples / sum(one.seconds for one in found) == pytest.approx(rate, rel=1e-6)
