@@ -1,0 +1,208 @@
+"""What was read of one log and how each number came about, in words: for a person who checks it by hand."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from parse.attempt import Attempt
+from parse.logs.family import LogError
+from parse.logs.window import Reading, Window
+
+CHUNK_BYTES = 1 << 20
+MAX_TEXT = 240
+"""Characters of a line that are shown."""
+MAX_LISTED = 20
+SAME = 1e-9
+"""Two ways to one number differ by no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of a file: its number from 1, as editors count, and how it begins."""
+
+    number: int
+    text: str
+
+
+def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
+    """The log at `path` as it was read, and the way of its numbers into `attempt`. Raises LogError where it is gone."""
+    window = reading.window
+    wanted = list(reading.facts_at.values())
+    lines = lines_at(path, wanted + ([window.begin_offset, window.end_offset] if window else []))
+    parts = [
+        [str(path), f"recognised as {reading.family.name} ({reading.family.title}), {_printed_lines(reading)}"],
+        _facts(reading, lines),
+        _window(reading, window, lines) if window else [f"no window: {reading.reason}"],
+        _numbers(reading, window, attempt, lines) if window else [],
+        _listed("remarks", [f"  {remark}" for remark in (attempt.log.remarks if attempt.log else reading.remarks)]),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, Line]:
+    """The lines that begin at those bytes of the text, by these."""
+    left = sorted(set(offsets), reverse=True)
+    found: dict[int, Line] = {}
+    newlines = begin = 0
+    for piece, last in _pieces(path):
+        end = begin + len(piece) - (0 if last else 4 * MAX_TEXT)
+        counted = 0
+        while left and left[-1] < end:
+            offset = left.pop()
+            newlines += piece.count(b"\n", counted, offset - begin)
+            counted = offset - begin
+            text = piece[counted : counted + 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
+            found[offset] = Line(number=newlines + 1, text=_shown(text.decode(errors="replace"), MAX_TEXT))
+        if not left:
+            return found
+        newlines += piece.count(b"\n", counted, end - begin)
+        begin = end
+    raise LogError(f"{path}: ends before byte {left[-1]}, which was read before: it is another file now")
+
+
+def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """The text in pieces, each beginning with the last 4 × MAX_TEXT bytes of the one before; and whether it is the last."""
+    try:
+        with path.open("rb") as probe:
+            packed = probe.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            piece = file.read(CHUNK_BYTES)
+            while more := file.read(CHUNK_BYTES):
+                yield piece, False
+                piece = piece[-4 * MAX_TEXT :] + more
+            yield piece, True
+    except (OSError, EOFError) as error:
+        raise LogError(f"{path}: cannot be read ({error})") from None
+
+
+def _printed_lines(reading: Reading) -> str:
+    if not reading.step_lines:
+        return "without a step line"
+    epoch, step = reading.last or (-1, 0)
+    counted = f"{_count(reading.step_lines, 'step line')} up to step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
+    window = reading.window
+    if window is None:
+        return counted
+    ranks = f", by {_count(len(window.ranks), 'rank')}" if window.ranks else ""
+    same = f", {window.lines_per_step} lines for each" if window.lines_per_step > 1 else ""
+    return f"{counted}, printed every {_count(window.printed_every, 'step')}{ranks}{same}"
+
+
+def _facts(reading: Reading, lines: dict[int, Line]) -> list[str]:
+    told = sorted(reading.facts, key=lambda name: reading.facts_at[name])
+    wide = max(map(len, told), default=0)
+    return _listed(
+        "what its other lines tell",
+        [
+            f"  {name:{wide}}  {_shown(reading.facts[name], 80)}  (line {lines[reading.facts_at[name]].number})"
+            for name in told
+        ],
+    ) or ["no line tells batch size, devices or anything else"]
+
+
+def _window(reading: Reading, window: Window, lines: dict[int, Line]) -> list[str]:
+    begin, end = lines[window.begin_offset], lines[window.end_offset]
+    return [
+        f"window: from {_step(window.begin, window.begin_epoch)} to {_step(window.end, window.end_epoch)}, "
+        f"{_count(window.steps, 'step')} counted",
+        f"  first line used: {begin.number}: {begin.text}",
+        f"  last line used:  {end.number}: {end.text}",
+        *_listed(
+            f"  kept out: {_count(len(window.pauses), 'interval')}",
+            [
+                f"    steps {pause.from_step} to {pause.to_step}: {pause.why}"
+                + (f", {pause.seconds:.6f} s" if pause.seconds is not None else "")
+                for pause in window.pauses
+            ],
+        ),
+    ]
+
+
+def _numbers(reading: Reading, window: Window, attempt: Attempt, lines: dict[int, Line]) -> list[str]:
+    wall_clock = attempt.log.wall_clock if attempt.log else None
+    printed = attempt.log.printed if attempt.log else None
+    said = [*_samples(attempt, window), *_wall_clock(window, wall_clock, attempt, lines)]
+    said += _printed(reading, window, printed, attempt)
+    if wall_clock and printed:
+        said.append(f"gap: printed / wall_clock - 1 = {printed:.2f} / {wall_clock:.2f} - 1 = {printed / wall_clock - 1:+.2%}")
+    if attempt.measured:
+        said.append(f"result: {attempt.measured.throughput:.2f} samples/s")
+    else:
+        said.append(f"result: none ({attempt.problem or 'it has no speed'})")
+    return said
+
+
+def _samples(attempt: Attempt, window: Window) -> list[str]:
+    each = _samples_per_step(attempt, window)
+    if not each:
+        return ["samples of a step: not known"]
+    run = attempt.asked.run if attempt.asked else None
+    if run and run.batch_size * run.devices == each:
+        return [f"samples of a step: {run.batch_size} × {_count(run.devices, 'device')} = {each}"]
+    return [f"samples of a step: {each}"]
+
+
+def _wall_clock(window: Window, wall_clock: float | None, attempt: Attempt, lines: dict[int, Line]) -> list[str]:
+    if window.seconds is None:
+        return ["wall_clock: none, for want of time stamps that tell"]
+    out = sum(pause.seconds for pause in window.pauses if pause.seconds is not None)
+    begin, end = lines[window.begin_offset].number, lines[window.end_offset].number
+    less = f" = {window.seconds + out:.6f} s, less {out:.6f} s kept out" if out else ""
+    said = [f"time: stamp of line {end} - stamp of line {begin}{less} = {window.seconds:.6f} s"]
+    each = _samples_per_step(attempt, window)
+    if wall_clock is None or not each:
+        return [*said, f"wall_clock: {window.steps} / {window.seconds:.6f} s = {window.steps / window.seconds:.6f} steps/s"]
+    return [*said, f"wall_clock: {window.steps} × {each} / {window.seconds:.6f} s = {wall_clock:.2f} samples/s"]
+
+
+def _printed(reading: Reading, window: Window, printed: float | None, attempt: Attempt) -> list[str]:
+    """The way from the mean of what is printed: whichever of the ways that there are leads to the number."""
+    if not window.printed:
+        return ["printed: nothing, the lines have neither rates nor step times"]
+    median = ", each the median over its lines," if window.lines_per_step > 1 or len(window.ranks) > 1 else ""
+    devices = attempt.asked.run.devices if attempt.asked else 1
+    each = _samples_per_step(attempt, window)
+    ways: list[tuple[str, float]] = []
+    if window.duration_s:
+        mean = f"mean of {_count(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
+        ways.append((f"{mean}; {each or 'samples of a step'} / {window.duration_s:.6f} s", each / window.duration_s))
+        if devices > 1:
+            ways.append((f"{ways[0][0]} / {devices}", ways[0][1] / devices))
+            ways.append((f"{ways[0][0]} × {devices}", ways[0][1] * devices))
+    if window.rate:
+        mean = f"mean of {_count(window.printed, 'printed rate')}{median} = {window.rate:.2f} samples/s"
+        rank = "of one device each" if reading.family.rates == "rank" else "of one device, as its time stamps say"
+        ways.append((mean, window.rate))
+        ways.append((f"{mean}, {rank}; × {devices} devices", window.rate * devices))
+        ways.append((f"{mean}; / {devices} devices, as its time stamps say", window.rate / devices))
+    if printed is None:
+        return [f"printed: {ways[0][0]}; no speed without the samples of a step"] if ways else ["printed: none"]
+    how = next((way for way, value in ways if abs(value - printed) <= SAME * printed), "")
+    return [f"printed: {how}" if how.endswith(f" = {printed:.2f} samples/s") else f"printed: {how} = {printed:.2f} samples/s"]
+
+
+def _samples_per_step(attempt: Attempt, window: Window) -> int:
+    return attempt.measured.samples // window.steps if attempt.measured else 0
+
+
+def _listed(head: str, rows: list[str]) -> list[str]:
+    if not rows:
+        return []
+    more = [f"    … and {len(rows) - MAX_LISTED} more"] if len(rows) > MAX_LISTED else []
+    return [f"{head}:", *rows[:MAX_LISTED], *more]
+
+
+def _step(step: int, epoch: int) -> str:
+    return f"step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
+
+
+def _shown(text: str, most: int) -> str:
+    text = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
