@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from parse.result import Result
-from parse.summary import SIZE, asked_of
+from parse.summary import SIZE, asked_of, shared
 
 WORK = (
     "workload", "code_digest", "batch_size", "precision", "scaling", "data", "on", "site", "warmup_steps",
     "measured_steps", "seed",
 )  # fmt: skip
-"""What must be equal for two speeds to stand in one table; all else that points ask for makes columns."""
+"""What must be equal for two speeds to stand in one table; all else that points ask for makes columns.
+
+What is not known of a log keeps it out of no table.
+"""
+
+SAID = ("warmup_steps", "measured_steps", "data")
+"""What does not keep a log out of a table, though it is known to differ, but is said above it: every family has its own
+protocol and data."""
+
+OWN = ("container", "folder", "name", *SAID)
+"""What every backend may have its own of: no part of a column's name unless a backend has several."""
 
 MACHINE = ("device", "driver", "cpu")
 """What must have been equal, too; that is found out, not asked."""
@@ -41,6 +50,16 @@ class Column:
         """Its name, which no other column of the table has."""
         return " ".join(self.words)
 
+    def values(self, name: str) -> tuple[str, ...]:
+        """What its points ask for or met by that name."""
+        asked = {told[name] for result in self.points.values() if name in (told := asked_of(result))}
+        met = {value for result in self.points.values() for value in result.facts.get(name, ()) if name in MACHINE}
+        return tuple(sorted(asked | met))
+
+    def lacks(self, name: str) -> bool:
+        """Whether it is not known of a point of it."""
+        return any(result.asked.partly and name not in asked_of(result) for result in self.points.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -52,18 +71,24 @@ class Comparison:
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """What makes it compare more than backends: a line for each of MACHINE that its columns met differently."""
+        """What makes it compare more than backends: what its columns met, or have of SAID, differently; and what is not
+        known of which columns, though of others it is."""
         lines = []
-        for name in MACHINE:
+        for name in (*SAID, *MACHINE):
             met: dict[tuple[str, ...], list[str]] = {}
             for column in self.columns:
-                values = {value for result in column.points.values() for value in result.facts.get(name, ())}
-                if values:
-                    met.setdefault(tuple(sorted(values)), []).append(column.name)
+                if values := column.values(name):
+                    met.setdefault(values, []).append(column.name)
             if len(met) > 1:
                 said = "; ".join(f"{' and '.join(values)} ({', '.join(names)})" for values, names in met.items())
                 lines.append(f"not the same {name} in all columns: {said}")
-        return tuple(lines)
+        unknown: dict[tuple[str, ...], list[str]] = {}
+        for name in WORK:
+            known = [column for column in self.columns if column.values(name)]
+            lacking = tuple(column.name for column in self.columns if column.lacks(name))
+            if known and lacking:
+                unknown.setdefault(lacking, []).append(name)
+        return (*lines, *(f"not known of {', '.join(of)}: {', '.join(names)}" for of, names in unknown.items()))
 
 
 def compare(results: Sequence[Result]) -> tuple[Comparison, ...]:
@@ -82,21 +107,49 @@ def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
     """Points of the same work.
 
     An option that every point has is the workload's, or one that all its backends know: it says what is compared and
-    makes tables. One that only some points have belongs to their backends and makes columns.
+    makes tables. One that only some points have belongs to their backends and makes columns. Logs tell few options.
     """
-    for there in _grouped(results, partial(_values, WORK)):
-        asked = [asked_of(result) for result in there]
+    for there in _alike(results, WORK):
+        asked = [asked_of(result) for result in there if not result.asked.partly] or [asked_of(one) for one in there]
         options = [name for name in asked[0] if name.startswith("option.") and all(name in one for one in asked)]
-        yield from _grouped(there, partial(_values, options))
+        yield from _alike(there, options)
+
+
+def _alike(results: Sequence[Result], names: Sequence[str]) -> list[list[Result]]:
+    """Points that are equal in all the names; a log stands in every group that what is known of it allows."""
+    groups: list[tuple[dict[str, str | None], list[Result]]] = []
+    for there in _grouped(results, lambda result: (result.asked.partly, *_known(result, names).items())):
+        if not there[0].asked.partly:
+            groups.append((_known(there[0], names), there))
+    logs = _grouped([one for one in results if one.asked.partly], lambda result: (*_known(result, names).items(),))
+    for there in sorted(logs, key=lambda there: -len(_known(there[0], names))):
+        known = _known(there[0], names)
+        fitting = [
+            group for group in groups if all(group[0].get(name, value) == value for name, value in known.items())
+        ]
+        for group, members in fitting:
+            for name, value in known.items():
+                group.setdefault(name, value)
+            members.extend(there)
+        if not fitting:
+            groups.append((known, list(there)))
+    return [members for _, members in groups]
+
+
+def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
+    """What the point asks for by the names, None for nothing; of a log, what it says and must be equal."""
+    asked = asked_of(result)
+    if not result.asked.partly:
+        return {name: asked.get(name) for name in names}
+    return {name: asked[name] for name in names if name in asked and name not in SAID}
 
 
 def _comparison(there: Sequence[Result]) -> Comparison:
-    first, *others = [asked_of(result) for result in there]
-    same = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+    same = shared(there)
     settings = _settings(there, same)
-    cases = {result.run.case: (result.run.devices, result.run.nodes) for result in there}
+    cases = {result.asked.case: (result.run.devices, result.run.nodes) for result in there}
     return Comparison(
-        same={name: value for name, value in same.items() if name not in SIZE},
+        same=same,
         cases=tuple(sorted(cases, key=lambda case: cases[case])),
         columns=tuple(sorted(_named(settings), key=lambda column: column.name)),
     )
@@ -109,7 +162,7 @@ def _settings(there: Sequence[Result], same: Mapping[str, str]) -> dict[Setting,
     settings: dict[Setting, list[Result]] = {}
     for points in _grouped(there, setting):
         # Fewer ranks may drive as many devices: two points of one case, and never one cell.
-        crowded = len({result.run.case for result in points}) < len(points)
+        crowded = len({result.asked.case for result in points}) < len(points)
         for result in points:
             ranks = {"ranks_per_node": result.run.ranks_per_node, "gpus_per_node": result.run.gpus_per_node}
             more = tuple((name, str(value)) for name, value in ranks.items()) if crowded else ()
@@ -118,20 +171,16 @@ def _settings(there: Sequence[Result], same: Mapping[str, str]) -> dict[Setting,
 
 
 def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
-    """The columns. Every backend has a container of its own, and fine stamps are the rule: neither makes a name."""
+    """The columns. Fine stamps are the rule and make no name, nor does what every backend has its own of."""
     for setting, points in settings.items():
         told = dict(setting)
         backend = told.pop("backend")
-        images = {dict(other).get("container") for other in settings if ("backend", backend) in other}
-        if len(images) == 1:
-            told.pop("container", None)
+        for name in OWN:
+            if len({dict(other).get(name) for other in settings if ("backend", backend) in other}) == 1:
+                told.pop(name, None)
         if told.get("stamps") == "fine":
             del told["stamps"]
-        yield Column(backend=backend, differs=told, points={result.run.case: result for result in points})
-
-
-def _values(names: Sequence[str], result: Result) -> Hashable:
-    return tuple(map(asked_of(result).get, names))
+        yield Column(backend=backend, differs=told, points={result.asked.case: result for result in points})
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], Hashable]) -> list[list[Result]]:

@@ -11,10 +11,12 @@ from typing import Any
 
 from parse.compare import Comparison, compare, outcomes
 from parse.result import Result, Run
-from parse.summary import Summary, TableError, asked_of, differences, plain
+from parse.summary import Summary, TableError, asked_of, differences, of_logs, plain
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
-DLPERF_NAMES = {"resnet50": "r50"}
+LOG_SPEEDS = ("wall_clock", "printed")
+"""Of a log both, as medians; the result is the first where there is one."""
+DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
 """What the reference suite calls a workload in its result JSON; others keep their own name."""
 
 
@@ -52,8 +54,8 @@ def dlperf(summary: Summary) -> str:
     places: dict[tuple[str, str], list[Result]] = {}
     for result in summary.results:
         if result.median_speed is not None:
-            name = DLPERF_NAMES.get(result.run.workload, result.run.workload)
-            places.setdefault((name, result.run.case), []).append(result)
+            workload = str(_told(result, "workload", "unknown"))
+            places.setdefault((DLPERF_NAMES.get(workload, workload), result.asked.case), []).append(result)
     content: dict[str, dict[str, Any]] = {}
     for (name, case), there in places.items():
         if len(there) > 1:
@@ -65,7 +67,7 @@ def dlperf(summary: Summary) -> str:
             )
         content.setdefault(name, {})[case] = {
             "average_speed": _rounded(there[0].average_speed),
-            "batch_size_per_device": there[0].run.local_batch_size,
+            "batch_size_per_device": _told(there[0], "batch_size", of=there[0].run.local_batch_size),
             "median_speed": _rounded(there[0].median_speed),
             "speedup": _rounded(there[0].speedup),
         }
@@ -92,16 +94,16 @@ def _as_json(result: Result) -> dict[str, Any]:
     run = result.run
     content = {
         "point_id": _point_id(result),
-        "case": run.case,
-        "nodes": run.nodes,
-        "ranks_per_node": run.ranks_per_node,
+        "case": result.asked.case,
+        "nodes": _told(result, "nodes"),
+        "ranks_per_node": _told(result, "ranks_per_node"),
         "devices": run.devices,
         "backend": run.backend,
-        "workload": run.workload,
-        "precision": run.precision,
-        "scaling": run.scaling,
-        "batch_size_per_device": run.local_batch_size,
-        "global_batch_size": run.global_batch_size,
+        "workload": _told(result, "workload"),
+        "precision": _told(result, "precision"),
+        "scaling": _told(result, "scaling"),
+        "batch_size_per_device": _told(result, "batch_size", of=run.local_batch_size),
+        "global_batch_size": _told(result, "batch_size", of=run.global_batch_size),
         "runs_ok": len(result.ok),
         "runs_asked": result.asked_runs,
         "median_speed": result.median_speed,
@@ -119,7 +121,15 @@ def _as_json(result: Result) -> dict[str, Any]:
         "alarms": [{"name": alarm.name, "text": alarm.text} for alarm in result.alarms],
         "runs": [_run_as_json(one) for one in result.runs],
     }
+    content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
     return {name: _significant(value) for name, value in content.items()}
+
+
+def _told(result: Result, name: str, otherwise: Any = None, of: Any = None) -> Any:
+    """What the point asks for by that name, or `of` it; `otherwise` where that is not known."""
+    if name in result.asked.unknown:
+        return otherwise
+    return getattr(result.run, name) if of is None else of
 
 
 def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
@@ -163,7 +173,7 @@ def _significant(value: Any) -> Any:
 
 def _run_as_json(run: Run) -> dict[str, Any]:
     attempt, measured = run.attempt, run.measured
-    return {
+    content = {
         "run_id": run.asked.run_id,
         "repeat": run.asked.run.repeat,
         "outcome": run.word,
@@ -175,6 +185,17 @@ def _run_as_json(run: Run) -> dict[str, Any]:
         "mean_of_rates": measured and measured.mean_of_rates,
         "trace": str(attempt.trace) if attempt and attempt.trace else None,
     }
+    if attempt and attempt.log:
+        content |= {
+            "log": str(attempt.log.path),
+            "family": attempt.log.family,
+            "window": attempt.log.window,
+            "wall_clock": attempt.log.wall_clock,
+            "printed": attempt.log.printed,
+            "problem": attempt.problem,
+            "remarks": list(attempt.log.remarks),
+        }
+    return content
 
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:

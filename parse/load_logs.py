@@ -16,12 +16,12 @@ from parse.logs.families import family, recognise
 from parse.logs.family import LogError
 from parse.logs.names import Place, place_of
 from parse.logs.run import NOWHERE, SPEEDS, attempt_of, settled_as
-from parse.logs.window import Protocol, read_log
+from parse.logs.window import Protocol, Reading, read_log
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
 
 
-FAMILYS_OWN = Protocol(warmup=None, total=None, whole=False)
+FAMILYS_OWN = Protocol()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class LoadedLogs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Read:
+class _Log:
     """A log that was read: its attempt as yet without folder and number, and what its names say."""
 
     path: Path
@@ -54,18 +54,17 @@ class _Read:
 
 def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silently: frozenset[Path]) -> LoadedLogs:
     """Reads the files; of those in `silently` that are no logs it says only how many they are."""
-    read: list[_Read] = []
+    read: list[_Log] = []
     refusals: list[str] = []
     remarks: list[str] = []
     foreign: Counter[str] = Counter()
     for path in progress(paths):
         place = place_of(path)
         if place.packed:
-            runs = ", ".join(map(str, place.packed))
-            remarks.append(f"{path}: runs {runs} of a packed job, at once on the same GPUs: set aside, not counted")
+            remarks.append(_packed(path, place))
             continue
         try:
-            attempt = _attempt(path, place, how)
+            _, attempt = _read(path, place, how)
         except LogError as error:
             if path in silently:
                 foreign["".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix] += 1
@@ -76,23 +75,38 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
         if attempt.asked is None and attempt.log is not None:
             remarks += [f"{path}: {said}" for said in attempt.log.remarks]
         else:
-            read.append(_Read(path=path, attempt=attempt, place=place))
+            read.append(_Log(path=path, attempt=attempt, place=place))
     if foreign:
         files = f"{foreign.total()} file{'' if foreign.total() == 1 else 's'} ({', '.join(sorted(foreign))})"
         remarks.append(f"{files} in folders, no logs of a known system: not read; name one to see why")
     return LoadedLogs(attempts=_numbered(read, remarks), refusals=tuple(refusals), remarks=tuple(remarks))
 
 
-def _attempt(path: Path, place: Place, how: HowToRead) -> Attempt:
+def explained(path: Path, how: HowToRead) -> str:
+    """How the numbers of one log come about. Raises LogError where it is none."""
+    from parse.logs.explain import explain
+
+    place = place_of(path)
+    reading, attempt = _read(path, place, how)
+    aside = f"\n{_packed(path, place)}\n" if place.packed else ""
+    return explain(path, reading, attempt) + aside
+
+
+def _packed(path: Path, place: Place) -> str:
+    runs = ", ".join(map(str, place.packed))
+    return f"{path}: runs {runs} of a packed job, at once on the same GPUs: set aside, not counted"
+
+
+def _read(path: Path, place: Place, how: HowToRead) -> tuple[Reading, Attempt]:
     found = family(how.family) if how.family else recognise(path)
     reading = read_log(path, found, how.protocol)
-    return attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+    return reading, attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
 
 
-def _numbered(read: Sequence[_Read], remarks: list[str]) -> tuple[Attempt, ...]:
+def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     """The attempts with the folder that tells their campaign apart, and each with its number among the repeats."""
     shared = _shared([one.place.folder for one in read])
-    points: dict[tuple[str, str], list[_Read]] = defaultdict(list)
+    points: dict[tuple[str, str], list[_Log]] = defaultdict(list)
     for one in read:
         if one.attempt.asked:
             points["/".join(one.place.folder[shared:]), one.attempt.asked.point].append(one)
@@ -105,10 +119,10 @@ def _shared(folders: Sequence[tuple[str, ...]]) -> int:
     return next((at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))
 
 
-def _repeats(there: Sequence[_Read], folder: str, remarks: list[str]) -> list[Attempt]:
+def _repeats(there: Sequence[_Log], folder: str, remarks: list[str]) -> list[Attempt]:
     """The repeats of a point: numbered by their names; those whose names have no number, in their names' order."""
-    claims: dict[int, list[_Read]] = defaultdict(list)
-    unnumbered: list[_Read] = []
+    claims: dict[int, list[_Log]] = defaultdict(list)
+    unnumbered: list[_Log] = []
     for one in _once(there, remarks):
         if one.place.repeat is None:
             unnumbered.append(one)
@@ -122,10 +136,10 @@ def _repeats(there: Sequence[_Read], folder: str, remarks: list[str]) -> list[At
     ]
 
 
-def _once(there: Sequence[_Read], remarks: list[str]) -> Iterator[_Read]:
+def _once(there: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
     """In the order of their names, without copies of one another that claim no number of their own."""
     contents = _contents(there)
-    first_of: dict[bytes, _Read] = {}
+    first_of: dict[bytes, _Log] = {}
     for one in sorted(there, key=lambda one: _natural(str(one.path))):
         first = first_of.setdefault(contents[one.path], one)
         if first is one:
@@ -137,7 +151,7 @@ def _once(there: Sequence[_Read], remarks: list[str]) -> Iterator[_Read]:
             yield one
 
 
-def _claimed(number: int, ones: Sequence[_Read], folder: str) -> Attempt:
+def _claimed(number: int, ones: Sequence[_Log], folder: str) -> Attempt:
     attempt = settled_as(ones[0].attempt, folder=folder, repeat=number, numbered=True)
     if len(ones) == 1:
         return attempt
@@ -146,7 +160,7 @@ def _claimed(number: int, ones: Sequence[_Read], folder: str) -> Attempt:
     return dataclasses.replace(attempt, outcome=None, measured=None, problem=problem)
 
 
-def _contents(there: Sequence[_Read]) -> dict[Path, bytes]:
+def _contents(there: Sequence[_Log]) -> dict[Path, bytes]:
     """Of each file what is equal only for equal contents; a file that no other is as long as is not read for it."""
     sizes = {one.path: _size(one.path) for one in there}
     lengths = Counter(sizes.values())

@@ -1,4 +1,4 @@
-"""`python -m parse.summarize traces/`: the scaling table, and under it what is wrong with it."""
+"""`python -m parse.summarize PATH…`: the scaling table of traces and logs, and under it what is wrong with it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from parse.load_logs import HowToRead
     from parse.summary import Summary
 
-DESCRIPTION = "Prints the scaling table of a folder of traces, and under it what is wrong with it."
+DESCRIPTION = (
+    "Prints one scaling table of traces and of other systems' logs, and under it what is wrong with it. Whatever a log "
+    "says of itself is believed; else what its folders' and its own name say (4n8g, bz128, r50_b128_fp32_1.log)."
+)
+KINDS = ("auto", "traces", "logs", "table")
+KIND_HELP = (
+    "what the PATHs hold; auto: traces and logs. logs also tries files of any name that are named; table: documents "
+    "with published tables or result blocks (Markdown), judged like results of ours"
+)
 FORMAT_HELP = (
     "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
     "speedup is null where there is no 1n1g baseline"
 )
 # What parse.table offers; importing it here would make --help slow.
 FORMATS = ("table", "markdown", "csv", "json", "dlperf")
+# What parse.logs.run offers.
+SPEEDS = ("wall-clock", "printed")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,8 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not sign:
             parser.error(f"--where {word}: not of the form NAME=VALUE")
         where.setdefault(name, []).append(value)
+    if not asked.paths and asked.explain is None:
+        parser.error("PATH is missing: folders or files to summarise")
     try:
-        return _summarize(asked.paths, asked.format, asked.out, where)
+        how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
+        if asked.explain is not None:
+            return _explain(asked.explain, how, parser)
+        return _summarize(asked, how, where)
     except BrokenPipeError:
         # The reader (head, less) has gone; Python would complain again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -42,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m parse.summarize", description=DESCRIPTION)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders of traces, or single traces")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
+    parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     parser.add_argument(
@@ -52,48 +69,131 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated",
     )
+    _add_log_options(parser.add_argument_group("logs"))
     return parser
 
 
-def _summarize(paths: Sequence[Path], form: str, out: Path | None, where: dict[str, list[str]]) -> int:
+def _add_log_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--log-format", metavar="NAME", help="the system that all logs are of; default: as each one shows"
+    )
+    group.add_argument(
+        "--warmup", type=int, metavar="N", help="steps before the window; default: the system's, mostly 20"
+    )
+    group.add_argument(
+        "--steps", type=int, metavar="N", help="steps, those of the warm-up among them; default: the system's"
+    )
+    group.add_argument(
+        "--window", choices=("protocol", "all"), default="protocol",
+        help="all: every step of a log, with all pauses; default: %(default)s, without pauses",
+    )  # fmt: skip
+    group.add_argument(
+        "--speed", choices=SPEEDS, default=SPEEDS[0],
+        help="which speed counts where a log has both; printed is what published tables use; default: %(default)s",
+    )  # fmt: skip
+    group.add_argument(
+        "--case", metavar="2n8g", help="nodes and GPUs of each, of logs that neither say nor are named so"
+    )
+    group.add_argument("--batch-size", type=int, metavar="N", help="per device, of logs that do not say it")
+    group.add_argument("--explain", type=Path, metavar="FILE", help="shows how the numbers of one log come about")
+
+
+def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
+    """What the options ask of logs; None where they ask for nothing, so that traces alone need no reader of logs."""
+    words = (asked.log_format, asked.warmup, asked.steps, asked.case, asked.batch_size, asked.explain)
+    if words == (None,) * len(words) and (asked.window, asked.speed) == ("protocol", SPEEDS[0]):
+        return None
+    from parse.load_logs import HowToRead
+    from parse.logs.families import FAMILIES
+    from parse.logs.names import Place, case_of
+    from parse.logs.window import Protocol
+
+    if asked.log_format is not None and asked.log_format not in FAMILIES:
+        parser.error(f"--log-format {asked.log_format}: not one of {', '.join(FAMILIES)}")
+    if asked.warmup is not None and asked.warmup < 0:
+        parser.error(f"--warmup {asked.warmup}: must be 0 or more")
+    if asked.steps is not None and asked.steps <= (asked.warmup or 0):
+        parser.error(
+            f"--steps {asked.steps}: must be more than the warm-up of {asked.warmup or 0}, which is among them"
+        )
+    if asked.batch_size is not None and asked.batch_size < 1:
+        parser.error(f"--batch-size {asked.batch_size}: must be 1 or more")
+    case = Place() if asked.case is None else case_of(asked.case)
+    if case is None:
+        parser.error(f"--case {asked.case}: not of the form 2n8g (nodes, GPUs of each)")
+    return HowToRead(
+        protocol=Protocol(warmup=asked.warmup, total=asked.steps, whole=asked.window == "all"),
+        family=asked.log_format or "",
+        speed=asked.speed,
+        otherwise=dataclasses.replace(case, batch_size=asked.batch_size),
+    )
+
+
+def _explain(path: Path, how: HowToRead | None, parser: argparse.ArgumentParser) -> int:
+    if how is None:
+        parser.error("--explain is for logs: not with --kind traces or --kind table")
+    from parse.load_logs import explained
+    from parse.logs.family import LogError
+    from parse.summary import plain
+
+    try:
+        text = explained(path, how)
+    except LogError as error:
+        print(plain(str(error)), file=sys.stderr)
+        return 1
+    _print(text)
+    return 0
+
+
+def _print(text: str) -> None:
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
     from parse.summary import TableError, choose, plain
     from parse.table import FORMATS as WRITERS
     from parse.table import warnings
 
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
-    summary = _summary(paths)
+    summary = _summary(asked.paths, asked.kind, how)
     if not summary.results:
         for line in warnings(summary):
             print(line, file=sys.stderr)
-        print(f"nothing to summarise in {', '.join(plain(str(path)) for path in paths)}", file=sys.stderr)
+        print(f"nothing to summarise in {', '.join(plain(str(path)) for path in asked.paths)}", file=sys.stderr)
         return 1
     try:
         chosen = choose(summary.results, where)
         if not chosen:
             raise TableError("no point has all that --where asks for")
         summary = dataclasses.replace(summary, results=chosen)
-        written = WRITERS[form](summary)
-        if out is not None:
-            out.write_text(written, encoding="utf-8", errors="backslashreplace")
+        written = WRITERS[asked.format](summary)
+        if asked.out is not None:
+            asked.out.write_text(written, encoding="utf-8", errors="backslashreplace")
     except (TableError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
-    if out is None:
-        sys.stdout.write(written)
-        sys.stdout.flush()
-    if form in ("csv", "dlperf"):
+    if asked.out is None:
+        _print(written)
+    if asked.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
     return 0
 
 
-def _summary(paths: Sequence[Path]) -> Summary:
+def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary:
     from parse.alarms import judge
-    from parse.load import load
-    from parse.result import results
     from parse.summary import Summary
 
-    loaded = load(paths, _with_progress if sys.stderr.isatty() else None)
+    if kind == "table":
+        from parse.published import published
+
+        found = published(paths)
+        return Summary(results=judge(found.results), remarks=found.remarks, refusals=found.refusals)
+    from parse.load import load
+    from parse.result import results
+
+    loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
     return Summary(
         results=judge(results(loaded)), reduced=loaded.reduced, remarks=loaded.remarks, refusals=loaded.refusals
     )
@@ -103,7 +203,7 @@ def _with_progress(files: Sequence[Path]) -> Iterable[Path]:
     from rich.console import Console
     from rich.progress import track
 
-    return track(files, "reading traces", console=Console(stderr=True), transient=True)
+    return track(files, "reading", console=Console(stderr=True), transient=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parse import stats
 from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
@@ -29,10 +30,13 @@ class Summary:
 
 
 def asked_of(result: Result) -> dict[str, str]:
-    """Everything that the point asks for, by the names that columns and `--where` use; empty fields left out."""
+    """Everything that the point asks for, by the names that columns and `--where` use.
+
+    Empty fields are left out, and what nobody knows of a log.
+    """
     run = result.run
     asked: dict[str, Any] = {
-        "case": run.case,
+        "case": result.asked.case,
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
         "devices": run.devices,
@@ -52,13 +56,21 @@ def asked_of(result: Result) -> dict[str, str]:
         "container": run.container,
         "code_digest": run.code_digest,
     }
-    asked = {name: str(value) for name, value in asked.items() if value != ""}
+    unknown, extra = result.asked.unknown, result.asked.extra
+    asked = {name: str(value) for name, value in asked.items() if value != "" and name not in unknown}
     return {
         **asked,
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
         **{f"env.{name}": value for name, value in sorted(run.env.items())},
-        **{name: json.dumps(value) for name, value in sorted(result.asked.extra.items())},
+        **{name: str(value) if result.asked.partly else json.dumps(value) for name, value in sorted(extra.items())},
     }
+
+
+def of_logs(result: Result, speed: str) -> float | None:
+    """The median over its ok runs of a log's `wall_clock` or `printed` speed; None where no log of it has one."""
+    logs = [run.attempt.log for run in result.ok if run.attempt and run.attempt.log]
+    found = [value for log in logs if (value := getattr(log, speed)) is not None]
+    return stats.median(found) if found else None
 
 
 def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tuple[Result, ...]:
@@ -75,13 +87,44 @@ def plain(line: str) -> str:
 
 
 def varying(results: Sequence[Result]) -> list[str]:
-    """What the points ask for differently, less what the case says already."""
+    """What the points ask for differently, as far as that is known, less what the case says already."""
+    return [name for name, values in _values(results).items() if name not in SIZE and len({*values}) > 1]
+
+
+def shared(results: Sequence[Result]) -> dict[str, str]:
+    """What all points ask for alike, as far as that is known; what the case says is never in it."""
+    alike = {name: {*values} for name, values in _values(results).items() if name not in SIZE}
+    return {name: value for name, values in alike.items() if len(values) == 1 and (value := values.pop()) is not None}
+
+
+def knowing(results: Sequence[Result], name: str) -> tuple[str, ...]:
+    """The backends of the points of which it is known what they ask for by that name; empty where it is of all."""
+    told = [result for result in results if not result.asked.partly or name in asked_of(result)]
+    return () if len(told) == len(results) else tuple(dict.fromkeys(result.run.backend for result in told))
+
+
+def labels(results: Sequence[Result]) -> list[str]:
+    """A name for each point, by its case and what is asked differently; of logs without what their systems imply."""
+    differ = varying(results)
     asked = [asked_of(result) for result in results]
-    names = dict.fromkeys(name for each in asked for name in each)
-    return [name for name in names if name not in SIZE and len({each.get(name) for each in asked}) > 1]
+    if "backend" in differ and any(result.asked.partly for result in results):
+        values: dict[tuple[str, str], set[str | None]] = {}
+        for one in asked:
+            for name in differ:
+                values.setdefault((name, one["backend"]), set()).add(one.get(name))
+        implied = {name for name in differ if all(len(met) == 1 for (of, _), met in values.items() if of == name)}
+        differ = [name for name in differ if name == "backend" or name not in implied]
+    return [" ".join([one["case"], *(f"{name}={one[name]}" for name in differ if name in one)]) for one in asked]
 
 
 def differences(results: Sequence[Result]) -> dict[str, list[str]]:
     """What the points ask for differently, each with its values, `(none)` where a point does not ask for it."""
     asked = [asked_of(result) for result in results]
     return {name: list(dict.fromkeys(one.get(name, "(none)") for one in asked)) for name in varying(results)}
+
+
+def _values(results: Sequence[Result]) -> dict[str, list[str | None]]:
+    """By name the value of every point of which it is known; None where it asks for nothing by that name."""
+    asked = [(asked_of(result), result.asked.partly) for result in results]
+    names = dict.fromkeys(name for each, _ in asked for name in each)
+    return {name: [each.get(name) for each, partly in asked if name in each or not partly] for name in names}

@@ -9,12 +9,14 @@ from textwrap import wrap
 from parse.compare import Column, Comparison, compare, outcomes
 from parse.export import as_json, comma_separated, dlperf
 from parse.result import Result, Run
-from parse.summary import SIZE, Summary, asked_of, plain, varying
+from parse.summary import Summary, asked_of, knowing, labels, of_logs, plain, shared, varying
 
 WIDTH = 140
 """Of a terminal, in characters."""
 GAP = 3
 """Between backends."""
+LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
+"""A log's two speeds, side by side; the median is of those that count."""
 IN_THE_HEAD = {
     "oversubscribed": "case",
     "nodes_simulated": "case",
@@ -75,14 +77,20 @@ def _markdown(cell: str) -> str:
 def _head(summary: Summary) -> list[str]:
     if not summary.results:
         return _judgement(summary)
-    differ = (*SIZE, *varying(summary.results))
-    asked = {name: value for name, value in asked_of(summary.results[0]).items() if name not in differ}
+    asked = shared(summary.results)
     if asked.get("stamps") == "fine":
         del asked["stamps"]  # the rule; only what departs from it needs saying
-    env = [f"{name.removeprefix('env.')}={value}" for name, value in asked.items() if name.startswith("env.")]
-    constant = [f"{name} {value}" for name, value in asked.items() if not name.startswith("env.")]
-    lines = [*_judgement(summary), ", ".join(constant)]
-    return [*lines, f"environment set: {', '.join(env)}"] if env else lines
+    known: dict[tuple[str, ...], list[str]] = {(): []}
+    for name in asked:
+        known.setdefault(knowing(summary.results, name), []).append(name)
+    lines = _judgement(summary)
+    for of, names in known.items():
+        env = [f"{name.removeprefix('env.')}={asked[name]}" for name in names if name.startswith("env.")]
+        constant = [f"{name} {asked[name]}" for name in names if not name.startswith("env.")]
+        whose = f"known of {', '.join(of)} only: " if of else ""
+        lines += [f"{whose}{', '.join(constant)}"] if constant or not of else []
+        lines += [f"{whose}environment set: {', '.join(env)}"] if env else []
+    return lines
 
 
 def _judgement(summary: Summary) -> list[str]:
@@ -102,12 +110,9 @@ def _judgement(summary: Summary) -> list[str]:
 
 def _below(summary: Summary) -> list[str]:
     """What is wrong, a line each: alarms, runs that did not end ok, absent speedups, remarks, files not read."""
-    differ = varying(summary.results)
     lines: list[str] = []
     without: dict[str, list[str]] = {}
-    for result in summary.results:
-        asked = asked_of(result)
-        label = " ".join([result.run.case, *(f"{name}={asked[name]}" for name in differ if name in asked)])
+    for result, label in zip(summary.results, labels(summary.results), strict=True):
         lines += [f"{label}: {alarm.text}" for alarm in result.alarms if alarm.name not in IN_THE_HEAD]
         lines += [f"{label}: {line}" for line in _not_ok(result)]
         if result.no_speedup and result.median_speed is not None:
@@ -132,17 +137,21 @@ def _cells(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[
     """Heads as (name, unit), and a row of texts per result."""
     differ = varying(results)
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    heads += [("runs", "ok/asked"), ("median", "samples/s"), ("average", "samples/s"), ("interval", "samples/s")]
+    from_logs = any(of_logs(result, name) for result in results for name in LOG_SPEEDS)
+    heads += [("runs", "ok/asked"), ("median", "samples/s")]
+    heads += [(name, "samples/s") for name in LOG_SPEEDS.values()] if from_logs else []
+    heads += [("average", "samples/s"), ("interval", "samples/s")]
     heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%")]
     heads += [("step p50", "ms"), ("step p95", "ms")]
     rows = []
     for result in results:
         asked, interval = asked_of(result), result.interval
-        row = [asked[name] for name in ("case", "nodes", "devices")]
+        row = [asked.get(name, "-") for name in ("case", "nodes", "devices")]
         row += [asked.get(name, "-") for name in differ]
         row += [
             f"{len(result.ok)}/{'?' if result.asked_runs is None else result.asked_runs}",
             _number(result.median_speed),
+            *([_number(of_logs(result, name)) for name in LOG_SPEEDS] if from_logs else []),
             _number(result.average_speed),
             f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
             _number(interval.coverage if interval else None, 100),

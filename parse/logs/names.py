@@ -134,6 +134,13 @@ def place_of(path: Path) -> Place:
 _NAMES = {"batch_size": "batch size", "precision": "precision"}
 
 
+def case_of(word: str) -> Place | None:
+    """The case that somebody writes, `2n8g`; None where it is none."""
+    found = _WORDS[0].fullmatch(word)
+    nodes, each = (int(found["nodes"]), int(found["gpus_per_node"])) if found else (0, 0)
+    return Place(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
+
+
 def model_name(word: str) -> str:
     """The model by the name that workloads have here: `r50`, `rn50`, `FresResNet50` are all resnet50."""
     found = _RESNET.fullmatch(word.lower()) or _SHORT.fullmatch(word.lower())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +61,7 @@ def attempt_of(
     `otherwise` tells what neither log nor names tell. Without numbers `problem` says why. The attempt belongs to no
     point (`asked` is None) where nobody says on how many devices it ran; then a remark says what to do about that.
     """
-    remarks = [*place.remarks, *reading.remarks]
+    remarks = [*place.remarks, *reading.remarks, *_pauses(reading.window)]
     size = size_of(reading.facts, place, otherwise, remarks)
     speeds = _speeds(reading, size, remarks)
     result, problem = speeds.result(speed), reading.reason
@@ -101,6 +101,15 @@ def settled_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) ->
     )
     asked = dataclasses.replace(asked, run_id=_run_id(asked))
     return dataclasses.replace(attempt, asked=asked, run_id=asked.run_id)
+
+
+def _pauses(window: Window | None) -> Iterator[str]:
+    """What is kept out of the window, with its length."""
+    for why in dict.fromkeys(pause.why for pause in window.pauses) if window else ():
+        pauses = [pause for pause in window.pauses if pause.why == why] if window else []
+        stamped = [pause.seconds for pause in pauses if pause.seconds is not None]
+        told = f" of {sum(stamped):.1f} s in all" if stamped else ""
+        yield f"{len(pauses)} interval{'' if len(pauses) == 1 else 's'}{told} kept out of the window: {why}"
 
 
 def words(window: Window) -> str:

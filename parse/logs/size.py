@@ -56,11 +56,18 @@ def _batch(
     """Samples of a device and of all, per printed step."""
     local, whole = _whole(facts, "batch_size"), _whole(facts, "global_batch_size")
     accumulated = _whole(facts, "accumulation") or 1
+    named = place.batch_size
     if local is None and whole and devices and whole % (devices * accumulated) == 0:
         local = whole // (devices * accumulated)
-    if local and place.batch_size and local != place.batch_size:
-        remarks.append(f"it ran with batch size {local}, its name says {place.batch_size}: the log is believed")
-    local = local or (None if whole else place.batch_size or otherwise.batch_size)
+        if named and local > named and local % named == 0:
+            remarks.append(
+                f"{local} samples a step and device are {local // named} times the batch size {named} of its name: "
+                "gradients are accumulated"
+            )
+            return named, whole // accumulated
+    if local and named and local != named:
+        remarks.append(f"it ran with batch size {local}, its name says {named}: the log is believed")
+    local = local or (None if whole else named or otherwise.batch_size)
     product = local * devices if local and devices else None
     if whole is None or (product and whole in (product, product * accumulated)):
         return local, product
