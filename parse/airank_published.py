@@ -10,21 +10,18 @@ from pathlib import Path
 from parse.airank_numbers import IMAGENET, RESNET50, Case, Terms
 from parse.airank_rules import Broken
 from parse.logs.family import LogError
+from parse.published_tables import Claim, claims, tables
 
 MAX_BYTES = 16 << 20
 AGREES = 0.01
 """Figures as far apart as this share are the same training told otherwise; further apart, one of them is wrong."""
+SAME_ACCURACY = 0.005
+"""In percent; accuracies are published with two decimals."""
 SAME_TIME = 0.005
 """A published time to train within this share of the whole training's is the whole training's."""
 ROUNDED = 0.005
 """Half of the last digit of a speedup with two decimals."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-COLUMNS = {
-    "time2train_s": re.compile(r"time\s*2\s*train|time to train", re.IGNORECASE),
-    "ips": re.compile(r"吞吐|throughput|(?:images|samples|sequences|tokens|videos)/s|\bips\b", re.IGNORECASE),
-    "accuracy": re.compile(r"准确率|精度|accuracy|top-?1", re.IGNORECASE),
-    "speedup": re.compile(r"加速比|speed-?up", re.IGNORECASE),
-}
 TOLD = (
     re.compile(rf"(?P<seconds>{NUMBER.pattern})\s*秒[^。\n]*?(?P<epochs>\d+)\s*个\s*epoch", re.IGNORECASE),
     re.compile(rf"(?P<epochs>\d+) epochs? (?:in|took|take) (?P<seconds>{NUMBER.pattern}) ?s", re.IGNORECASE),
@@ -33,36 +30,25 @@ TOLD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A row of a table with times to train; None where the document prints none.
-
-    Lines count from 1; `table` is the line where the table begins.
-    """
-
-    document: Path
-    table: int
-    line: int
-    devices: int
-    time2train_s: float | None = None
-    ips: float | None = None
-    accuracy: float | None = None
-    speedup: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Document:
-    """The rows of a document, and where its text says how long so many epochs took."""
+    """The rows of each table with times to train, and where the text says how long so many epochs took."""
 
     path: Path
-    claims: tuple[Claim, ...]
+    tables: tuple[tuple[Claim, ...], ...]
     told: tuple[tuple[int, float], ...]
     resnet50: bool
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """All rows."""
+        return tuple(claim for table in self.tables for claim in table)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """A published figure beside the recomputed one; `note` says what the published one is instead."""
 
+    document: Path
     claim: Claim
     what: str
     published: float
@@ -82,62 +68,43 @@ def read_document(path: Path) -> Document:
             text = file.read(MAX_BYTES).decode(errors="replace")
     except OSError as error:
         raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
-    claims = tuple(_claims(path, text.splitlines()))
-    if not claims:
-        raise LogError(f"{path}: no table in it has a column of times to train (Time2train) with a number of devices")
+    found = tuple(
+        rows for table in tables(text.splitlines()) if any(map(_says_something, rows := tuple(claims(table))))
+    )
+    if not found:
+        raise LogError(f"{path}: no table in it has times to train (a column Time2train) by numbers of devices")
     told = tuple(
         (int(found["epochs"]), seconds)
         for form in TOLD
         for found in form.finditer(text)
         if (seconds := _number(found["seconds"])) and len(found["epochs"]) < 7
     )
-    return Document(path=path, claims=claims, told=told, resnet50=RESNET50.search(text) is not None)
+    return Document(path=path, tables=found, told=told, resnet50=RESNET50.search(text) is not None)
 
 
-def _claims(path: Path, lines: Sequence[str]) -> Iterator[Claim]:
-    columns: dict[str, int] = {}
-    table = 0
-    for number, line in enumerate(lines, 1):
-        if not line.lstrip().startswith("|"):
-            columns = {}
-            continue
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if any(COLUMNS["time2train_s"].search(cell) for cell in cells):
-            table = number
-            columns = {name: at for name, form in COLUMNS.items() for at, cell in enumerate(cells) if form.search(cell)}
-        elif columns and (devices := NUMBER.search(cells[0])):
-            told = {name: _number(cells[at]) for name, at in columns.items() if at < len(cells)}
-            if any(told.values()) and len(devices[0]) < 7:
-                on = int(devices[0].replace(",", "").split(".")[0])
-                yield Claim(document=path, table=table, line=number, devices=on, **told)
+def _says_something(claim: Claim) -> bool:
+    return any(value is not None for value in (claim.time2train_s, claim.ips, claim.accuracy, claim.speedup))
 
 
-def _number(cell: str) -> float | None:
-    """The number of a cell; None where there is none, or more than one."""
-    found = NUMBER.findall(cell)
-    return float(found[0].replace(",", "")) if len(found) == 1 and len(found[0]) < 20 else None
+def _number(text: str) -> float | None:
+    return float(text.replace(",", "")) if len(text) < 20 else None
 
 
 def compare(document: Document, cases: Sequence[Case]) -> list[Comparison]:
     """Each published figure beside that of the log of as many devices."""
     return [
         comparison
-        for claims in _tables(document)
-        for own in [_series(claims, cases)]
-        for claim in claims
+        for table in document.tables
+        for own in [_series(table, cases)]
+        for claim in table
         if (case := next((one for one in own if one.training.devices == claim.devices), None))
-        for comparison in _comparisons(claim, case, cases)
+        for comparison in _comparisons(document, claim, case, cases)
     ]
 
 
-def _tables(document: Document) -> Iterator[tuple[Claim, ...]]:
-    for table in sorted({claim.table for claim in document.claims}):
-        yield tuple(claim for claim in document.claims if claim.table == table)
-
-
-def _series(claims: Sequence[Claim], cases: Sequence[Case]) -> list[Case]:
+def _series(table: Sequence[Claim], cases: Sequence[Case]) -> list[Case]:
     """The series that a table is about: it has most of its rows and, of several, the nearest accuracies and times."""
-    published = {claim.devices: claim for claim in claims}
+    published = {claim.devices: claim for claim in table}
     found: dict[object, list[Case]] = {}
     for case in cases:
         if case.training.devices in published:
@@ -154,7 +121,7 @@ def _apart(published: Mapping[int, Claim], own: Sequence[Case]) -> float:
     return apart
 
 
-def _comparisons(claim: Claim, case: Case, cases: Sequence[Case]) -> Iterator[Comparison]:
+def _comparisons(document: Document, claim: Claim, case: Case, cases: Sequence[Case]) -> Iterator[Comparison]:
     numbers = case.numbers
     for what, published, recomputed in (
         ("time to train (s)", claim.time2train_s, numbers.time_to_train_s),
@@ -164,9 +131,13 @@ def _comparisons(claim: Claim, case: Case, cases: Sequence[Case]) -> Iterator[Co
     ):
         if published is None:
             continue
-        apart = recomputed is None or abs(published / recomputed - 1) > AGREES
+        apart = recomputed is None or abs(published - recomputed) > (
+            SAME_ACCURACY if what == "accuracy (%)" else AGREES * recomputed
+        )
         note = _instead(what, published, case, cases) if apart else ""
-        yield Comparison(claim=claim, what=what, published=published, recomputed=recomputed, note=note)
+        yield Comparison(
+            document=document.path, claim=claim, what=what, published=published, recomputed=recomputed, note=note
+        )
 
 
 def _instead(what: str, published: float, case: Case, cases: Sequence[Case]) -> str:
@@ -179,7 +150,12 @@ def _instead(what: str, published: float, case: Case, cases: Sequence[Case]) -> 
         return f"it is the {name} that the log sums up with" if name else _other_epochs(published, case)
     if what == "accuracy (%)":
         other = next(
-            (one for one in cases if one is not case and abs((one.numbers.accuracy or -1) - published) < 0.005), None
+            (
+                one
+                for one in cases
+                if one is not case and abs((one.numbers.accuracy or -1) - published) <= SAME_ACCURACY
+            ),
+            None,
         )
         return f"it is that of {other.training.path.name}" if other else ""
     return ""

@@ -39,10 +39,12 @@ class Report:
 def text(report: Report) -> str:
     """A table per folder, the published figures beside it, then the broken rules, a line each."""
     warmup = report.terms.warmup_epochs or 0
-    lines = [
-        f"time to train until {report.terms.target:g} % are reached; throughput over all epochs but "
-        f"{warmup or 'no'} warm-up {'epoch' if warmup == 1 else 'epochs'}, pauses included"
-    ]
+    lines = []
+    if report.cases:
+        lines.append(
+            f"time to train until {report.terms.target:g} % are reached; throughput over all epochs but "
+            f"{warmup or 'no'} warm-up {'epoch' if warmup == 1 else 'epochs'}, pauses included"
+        )
     for folder, cases in groupby(report.cases, key=lambda case: case.training.path.parent):
         here = list(cases)
         lines += ["", f"{folder}:", *_aligned([*HEAD, *(_row(case) for case in here)])]
@@ -64,7 +66,7 @@ def as_json(report: Report) -> str:
         "logs": [_case(case) for case in report.cases],
         "published": [
             {
-                "document": str(one.claim.document),
+                "document": str(one.document),
                 "line": one.claim.line,
                 "devices": one.claim.devices,
                 "what": one.what,
@@ -147,7 +149,7 @@ def _beside(case: Case) -> Iterator[str]:
 
 
 def _compared(one: Comparison) -> tuple[str, ...]:
-    apart = "" if one.difference is None else f"{one.difference:+.2%}"
+    apart = "" if one.difference is None else f"{round(one.difference, 4) + 0.0:+.2%}"
     claim = one.claim
     return (
         str(claim.line),

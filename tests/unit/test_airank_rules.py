@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from tests.unit.airank_logs import BEGIN_S, INFORMATION, SAMPLES, marks, submission, text
 from parse.airank import read
 from parse.airank_folder import judge_folder
 from parse.airank_log import read_training
 from parse.airank_numbers import Terms, cases
 from parse.airank_rules import RULES, judge
+from tests.unit.airank_logs import BEGIN_S, INFORMATION, SAMPLES, marks, submission, text
 
 
 def broken(tmp_path, told, *, terms=None, name="GPUx8.log", **header):
@@ -144,8 +144,8 @@ def test_a_time_to_train_without_the_target(tmp_path):
 def test_a_time_to_train_that_runs_to_the_last_epoch(tmp_path):
     found = broken(tmp_path, changed(target_quality_time="target_quality_time:400.00sec"))
     assert found == {
-        "time to train": "target_quality_time 400.00 s runs to test_finish: 300.00 s pass to the first evaluation at or "
-        "above 75.9 % (75.900 %, epoch 3)"
+        "time to train": "target_quality_time 400.00 s runs to test_finish: 300.00 s pass to the first evaluation at "
+        "or above 75.9 % (75.900 %, epoch 3)"
     }
 
 
@@ -163,7 +163,8 @@ def test_a_total_that_is_not_what_the_stamps_say(tmp_path):
 def test_a_throughput_that_is_not_what_the_stamps_say(tmp_path):
     found = broken(tmp_path, changed(avg_ips="avg_ips:701images/sec"))
     assert found == {
-        "avg_ips": "701.00 samples/s is printed, 4 epochs of 64,000 samples make 640.00 (+9.5%; 0 warm-up epochs, the nearest)"
+        "avg_ips": "701.00 samples/s is printed, 4 epochs of 64,000 samples make 640.00 "
+        "(+9.5%; 0 warm-up epochs, the nearest)"
     }
 
 
@@ -174,10 +175,14 @@ def test_a_throughput_after_any_number_of_warmup_epochs_is_right_unless_told(tmp
     late["total_use_time"] = (late["test_finish"][0], "total_use_time:450.00sec")
     assert broken(tmp_path, late) == {}
     found = broken(tmp_path, late, terms=Terms(warmup_epochs=0))
-    assert found["avg_ips"].endswith(f"4 epochs of {SAMPLES:,} samples make 568.89 (+12.5%; 0 warm-up epochs, as asked)")
+    assert found["avg_ips"].endswith(
+        f"4 epochs of {SAMPLES:,} samples make 568.89 (+12.5%; 0 warm-up epochs, as asked)"
+    )
 
 
-@pytest.mark.parametrize(("seed", "how"), [(None, "no seed is printed"), ("None", "the seed is None, which fixes nothing")])
+@pytest.mark.parametrize(
+    ("seed", "how"), [(None, "no seed is printed"), ("None", "the seed is None, which fixes nothing")]
+)
 def test_no_seed(tmp_path, seed, how):
     assert broken(tmp_path, marks(), seed=seed) == {"seed": how}
 
@@ -219,7 +224,10 @@ def test_no_system_information(tmp_path):
     folder = submission(tmp_path)
     (tmp_path / "linux" / "system_information.json").unlink()
     found = around(folder)
-    assert list(found) == ["system_information.json"] and "nor in the 3 folders above it" in found["system_information.json"]
+    assert (
+        list(found) == ["system_information.json"]
+        and "nor in the 3 folders above it" in found["system_information.json"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_the_checksum_is_a_fact(tmp_path):
         ("INFO:rank:AI-Rank-log 1618110628.3435 test_finish", 1618110628.3435, {"mark": "test_finish"}),
         ("- AI-Rank-log 1618110628.5 test_end", 1618110628.5, {"mark": "test_finish", "printed": "test_end"}),
         (
-            "- AI-Rank-Log 1618110628.5 eval_accuracy：0.75，total_epoch_cnt：4",  # noqa: RUF001
+            "- AI-Rank-Log 1618110628.5 eval_accuracy：0.75，total_epoch_cnt：4",
             1618110628.5,
             {"mark": "eval_accuracy", "eval_accuracy": "0.75", "total_epoch_cnt": "4"},
         ),
@@ -108,7 +108,7 @@ def test_a_launcher_in_front_tells_the_rank(tmp_path):
     [
         "[04/01 15:04:20] d2.utils.events INFO: AI-Rank-log eta: 6:39:53  iter: 19  total_loss: 2.054",
         "AI-Rank-log 2021-04-03 12:00:42,482 - mmseg - INFO - Iter [50/80000]\tlr: 9.995e-03, eta: 17:49:18",
-        "- AI-Rank-log 1558631910.424 target_qps：2000",  # noqa: RUF001
+        "- AI-Rank-log 1558631910.424 target_qps：2000",
         "it prints AI-Rank marks at test_begin",
         "- AI-Rank-log 1558631910.424",
     ],

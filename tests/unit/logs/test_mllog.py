@@ -77,7 +77,7 @@ def test_the_form_of_0_5(tmp_path):
     said = read(
         tmp_path,
         ":::MLPv0.5.0 resnet 1541635735.108541965 (imagenet_main.py:42) run_start",
-        "NCF_RAW_:::MLPv0.5.0 resnet 1541635736.1 (a.py:1) eval_accuracy: {\"epoch\": 4, \"value\": 0.61}",
+        'NCF_RAW_:::MLPv0.5.0 resnet 1541635736.1 (a.py:1) eval_accuracy: {"epoch": 4, "value": 0.61}',
         ":::MLPv0.5.0 resnet 1541635737.2 (a.py:1) run_set_random_seed: 12",
     )
     assert keys(said) == ["run_start", "eval_accuracy", "run_set_random_seed"]

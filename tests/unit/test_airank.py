@@ -1,0 +1,147 @@
+"""The command: what it prints, as text and JSON, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parse.airank import main
+from tests.unit.airank_logs import marks, submission, text
+
+LOGS = Path(__file__).parents[3] / "shared" / "logs"
+DOCUMENT = """\
+| | Time2train(sec) | images/sec | accuracy(%) | speedup |
+|---|---|---|---|---|
+| 1 GPU | 3200 | 80 | 77.00 | - |
+| 8 GPUs | 300 | 640 | 77.00 | 8.00 |
+"""
+
+
+def run(capsys, *words):
+    code = main([str(word) for word in words])
+    return code, *capsys.readouterr()
+
+
+def test_a_submission_to_the_rules(tmp_path, capsys):
+    code, out, err = run(capsys, submission(tmp_path))
+    assert (code, err) == (0, "")
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.startswith("  GPUx") and ":" not in line}
+    assert rows == {
+        "GPUx1.log": ["GPUx1.log", "1", "2400.00", "3", "80.00", "77.00", "1.00", "100.0%"],
+        "GPUx8.log": ["GPUx8.log", "8", "300.00", "3", "640.00", "77.00", "8.00", "100.0%"],
+        "GPUx32.log": ["GPUx32.log", "32", "90.00", "3", "2133.33", "77.00", "26.67", "83.3%"],
+    }
+    assert out.endswith("\nno rule is broken\n")
+
+
+def test_broken_rules_have_a_line_each(tmp_path, capsys):
+    folder = submission(tmp_path)
+    (folder / "GPUx8.log").write_text(text(marks(accuracies=(0.3, 0.5)), seed=None))
+    _, out, _ = run(capsys, folder)
+    assert out[out.index("broken rules:") :].splitlines() == [
+        "broken rules:",
+        "  GPUx8.log: target: 75.9 % is not reached in 2 evaluations: 50.000 % at best",
+        "  GPUx8.log: seed: no seed is printed",
+    ]
+    assert "  GPUx8.log: no time to train: the target of 75.9 % is not reached" in out
+
+
+def test_published_figures_stand_beside(tmp_path, capsys):
+    folder, document = submission(tmp_path), tmp_path / "README.md"
+    document.write_text(DOCUMENT)
+    _, out, _ = run(capsys, folder, "--published", document)
+    assert "3200.00     2400.00     +33.33%  it runs to test_finish (3200.00 s)" in out
+    assert "speedup 8 is printed (a ratio of throughputs), the times to train give 10.67" in out
+
+
+def test_json_has_the_same(tmp_path, capsys):
+    folder, document = submission(tmp_path), tmp_path / "README.md"
+    document.write_text(DOCUMENT)
+    code, out, _ = run(capsys, folder, "--published", document, "--target", "76.5", "--format", "json")
+    told = json.loads(out)
+    assert (code, told["target"]) == (0, 76.5)
+    assert [(log["devices"], log["time_to_train_s"], log["speedup"]) for log in told["logs"]] == [
+        (1, 3200, 1), (8, 400, 8), (32, 120, pytest.approx(80 / 3)),
+    ]  # fmt: skip
+    assert [one["what"] for one in told["published"] if one["devices"] == 1] == [
+        "time to train (s)", "throughput (samples/s)", "accuracy (%)",
+    ]  # fmt: skip
+    assert {one["rule"] for one in told["broken_rules"]} >= {"target_quality_time", "published speedup"}
+
+
+def test_json_says_why_a_number_is_not_there(tmp_path, capsys):
+    (tmp_path / "GPUx8.log").write_text(text(marks(accuracies=(0.3, 0.5))))
+    (log,) = json.loads(run(capsys, tmp_path, "--format", "json")[1])["logs"]
+    assert (log["time_to_train_s"], log["speedup"]) == (None, None)
+    assert set(log["reasons"]) == {"time to train", "speedup"}
+
+
+def test_a_file_that_is_no_log_becomes_a_line(tmp_path, capsys):
+    folder = submission(tmp_path)
+    (folder / "notes.txt").write_text("nothing of the kind\n")
+    (folder / "README.md").write_text("not even looked at\n")
+    code, out, _ = run(capsys, folder)
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("not read: ")]
+    assert "notes.txt: no step line of a known system" in line
+
+
+def test_nothing_to_read_ends_with_1(tmp_path, capsys):
+    code, out, err = run(capsys, tmp_path / "missing.log", "--published", tmp_path / "missing.md")
+    assert (code, out) == (1, "")
+    assert "missing.log: cannot be read" in err and "missing.md: cannot be read" in err and "nothing to judge" in err
+
+
+def test_an_empty_folder_ends_with_1(tmp_path, capsys):
+    assert run(capsys, tmp_path)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["x", "--target", "0"], ["x", "--target", "101"], ["x", "--target", "nan"], ["x", "--warmup-epochs", "-1"],
+     ["x", "--samples-per-epoch", "0"], ["x", "--format", "xml"]],
+)  # fmt: skip
+def test_wrong_usage_ends_with_2(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "usage: python -m parse.airank" in capsys.readouterr().err
+
+
+def test_help_says_what_the_numbers_are(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    for said in ("never a ratio of throughputs", "The clock never pauses", "system_information.json", "example:"):
+        assert said in out
+
+
+def test_a_file_named_twice_counts_once(tmp_path, capsys):
+    folder = submission(tmp_path)
+    told = json.loads(run(capsys, folder, folder / "GPUx8.log", "--format", "json")[1])
+    assert len(told["logs"]) == 3
+
+
+@pytest.mark.skipif(not LOGS.is_dir(), reason="needs ../shared/logs")
+def test_the_published_figures_of_real_logs(tmp_path, capsys):
+    document = tmp_path / "published.md"
+    document.write_text(
+        "| | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |\n|---|---|---|---|---|\n"
+        "| 1卡 | 137,335 | 859.24 | 77.90 | - |\n| 32卡 | 5237 | 22710.21 | 75.90 | 26.43 |\n"
+    )
+    logs = sorted(LOGS.glob("ngc-pytorch-resnet50_airank_*.log"))
+    told = json.loads(run(capsys, *logs, "--published", document, "--format", "json")[1])
+    notes = {(one["devices"], one["what"]): (round(one["recomputed"], 2), one["note"]) for one in told["published"]}
+    assert notes == {
+        (1, "time to train (s)"): (126731.68, "it runs to the last evaluation (137369.04 s)"),
+        (1, "throughput (samples/s)"): (839.38, "it is the train.compute_ips that the log sums up with"),
+        (1, "accuracy (%)"): (76.63, ""),
+        (32, "time to train (s)"): (5142.55, "it runs to the last evaluation (5259.13 s)"),
+        (32, "throughput (samples/s)"): (21924.73, "it is the train.total_ips that the log sums up with"),
+        (32, "accuracy (%)"): (75.9, ""),
+        (32, "speedup"): (24.64, ""),
+    }
+    (how,) = [one["how"] for one in told["broken_rules"] if one["rule"] == "published speedup"]
+    assert how == "line 4: speedup 26.43 is printed (a ratio of throughputs), the times to train give 26.22"
