@@ -123,27 +123,27 @@ FAMILY = Family(
             marker=b"Speed: ",
             pattern=re.compile(
                 _HEAD + rb"(?:Epoch|Iter)\[(?P<epoch>\d+)\] Batch ?\[(?:\d+-)?(?P<step>\d+)\]\s+"
-                rb"Speed: (?P<rate>\d+\.?\d*(?:e\+?\d+)?) samples/sec"
+                rb"Speed: (?P<rate>\d{1,15}\.?\d{0,20}(?:e\+?\d{1,3})?) samples/sec"
             ),
         ),
         StepLine(
             marker=b" it/sec Total:",
             pattern=re.compile(
                 rb"(?:rank-id:(?P<rank>\d+):(?P<time>" + _DAY + rb")-)?"
-                rb"Iter:(?P<step>\d+) Rank:[\d.]+ it/sec Total:(?P<rate>[\d.]+) it/sec"
+                rb"Iter:(?P<step>\d+) Rank:[\d.]+ it/sec Total:(?P<rate>[\d.]{1,24}) it/sec"
             ),
         ),
         StepLine(
             marker=b"train.ips : ",
             pattern=re.compile(
                 _STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
-                rb"train\.ips : (?P<rate>[\d.]+) "
+                rb"train\.ips : (?P<rate>[\d.]{1,24}) "
             ),
         ),
         StepLine(
             marker=b'"train.ips": ',
             pattern=re.compile(
-                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.ips": (?P<rate>[\d.]+)[,}]'
+                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.ips": (?P<rate>[\d.]{1,24})[,}]'
             ),
         ),
     ),
@@ -265,7 +265,7 @@ FAMILY = Family(
         Saying(
             kind="summary",
             marker=b"Summary: ",
-            pattern=re.compile(_STAMP + rb"Summary: .*?(?P<what>train\.ips) : (?P<rate>[\d.]+)"),
+            pattern=re.compile(_STAMP + rb"Summary: .*?(?P<what>train\.ips) : (?P<rate>[\d.]{1,24})"),
         ),
     ),
 )

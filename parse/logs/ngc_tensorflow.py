@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from parse.logs.family import Family, Saying, StepLine
 
 _STAMP = rb"DLL (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - "
+_RATE = rb"(?P<rate>[\d.]{1,24})"
 _JSON = rb'DLLL \{.{0,40}?"timestamp": "(?P<time>\d+\.\d+)".{0,200}?'
 _NAMES = {
     "arch": "model", "batch_size": "batch_size", "display_every": "print_every", "lr_warmup_epochs": "warmup_epochs",
@@ -76,36 +77,38 @@ FAMILY = Family(
     steps=(
         StepLine(
             marker=b"imgs_per_sec : ",
-            pattern=re.compile(_STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +imgs_per_sec : (?P<rate>[\d.]+)(?:\s|$)"),
+            pattern=re.compile(_STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +imgs_per_sec : " + _RATE + rb"(?:\s|$)"),
         ),
         StepLine(
             marker=b"total_ips : ",
-            pattern=re.compile(_STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +total_ips : (?P<rate>[\d.]+)(?:\s|$)"),
+            pattern=re.compile(_STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +total_ips : " + _RATE + rb"(?:\s|$)"),
         ),
         StepLine(
             marker=b"throughput_train : ",
             pattern=re.compile(
                 _STAMP
-                + rb"Iteration: (?P<step>\d+) +(?:Rank : (?P<rank>\d+) +)?throughput_train : (?P<rate>[\d.]+)(?:\s|$)"
+                + rb"Iteration: (?P<step>\d+) +(?:Rank : (?P<rank>\d+) +)?throughput_train : "
+                + _RATE
+                + rb"(?:\s|$)"
             ),
         ),
         StepLine(
             marker=b'"imgs_per_sec": ',
             pattern=re.compile(
-                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"imgs_per_sec": (?P<rate>[\d.]+)[,}]'
+                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"imgs_per_sec": ' + _RATE + rb"[,}]"
             ),
         ),
         StepLine(
             marker=b'"total_ips": ',
             pattern=re.compile(
-                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"total_ips": (?P<rate>[\d.]+)[,}]'
+                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"total_ips": ' + _RATE + rb"[,}]"
             ),
         ),
         StepLine(
             marker=b'"throughput_train": ',
             pattern=re.compile(
                 _JSON + rb'"step": (?P<step>\d+), "data": \{(?:"Rank": (?P<rank>\d+), )?'
-                rb'"throughput_train": (?P<rate>[\d.]+)[,}]'
+                rb'"throughput_train": ' + _RATE + rb"[,}]"
             ),
         ),
     ),
@@ -181,13 +184,13 @@ FAMILY = Family(
         Saying(
             kind="summary",
             marker=b"throughput",
-            pattern=re.compile(_STAMP + rb" *(?P<what>train_throughput|throughput_train) : (?P<rate>[\d.]+)(?:\s|$)"),
+            pattern=re.compile(_STAMP + rb" *(?P<what>train_throughput|throughput_train) : " + _RATE + rb"(?:\s|$)"),
         ),
         Saying(
             kind="summary",
             marker=b'"step": [], ',
             pattern=re.compile(
-                _JSON + rb'"step": \[\], "data": \{"(?P<what>train_throughput|throughput_train)": (?P<rate>[\d.]+)[,}]'
+                _JSON + rb'"step": \[\], "data": \{"(?P<what>train_throughput|throughput_train)": ' + _RATE + rb"[,}]"
             ),
         ),
     ),

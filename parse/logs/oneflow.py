@@ -44,19 +44,19 @@ FAMILY = Family(
             marker=b"samples/s: ",
             pattern=re.compile(
                 rb"\bepoch (?P<epoch>\d+), iter (?P<step>\d+), loss: \S+, (?:\w+: \S+, ){0,4}"
-                rb"samples/s: (?P<rate>[\d.]+)" + _TIME
+                rb"samples/s: (?P<rate>[\d.]{1,24})" + _TIME
             ),
         ),
         StepLine(
             marker=b"train: iter ",
             pattern=re.compile(
-                rb"train: iter (?P<step>\d+), loss:? [^,]+, throughput: (?P<rate>[\d.]+)" + _TIME,
+                rb"train: iter (?P<step>\d+), loss:? [^,]+, throughput: (?P<rate>[\d.]{1,24})" + _TIME,
             ),
         ),
         StepLine(
             marker=b"mlm_loss: ",
             pattern=re.compile(
-                rb"\bstep: (?P<step>\d+), (?:\w+: \S+, ){1,8}throughput: (?P<rate>[\d.]+)" + _TIME,
+                rb"\bstep: (?P<step>\d+), (?:\w+: \S+, ){1,8}throughput: (?P<rate>[\d.]{1,24})" + _TIME,
             ),
         ),
     ),

@@ -40,7 +40,7 @@ FAMILY = Family(
         StepLine(
             marker=b"TimeHistory: ",
             pattern=re.compile(
-                _STAMP + rb"TimeHistory: (?P<elapsed_s>[\d.]+) seconds, (?P<rate>[\d.]+) examples/second "
+                _STAMP + rb"TimeHistory: (?P<elapsed_s>[\d.]{1,24}) seconds, (?P<rate>[\d.]{1,24}) examples/second "
                 rb"between steps (?P<first>\d+) and (?P<step>\d+)(?:\s|$)"
             ),
         ),
@@ -48,8 +48,8 @@ FAMILY = Family(
             marker=b"BenchmarkMetric: {",
             pattern=re.compile(
                 _STAMP + rb"BenchmarkMetric: \{[^'{}]{0,80}'(?:num_batches|global step)': ?(?P<step>\d+), "
-                rb"'time_taken': ?(?P<elapsed_s>[\d.]+)"
-                rb"(?:, ?'(?:images|examples)_per_second': ?(?P<rate>[\d.]+))?[,}]"
+                rb"'time_taken': ?(?P<elapsed_s>[\d.]{1,24})"
+                rb"(?:, ?'(?:images|examples)_per_second': ?(?P<rate>[\d.]{1,24}))?[,}]"
             ),
         ),
     ),
@@ -145,7 +145,7 @@ FAMILY = Family(
         Saying(
             kind="summary",
             marker=b"'avg_exp_per_second': ",
-            pattern=re.compile(rb"'(?P<what>avg_exp_per_second)': (?P<rate>[\d.]+)[,}]"),
+            pattern=re.compile(rb"'(?P<what>avg_exp_per_second)': (?P<rate>[\d.]{1,24})[,}]"),
         ),
     ),
     numbered="run",

@@ -59,6 +59,7 @@ def test_step_lines(tmp_path, text, epoch, step, rank, rate):
 @pytest.mark.parametrize("text", [
     f"{STAMP}(3,) cross_entropy : 3.44898  l2_loss : 0.66942  total_loss : 4.11840  learning_rate : 0.10318 ",
     f"{STAMP}(3, 16135) imgs_per_sec : ",
+    f"{STAMP}(3, 16135) imgs_per_sec : {'1' * 400}  cross_entropy : 3.4",
     line([3], {"cross_entropy": 3.4}),
 ])  # fmt: skip
 def test_no_step_lines(tmp_path, text):
