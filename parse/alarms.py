@@ -12,7 +12,8 @@ from parse.alarms_windows import loose_clocks, rates_and_wall_clock, unsteady
 from parse.result import MISSING, Alarm, Result, Run
 
 AVERAGE_APART = 0.05
-MANY_REPEATS = 100
+MANY_REPEATS = 20
+"""Logs with larger numbers are not numbered from 1 on: dates, jobs, groups."""
 
 Rule = Callable[[Result, Beside], Iterator[str]]
 
@@ -87,19 +88,19 @@ def _fewer_runs(result: Result, _: Beside) -> Iterator[str]:
             yield f"{len(result.ok)} of {result.asked_runs} runs asked for ended ok; {_list_of(words)}"
         return
     numbers = {run.asked.run.repeat for run in result.runs if _is_numbered(run)}
-    if absent := set(range(1, max(numbers, default=0))) - numbers:
-        words[MISSING] += len(absent)
+    count = max(numbers, default=0)
+    absent = sorted(set(range(1, count)) - numbers) if count <= MANY_REPEATS else []
+    words.update({MISSING: len(absent)} if absent else {})
     if numbers and words:
         yield (
-            f"{len(result.ok)} of {max(numbers)} runs, by their numbers, have a speed; {_list_of(words)}"
-            f"{f' (run {_numbers(sorted(absent))})' if absent else ''}"
+            f"{len(result.ok)} of {len(result.runs) + len(absent)} runs, by the numbers of their logs, have a speed; "
+            f"{_list_of(words)}{f' (run {_numbers(absent)})' if absent else ''}"
         )
 
 
 def _is_numbered(run: Run) -> bool:
-    """Whether the name of its log says which repeat it is; larger numbers are dates or jobs."""
-    is_log = run.attempt is not None and run.attempt.log is not None
-    return is_log and "repeat" not in run.asked.unknown and run.asked.run.repeat <= MANY_REPEATS
+    """Whether the name of its log says which repeat it is."""
+    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.asked.unknown
 
 
 def _average_and_median(result: Result, _: Beside) -> Iterator[str]:

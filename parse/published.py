@@ -24,6 +24,8 @@ from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 MAX_BYTES = 16 << 20
 FAMILY = "published"
 """Stands where a log's family does, for runs that are known from a document only."""
+TELLING = 500
+"""So many lines, and so many characters of each, are searched for how long epochs took."""
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
 """Documents in a folder; a file that is named itself may be called anything."""
 NEVER_TOLD = (
@@ -225,9 +227,9 @@ def _clocks(lines: Sequence[str]) -> Iterator[_Clock]:
     rows = [row for row in _claims(lines) if row.time2train_s and row.ips]
     if not rows or not any(_OF_IMAGENET.search(line) for line in lines):
         return
-    text = "\n".join(lines)
+    telling = [line[:TELLING] for line in lines if "epoch" in line[:TELLING]][:TELLING]
     for form in TOLD:
-        for found in form.finditer(text):
+        for found in (found for line in telling for found in form.finditer(line)):
             seconds, epochs = float(found["seconds"].replace(",", "")), int(found["epochs"][:6])
             for row in rows:
                 if row.ips and row.time2train_s == seconds and epochs:

@@ -118,7 +118,7 @@ def _run(
     place = place_of(Path("/") / path)
     named = place.packed[0] if place.packed else place.repeat
     number = named if named in speeds else changed[0] if len(changed) == 1 else None
-    if number is None:
+    if number is None or number < 1:
         remarks.append(f"line {line}: of {', '.join(map(str, speeds))} none is the run of {Path(path).name}; left out")
         return
     yield PrintedRun(line=line, path=path, place=place, number=number, speed=speeds[number])

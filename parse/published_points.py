@@ -11,7 +11,10 @@ from parse.logs.names import model_name
 from parse.published_blocks import Block, PrintedPoint, PrintedRun, blocks
 from parse.published_tables import Column, columns, tables
 from parse.published_words import Case, model, plain_text, sized, system
+from parse.stats import median
 
+PRINTED_UNIT = 0.01
+"""The last digit of a printed speed."""
 OPENING_LINES = 3
 """So many lines at the beginning, its title among them, say what a document is about."""
 
@@ -125,12 +128,7 @@ def _add_point(
 ) -> None:
     """Puts an entry of a printed result beside the runs that it is of."""
     name = model_name(point.model)
-    fitting = [
-        group
-        for group in groups.values()
-        if group.setting.batch_size in (None, point.batch_size) and group.setting.workload.endswith(name)
-    ]
-    own = [group for group in fitting if point.case in group.points] or fitting
+    own = _fitting(point, name, list(groups.values()))
     if len(own) > 1:
         kinds = ", ".join(sorted({group.setting.precision or "?" for group in own}))
         remarks.append(
@@ -150,12 +148,38 @@ def _add_point(
     draft.figures += [(what, value, line) for what, (value, line) in point.figures.items()]
 
 
+def _fitting(point: PrintedPoint, name: str, groups: Sequence[_Group]) -> list[_Group]:
+    """The groups of that model and batch size; of several, those that have the case, and of these those whose runs have
+    the printed median."""
+    fitting = [
+        group
+        for group in groups
+        if (point.batch_size is None or group.setting.batch_size in (None, point.batch_size))
+        and group.setting.workload.endswith(name)
+    ]
+    there = [group for group in fitting if point.case in group.points]
+    given = [group for group in there if _gives(group.points[point.case], point)]
+    return (given if len(there) > 1 and given else there) or fitting
+
+
+def _gives(draft: Draft, point: PrintedPoint) -> bool:
+    """Whether the median of the runs is the printed one, but for rounding."""
+    speeds = [run.speed for run in draft.runs]
+    printed = point.figures.get("median")
+    return bool(speeds and printed) and abs(median(speeds) - float(printed[0] if printed else 0)) < PRINTED_UNIT
+
+
 def _add_column(column: Column, opening: Sequence[str], found: list[_Group]) -> None:
     """Puts a column to the printed result that it repeats, else makes points of its own."""
     group = next((group for group in found if _repeats(column, group)), None)
+    said = _setting(column, opening)
     if group is None:
-        group = _Group(setting=_setting(column, opening), points={}, line=column.line, head=column.head)
+        group = _Group(setting=said, points={}, line=column.line, head=column.head)
         found.append(group)
+    own = group.setting
+    group.setting = replace(
+        own, batch_size=own.batch_size or said.batch_size, precision=own.precision or said.precision
+    )
     cases = {
         cell.case: sum(other.case == cell.case and other.speed is not None for other in column.cells)
         for cell in column.cells
@@ -177,7 +201,8 @@ def _repeats(column: Column, group: _Group) -> bool:
     if not group.printed:
         return False
     setting = group.setting
-    if column.batch_size not in (None, setting.batch_size) or column.precision not in ("", setting.precision):
+    told = ((column.batch_size, setting.batch_size), (column.precision, setting.precision))
+    if any(mine and its and mine != its for mine, its in told):
         return False
     if column.named and column.backend.removeprefix("ngc-") != setting.backend.removeprefix("ngc-"):
         return False

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from parse.published_words import Case, batch_size, case, number, plain_text, precision, sized, system
 
-_HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?:\s+(.*?))?\s*#*\s*")
+_HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}|~{3,})")
 _ROLES = (
     ("gpus_per_node", r"(?:num )?(?:gpus?|devices?)(?: num)? per (?:node|machine)|num gpus per node"),
@@ -90,10 +90,10 @@ def tables(lines: Sequence[str]) -> Iterator[Table]:
         line = lines[at][:_LONG_LINE]
         if mark := _FENCE.match(line):
             fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
-        elif not fence and (heading := _HEADING.fullmatch(line)):
+        elif not fence and (heading := _HEADING.match(line)):
             # A heading in a list belongs under one of the same level outside of it.
             depth = len(heading[2]) + (0.5 if heading[1] else 0)
-            above = [one for one in above if one[0] < depth] + [(depth, plain_text(heading[3] or ""))]
+            above = [one for one in above if one[0] < depth] + [(depth, plain_text(line[heading.end() :]).rstrip("# "))]
         elif not fence and _heads_table(lines, at):
             end = at + 2
             while end < len(lines) and "|" in lines[end] and not _heads_table(lines, end):

@@ -1,0 +1,374 @@
+"""parse.published: documents with tables, printed results and lines of runs, as points."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parse.published import DocumentError, Published, claims_of, published
+from parse.published_words import batch_size, case, model, number, precision, system
+from parse.result import Result
+
+TITLE = "# NVIDIA PyTorch ResNet50 v1.5\n\nmeasured on four nodes\n"
+RUNS = """
+logs/ngc/pytorch/1n1g/r50_b128_fp32_2.log {2: 100.2}
+logs/ngc/pytorch/1n1g/r50_b128_fp32_1.log {2: 100.2, 1: 100.0}
+logs/ngc/pytorch/1n1g/r50_b128_fp32_3.log {2: 100.2, 1: 100.0, 3: 100.1}
+logs/ngc/pytorch/1n8g/r50_b128_fp32_4_6.log {4: 200.5}
+logs/ngc/pytorch/1n8g/r50_b128_fp32_1.log {4: 200.5, 1: 790.0}
+logs/ngc/pytorch/1n8g/r50_b128_fp32_4.log {4: 780.0, 1: 790.0}
+"""
+BLOCK = """{'r50': {'1n1g': {'average_speed': 100.1,
+                  'batch_size_per_device': 128,
+                  'median_speed': 100.1,
+                  'speedup': 1.0},
+         '1n8g': {'average_speed': 590.17,
+                  'batch_size_per_device': 128,
+                  'median_speed': 780.0,
+                  'speedup': 7.79}}}
+Saving result to ./result/_result.json
+"""
+TABLE = """## FP32
+### batch_size = 128
+
+| node_num | gpu_num | samples/s | speedup |
+| -------- | ------- | --------- | ------- |
+| 1        | 1       | 100.1     | 1       |
+| 1        | 8       | 780.0     | 7.79    |
+| 2        | 16      | 1,500.50  | 14.99   |
+"""
+
+
+def read(folder: Path, text: str, name: str = "report.md") -> Published:
+    (folder / name).write_text(text, encoding="utf-8")
+    return published([folder / name])
+
+
+def by_case(found: Published) -> dict[str, Result]:
+    assert len({result.asked.case for result in found.results}) == len(found.results)
+    return {result.asked.case: result for result in found.results}
+
+
+def table(heads: str, *rows: str) -> str:
+    return "\n".join([heads, "|".join(["---"] * (heads.count("|") + 1)), *rows])
+
+
+# What words say
+
+
+@pytest.mark.parametrize(
+    ("word", "nodes", "devices"),
+    [
+        ("1n8g", 1, 8), ("16n8g", 16, 128), ("1n8c", 1, 8), ("1机1卡", 1, 1), ("2机16卡", 2, 16), ("单机单卡", 1, 1),
+        ("32卡", None, 32), ("1卡", 1, 1), ("8 GPUs", None, 8), ("2 nodes 16 GPUs", 2, 16),
+    ],
+)  # fmt: skip
+def test_words_of_cases(word, nodes, devices):
+    found = case(word)
+    assert found is not None
+    assert (found.nodes, found.devices) == (nodes, devices)
+
+
+@pytest.mark.parametrize("word", ["", "all", "1n0g", "0n8g", "3机16卡", "8", "resnet50", "n8g"])
+def test_words_that_are_no_case(word):
+    assert case(word) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("148,720", "148720"), ("26.50", "26.50"), ("1.9x", "1.9"), ("76.81%", "76.81"), ("0", "0")]
+)
+def test_numbers_keep_their_digits(word, value):
+    assert str(number(word)) == value
+
+
+@pytest.mark.parametrize("word", ["", "-", "TODO", "OOM", "1,2", "1e3", "nan", "12 34", "-5", "1.2.3"])
+def test_words_that_are_no_number(word):
+    assert number(word) is None
+
+
+def test_the_nearest_text_that_says_something_is_believed():
+    assert batch_size(["ResNet50 V1.5 bsz = 160", "batch size = 32"]) == 160
+    assert batch_size(["OneFlow samples/s (max bsz=96)"]) == 96
+    assert batch_size(["batch_size_per_device: 64"]) == 64
+    assert batch_size(["128 images of each", "bsz=max"]) is None
+    assert precision(["AMP & dynamic loss scale", "FP32"]) == "amp-fp16"
+    assert precision(["ResNet50", "FP32 & W/O XLA"]) == "fp32"
+    assert precision(["FP32 and FP16", "FP32"]) == ""
+    assert model(["batch size = 128", "ResNet 50 FP32"]) == "resnet50"
+    assert model(["rn50_b128", "arcface"]) == "arcface_resnet50"
+    assert model(["BERT Base"]) == "bert"
+    assert model(["Performance"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Pytorch 框架测试", "pytorch"), ("NVIDIA/DeepLearningExamples PyTorch", "ngc-pytorch"),
+        ("logs/ngc/tensorflow/resnet50", "ngc-tensorflow"), ("PaddlePaddle - ResNet50V1.5", "paddle"),
+        ("PaddlePaddle-PLSC", "plsc"), ("MxNet", "mxnet"), ("PyTorch and TensorFlow", ""), ("throughput", ""),
+    ],
+)  # fmt: skip
+def test_systems(text, name):
+    assert system([text]) == name
+
+
+# Tables
+
+
+def test_a_table_with_nodes_and_all_devices(tmp_path):
+    found = by_case(read(tmp_path, TITLE + TABLE))
+    assert {name: result.median_speed for name, result in found.items()} == {
+        "1n1g": 100.1, "1n8g": 780.0, "2n8g": 1500.5
+    }  # fmt: skip
+    point = found["2n8g"]
+    assert (point.run.backend, point.run.workload) == ("ngc-pytorch", "resnet50")
+    assert (point.run.batch_size, point.run.precision) == (128, "fp32")
+    assert point.speedup == pytest.approx(14.99, abs=0.005)
+    assert point.published and point.published.document == tmp_path / "report.md"
+    assert [(one.what, one.text, one.line) for one in point.published.figures] == [
+        ("median", "1500.50", 11), ("speedup", "14.99", 11)
+    ]  # fmt: skip
+    assert (point.interval, point.average_speed, point.ok) == (None, None, ())
+    assert not {"batch_size", "precision", "workload", "nodes"} & {*point.asked.unknown}
+
+
+def test_a_table_without_pipes_at_its_ends_right_below_another(tmp_path):
+    rows = table("node_num | gpu_num_per_node | samples/s |", "1 | 1 | 10 |", "2 | 8 | 100 |")
+    found = read(tmp_path, f"{rows}\n{rows.replace('| 10 |', '| 20 |').replace('100', '200')}\n")
+    assert [(one.asked.case, one.median_speed) for one in found.results] == [
+        ("1n1g", 10), ("2n8g", 100), ("1n1g", 20), ("2n8g", 200)
+    ]  # fmt: skip
+    assert {one.asked.extra["printed_at"] for one in found.results} == {"line 1", "line 5"}
+    assert {"batch_size", "precision", "workload"} < {*found.results[0].asked.unknown}
+
+
+def test_a_table_with_several_systems_side_by_side(tmp_path):
+    text = "# Comparison\n## ResNet50 bsz = 64\n" + table(
+        "| Node num | GPU num | [OneFlow](x) | NGC<br>TensorFlow 1.x<br>bsz=32 | MxNet |",
+        "| 1 | 1 | 380.5 | 270 | TODO |",
+        "| 2 | 16 | 5839.054 | OOM | TODO |",
+    )
+    found = read(tmp_path, text)
+    assert {(one.run.backend, one.run.batch_size, one.asked.case): one.median_speed for one in found.results} == {
+        ("oneflow", 64, "1n1g"): 380.5, ("oneflow", 64, "2n8g"): 5839.054,
+        ("ngc-tensorflow", 32, "1n1g"): 270, ("ngc-tensorflow", 32, "2n8g"): None,
+        ("mxnet", 64, "1n1g"): None, ("mxnet", 64, "2n8g"): None,
+    }  # fmt: skip
+    by_name = {(one.run.backend, one.asked.case): one for one in found.results}
+    assert [run.word for run in by_name["ngc-tensorflow", "2n8g"].runs] == ["OOM"]
+    assert [run.word for run in by_name["mxnet", "1n1g"].runs] == ["TODO"]
+    assert by_name["mxnet", "2n8g"].no_speedup == "its document prints 'TODO' for 2n8g"
+    assert by_name["oneflow", "2n8g"].speedup == pytest.approx(15.346, abs=0.001)
+
+
+def test_two_columns_of_one_system_are_told_apart(tmp_path):
+    heads = "| node num | device num | TensorFlow 1.x | TensorFlow 1.x<br>w/XLA |"
+    found = read(tmp_path, table(heads, "| 1 | 1 | 10 | 12 |"))
+    assert {one.asked.extra["printed_at"]: one.median_speed for one in found.results} == {
+        "line 1 TensorFlow 1.x": 10, "line 1 TensorFlow 1.x w/XLA": 12
+    }  # fmt: skip
+
+
+def test_a_case_of_devices_alone(tmp_path):
+    found = read(tmp_path, table("| | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
+                                 "| 1卡 | 1,000 | 50.25 | 76.1 | 1 |", "| 8卡 | - | - | - | 7 |"))  # fmt: skip
+    cases = by_case(found)
+    assert cases["1n1g"].median_speed == 50.25
+    assert cases["8g"].median_speed is None
+    assert [run.word for run in cases["8g"].runs] == ["-"]
+    assert "nodes" in cases["8g"].asked.unknown
+    # Beside times to train a speedup is one of times.
+    assert all(one.published and one.published.speedup is None for one in found.results)
+
+
+def test_rows_of_one_case_are_its_runs(tmp_path):
+    rows = [f"| 1 | 8 | {speed} |" for speed in (10, 11, 12)]
+    (result,) = read(tmp_path, table("| num_nodes | gpu_num_per_node | throughput |", *rows)).results
+    assert (result.median_speed, result.average_speed, len(result.ok)) == (11, 11, 3)
+    assert result.interval and (result.interval.low, result.interval.high) == (10, 12)
+
+
+def test_a_batch_size_in_a_column_makes_points(tmp_path):
+    heads = "| num_nodes | gpu_num_per_node | batch_size_per_device | precision | samples/s |"
+    found = read(tmp_path, table(heads, "| 1 | 1 | 64 | fp32 | 10 |", "| 1 | 1 | 128 | amp | 20 |"))
+    assert [(one.run.batch_size, one.run.precision) for one in found.results] == [(64, "fp32"), (128, "amp-fp16")]
+
+
+def test_a_speed_of_zero_is_none(tmp_path):
+    (result,) = read(tmp_path, table("| case | samples/s |", "| 1n8g | 0 |")).results
+    assert result.median_speed is None
+    assert [run.word for run in result.runs] == ["0"]
+
+
+def test_headings_in_code_and_tables_without_results_are_not_read(tmp_path):
+    text = "# T\n### batch size = 64\n```\n# batch_size = 1\n```\n" + table("| Feature | Paddle |", "| FP32 | Yes |")
+    text += "\n\n" + table("| case | samples/s |", "| 1n1g | 5 |")
+    found = read(tmp_path, text)
+    assert [(one.run.batch_size, one.median_speed) for one in found.results] == [(64, 5)]
+    assert found.remarks == ()
+
+
+def test_what_of_a_table_cannot_be_read_is_said(tmp_path):
+    speeds = table("| node_num | gpu_num | samples/s |", "| 1 | 1 | 5 |", "| 3 | 16 | 50 |", "| two | 16 | 70 |")
+    found = read(tmp_path, f"{speeds}\n\n{table('| model | throughput |', '| r50 | 7 |')}\n")
+    assert [one.median_speed for one in found.results] == [5]
+    report = tmp_path / "report.md"
+    assert found.remarks == (
+        f"{report}: line 4: no case is to be read in 3 | 16 | 50; the row is left out",
+        f"{report}: line 5: no case is to be read in two | 16 | 70; the row is left out",
+        f"{report}: line 7: a table of speeds, but none of its columns says the case; not read",
+    )
+
+
+# Printed results
+
+
+def test_runs_beside_a_printed_result_and_its_table(tmp_path):
+    found = by_case(read(tmp_path, TITLE + RUNS + BLOCK + TABLE))
+    assert [*found] == ["1n1g", "1n8g", "2n8g"]
+    one, eight, sixteen = found.values()
+    assert {(r.run.backend, r.run.workload, r.run.batch_size, r.run.precision) for r in found.values()} == {
+        ("ngc-pytorch", "resnet50", 128, "fp32")
+    }
+    assert [(run.asked.run.repeat, run.measured.throughput) for run in one.runs if run.measured] == [
+        (1, 100.0), (2, 100.2), (3, 100.1)
+    ]  # fmt: skip
+    assert [run.attempt.log.path.name for run in one.ok if run.attempt and run.attempt.log] == [
+        "r50_b128_fp32_1.log", "r50_b128_fp32_2.log", "r50_b128_fp32_3.log"
+    ]  # fmt: skip
+    assert (eight.median_speed, eight.average_speed, len(eight.ok)) == (785, 785, 2)
+    assert eight.speedup == pytest.approx(785 / 100.1)
+    assert eight.published
+    assert (eight.published.median, eight.published.average, eight.published.speedup) == (780, 590.17, 7.79)
+    assert eight.published.packed == (("r50_b128_fp32_4_6.log", 200.5),)
+    assert [figure.line for figure in eight.published.all("median")] == [17, 26]
+    # Only the table has 2n8g: a single figure beside the runs.
+    assert (sixteen.median_speed, sixteen.ok) == (1500.5, ())
+
+
+def test_a_table_of_other_speeds_is_another_setting(tmp_path):
+    found = read(tmp_path, TITLE + RUNS + BLOCK + TABLE.replace("100.1", "200.2").replace("780.0", "880.0"))
+    assert len(found.results) == 5
+    assert sorted({one.asked.extra["printed_at"] for one in found.results}) == ["line 11", "line 23"]
+    table_of_fp16 = TABLE.replace("FP32", "AMP")
+    assert len(read(tmp_path, TITLE + RUNS + BLOCK + table_of_fp16).results) == 5
+
+
+def test_a_packed_log_whose_number_another_log_takes_over_later(tmp_path):
+    # Line by line the extractor's dict has 4: 200.5 of the packed log, then 4: 780.0 of the run.
+    (result,) = (one for one in read(tmp_path, RUNS).results if one.asked.case == "1n8g")
+    assert {run.asked.run.repeat: run.measured.throughput for run in result.runs if run.measured} == {1: 790, 4: 780}
+
+
+def test_a_result_without_runs_and_one_in_json(tmp_path):
+    for text in (BLOCK, json.dumps({"r50": {"1n8g": {"median_speed": 780.0, "speedup": None}}}, indent=4)):
+        found = [one for one in read(tmp_path, text).results if one.asked.case == "1n8g"]
+        assert [(one.median_speed, one.run.workload, one.ok) for one in found] == [(780, "resnet50", ())]
+        assert "precision" in found[0].asked.unknown
+
+
+def test_one_result_for_runs_of_two_precisions_is_kept_with_none(tmp_path):
+    # Mistake 2: both are run 1 of 1n1g to the extractor.
+    text = RUNS.replace("1n1g/r50_b128_fp32_3", "1n1g/r50_b128_fp16_3") + BLOCK.replace("100.1", "99.0")
+    found = read(tmp_path, text)
+    assert sorted((one.run.precision, len(one.ok)) for one in found.results if one.asked.case == "1n1g") == [
+        ("amp-fp16", 1), ("fp32", 2)
+    ]  # fmt: skip
+    assert any("one result is printed for the r50 runs of 2 settings (amp-fp16, fp32)" in one for one in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a/1n1g/r50_b1_fp32_1.log {1: 'fast'}", "no run and its speed"),
+        ("a/1n1g/r50_b1_fp32_1.log {1: -5.0}", "no run and its speed"),
+        ("a/1n1g/r50_b1_fp32_1.log {True: 5.0}", "no run and its speed"),
+        ("a/1n1g/r50_b1_fp32_1.log {1: __import__('os')}", "no run and its speed"),
+        ("a/1n1g/r50_b1_fp32_0.log {0: 5.0}", "none is the run of"),
+        ("a/1n1g/odd.log {3: 5.0, 4: 6.0}", "none is the run of"),
+        ("a/b/r50_b1_fp32_1.log {1: 5.0}", "name no case like 1n8g"),
+        ("{'r50': {'1n1g': {'median_speed': 5.0 + open}}}", "a printed result that cannot be read"),
+        ("{'r50': {'all': {'median_speed': 5.0}}}", "'all' is no case like 1n8g"),
+    ],
+)
+def test_what_of_a_printed_result_cannot_be_read_is_said(tmp_path, line, said):
+    found = read(tmp_path, f"{RUNS}\n{line}\n")
+    assert [one.median_speed for one in found.results] == [100.1, 785]
+    assert len(found.remarks) == 1
+    assert said in found.remarks[0]
+
+
+def test_a_run_that_is_printed_by_two_logs_counts_once(tmp_path):
+    found = read(tmp_path, "a/1n1g/r50_b1_fp32_1.log {1: 5.0}\na/1n1g/r50_b1_fp32_1.log {1: 6.0}\n")
+    assert [one.median_speed for one in found.results] == [5]
+    assert "is run 1 again" in found.remarks[0]
+
+
+# Documents
+
+
+def test_points_of_two_documents_are_never_the_same(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "README.md").write_text(TITLE + TABLE)
+    found = published([tmp_path])
+    assert len(found.results) == 6
+    assert {one.asked.extra["document"] for one in found.results} == {
+        str(tmp_path / folder / "README.md") for folder in ("a", "b")
+    }
+    assert found == published([tmp_path, tmp_path / "a"])
+
+
+def test_what_is_no_document_is_refused_with_the_reason(tmp_path):
+    (tmp_path / "none.md").write_text("# Nothing\nno | table\n")
+    (tmp_path / "binary.txt").write_bytes(b"a\0b")
+    (tmp_path / "only.md").write_text(table("| model | throughput |", "| r50 | 7 |"))
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    found = published([tmp_path, tmp_path / "gone.md"])
+    assert found.results == ()
+    assert found.refusals == (
+        f"{tmp_path / 'gone.md'}: no such file or folder",
+        f"{tmp_path / 'binary.txt'}: not a text (it has zero bytes)",
+        f"{tmp_path / 'none.md'}: no table of speeds by case and no printed result is in it",
+        f"{tmp_path / 'only.md'}: no table of speeds by case and no printed result is in it; "
+        "line 1: a table of speeds, but none of its columns says the case; not read",
+    )
+
+
+def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
+    monkeypatch.setattr("parse.published.MAX_BYTES", 100)
+    assert "too large for a document" in read(tmp_path, TITLE + TABLE).refusals[0]
+
+
+def test_rows_of_times_to_train(tmp_path):
+    path = tmp_path / "report.md"
+    path.write_text(table("| GPU卡数 | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
+                          "| 1卡 | 148,720 | 1149.207 | 76.81 | - |", "| 8卡 | - | - | - | 7.5 |"))  # fmt: skip
+    rows = claims_of([path])[path]
+    assert [(row.line, row.devices, row.time2train_s, row.ips, row.accuracy, row.speedup) for row in rows] == [
+        (3, 1, 148720, 1149.207, 76.81, None), (4, 8, None, None, None, 7.5)
+    ]  # fmt: skip
+    with pytest.raises(DocumentError, match="cannot be read"):
+        claims_of([tmp_path])
+
+
+PIECES = st.sampled_from(
+    [*"|{}:-#`'\" \n\t0123456789.,", "---|---", "\n| 1n1g | ", "samples/s", "| case | samples/s |\n|---|---|\n", "TODO",
+     "{'r50': {'1n1g': {'median_speed': ", "a/1n1g/r50_b1_fp32_1.log {1: ", "5.0}", "}}}", "```\n", "2机16卡", "加速比"]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=60).map("".join) | st.text(max_size=200))
+def test_no_text_makes_it_stumble_or_a_number_from_nothing(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("documents") / "one.md"
+    path.write_bytes(text.encode("utf-8", "replace"))
+    found = published([path])
+    claims = claims_of([path]) if "\0" not in text else {}
+    assert all(row.devices > 0 for row in claims.get(path, ()))
+    for result in found.results:
+        assert result.median_speed is None or result.median_speed > 0
+        assert result.median_speed is not None or result.runs
