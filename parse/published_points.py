@@ -251,5 +251,9 @@ def _told_apart(found: Sequence[_Group]) -> list[tuple[Setting, Points]]:
 
 
 def _where(group: _Group, groups: Sequence[_Group]) -> str:
-    beside = sum(other.line == group.line for other in groups) > 1
-    return " ".join(part for part in (f"line {group.line}", group.head if beside else "", group.setting.apart) if part)
+    """The line of a group's head, and of several on one line the column's, with its number where heads are alike."""
+    beside = [other for other in groups if other.line == group.line]
+    alike = [other for other in beside if other.head == group.head]
+    at = str(1 + next(at for at, other in enumerate(alike) if other is group)) if len(alike) > 1 else ""
+    head = group.head if len(beside) > 1 else ""
+    return " ".join(part for part in (f"line {group.line}", head, at, group.setting.apart) if part)

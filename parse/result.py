@@ -189,8 +189,9 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
 
 def with_speedups(found: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
-    alone = {result.asked.point: result for result in found}
-    return tuple(sorted((_with_speedup(result, alone) for result in alone.values()), key=_order))
+    alone = list(found)
+    points = {result.asked.point: result for result in alone}
+    return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
 
 
 def _runs(loaded: Loaded) -> list[Run]:

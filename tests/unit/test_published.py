@@ -173,6 +173,13 @@ def test_two_columns_of_one_system_are_told_apart(tmp_path):
     }  # fmt: skip
 
 
+def test_two_columns_of_one_name_are_both_kept(tmp_path):
+    found = read(tmp_path, table("| nodes | gpus | MXNet | MXNet |", "| 1 | 1 | 10 | 12 |"))
+    assert {one.asked.extra["printed_at"]: one.median_speed for one in found.results} == {
+        "line 1 MXNet 1": 10, "line 1 MXNet 2": 12
+    }  # fmt: skip
+
+
 def test_a_case_of_devices_alone(tmp_path):
     found = read(tmp_path, table("| | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
                                  "| 1卡 | 1,000 | 50.25 | 76.1 | 1 |", "| 8卡 | - | - | - | 7 |"))  # fmt: skip
