@@ -64,7 +64,7 @@ def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, Line]:
 
 
 def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """The text in pieces, each beginning with the last 4 × MAX_TEXT bytes of the one before; and whether it is the last."""
+    """The text in pieces, each beginning with the last 4 × MAX_TEXT bytes before it; and whether it is the last."""
     try:
         with path.open("rb") as probe:
             packed = probe.read(2) == b"\x1f\x8b"
@@ -127,7 +127,9 @@ def _numbers(reading: Reading, window: Window, attempt: Attempt, lines: dict[int
     said = [*_samples(attempt, window), *_wall_clock(window, wall_clock, attempt, lines)]
     said += _printed(reading, window, printed, attempt)
     if wall_clock and printed:
-        said.append(f"gap: printed / wall_clock - 1 = {printed:.2f} / {wall_clock:.2f} - 1 = {printed / wall_clock - 1:+.2%}")
+        said.append(
+            f"gap: printed / wall_clock - 1 = {printed:.2f} / {wall_clock:.2f} - 1 = {printed / wall_clock - 1:+.2%}"
+        )
     if attempt.measured:
         said.append(f"result: {attempt.measured.throughput:.2f} samples/s")
     else:
@@ -154,7 +156,10 @@ def _wall_clock(window: Window, wall_clock: float | None, attempt: Attempt, line
     said = [f"time: stamp of line {end} - stamp of line {begin}{less} = {window.seconds:.6f} s"]
     each = _samples_per_step(attempt, window)
     if wall_clock is None or not each:
-        return [*said, f"wall_clock: {window.steps} / {window.seconds:.6f} s = {window.steps / window.seconds:.6f} steps/s"]
+        return [
+            *said,
+            f"wall_clock: {window.steps} / {window.seconds:.6f} s = {window.steps / window.seconds:.6f} steps/s",
+        ]
     return [*said, f"wall_clock: {window.steps} × {each} / {window.seconds:.6f} s = {wall_clock:.2f} samples/s"]
 
 
@@ -181,7 +186,11 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     if printed is None:
         return [f"printed: {ways[0][0]}; no speed without the samples of a step"] if ways else ["printed: none"]
     how = next((way for way, value in ways if abs(value - printed) <= SAME * printed), "")
-    return [f"printed: {how}" if how.endswith(f" = {printed:.2f} samples/s") else f"printed: {how} = {printed:.2f} samples/s"]
+    return [
+        f"printed: {how}"
+        if how.endswith(f" = {printed:.2f} samples/s")
+        else f"printed: {how} = {printed:.2f} samples/s"
+    ]
 
 
 def _samples_per_step(attempt: Attempt, window: Window) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 
 from parse.logs.family import Batch, Family, Floats, LogError, Said
 from parse.logs.intervals import RESOLVED, Aim, Pause, Place, Tally, commonest
-from parse.logs.points import NO_POINTS, Merger, Points, epoch_and_step
+from parse.logs.merger import Merger
+from parse.logs.points import NO_POINTS, Points, epoch_and_step
 from parse.logs.reading import batches
 
 HEAD = 4096
@@ -18,6 +19,7 @@ HEAD = 4096
 INTERVALS = 5
 """A window has at least as many printed intervals where more than the warm-up lies between two printed steps."""
 MAX_SAID = 100_000
+MAX_PER_EPOCH = 1 << 31
 KEPT = ("evaluation", "mark", "mllog", "summary")
 SHARED = ("batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model")
 """Facts that are the same on all ranks of a run."""
@@ -172,7 +174,7 @@ class _Reader:
         self.printed_every = commonest(np.diff(points.step)[same_epoch]) or 1
         self.lines_per_step = commonest(points.lines) or 1
         self.stamped = 2 * int(np.isfinite(points.time_s).sum()) > len(points)
-        self.per_epoch = commonest(points.epoch_steps[points.epoch_steps > 0])
+        self.per_epoch = commonest(points.epoch_steps[(points.epoch_steps > 0) & (points.epoch_steps < MAX_PER_EPOCH)])
         if len(points):
             self.first = epoch_and_step(int(points.key[0]))
         steps = self.total - self.warmup
@@ -201,7 +203,8 @@ class _Reader:
 
     def _told_steps_per_epoch(self) -> int | None:
         told, _ = self.facts.get("steps_per_epoch", ("", 0))
-        return int(told) if told.isdecimal() and 0 < len(told) < 12 and int(told) else None
+        known = told.isdecimal() and len(told) < 12 and 0 < int(told) < MAX_PER_EPOCH
+        return int(told) if known else None
 
     def finish(self) -> Reading:
         """What the log holds, now that it has been read."""
