@@ -13,6 +13,8 @@ from parse.published_tables import Column, columns, tables
 from parse.published_words import Case, model, plain_text, sized, system
 from parse.stats import median
 
+REPEATED = 3
+"""Speeds that two columns share before one is taken to repeat the other."""
 PRINTED_UNIT = 0.01
 """The last digit of a printed speed."""
 OPENING_LINES = 3
@@ -170,15 +172,18 @@ def _gives(draft: Draft, point: PrintedPoint) -> bool:
 
 
 def _add_column(column: Column, opening: Sequence[str], found: list[_Group]) -> None:
-    """Puts a column to the printed result that it repeats, else makes points of its own."""
-    group = next((group for group in found if _repeats(column, group)), None)
+    """Puts a column to the figures that it repeats, else makes points of its own."""
     said = _setting(column, opening)
+    group = next((group for group in found if _repeats(column, said, group)), None)
     if group is None:
         group = _Group(setting=said, points={}, line=column.line, head=column.head)
         found.append(group)
     own = group.setting
     group.setting = replace(
-        own, batch_size=own.batch_size or said.batch_size, precision=own.precision or said.precision
+        own,
+        workload=own.workload or said.workload,
+        batch_size=own.batch_size or said.batch_size,
+        precision=own.precision or said.precision,
     )
     cases = {
         cell.case: sum(other.case == cell.case and other.speed is not None for other in column.cells)
@@ -196,23 +201,23 @@ def _add_column(column: Column, opening: Sequence[str], found: list[_Group]) -> 
             draft.figures.append(("speedup", cell.speedup, cell.line))
 
 
-def _repeats(column: Column, group: _Group) -> bool:
-    """Whether a table says nothing else than a printed result does, and has most of its speeds."""
+def _repeats(column: Column, said: Setting, group: _Group) -> bool:
+    """Whether a column says nothing else than is known of these points, and has most speeds of a printed result, or all
+    of another column."""
+    own = group.setting
+    pairs = [(column.batch_size, own.batch_size), (column.precision, own.precision)]
+    if column.named or not group.printed:
+        pairs.append((said.backend.removeprefix("ngc-"), own.backend.removeprefix("ngc-")))
     if not group.printed:
+        pairs.append((said.workload, own.workload))
+    if any(mine and its and mine != its for mine, its in pairs):
         return False
-    setting = group.setting
-    told = ((column.batch_size, setting.batch_size), (column.precision, setting.precision))
-    if any(mine and its and mine != its for mine, its in told):
-        return False
-    if column.named and column.backend.removeprefix("ngc-") != setting.backend.removeprefix("ngc-"):
-        return False
-    pairs = [
-        (cell.speed, draft.median)
-        for cell in column.cells
-        if cell.speed is not None and (draft := group.points.get(_case_in(cell.case, group.points)))
-    ]
-    shared = [(speed, median) for speed, median in pairs if median is not None]
-    return sum(speed == median for speed, median in shared) * 2 > len(shared)
+    speeds = {_case_in(cell.case, group.points): cell.speed for cell in column.cells if cell.speed is not None}
+    known = {case: draft.median for case, draft in group.points.items() if draft.median is not None}
+    same = sum(speeds[case] == known[case] for case in speeds.keys() & known.keys())
+    if group.printed:
+        return same * 2 > len(speeds.keys() & known.keys())
+    return speeds == known and same >= REPEATED
 
 
 def _case_in(case: Case, points: Mapping[Case, Draft]) -> Case:

@@ -265,6 +265,25 @@ def test_a_table_of_other_speeds_is_another_setting(tmp_path):
     assert len(read(tmp_path, TITLE + RUNS + BLOCK + table_of_fp16).results) == 5
 
 
+def test_a_table_that_repeats_a_column_is_of_its_setting(tmp_path):
+    """As reference 001 does: cases and speedups first, then the same speeds under their batch size."""
+    speeds = table("| 节点-GPU | samples/s | 加速比 |", "| 1机1卡 | 347.12 | 1 |", "| 1机2卡 | 604.11 | 1.74 |",
+                   "| 2机16卡 | 2384.3 | 6.87 |")  # fmt: skip
+    both = table("| Node num | GPU num | Paddle | PyTorch |", "| 1 | 1 | 353.66 | 347.12 |",
+                 "| 1 | 2 | 681.4 | 604.11 |", "| 2 | 16 | 5161 | 2384.3 |")  # fmt: skip
+    found = read(tmp_path, f"# Pytorch\n\n{speeds}\n\n### ResNet50 bsz = 128\n\n{both}\n")
+    assert {(one.run.backend, one.run.workload, one.run.batch_size) for one in found.results} == {
+        ("paddle", "resnet50", 128), ("pytorch", "resnet50", 128)
+    }  # fmt: skip
+    last = found.results[-1].published
+    assert last and [(one.what, one.text, one.line) for one in last.figures] == [
+        ("median", "2384.3", 7), ("speedup", "6.87", 7), ("median", "2384.3", 15)
+    ]  # fmt: skip
+    other = read(tmp_path, f"# Pytorch\n\n{speeds}\n\n### ResNet50 bsz = 128\n\n{both.replace('604.11', '604.12')}\n")
+    assert len(other.results) == 9
+    assert [one.run.workload for one in other.results if "batch_size" in one.asked.unknown] == ["?"] * 3
+
+
 def test_a_packed_log_whose_number_another_log_takes_over_later(tmp_path):
     # Line by line the extractor's dict has 4: 200.5 of the packed log, then 4: 780.0 of the run.
     (result,) = (one for one in read(tmp_path, RUNS).results if one.asked.case == "1n8g")
