@@ -7,6 +7,7 @@ import gzip
 import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from parse.logs.family import Batch, Family, Integers, LogError, Said, Saying, Steps
-from parse.logs.shapes import WORD, Shape, Words, find_step, label
+from parse.logs.shapes import WORD, Shape, Words, find_step, label, needles
 from parse.logs.times import seconds_of
 
 CHUNK_BYTES = 1 << 21
@@ -24,7 +25,11 @@ MAX_LINE = 1 << 16
 MAX_SHAPED = 1 << 10
 """Lines up to here are taken in bulk."""
 SHAPES_PER_LENGTH = 48
-ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Za-z0-9])")
+MAX_SHAPES = 4096
+"""So many are kept for all lengths together; a file that has more begins anew."""
+FEW = 8
+"""So many lines of one length are too few to have a shape learned that says nothing, and so many attempts enough."""
+ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[()][A-Za-z0-9])")
 LINE_END, ESCAPE, RETURN = b"\n", b"\x1b", b"\r"
 COLUMNS = tuple(name for name in Steps.__dataclass_fields__ if name != "offset")
 
@@ -109,76 +114,115 @@ def _open(path: Path) -> io.RawIOBase | io.BufferedIOBase:
 
 
 class _Reader:
+    """Takes pieces of a log. Shapes of lines met before are kept, by length, those that come most often first."""
+
     def __init__(self, family: Family) -> None:
         self.family = family
-        self.shapes: dict[int, list[Shape]] = {}
+        self.known: dict[int, list[Shape]] = {}
+        self.shapes = 0
+        self.fruitless: Counter[int] = Counter()
         markers = [form.marker for form in family.steps] + [saying.marker for saying in family.sayings]
         self.shortest = min(map(len, markers), default=1)
+        self.needles = needles(tuple(markers))
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
+        begins = None
+        if buffer.find(ESCAPE, 0, size) >= 0:
+            begins, _ = _line_starts(np.frombuffer(buffer, np.uint8)[:size])
+            plain = ANSI.sub(b"", memoryview(buffer)[:size])
+            buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD, b"\0")), len(plain)
         letters = np.frombuffer(buffer, np.uint8)
-        ends = np.flatnonzero(letters[:size] == LINE_END[0])
-        if not len(ends) or ends[-1] != size - 1:
-            ends = np.append(ends, size)
-        starts = np.concatenate([[0], ends[:-1] + 1])
-        lengths = np.minimum(ends - starts, MAX_LINE)
-        lines = _Lines(buffer, letters, starts, lengths)
-        coloured = _holding(letters[:size], ESCAPE[0], starts)
+        starts, lengths = _line_starts(letters[:size])
+        self.lines = _Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE))
         self.parts: list[dict[str, npt.NDArray[np.generic]]] = []
+        self.pauses: list[tuple[Shape, Integers]] = []
         self.said: list[Said] = []
-        for length, which in _by_length(lengths, coloured):
-            if length < self.shortest:
-                continue
-            if length <= MAX_SHAPED:
-                self._in_bulk(lines, length, which)
-            else:
-                self._one_by_one(lines, which)
-        self._one_by_one(lines, np.flatnonzero(coloured))
-        return self._joined(offset)
+        for length, which in _by_length(lengths):
+            if self.shortest <= length <= MAX_SHAPED:
+                self._in_bulk(length, which)
+            elif length > MAX_SHAPED:
+                self._one_by_one(which)
+        if self.shapes > MAX_SHAPES:
+            self.known, self.shapes = {}, 0
+        return self._joined(offset, starts if begins is None else begins)
 
-    def _in_bulk(self, lines: _Lines, length: int, which: Integers) -> None:
-        """Lines of one length: by shapes that are known, then by new ones made from the first line left."""
-        known = self.shapes.setdefault(length, [])
-        rows = lines.rows(which, length)
-        tried = 0
-        while len(which):
-            if tried == len(known):
-                if len(known) >= SHAPES_PER_LENGTH:
-                    self._one_by_one(lines, which)
-                    return
-                text = rows[0].tobytes()[:length]
-                found = find_step(text, self.family.steps)
-                if (found and found.crowded) or (not found and self._may_say(text)):
-                    self._one_by_one(lines, which[:1])
-                    rows, which = rows[1:], which[1:]
-                    continue
-                known.append(Shape(text, found))
-            shape = known[tried]
+    def _in_bulk(self, length: int, which: Integers) -> None:
+        """Lines of one length: by shapes that are known; what is left is searched for what may say anything."""
+        known = self.known.setdefault(length, [])
+        rows = self.lines.rows(which, length)
+        for place, shape in enumerate(known):
             hit = shape.matches(rows)
+            if hit.all():
+                self._keep(shape, rows, which)
+                return
             if hit.any():
-                if shape.spans is not None:
-                    self._keep(shape, rows[hit], lines.starts[which[hit]])
-                if tried:
-                    known[tried - 1], known[tried] = known[tried], known[tried - 1]
+                self._keep(shape, rows[hit], which[hit])
+                if place:
+                    known[place - 1], known[place] = known[place], known[place - 1]
                 rows, which = rows[~hit], which[~hit]
-            tried += 1
+        speaking = _holding(rows, self.needles)
+        silent = np.delete(np.arange(len(which)), speaking)
+        if len(silent) >= FEW and self.fruitless[length] < FEW:
+            self._learn_silence(length, rows[silent])
+        self._learn(length, rows[speaking], which[speaking])
 
-    def _keep(self, shape: Shape, rows: Words, starts: Integers) -> None:
-        self.parts.append({"offset": starts, **shape.columns(rows)})
+    def _learn_silence(self, length: int, rows: Words) -> None:
+        """A shape whose lines say nothing saves the search of them, where many lines have it."""
+        shape = Shape(rows[0].tobytes()[:length], None)
+        if 3 * np.count_nonzero(shape.matches(rows)) >= len(rows):
+            self._remember(length, shape)
+        else:
+            self.fruitless[length] += 1
 
-    def _may_say(self, text: bytes) -> bool:
-        return any(saying.marker in text for saying in self.family.sayings)
+    def _learn(self, length: int, rows: Words, which: Integers) -> None:
+        """New shapes from the first line left, again and again, but not from every line of a file that has no two."""
+        for _ in range(SHAPES_PER_LENGTH):
+            if not len(which):
+                return
+            text = rows[0].tobytes()[:length]
+            shape = self._shape(text)
+            if shape is None:
+                self._one_by_one(which[:1])
+                rows, which = rows[1:], which[1:]
+                continue
+            self._remember(length, shape)
+            hit = shape.matches(rows)
+            self._keep(shape, rows[hit], which[hit])
+            rows, which = rows[~hit], which[~hit]
+        self._one_by_one(which)
 
-    def _one_by_one(self, lines: _Lines, which: Integers) -> None:
-        for start, text in lines.texts(which):
-            plain = ANSI.sub(b"", text) if ESCAPE in text else text
-            found = find_step(plain, self.family.steps)
+    def _shape(self, text: bytes) -> Shape | None:
+        """The shape of a line, where all that have it are alike: a step line, a pause, or nothing at all."""
+        if found := find_step(text, self.family.steps):
+            return None if found.crowded else Shape(text, found)
+        if any(form.marker in text and form.pattern.search(text) for form in self.family.steps):
+            return None  # it has the shape of a step line, but its digits are no numbers
+        marked = [saying for saying in self.family.sayings if saying.marker in text]
+        if any(saying.kind != "pause" and saying.pattern.search(text) for saying in marked):
+            return None
+        return Shape(text, None, pause=any(saying.pattern.search(text) for saying in marked))
+
+    def _remember(self, length: int, shape: Shape) -> None:
+        known = self.known[length]
+        if len(known) >= SHAPES_PER_LENGTH:
+            known.pop()
+        known.append(shape)
+        self.shapes += 1
+
+    def _keep(self, shape: Shape, rows: Words, which: Integers) -> None:
+        if shape.spans is not None:
+            self.parts.append({"offset": self.lines.starts[which], **shape.columns(rows)})
+        elif shape.pause:
+            self.pauses.append((shape, which))
+
+    def _one_by_one(self, which: Integers) -> None:
+        for start, text in self.lines.texts(which):
+            found = find_step(text, self.family.steps)
             if found is None:
-                self._listen(plain, start)
+                self._listen(text, start)
             while found:
-                rows = _as_rows(plain)
-                self._keep(Shape(plain, found), rows, np.array([start]))
-                found = find_step(plain, self.family.steps, found.end) if found.crowded else None
+                self.parts.append({"offset": np.array([start]), **Shape(text, found).columns(_as_rows(text))})
+                found = find_step(text, self.family.steps, found.end) if found.crowded else None
 
     def _listen(self, text: bytes, start: int) -> None:
         for saying in self.family.sayings:
@@ -187,16 +231,22 @@ class _Reader:
                 if said is not None:
                     self.said.append(said)
 
-    def _joined(self, offset: int) -> Batch:
+    def _joined(self, offset: int, begins: Integers) -> Batch:
+        """What was found, in the order of the file; `begins` is where the lines begin in what was read."""
+        steps = NO_STEPS
+        if self.parts:
+            joined = {name: np.concatenate([part[name] for part in self.parts]) for name in ("offset", *COLUMNS)}
+            order = np.argsort(joined["offset"], kind="stable")
+            steps = Steps(**{name: column[order] for name, column in joined.items()})
+        for which in _firsts(self.pauses, self.lines.starts, steps.offset):
+            self._one_by_one(which)
         self.said.sort(key=lambda said: said.offset)
-        said = tuple(dataclasses.replace(one, offset=one.offset + offset) for one in self.said)
-        if not self.parts:
-            return Batch(steps=NO_STEPS, said=said)
-        joined = {name: np.concatenate([part[name] for part in self.parts]) for name in ("offset", *COLUMNS)}
-        order = np.argsort(joined["offset"], kind="stable")
-        columns = {name: column[order] for name, column in joined.items()}
-        columns["offset"] = columns["offset"] + offset
-        return Batch(steps=Steps(**columns), said=said)
+        starts = self.lines.starts
+        at = {start: begins[np.searchsorted(starts, start)] + offset for start in {one.offset for one in self.said}}
+        return Batch(
+            steps=dataclasses.replace(steps, offset=begins[np.searchsorted(starts, steps.offset)] + offset),
+            said=tuple(dataclasses.replace(one, offset=int(at[one.offset])) for one in self.said),
+        )
 
 
 class _Lines:
@@ -216,21 +266,41 @@ class _Lines:
             yield start, bytes(self.buffer[start : start + length])
 
 
-def _holding(letters: npt.NDArray[np.uint8], letter: int, starts: Integers) -> npt.NDArray[np.bool_]:
-    """Which lines hold the letter."""
-    holding = np.zeros(len(starts), np.bool_)
-    holding[np.searchsorted(starts, np.flatnonzero(letters == letter), side="right") - 1] = True
-    return holding
+def _line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
+    """Where lines begin, and how long they are."""
+    ends = np.flatnonzero(letters == LINE_END[0])
+    if not len(ends) or ends[-1] != len(letters) - 1:
+        ends = np.append(ends, len(letters))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    return starts, ends - starts
 
 
-def _by_length(lengths: Integers, but: npt.NDArray[np.bool_]) -> Iterator[tuple[int, Integers]]:
+def _holding(rows: Words, texts: tuple[bytes, ...]) -> Integers:
+    """Rows that hold one of the texts, and perhaps others."""
+    whole, wide = rows.tobytes(), rows.shape[1] * WORD
+    found = set()
+    for text in texts:
+        at = whole.find(text)
+        while at >= 0:
+            found.add(at // wide)
+            at = whole.find(text, (at // wide + 1) * wide)
+    return np.array(sorted(found), np.int64)
+
+
+def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
+    """Of lines of one shape between two steps the first; `starts` is where lines begin, `steps` where steps do."""
+    for shape in dict.fromkeys(shape for shape, _ in pauses):
+        which = np.sort(np.concatenate([found for one, found in pauses if one is shape]))
+        _, first = np.unique(np.searchsorted(steps, starts[which]), return_index=True)
+        yield which[first]
+
+
+def _by_length(lengths: Integers) -> Iterator[tuple[int, Integers]]:
     """Lengths, each with the lines that have it, in the order of the file."""
     small = np.minimum(lengths, MAX_SHAPED + 1).astype(np.uint16)
     order = np.argsort(small, kind="stable")
-    order = order[~but[order]]
     ordered = small[order]
-    borders = np.flatnonzero(np.diff(ordered)) + 1
-    for group in np.split(order, borders):
+    for group in np.split(order, np.flatnonzero(np.diff(ordered)) + 1):
         if len(group):
             yield int(small[group[0]]), group
 

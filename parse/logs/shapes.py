@@ -8,8 +8,10 @@ characters of all others are compared with it and their digits added up in bulk.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +45,7 @@ class Found:
 
     spans: Spans
     end: int
+    marker: bytes
     crowded: bool
     """Whether a second step may stand on the same line."""
 
@@ -55,7 +58,8 @@ def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> Found
             for name, span in label(text[: match.start()]).items():
                 spans.setdefault(name, span)
             if all(_readable(name, text[first:past]) for name, (first, past) in spans.items()):
-                return Found(spans=spans, end=match.end(), crowded=form.marker in text[match.end() :])
+                crowded = form.marker in text[match.end() :]
+                return Found(spans=spans, end=match.end(), marker=form.marker, crowded=crowded)
     return None
 
 
@@ -82,13 +86,40 @@ def _number(text: bytes) -> float | None:
         return None
 
 
-class Shape:
-    """A line that stands for all lines of its shape; with `spans`, a step line and where its fields are."""
+@cache
+def needles(markers: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Texts without digits, of which each marker holds one: few, for every one of them is a search of all lines."""
+    left = {max(re.split(rb"\d+", marker), key=len) for marker in markers}
+    found = []
+    while left:
+        shared = Counter(text for part in left for text in _parts(part))
+        found.append(max(shared, key=lambda text: (shared[text], len(text), text)))
+        left = {part for part in left if found[-1] not in part}
+    return tuple(found)
 
-    def __init__(self, text: bytes, found: Found | None) -> None:
+
+def _parts(text: bytes) -> set[bytes]:
+    """The text, and of what it contains all that is rare enough to stand for it."""
+    least = max(5, len(text) // 2 + 1)
+    return {text} | {text[first:past] for past in range(len(text) + 1) for first in range(past - least + 1)}
+
+
+class Shape:
+    """A line that stands for all lines of its shape; with `spans`, a step line and where its fields are.
+
+    Of a step line only as much counts as was looked at, and that nothing behind it can be a second one.
+    """
+
+    def __init__(self, text: bytes, found: Found | None, pause: bool = False) -> None:
         self.text = text
         self.spans = found.spans if found else None
+        self.pause = pause
         size = min(found.end + 1, len(text)) if found else len(text)
+        self._tail, self._second = size, None
+        if found and len(text) - size >= len(found.marker):
+            telling = set(found.marker) - set(text[size:]) - set(b"0123456789")
+            self._second = min(telling, default=None)
+            size = size if telling else len(text)
         self.words = -(-size // WORD)
         letters = np.frombuffer(text[:size].ljust(self.words * WORD, b"\0"), np.uint8)
         digit = (letters >= ord("0")) & (letters <= ord("9"))
@@ -106,7 +137,10 @@ class Shape:
             carried = differs + self._carry
             differs |= carried
         differs &= self._wrong
-        return np.asarray(~differs.any(axis=1))
+        alike = np.asarray(~differs.any(axis=1))
+        if self._second is not None:
+            alike &= ~(lines.view(np.uint8)[:, self._tail : len(self.text)] == self._second).any(axis=1)
+        return alike
 
     def columns(self, lines: Words) -> dict[str, Floats | Integers]:
         """The fields of lines of this shape by their names, [line]; those that they lack stand as absent."""
