@@ -158,7 +158,7 @@ class _Reader:
             if hit.any():
                 self._keep(shape, rows[hit], which[hit])
                 if place:
-                    known[place - 1], known[place] = known[place], known[place - 1]
+                    known[place - 1], known[place] = shape, known[place - 1]
                 rows, which = rows[~hit], which[~hit]
         speaking = _holding(rows, self.needles)
         silent = np.delete(np.arange(len(which)), speaking)

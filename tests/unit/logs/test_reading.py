@@ -52,7 +52,7 @@ STEPS = st.builds(
 )
 NOISE = st.one_of(
     st.sampled_from([b"", b"rate", b"epoch 1 step x loss 1 rate 5", b"batch=128", b"saving now", b"epoch 3 rate 17"]),
-    st.binary(max_size=60).map(lambda text: re.sub(rb"[\n\r\x1b]", b"?", text)),
+    st.binary(max_size=60).map(lambda text: re.sub(rb"[\n\r\x1b\x1f]", b"?", text)),
 )
 
 
