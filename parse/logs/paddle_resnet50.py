@@ -78,7 +78,7 @@ FAMILY = Family(
             Saying(
                 kind="facts",
                 marker=b" %b : " % name.encode(),
-                pattern=re.compile(rb"^(?!.* INFO: ).*[: ] *(?<!\w)(?P<name>%b) : (?P<value>.*)" % name.encode()),
+                pattern=re.compile(rb"^(?!.* INFO: ).*?(?<!\w)(?P<name>%b) : (?P<value>.*)" % name.encode()),
                 values=_argument,
             )
             for name in _ARGUMENTS
@@ -126,26 +126,28 @@ FAMILY = Family(
             kind="evaluation",
             marker=b", test_acc1 ",
             pattern=re.compile(
-                _STAMP + rb"\[?End pass (?P<epoch>\d+)\b.*?, test_acc1 (?P<top1>[01]\.\d+),",
+                _STAMP + rb"\[?End pass (?P<epoch>\d+)\b.{0,200}?, test_acc1 (?P<top1>[01]\.\d+),",
             ),
             values=_shares,
         ),
         Saying(
             kind="evaluation",
             marker=b"[Eval][Epoch ",
-            pattern=re.compile(_CLAS + rb"\[Eval\]\[Epoch (?P<epoch>\d+)\]\[Avg\].*?\btop1: (?P<top1>[01]\.\d+)"),
+            pattern=re.compile(_CLAS + rb"\[Eval\]\[Epoch (?P<epoch>\d+)\]\[Avg\].{0,300}?\btop1: (?P<top1>[01]\.\d+)"),
             values=_shares,
         ),
         Saying(
             kind="evaluation",
             marker=b"END valid ",
-            pattern=re.compile(_CLAS + rb"END valid .*?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)"),
+            pattern=re.compile(_CLAS + rb"END valid .{0,300}?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)"),
             values=_shares,
         ),
         Saying(
             kind="evaluation",
             marker=b"END epoch:",
-            pattern=re.compile(_CLAS + rb"END epoch:(?P<epoch>\d+) +valid .*?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)"),
+            pattern=re.compile(
+                _CLAS + rb"END epoch:(?P<epoch>\d+) +valid .{0,300}?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)"
+            ),
             values=_shares,
         ),
     ),

@@ -22,10 +22,11 @@ _NAMES_2 = {
     "is_static": "is_static", "loss": "loss",
 }  # fmt: skip
 _NAMES_1 = {
-    "train_batch_size": "batch_size", "model_name": "model", "model": "model", "num_classes": "classes",
-    "train_epochs": "epochs", "train_image_num": "samples_per_epoch", "sample_ratio": "sample_ratio",
-    "model_parallel": "model_parallel", "loss_type": "loss",
+    "model_name": "model", "model": "model", "num_classes": "classes", "train_epochs": "epochs",
+    "train_image_num": "samples_per_epoch", "sample_ratio": "sample_ratio", "model_parallel": "model_parallel",
+    "loss_type": "loss",
 }  # fmt: skip
+"""What is set in version 1; the defaults that it prints before may be set otherwise afterwards, and tell nothing."""
 _MIXED = {"Use mixed precision training": "precision"}
 _MODEL = re.compile(r"^(?:<[\w.]*\.)?(?:Fres)?(\w+)")
 """Of `FresResNet50` and of `<plsc.models.resnet.ResNet object at 0x…>` the name."""
@@ -90,17 +91,10 @@ FAMILY = Family(
         *(
             Saying(
                 kind="facts",
-                marker=b"%b: " % name.encode(),
-                pattern=re.compile(rb"(?:\]|INFO -) [ \t]*(?P<name>%b): (?P<value>.*)" % name.encode()),
-                values=_fact,
-            )
-            for name in _NAMES_1
-        ),
-        *(
-            Saying(
-                kind="facts",
                 marker=b"Set %b to " % name.encode(),
-                pattern=re.compile(rb"Set (?P<name>%b) to (?P<value>.*?)(?: by user)?(?:,|\.?\s*$)" % name.encode()),
+                pattern=re.compile(
+                    rb"Set (?P<name>%b) to (?P<value>.{1,200}?)(?: by user)?(?:,|\.?\s*$)" % name.encode()
+                ),
                 values=_fact,
             )
             for name in _NAMES_1
@@ -117,8 +111,8 @@ FAMILY = Family(
         ),
         Saying(
             kind="facts",
-            marker=b"log period",
-            pattern=re.compile(rb"(?:default log period: |Set log period to )(?P<print_every>\d+)"),
+            marker=b"Set log period to ",
+            pattern=re.compile(rb"Set log period to (?P<print_every>\d+)"),
         ),
         Saying(
             kind="facts",
@@ -129,14 +123,15 @@ FAMILY = Family(
         Saying(
             kind="pause",
             marker=b"]XNorm: ",
-            pattern=re.compile(_STAMP + rb"\[[^]\n]+\](?:\[\d+\])+XNorm: "),
+            pattern=re.compile(_STAMP + rb"\[[^]\n]{1,60}\](?:\[\d+\]){1,3}XNorm: "),
             values=lambda _: {"why": "verification"},
         ),
         Saying(
             kind="evaluation",
             marker=b"]Accuracy-Flip: ",
             pattern=re.compile(
-                _STAMP + rb"\[(?P<set>[^]\n]+)\](?:\[\d+\])*\[(?P<step>\d+)\]Accuracy-Flip: (?P<accuracy>\d+\.\d+)\+"
+                _STAMP
+                + rb"\[(?P<set>[^]\n]{1,60})\](?:\[\d+\]){0,2}\[(?P<step>\d+)\]Accuracy-Flip: (?P<accuracy>\d+\.\d+)\+"
             ),
             values=_verification,
         ),

@@ -17,9 +17,14 @@ _LEVELS = {"O0": "fp32", "O1": "amp-fp16", "O2": "amp-fp16"}
 
 
 def _arguments(match: re.Match[bytes]) -> Mapping[str, str]:
-    """What `Namespace(…)` says. Its batch size is that of a node, or of a process where each is started by hand."""
+    """What `Namespace(…)` says; its batch size is that of a node, or of a process where each is started by hand.
+
+    Raises ValueError where it is that of another program.
+    """
     text = match["arguments"].decode(errors="replace")
     told = {name: value.strip("'") for name, value in _ARGUMENT.findall(text)}
+    if "arch" not in told:
+        raise ValueError("these are not its arguments")
     names = {"arch": "model", "epochs": "epochs", "print_freq": "print_every", "seed": "seed"}
     facts = {name: told[said] for said, name in names.items() if told.get(said, "None") != "None"}
     if told.get("dummy") == "True":
@@ -88,7 +93,7 @@ FAMILY = Family(
         Saying(
             kind="facts",
             marker=b"Namespace(",
-            pattern=re.compile(rb"Namespace\((?P<arguments>.*\barch=.*)\)"),
+            pattern=re.compile(rb"Namespace\((?P<arguments>[^\n]{0,4000})\)"),
             values=_arguments,
         ),
         Saying(

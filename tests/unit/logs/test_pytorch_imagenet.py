@@ -155,6 +155,7 @@ def test_the_batch_of_printed_arguments_is_a_nodes_or_a_processes(tmp_path, spaw
 def test_arguments_of_who_knows_what_program_say_no_batch(tmp_path):
     _, said = read(tmp_path, "Namespace(arch='resnet50', batch_size=64, dummy=True, gpus=None, seed=7)\n")
     assert facts(said) == {"model": "resnet50", "seed": "7", "data": "synthetic"}
+    assert not read(tmp_path, "Namespace(batch_size=8, network='darknet53', seed=233)\n")[1]
 
 
 @pytest.mark.parametrize("name", [
