@@ -15,7 +15,7 @@ from parse.logs.family import NO_NUMBER, LogError, Said, Steps
 from parse.logs.mllog import Block, blocks
 from parse.logs.reading import batches
 
-MAX_SAID = 100_000
+MAX_SAID = 20_000
 """Marks and evaluations that are kept of one log; no training has as many."""
 DEVICES = re.compile(
     r"(?:GPU|[AHTV]\d{1,3})x(?P<devices>\d{1,6})|(?P<nodes>\d{1,5})n(?P<gpus>\d{1,4})[gc](?![a-z0-9])", re.IGNORECASE

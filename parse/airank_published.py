@@ -77,7 +77,7 @@ def read_document(path: Path) -> Document:
         (int(found["epochs"]), seconds)
         for form in TOLD
         for found in form.finditer(text)
-        if (seconds := _number(found["seconds"])) and len(found["epochs"]) < 7
+        if (seconds := _number(found["seconds"])) and len(found["epochs"]) < 7 and int(found["epochs"])
     )
     return Document(path=path, tables=found, told=told, resnet50=RESNET50.search(text) is not None)
 

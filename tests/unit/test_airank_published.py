@@ -127,6 +127,11 @@ def test_a_throughput_that_the_text_contradicts(tmp_path, text):
     assert rules(told) == {}  # of what data the epochs are nobody says
 
 
+def test_no_epochs_are_no_throughput(tmp_path):
+    told = document(tmp_path, "1卡 | 3,000 | 90 | 77 | -", before="0 epochs in 3,000 s")
+    assert rules(told, samples_per_epoch=24_000) == {}
+
+
 @pytest.mark.skipif(not REFERENCE.is_file(), reason="needs ../shared/reference")
 def test_reference_004():
     (how,) = rules(read_document(REFERENCE)).values()
