@@ -58,9 +58,14 @@ def _of_all(told: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _of_device(match: re.Match[bytes]) -> Mapping[str, str]:
-    """GluonCV's and Horovod's scripts: the batch of one device; devices are told where one process has them all."""
+    """GluonCV's and Horovod's scripts: the batch of one device; devices are told where one process has them all.
+
+    GluonCV's detectors list their devices (`gpus='0,1'`) and mean the batch of them all.
+    """
     told = _told(_ARGUMENT, match)
     facts = _facts(told)
+    if (devices := _count(told.get("gpus", ""))) and told.get("horovod") != "True":
+        return {**facts, "global_batch_size": told.get("batch_size", ""), "world_size": str(devices), "nodes": "1"}
     if told.get("batch_size", "").isdigit():
         facts["batch_size"] = told["batch_size"]
     if told.get("num_gpus", "").isdigit() and int(told["num_gpus"]):
@@ -124,6 +129,13 @@ FAMILY = Family(
             pattern=re.compile(
                 _HEAD + rb"(?:Epoch|Iter)\[(?P<epoch>\d+)\] Batch ?\[(?:\d+-)?(?P<step>\d+)\]\s+"
                 rb"Speed: (?P<rate>\d{1,15}\.?\d{0,20}(?:e\+?\d{1,3})?) samples/sec"
+            ),
+        ),
+        StepLine(
+            marker=b"][Batch ",
+            pattern=re.compile(
+                rb"\[Epoch (?P<epoch>\d+)\]\[Batch (?P<step>\d+)\], (?:LR: \S{1,24}, )?"
+                rb"Speed: (?P<rate>[\d.]{1,24}) samples/sec"
             ),
         ),
         StepLine(

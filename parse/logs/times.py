@@ -20,6 +20,7 @@ _FORMS = tuple(
     for form in (
         rb"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)[ T]" + _CLOCK,
         rb"(?:\w{3} )?(?P<name>[A-Z][a-z]{2}) +(?P<day>\d\d?) " + _CLOCK + rb"(?: (?P<year>\d{4}))?",
+        rb"(?P<day>\d\d?) (?P<name>[A-Z][a-z]{2}) (?P<year>\d{4}) " + _CLOCK,
         rb"(?P<month>\d\d)(?P<day>\d\d) " + _CLOCK,
         _CLOCK,
         rb"(?P<unix>\d{9,10})(?:\.(?P<fraction>\d{1,9})\d*)?",

@@ -222,3 +222,14 @@ def test_the_real_log_of_a_dgx1():
     facts = {name: value for batch in found for one in values(batch.said, "facts") for name, value in one.items()}
     samples = int(facts["batch_size"]) * int(facts["world_size"]) * 100
     assert samples / (steps.time_s[end] - steps.time_s[begin]) == pytest.approx(11341.33, rel=5e-4)
+
+
+def test_gluoncv_s_detectors_mean_the_batch_of_all_their_devices(tmp_path):
+    steps, said = read(
+        tmp_path,
+        "Namespace(amp=False, batch_size=64, data_shape=416, epochs=1, gpus='0,1,2,3', horovod=False, network='darknet53')",
+        "[Epoch 0][Batch 9], LR: 3.41E-07, Speed: 49.591 samples/sec, ObjLoss=6561.729, ClassLoss=303.936",
+    )
+    assert (steps.epoch.tolist(), steps.step.tolist(), steps.rate.tolist()) == ([0], [9], [49.591])
+    (facts,) = values(said, "facts")
+    assert (facts["global_batch_size"], facts["world_size"], facts["model"]) == ("64", "4", "darknet53")

@@ -18,6 +18,7 @@ FORMS = (
     "%Y-%m-%dT%H:%M:%S",
     "%Y/%m/%d %H:%M:%S",
     "%a %b %d %H:%M:%S %Y",
+    "%d %b %Y %H:%M:%S",
 )
 
 
