@@ -21,7 +21,8 @@ from parse.published_tables import Claim, claims, tables
 from parse.published_words import Case, decimals
 from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 
-MAX_BYTES = 16 << 20
+MAX_BYTES, MAX_LINES = 4 << 20, 50_000
+"""Larger texts are logs or data."""
 FAMILY = "published"
 """Stands where a log's family does, for runs that are known from a document only."""
 TELLING = 500
@@ -107,7 +108,10 @@ def _lines(path: Path) -> list[str]:
         raise DocumentError(f"{path}: more than {MAX_BYTES >> 20} MiB, too large for a document")
     if b"\0" in content:
         raise DocumentError(f"{path}: not a text (it has zero bytes)")
-    return content.decode(errors="replace").splitlines()
+    lines = content.decode(errors="replace").splitlines()
+    if len(lines) > MAX_LINES:
+        raise DocumentError(f"{path}: {len(lines)} lines, more than the {MAX_LINES} of a document")
+    return lines
 
 
 def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:

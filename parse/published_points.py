@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -17,6 +18,7 @@ REPEATED = 3
 """Speeds that two columns share before one is taken to repeat the other."""
 PRINTED_UNIT = 0.01
 """The last digit of a printed speed."""
+MAX_COLUMNS = 500
 OPENING_LINES = 3
 """So many lines at the beginning, its title among them, say what a document is about."""
 
@@ -60,6 +62,11 @@ def drafts(lines: Sequence[str]) -> tuple[list[tuple[Setting, Points]], list[str
     said = list(remarks)
     found = [group for block in printed for group in _of_block(block, opening, said)]
     for table in tables(lines):
+        if len(found) >= MAX_COLUMNS:
+            said.append(
+                f"line {table.line}: more than {MAX_COLUMNS} columns of speeds are no report; the rest is not read"
+            )
+            break
         there, remarks = columns(table)
         said += remarks
         for column in there:
@@ -185,10 +192,7 @@ def _add_column(column: Column, opening: Sequence[str], found: list[_Group]) -> 
         batch_size=own.batch_size or said.batch_size,
         precision=own.precision or said.precision,
     )
-    cases = {
-        cell.case: sum(other.case == cell.case and other.speed is not None for other in column.cells)
-        for cell in column.cells
-    }
+    cases = Counter(cell.case for cell in column.cells if cell.speed is not None)
     for cell in column.cells:
         draft = group.points.setdefault(_case_in(cell.case, group.points), Draft())
         if cell.speed is None:

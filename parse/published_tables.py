@@ -31,6 +31,9 @@ _SPEED = re.compile(
 _NO_SPEED = re.compile(r"latency|\bms\b|mem|flop|ratio|class|per gpu|size|num|tokens?\s*/", re.I)
 
 
+MAX_HEADS = 100
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A table as it stands: `line` is that of its head, counted from 1; `headings` those above it, nearest first."""
@@ -124,6 +127,8 @@ def _cells(line: str) -> tuple[str, ...]:
 
 def columns(table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """The columns of speeds, and what of the table could not be read, a line each; nothing where it has no results."""
+    if len(table.heads) > MAX_HEADS:
+        return (), (f"line {table.line}: a table of {len(table.heads)} columns is no report; not read",)
     roles = [_role(head) for head in table.heads]
     places = _case_column(table, roles)
     speeds = [at for at, role in enumerate(roles) if role == "speed"]

@@ -28,7 +28,7 @@ _SYSTEMS = (
 """Names of systems, those before that contain another one's."""
 _NVIDIAS = re.compile(r"(?<![a-z])ngc(?![a-z])|nvidia", re.I)
 _NGC = frozenset({"pytorch", "tensorflow", "mxnet"})
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _MARKUP = re.compile(r"<sup>.*?</sup>|<[^>]*>|\*\*|~~|`|\\(?=[|*_<])", re.I)
 _NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,15})?")
 _CASES = (

@@ -368,6 +368,16 @@ def test_what_is_no_document_is_refused_with_the_reason(tmp_path):
 def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
     monkeypatch.setattr("parse.published.MAX_BYTES", 100)
     assert "too large for a document" in read(tmp_path, TITLE + TABLE).refusals[0]
+    monkeypatch.undo()
+    monkeypatch.setattr("parse.published.MAX_LINES", 5)
+    assert read(tmp_path, TITLE + TABLE).refusals[0].endswith(": 11 lines, more than the 5 of a document")
+    monkeypatch.undo()
+    monkeypatch.setattr("parse.published_points.MAX_COLUMNS", 1)
+    twice = read(tmp_path, TITLE + TABLE + "\n" + TABLE.replace("100.1", "200.2"))
+    assert len(twice.results) == 3
+    assert "the rest is not read" in twice.remarks[0]
+    wide = read(tmp_path, table("case" + "|samples/s" * 100, "1n1g" + "|5" * 100))
+    assert wide.refusals[0].endswith("line 1: a table of 101 columns is no report; not read")
 
 
 def test_rows_of_times_to_train(tmp_path):
