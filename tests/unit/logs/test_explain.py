@@ -1,0 +1,270 @@
+"""parse.logs.explain: what is told of a log can be checked by hand against its lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc.outcome import Outcome
+from hpc.spec import RunSpec
+from parse.attempt import Asked, Attempt, FromLog, Measured
+from parse.logs.explain import CHUNK_BYTES, MAX_LISTED, MAX_TEXT, explain, lines_at
+from parse.logs.family import Family, LogError, Saying, StepLine
+from parse.logs.window import Protocol, Reading, read_log
+
+FAMILY = Family(
+    name="made",
+    title="made for this test",
+    steps=(
+        StepLine(
+            marker=b"step",
+            pattern=re.compile(
+                rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) epoch (?P<epoch>\d+) step (?P<step>\d+) "
+                rb"rate (?P<rate>\d+\.\d+) "
+            ),
+        ),
+        StepLine(
+            marker=b"took",
+            pattern=re.compile(rb"epoch (?P<epoch>\d+) step (?P<step>\d+) took (?P<duration_s>\d+\.\d+) "),
+        ),
+    ),
+    sayings=(
+        Saying(kind="facts", marker=b"batch", pattern=re.compile(rb"batch (?P<batch_size>\d+) on (?P<world_size>\d+)")),
+        Saying(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+    ),
+)
+
+
+def text(first: int = 10, last: int = 150, head: str = "noise\nbatch 32 on 4\n") -> str:
+    """Lines of every tenth step, a step in 0.5 s, with 20 s of saving after step 60."""
+    lines = [head]
+    for step in range(first, last + 1, 10):
+        tenths = step * 5 + (200 if step > 60 else 0) + 5
+        minutes, seconds = divmod(tenths / 10, 60)
+        lines.append(f"2021-01-01 10:{int(minutes):02}:{seconds:06.3f} epoch 0 step {step} rate 250.00 img/s\n")
+        if step == 60:
+            lines.append("saving the model\n")
+    return "".join(lines)
+
+
+def run(**more: object) -> RunSpec:
+    asked: dict[str, object] = {
+        "nodes": 1, "ranks_per_node": 4, "gpus_per_node": 4, "cpus_per_rank": 1, "backend": "made",
+        "workload": "resnet50", "batch_size": 32, "precision": "fp32", "scaling": "weak", "warmup_steps": 20,
+        "measured_steps": 100, "repeat": 1, "seed": 0, "site": "",
+    }  # fmt: skip
+    return RunSpec(**{**asked, **more})  # type: ignore[arg-type]
+
+
+def attempt(
+    path: Path,
+    reading: Reading,
+    wall_clock: float | None,
+    printed: float | None,
+    per_step: int = 128,
+    spec: RunSpec | None = None,
+    problem: str = "",
+    remarks: tuple[str, ...] = (),
+) -> Attempt:
+    speed = printed if wall_clock is None else wall_clock
+    steps = reading.window.steps if reading.window else 0
+    return Attempt(
+        run_id="x",
+        number=1,
+        asked=Asked(run=spec or run(), run_id="x"),
+        outcome=Outcome.OK if speed else None,
+        measured=None
+        if speed is None
+        else Measured(
+            throughput=speed, mean_of_rates=printed, step_s=np.empty(0), samples=steps * per_step, clock_share=0.0
+        ),
+        problem=problem,
+        log=FromLog(
+            path=path,
+            family="made",
+            window="",
+            wall_clock=wall_clock,
+            printed=printed,
+            remarks=remarks or reading.remarks,
+        ),
+    )
+
+
+def explained(
+    path: Path,
+    family: Family = FAMILY,
+    wall_clock: float | None = 256.0,
+    printed: float | None = 250.0,
+    **more: object,
+) -> str:
+    reading = read_log(path, family, Protocol())
+    return explain(path, reading, attempt(path, reading, wall_clock, printed, **more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "r50.log"
+    path.write_text(text())
+    return path
+
+
+def test_the_whole_of_it(log: Path) -> None:
+    assert (
+        explained(log)
+        == f"""{log}
+recognised as made (made for this test), 15 step lines up to step 150 of epoch 0, printed every 10 steps
+
+what its other lines tell:
+  batch_size  32  (line 2)
+  world_size  4  (line 2)
+
+window: from step 20 of epoch 0 to step 120 of epoch 0, 90 steps counted
+  first line used: 4: 2021-01-01 10:00:10.500 epoch 0 step 20 rate 250.00 img/s
+  last line used:  15: 2021-01-01 10:01:20.500 epoch 0 step 120 rate 250.00 img/s
+  kept out: 1 interval:
+    steps 60 to 70: saving, 25.000000 s
+
+samples of a step: 32 × 4 devices = 128
+time: stamp of line 15 - stamp of line 4 = 70.000000 s, less 25.000000 s kept out = 45.000000 s
+wall_clock: 90 × 128 / 45.000000 s = 256.00 samples/s
+printed: mean of 9 printed rates = 250.00 samples/s
+gap: printed / wall_clock - 1 = 250.00 / 256.00 - 1 = -2.34%
+result: 256.00 samples/s
+"""
+    )
+
+
+def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None:
+    told = explained(log)
+    lines = log.read_text().splitlines()
+    for number, shown in re.findall(r"line used: +(\d+): (.*)", told):
+        assert lines[int(number) - 1] == shown
+    assert "saving" in lines[8] and "step 60 " in lines[7]
+
+
+@pytest.mark.parametrize(
+    ("more", "printed", "said"),
+    [
+        ({}, 250.0, "mean of 9 printed rates = 250.00 samples/s"),
+        ({}, 1000.0, "of one device, as its time stamps say; × 4 devices = 1000.00 samples/s"),
+        ({}, 62.5, "/ 4 devices, as its time stamps say = 62.50 samples/s"),
+        ({"rates": "rank"}, 1000.0, "of one device each; × 4 devices = 1000.00 samples/s"),
+    ],
+)
+def test_the_way_from_printed_rates_to_the_printed_speed(log: Path, more, printed, said) -> None:
+    told = explained(log, dataclasses.replace(FAMILY, **more), printed=printed)
+    assert f"printed: {'mean of 9 printed rates = 250.00 samples/s' if 'mean' not in said else ''}" in told
+    assert said in told
+
+
+def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
+    path = tmp_path / "times.log"
+    path.write_text("".join(f"epoch 0 step {step} took 0.5 s\n" for step in range(0, 200)))
+    family = dataclasses.replace(FAMILY, mean="durations")
+    told = explained(path, family, wall_clock=None, printed=256.0)
+    assert "wall_clock: none, for want of time stamps that tell" in told
+    assert "printed: mean of 100 printed step times = 0.500000 s; 128 / 0.500000 s = 256.00 samples/s" in told
+    assert "gap" not in told and "result: 256.00 samples/s" in told
+    assert "no line tells batch size" in told
+    told = explained(path, family, wall_clock=None, printed=None, problem="nobody says the batch size")
+    assert "no speed without the samples of a step" in told and "samples of a step: not known" in told
+    assert "result: none (nobody says the batch size)" in told
+
+
+def test_without_samples_the_time_still_gives_steps(log: Path) -> None:
+    told = explained(log, wall_clock=None, printed=None, problem="no batch size")
+    assert "wall_clock: 90 / 45.000000 s = 2.000000 steps/s" in told
+
+
+def test_samples_that_are_not_batch_size_times_devices(log: Path) -> None:
+    told = explained(log, wall_clock=128.0, per_step=64)
+    assert "samples of a step: 64\n" in told and "90 × 64 / 45.000000 s = 128.00 samples/s" in told
+
+
+def test_medians_over_ranks_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "ranks.log"
+    path.write_text("".join(line * 4 for line in text().splitlines(keepends=True)))
+    told = explained(path)
+    assert "4 lines for each" in told
+    assert "mean of 9 printed rates, each the median over its lines, = 250.00 samples/s" in told
+    path.write_text("".join(f"[1,{rank}]<stdout>:{line}" for line in text().splitlines(True) for rank in range(3)))
+    assert "printed every 10 steps, by 3 ranks" in explained(path)
+
+
+def test_a_log_without_a_window_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "short.log"
+    path.write_text(text(last=80))
+    told = explained(path, wall_clock=None, printed=None)
+    assert "no window: too short: the last printed step is 80 of epoch 0" in told and "needs step 120" in told
+    assert "line used" not in told and "result" not in told
+    path.write_text("batch 32 on 4\n")
+    assert "without a step line" in explained(path, wall_clock=None, printed=None)
+
+
+def test_remarks_stand_at_the_end(log: Path) -> None:
+    assert explained(log, remarks=("it is odd", "very")).endswith("\n\nremarks:\n  it is odd\n  very\n")
+    assert "\nremarks:" not in explained(log)
+
+
+def test_many_pauses_are_shortened(tmp_path: Path) -> None:
+    path = tmp_path / "pauses.log"
+    path.write_text(
+        "".join(
+            f"2021-01-01 10:{step // 60:02}:{step % 60:02}.500 epoch 0 step {step} rate 1.0 \n"
+            + ("saving\n" if step % 2 else "")
+            for step in range(130)
+        )
+    )
+    told = explained(path)
+    assert "kept out: 50 intervals" in told and told.count("saving") == MAX_LISTED and "and 30 more" in told
+
+
+def test_a_packed_log_is_explained_like_a_plain_one(log: Path) -> None:
+    packed = log.with_suffix(".log.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    assert explained(packed) == explained(log).replace(str(log), str(packed))
+
+
+def test_a_log_that_is_gone_or_another_by_now(log: Path) -> None:
+    reading = read_log(log, FAMILY, Protocol())
+    found = attempt(log, reading, 256.0, 250.0)
+    log.write_text("short\n")
+    with pytest.raises(LogError, match=r"r50\.log: ends before byte \d+"):
+        explain(log, reading, found)
+    log.unlink()
+    with pytest.raises(LogError, match=r"r50\.log: cannot be read"):
+        explain(log, reading, found)
+
+
+# Lines by their place
+
+
+def test_lines_are_found_wherever_pieces_meet(tmp_path: Path) -> None:
+    path = tmp_path / "large.log"
+    lines = [f"line {number} {'x' * (number % 700)}\n".encode() for number in range(1, 9000)]
+    path.write_bytes(b"".join(lines))
+    assert path.stat().st_size > 2 * CHUNK_BYTES
+    offsets = np.concatenate([[0], np.cumsum([len(line) for line in lines])])[:-1].tolist()
+    near = [
+        at for at, begin in enumerate(offsets) if begin % CHUNK_BYTES > CHUNK_BYTES - 3000 or begin % CHUNK_BYTES < 3000
+    ]
+    wanted = {0, 4500, len(lines) - 1, *near}
+    found = lines_at(path, [offsets[at] for at in wanted])
+    for at in wanted:
+        whole = lines[at].decode().rstrip("\n")
+        line = found[offsets[at]]
+        assert line.number == at + 1
+        assert line.text == (whole if len(whole) <= MAX_TEXT else whole[: MAX_TEXT - 1] + "…")
+
+
+def test_a_line_behind_carriage_returns_has_the_number_that_editors_show(tmp_path: Path) -> None:
+    path = tmp_path / "bar.log"
+    path.write_bytes(b"first\n10%\r20%\rstep 3\rmore\nlast \x1b[1mbold\xff")
+    found = lines_at(path, [14, 26])
+    assert (found[14].number, found[14].text) == (2, "step 3")
+    assert (found[26].number, found[26].text) == (3, "last ?[1mbold�")
