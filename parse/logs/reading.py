@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from parse.logs.family import Batch, Family, Integers, LogError, Said, Saying, Steps
-from parse.logs.shapes import WORD, Shape, Words, find_step, label, needles
+from parse.logs.shapes import WORD, Shape, Words, find_step, label, sieve
 from parse.logs.times import seconds_of
 
 CHUNK_BYTES = 1 << 21
@@ -28,7 +27,7 @@ SHAPES_PER_LENGTH = 48
 MAX_SHAPES = 4096
 """So many are kept for all lengths together; a file that has more begins anew."""
 FEW = 8
-"""So many lines of one length are too few to have a shape learned that says nothing, and so many attempts enough."""
+"""So many lines of one length are worth a shape that says nothing; so many attempts to find one are enough."""
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[()][A-Za-z0-9])")
 LINE_END, ESCAPE, RETURN = b"\n", b"\x1b", b"\r"
 COLUMNS = tuple(name for name in Steps.__dataclass_fields__ if name != "offset")
@@ -121,9 +120,12 @@ class _Reader:
         self.known: dict[int, list[Shape]] = {}
         self.shapes = 0
         self.fruitless: Counter[int] = Counter()
-        markers = [form.marker for form in family.steps] + [saying.marker for saying in family.sayings]
-        self.shortest = min(map(len, markers), default=1)
-        self.needles = needles(tuple(markers))
+        self.markers = tuple(dict.fromkeys(form.marker for form in (*family.steps, *family.sayings)))
+        self.shortest = min(map(len, self.markers), default=1)
+        self.digitless = [
+            max(re.split(rb"\d+", marker), key=len) for marker in self.markers if re.search(rb"\d", marker)
+        ]
+        self.sieve = sieve(self.markers)
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
         begins = None
@@ -137,7 +139,8 @@ class _Reader:
         self.parts: list[dict[str, npt.NDArray[np.generic]]] = []
         self.pauses: list[tuple[Shape, Integers]] = []
         self.said: list[Said] = []
-        for length, which in _by_length(lengths):
+        speaking = np.searchsorted(starts, self.sieve.passes(letters[: size + size % 2]), side="right") - 1
+        for length, which in _by_length(lengths, _without_repeats(speaking)):
             if self.shortest <= length <= MAX_SHAPED:
                 self._in_bulk(length, which)
             elif length > MAX_SHAPED:
@@ -160,47 +163,41 @@ class _Reader:
                 if place:
                     known[place - 1], known[place] = shape, known[place - 1]
                 rows, which = rows[~hit], which[~hit]
-        speaking = _holding(rows, self.needles)
-        silent = np.delete(np.arange(len(which)), speaking)
-        if len(silent) >= FEW and self.fruitless[length] < FEW:
-            self._learn_silence(length, rows[silent])
-        self._learn(length, rows[speaking], which[speaking])
-
-    def _learn_silence(self, length: int, rows: Words) -> None:
-        """A shape whose lines say nothing saves the search of them, where many lines have it."""
-        shape = Shape(rows[0].tobytes()[:length], None)
-        if 3 * np.count_nonzero(shape.matches(rows)) >= len(rows):
-            self._remember(length, shape)
-        else:
-            self.fruitless[length] += 1
-
-    def _learn(self, length: int, rows: Words, which: Integers) -> None:
-        """New shapes from the first line left, again and again, but not from every line of a file that has no two."""
-        for _ in range(SHAPES_PER_LENGTH):
-            if not len(which):
-                return
-            text = rows[0].tobytes()[:length]
-            shape = self._shape(text)
+        attempts = SHAPES_PER_LENGTH
+        while len(which):
+            shape = self._shape(rows, length) if attempts else None
             if shape is None:
                 self._one_by_one(which[:1])
                 rows, which = rows[1:], which[1:]
                 continue
+            attempts -= 1
             self._remember(length, shape)
             hit = shape.matches(rows)
             self._keep(shape, rows[hit], which[hit])
             rows, which = rows[~hit], which[~hit]
-        self._one_by_one(which)
 
-    def _shape(self, text: bytes) -> Shape | None:
-        """The shape of a line, where all that have it are alike: a step line, a pause, or nothing at all."""
+    def _shape(self, rows: Words, length: int) -> Shape | None:
+        """The shape of the first line, where all that have it are alike: a step line, a pause, or nothing at all."""
+        text = rows[0].tobytes()[:length]
         if found := find_step(text, self.family.steps):
             return None if found.crowded else Shape(text, found)
         if any(form.marker in text and form.pattern.search(text) for form in self.family.steps):
             return None  # it has the shape of a step line, but its digits are no numbers
-        marked = [saying for saying in self.family.sayings if saying.marker in text]
-        if any(saying.kind != "pause" and saying.pattern.search(text) for saying in marked):
+        sayings = [saying for saying in self.family.sayings if saying.marker in text]
+        heard = {saying.kind for saying in sayings if saying.pattern.search(text)}
+        if heard == {"pause"}:
+            return Shape(text, None, pause=True)
+        return None if sayings else self._silence(text, rows)
+
+    def _silence(self, text: bytes, rows: Words) -> Shape | None:
+        """The shape of a line that says nothing, where many have it; not where other digits could make a marker of it."""
+        if self.fruitless[len(text)] >= FEW or len(rows) < FEW or any(part in text for part in self.digitless):
             return None
-        return Shape(text, None, pause=any(saying.pattern.search(text) for saying in marked))
+        shape = Shape(text, None)
+        if 3 * np.count_nonzero(shape.matches(rows)) >= len(rows):
+            return shape
+        self.fruitless[len(text)] += 1
+        return None
 
     def _remember(self, length: int, shape: Shape) -> None:
         known = self.known[length]
@@ -258,7 +255,8 @@ class _Lines:
     def rows(self, which: Integers, length: int) -> Words:
         """Lines of that length as rows of words."""
         wide = -(-length // WORD) * WORD
-        return sliding_window_view(self.letters, wide)[self.starts[which]].view(np.uint64)
+        every = np.ndarray((len(self.letters) - wide + 1, wide), np.uint8, self.letters, strides=(1, 1))
+        return every[self.starts[which]].view(np.uint64)
 
     def texts(self, which: Integers) -> Iterator[tuple[int, bytes]]:
         """Lines as texts, each with where it begins."""
@@ -275,16 +273,8 @@ def _line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
     return starts, ends - starts
 
 
-def _holding(rows: Words, texts: tuple[bytes, ...]) -> Integers:
-    """Rows that hold one of the texts, and perhaps others."""
-    whole, wide = rows.tobytes(), rows.shape[1] * WORD
-    found = set()
-    for text in texts:
-        at = whole.find(text)
-        while at >= 0:
-            found.add(at // wide)
-            at = whole.find(text, (at // wide + 1) * wide)
-    return np.array(sorted(found), np.int64)
+def _without_repeats(ordered: Integers) -> Integers:
+    return ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
 
 
 def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
@@ -295,14 +285,14 @@ def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integ
         yield which[first]
 
 
-def _by_length(lengths: Integers) -> Iterator[tuple[int, Integers]]:
-    """Lengths, each with the lines that have it, in the order of the file."""
-    small = np.minimum(lengths, MAX_SHAPED + 1).astype(np.uint16)
+def _by_length(lengths: Integers, among: Integers) -> Iterator[tuple[int, Integers]]:
+    """Lengths, each with the lines among these that have it, in the order of the file."""
+    small = np.minimum(lengths[among], MAX_SHAPED + 1).astype(np.uint16)
     order = np.argsort(small, kind="stable")
-    ordered = small[order]
-    for group in np.split(order, np.flatnonzero(np.diff(ordered)) + 1):
+    ordered, which = small[order], among[order]
+    for group in np.split(np.arange(len(which)), np.flatnonzero(np.diff(ordered)) + 1):
         if len(group):
-            yield int(small[group[0]]), group
+            yield int(ordered[group[0]]), which[group]
 
 
 def _as_rows(text: bytes) -> Words:

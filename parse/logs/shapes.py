@@ -8,7 +8,6 @@ characters of all others are compared with it and their digits added up in bulk.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.logs.family import FIELDS, NO_NUMBER, Floats, Integers, StepLine
-from parse.logs.times import Form, form_of, seconds_of
+from parse.logs.times import Digits, Form, form_of, seconds_of
 
 WORD = 8
 Words = npt.NDArray[np.uint64]
@@ -27,6 +26,8 @@ INTEGERS = ("epoch", "step", "first", "rank", "epoch_steps")
 MAX_DIGITS = 15
 """More digits than a float64 holds exactly are no number of a step, epoch or rank."""
 
+BLOCK = 1 << 15
+"""So many pairs of characters at a time keep what is made of them in the processor's cache."""
 LABELS = (
     re.compile(
         rb"(?P<time>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\s*\[\d+,(?P<rank>\d+)\]\s?<(?:stdout|stderr|stddiag)>:"
@@ -86,22 +87,46 @@ def _number(text: bytes) -> float | None:
         return None
 
 
+class Sieve:
+    """Finds where one of several texts may stand: wherever one does, and at few other places.
+
+    Of the pairs of characters at even places a text has, wherever it begins, one of two rows: two pairs of each tell it.
+    """
+
+    def __init__(self, texts: tuple[bytes, ...]) -> None:
+        first, second = np.zeros(1 << 16, np.uint64), np.zeros(1 << 16, np.uint64)
+        for number, part in enumerate(texts):
+            for begin in (0, 1):
+                bit = np.uint64(1 << (2 * number + begin) % 64)
+                pairs = np.frombuffer(part[begin : begin + (len(part) - begin) // 2 * 2], np.uint16)
+                best = max(range(max(len(pairs) - 1, 1)), key=lambda place: _rarity(part[begin + 2 * place :][:4]))
+                for table, place in ((first, best), (second, best + 1)):
+                    table[pairs[place] if place < len(pairs) else slice(None)] |= bit
+        self._first, self._second, self._any = first, second, first != 0
+
+    def passes(self, letters: Digits) -> Integers:
+        """Places in a text, of an even length, near which one may stand; in order."""
+        pairs = letters.view(np.uint16)
+        blocks = [
+            begin + np.flatnonzero(self._any.take(pairs[begin : begin + BLOCK], mode="clip"))
+            for begin in range(0, len(pairs), BLOCK)
+        ]
+        places = np.concatenate(blocks)
+        following = pairs[np.minimum(places + 1, len(pairs) - 1)]
+        return 2 * places[(self._first[pairs[places]] & self._second[following]) != 0]
+
+
 @cache
-def needles(markers: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Texts without digits, of which each marker holds one: few, for every one of them is a search of all lines."""
-    left = {max(re.split(rb"\d+", marker), key=len) for marker in markers}
-    found = []
-    while left:
-        shared = Counter(text for part in left for text in _parts(part))
-        found.append(max(shared, key=lambda text: (shared[text], len(text), text)))
-        left = {part for part in left if found[-1] not in part}
-    return tuple(found)
+def sieve(texts: tuple[bytes, ...]) -> Sieve:
+    """The sieve of these texts, made once."""
+    return Sieve(texts)
 
 
-def _parts(text: bytes) -> set[bytes]:
-    """The text, and of what it contains all that is rare enough to stand for it."""
-    least = max(5, len(text) // 2 + 1)
-    return {text} | {text[first:past] for past in range(len(text) + 1) for first in range(past - least + 1)}
+def _rarity(text: bytes) -> int:
+    """How seldom its characters are in logs, roughly."""
+    return sum(0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in text[:2]) * 2 + sum(
+        letter not in b" etaoinsr" for letter in text[2:]
+    )
 
 
 class Shape:
@@ -137,9 +162,9 @@ class Shape:
             carried = differs + self._carry
             differs |= carried
         differs &= self._wrong
-        alike = np.asarray(~differs.any(axis=1))
+        alike = _without(differs)
         if self._second is not None:
-            alike &= ~(lines.view(np.uint8)[:, self._tail : len(self.text)] == self._second).any(axis=1)
+            alike &= _without(lines.view(np.uint8)[:, self._tail : len(self.text)] == self._second)
         return alike
 
     def columns(self, lines: Words) -> dict[str, Floats | Integers]:
@@ -175,6 +200,11 @@ class Shape:
             return None
         first, past = self.spans["time"]
         return form_of(self.text[first:past])
+
+
+def _without(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+    """Which rows are all zero; that every one is takes least to find."""
+    return np.asarray(~rows.any(axis=1)) if rows.any() else np.ones(len(rows), np.bool_)
 
 
 def _words(letters: npt.NDArray[np.integer]) -> Words:
