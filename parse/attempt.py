@@ -62,8 +62,11 @@ class Asked:
         return bool(self.unknown)
 
 
+_FIELDS = tuple(one.name for one in dataclasses.fields(RunSpec))
+
+
 def _key(run: RunSpec, extra: Mapping[str, Any], unknown: Sequence[str]) -> str:
-    known = {name: value for name, value in dataclasses.asdict(run).items() if name == "repeat" or name not in unknown}
+    known = {name: getattr(run, name) for name in _FIELDS if name == "repeat" or name not in unknown}
     return json.dumps([known, extra], sort_keys=True)
 
 

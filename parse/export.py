@@ -121,6 +121,9 @@ def _as_json(result: Result) -> dict[str, Any]:
         "alarms": [{"name": alarm.name, "text": alarm.text} for alarm in result.alarms],
         "runs": [_run_as_json(one) for one in result.runs],
     }
+    if claimed := result.published:
+        figures = {name: getattr(claimed, name) for name in ("median", "average", "speedup", "wall_clock")}
+        content["published"] = {"document": str(claimed.document), **figures}
     content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
     return {name: _significant(value) for name, value in content.items()}
 
@@ -200,9 +203,11 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: lists of things as text."""
-    row = {name: value for name, value in result.items() if name not in ("interval", "step_time_ms", "asked")}
+    apart = ("interval", "step_time_ms", "asked", "published")
+    row = {name: value for name, value in result.items() if name not in apart}
     row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
     row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}
+    row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
     row["asked"] = "; ".join(f"{name}={value}" for name, value in result["asked"].items())
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])
     row["alarms"] = "; ".join(alarm["text"] for alarm in result["alarms"])

@@ -117,9 +117,10 @@ def place_of(path: Path) -> Place:
     repeat = file.runs[0] if len(file.runs) == 1 else above.repeat
     numbers = {key: int(values[key]) for key in _NUMBERS if key in values}
     if 0 in numbers.values():
-        remarks.append("a size of 0 in its name is none")
+        remarks.append("there is a size of 0 in its names: none of them is taken")
+        numbers = {}
     return Place(
-        **_sizes({key: number for key, number in numbers.items() if number}, remarks),
+        **_sizes(numbers, remarks),
         precision=values.get("precision", ""),
         model=values.get("model", ""),
         repeat=repeat or None,
@@ -183,7 +184,8 @@ def _told_by_file(stem: str) -> _Told:
     numbers = _trailing(words)
     told = _told_by_words(words[: len(words) - len(numbers)])
     remarks = list(told.remarks)
-    packed = len(numbers) > 1 and words[-len(numbers) - 1].lower() in PRECISIONS
+    before = words[-len(numbers) - 1].lower() if len(words) > len(numbers) else ""
+    packed = len(numbers) > 1 and before in PRECISIONS
     runs = _runs(numbers) if (len(numbers) == 1 or packed) and all(len(one) <= 4 for one in numbers) else ()
     left = told.left if runs else (*told.left, *numbers)
     if found and left:

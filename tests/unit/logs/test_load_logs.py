@@ -1,0 +1,236 @@
+"""parse.load and parse.load_logs: which files are logs, which run each is, which are one run twice."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from parse.load import load
+from parse.load_logs import HowToRead, explained
+from parse.logs.family import LogError
+from parse.logs.names import case_of
+from parse.logs.window import Protocol
+from tests.unit.logs import made
+from tests.unit.traces import make_trace, put, put_plan, repeats
+
+DLLL = (
+    'DLLL {"timestamp": "1600180133.473765", "datetime": "2020-09-15 14:28:53.473765", "elapsedtime": "1.0", '
+    '"type": "LOG", "step": [0, %d], "data": {"train.loss": 7.09304, "train.total_ips": 1024.0}}\n'
+)
+
+
+def log(root: Path, name: str, speed: float = 350.0, devices: int = 1, count: int = 130) -> Path:
+    """A log of NVIDIA's PyTorch ResNet-50, batch size 128, fp32."""
+    text = made.ngc_pytorch(made.steps(speed, 128 * devices, count), batch=128, devices=devices)
+    return made.put(root, name, text)
+
+
+def plain(root: Path, name: str, speed: float = 350.0) -> Path:
+    """A log that says neither batch size nor devices."""
+    return made.put(root, name, made.paddle(made.steps(speed, 128), batch=128))
+
+
+def found(loaded) -> list[tuple[str, int, float | None]]:
+    """Case, repeat and speed of every attempt."""
+    return [
+        (one.asked.case, one.asked.run.repeat, one.measured and round(one.measured.throughput))
+        for one in loaded.attempts
+    ]
+
+
+def said(loaded) -> str:
+    return "\n".join([*loaded.remarks, *loaded.refusals])
+
+
+# Which files
+
+
+@pytest.mark.parametrize("name", ["a.log", "a.txt", "a.out", "A.LOG", "raport.json", "any.json"])
+def test_logs_in_folders(tmp_path, name):
+    path = log(tmp_path, f"1n1g/{name}")
+    if name.endswith("json"):
+        path.write_text("".join(DLLL % step for step in range(1, 131)))
+    loaded = load([tmp_path])
+    assert len(loaded.attempts) == 1 and loaded.refusals == ()
+
+
+@pytest.mark.parametrize("name", ["a.log.gz", "a.txt.gz", "a.out.gz"])
+def test_logs_in_gz(tmp_path, name):
+    path = log(tmp_path, f"1n1g/{name}")
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert found(load([tmp_path])) == [("1n1g", 1, 350)]
+
+
+@pytest.mark.parametrize("name", ["oneflow", "workerlog.0", "a.log.1", ".hidden.log"])
+def test_other_names_are_read_where_they_are_named(tmp_path, name):
+    path = log(tmp_path, f"1n1g/{name}")
+    assert load([tmp_path]).attempts == ()
+    assert found(load([path])) == [("1n1g", 1, 350)]
+
+
+def test_kinds(tmp_path):
+    path, trace = log(tmp_path, "1n1g/r50_b128_fp32_1.log"), put(tmp_path, make_trace())
+    assert len(load([tmp_path]).attempts) == 2
+    assert [one.log is None for one in load([tmp_path], kind="traces").attempts] == [True]
+    assert [one.log is None for one in load([tmp_path], kind="logs").attempts] == [False]
+    (refusal,) = load([trace], kind="logs").refusals
+    assert refusal.startswith(f"{trace}: ")
+    (refusal,) = load([path], kind="traces").refusals
+    assert "not an HDF5 file" in refusal
+
+
+def test_a_trace_without_its_suffix_is_still_one(tmp_path):
+    path = put(tmp_path, make_trace()).rename(tmp_path / "trace")
+    assert load([path]).attempts[0].log is None
+
+
+def test_what_is_no_log_is_a_line_for_each_log_and_a_count_for_the_rest(tmp_path):
+    for name in ("b.log", "a.log", "1.out", "2.out", "x.txt", "y.txt.gz"):
+        (tmp_path / name).write_text("hello\n")
+    loaded = load([tmp_path])
+    assert [line.partition(":")[0] for line in loaded.refusals] == [str(tmp_path / "a.log"), str(tmp_path / "b.log")]
+    (remark,) = loaded.remarks
+    assert remark.startswith("4 files (.out, .txt, .txt.gz) in folders, no logs of a known system")
+    assert len(load([tmp_path], kind="logs").refusals) == 6
+    (refusal,) = load([tmp_path / "x.txt"]).refusals
+    assert refusal.startswith(f"{tmp_path / 'x.txt'}: ")
+
+
+def test_json_that_is_not_dllogger_is_left_alone(tmp_path):
+    (tmp_path / "settings.json").write_text("{}")
+    assert load([tmp_path]) == load([])
+
+
+def test_plans_beside_logs_ask_for_traces_only(tmp_path):
+    trace = make_trace()
+    put_plan(tmp_path, repeats(trace.run, 1))
+    put(tmp_path, trace)
+    log(tmp_path, "1n1g/r50_b128_fp32_1.log")
+    assert len(load([tmp_path]).asked) == 1
+    alone = load([tmp_path / "1n1g"])
+    assert alone.remarks == ()
+
+
+def test_a_system_can_be_forced(tmp_path):
+    path = log(tmp_path, "1n1g/a.log")
+    loaded = load([path], how=HowToRead(family="oneflow"))
+    assert [one.measured for one in loaded.attempts] == [None]
+    assert loaded.attempts[0].log.family == "oneflow"
+
+
+def test_an_impossible_window_is_refused_with_the_file(tmp_path):
+    path = log(tmp_path, "1n1g/a.log")
+    (refusal,) = load([path], how=HowToRead(protocol=Protocol(warmup=500))).refusals
+    assert refusal.startswith(f"{path}: ") and "500" in refusal
+
+
+# Which run
+
+
+def test_packed_jobs_are_set_aside_and_named(tmp_path):
+    log(tmp_path, "1n1g/r50_b128_fp32_4.log")
+    packed = log(tmp_path, "1n1g/r50_b128_fp32_4_6.log", 90)
+    loaded = load([tmp_path])
+    assert found(loaded) == [("1n1g", 4, 350)]
+    assert [line for line in loaded.remarks if str(packed) in line and "runs 4, 6 of a packed job" in line]
+
+
+def test_repeats_by_number_and_then_by_name(tmp_path):
+    for name, speed in {"r50_b128_fp32_2": 302, "first": 301, "run10": 310, "run9": 309}.items():
+        log(tmp_path, f"1n1g/{name}.log", speed)
+    assert found(load([tmp_path])) == [("1n1g", 2, 302), ("1n1g", 1, 301), ("1n1g", 3, 309), ("1n1g", 4, 310)]
+    unnumbered = [one.asked.run.repeat for one in load([tmp_path]).attempts if "repeat" in one.asked.unknown]
+    assert unnumbered == [1, 3, 4]
+
+
+def test_names_that_were_understood_in_part_tell_points_apart(tmp_path):
+    log(tmp_path, "1n1g/r50_b128_fp32_nfs_1.log")
+    log(tmp_path, "1n1g/r50_b128_fp32_1.log", 360)
+    points = {one.asked.extra.get("name"): one.asked.point for one in load([tmp_path]).attempts}
+    assert set(points) == {None, "nfs"} and len(set(points.values())) == 2
+
+
+def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):
+    for campaign in ("a", "b"):
+        log(tmp_path, f"{campaign}/bz128/1n1g/r50_b128_fp32_1.log", 350 if campaign == "a" else 340)
+        log(tmp_path, f"{campaign}/bz128/1n8g/r50_b128_fp32_1.log", 2700, 8)
+    asked = [one.asked for one in load([tmp_path]).attempts]
+    assert sorted((one.extra["folder"], one.case) for one in asked) == [
+        ("a", "1n1g"), ("a", "1n8g"), ("b", "1n1g"), ("b", "1n8g"),
+    ]  # fmt: skip
+    assert len({one.point for one in asked}) == 4 and len({one.baseline_point for one in asked}) == 2
+    alone = [one.asked for one in load([tmp_path / "a"]).attempts]
+    assert [one.extra for one in alone] == [{}, {}] and alone[1].baseline_point == alone[0].point
+
+
+def test_one_run_twice_counts_once_where_it_is_the_same(tmp_path):
+    first = log(tmp_path, "1n1g/r50_b128_fp32_1.log")
+    shutil.copy(first, first.with_suffix(".txt"))
+    loaded = load([tmp_path])
+    assert found(loaded) == [("1n1g", 1, 350)]
+    assert f"{first.with_suffix('.txt')}: the same as {first}, byte for byte; counted once" in loaded.remarks
+
+
+def test_one_run_twice_counts_not_at_all_where_it_differs(tmp_path):
+    first = log(tmp_path, "1n1g/r50_b128_fp32_1.log", 350)
+    other = log(tmp_path, "1n1g/r50_b128_fp32_1.txt", 351)
+    log(tmp_path, "1n1g/r50_b128_fp32_2.log", 352)
+    loaded = load([tmp_path])
+    assert found(loaded) == [("1n1g", 1, None), ("1n1g", 2, 352)]
+    problem = loaded.attempts[0].problem
+    assert str(first) in problem and str(other) in problem and "none of them is counted" in problem
+
+
+def test_copies_without_a_number_count_once_and_with_another_number_are_said(tmp_path):
+    first = log(tmp_path, "1n1g/a.log")
+    shutil.copy(first, tmp_path / "1n1g" / "b.log")
+    assert found(load([tmp_path])) == [("1n1g", 1, 350)]
+    shutil.copy(first, tmp_path / "1n1g" / "r50_b128_fp32_3.log")
+    (tmp_path / "1n1g" / "b.log").unlink()
+    loaded = load([tmp_path])
+    assert sorted(found(loaded)) == [("1n1g", 1, 350), ("1n1g", 3, 350)]
+    assert "as another run; both are counted" in said(loaded)
+
+
+def test_equally_long_logs_are_not_taken_for_one(tmp_path):
+    sizes = {log(tmp_path, f"1n1g/r50_b128_fp32_{run}.log", 350 + run).stat().st_size for run in (1, 2)}
+    assert len(sizes) == 1
+    assert [repeat for _, repeat, _ in found(load([tmp_path]))] == [1, 2]
+
+
+def test_a_truncated_log_is_a_run_without_a_number(tmp_path):
+    log(tmp_path, "1n1g/r50_b128_fp32_1.log")
+    log(tmp_path, "1n1g/r50_b128_fp32_2.log", count=60)
+    loaded = load([tmp_path])
+    assert found(loaded) == [("1n1g", 1, 350), ("1n1g", 2, None)]
+    assert "60" in loaded.attempts[1].problem
+
+
+def test_a_log_of_nobody_knows_how_many_devices_is_named_with_its_speed(tmp_path):
+    path = plain(tmp_path, "a.log")
+    loaded = load([tmp_path])
+    assert loaded.attempts == ()
+    assert [line for line in loaded.remarks if line.startswith(f"{path}: ") and "--case" in line]
+    told = load([tmp_path], how=HowToRead(otherwise=case_of("1n1g")))
+    assert [one.asked.case for one in told.attempts] == ["1n1g"]
+
+
+# A file explained
+
+
+def test_a_log_explained(tmp_path):
+    text = explained(log(tmp_path, "1n1g/r50_b128_fp32_1.log"), HowToRead())
+    assert "recognised as ngc-pytorch" in text and "350.00 samples/s" in text
+
+
+def test_a_packed_job_explained_says_so(tmp_path):
+    assert "runs 7, 9 of a packed job" in explained(log(tmp_path, "1n1g/r50_b128_fp32_7_9.log"), HowToRead())
+
+
+def test_what_is_no_log_is_not_explained(tmp_path):
+    (tmp_path / "a.log").write_text("hello\n")
+    with pytest.raises(LogError):
+        explained(tmp_path / "a.log", HowToRead())

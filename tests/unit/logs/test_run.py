@@ -1,0 +1,334 @@
+"""parse.logs.run and parse.logs.size: from a reading and a place to a run and its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc.outcome import Outcome
+from parse.logs.family import Family
+from parse.logs.intervals import Pause
+from parse.logs.names import Place, case_of, place_of
+from parse.logs.run import attempt_of, settled_as, words
+from parse.logs.window import Protocol, Reading, Window
+
+FAMILY = Family(name="ngc-pytorch", title="", steps=())
+HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": "resnet50"}
+PATH = Path("/logs/1n8g/r50_b128_fp32_2.log")
+PLACE = place_of(PATH)
+NAMELESS = Place()
+
+
+def window(**changes) -> Window:
+    """Steps 20 to 120 in 40 s: 2560 samples/s on 8 devices of 128."""
+    told = {
+        "begin": 20, "end": 120, "begin_epoch": 0, "end_epoch": 0, "steps": 100, "seconds": 40.0,
+        "resolution_s": 1e-3, "rate": 2570.0, "duration_s": None, "printed": 100, "printed_every": 1,
+        "step_s": np.full(100, 0.4), "ranks": (), "begin_offset": 0, "end_offset": 9, "pauses": (),
+    }  # fmt: skip
+    return Window(**(told | changes))
+
+
+def reading(facts=None, found: Window | None = None, **changes) -> Reading:
+    told = {
+        "family": FAMILY, "facts": HEADER if facts is None else facts, "facts_at": {}, "window": found or window(),
+        "reason": "", "remarks": (), "step_lines": 120, "last": (0, 130), "said": (),
+    }  # fmt: skip
+    return Reading(**(told | changes))
+
+
+def attempt(facts=None, place=PLACE, found: Window | None = None, *, options=None, protocol=Protocol(), **changes):
+    return attempt_of(PATH, reading(facts, found, **changes), place, protocol, **(options or {}))
+
+
+def without(*names: str) -> dict[str, str]:
+    return {name: value for name, value in HEADER.items() if name not in names}
+
+
+def remarks(one) -> str:
+    return "\n".join(one.log.remarks)
+
+
+# A log that says all
+
+
+def test_all_is_said():
+    one = attempt()
+    run = one.asked.run
+    assert (one.asked.case, run.batch_size, run.precision, run.workload, run.backend, run.repeat) == (
+        "1n8g", 128, "fp32", "resnet50", "ngc-pytorch", 2,
+    )  # fmt: skip
+    assert (run.warmup_steps, run.measured_steps) == (20, 100)
+    assert one.counts and one.outcome is Outcome.OK
+    assert one.measured.throughput == one.log.wall_clock == pytest.approx(2560)
+    assert one.measured.mean_of_rates == one.log.printed == pytest.approx(2570)
+    assert one.measured.samples == 1024 * 100
+    assert one.measured.clock_share == pytest.approx(1e-3 / 40)
+    assert (one.log.window, one.log.remarks, one.machine.ranks) == ("steps 20 to 120 of epoch 0", (), 8)
+    assert one.run_id.startswith("1n8g_ngc-pytorch_resnet50_b128_fp32_") and one.run_id.endswith("_r2")
+
+
+def test_what_nobody_says_is_unknown_and_in_no_key():
+    one = attempt().asked
+    assert {"scaling", "seed", "site", "cpus_per_rank", "stamps", "data", "ranks_per_node"} <= set(one.unknown)
+    other = dataclasses.replace(one, run=dataclasses.replace(one.run, seed=3, site="x", data="jpeg"))
+    assert (other.key, other.point) == (one.key, one.point)
+    known = dataclasses.replace(other, unknown=tuple(name for name in one.unknown if name != "data"))
+    assert known.point != one.point
+
+
+def test_the_data_that_a_log_tells_tell_points_apart():
+    synthetic = attempt({**HEADER, "data": "synthetic"}).asked
+    assert "data" not in synthetic.unknown and synthetic.point != attempt().asked.point
+
+
+def test_versions_go_to_the_machine_and_facts_do_not():
+    one = attempt({**HEADER, "cuda": "11.1", "epochs": "90"})
+    assert one.machine.facts == {"cuda": ("11.1",)}
+
+
+def test_the_protocol_asked_is_in_the_point():
+    plain, other, whole = (
+        attempt(protocol=asked).asked for asked in (Protocol(), Protocol(warmup=2, total=9), Protocol(whole=True))
+    )
+    assert len({plain.point, other.point, whole.point}) == 3
+    assert (other.extra, other.run.measured_steps) == ({"warmup": "2"}, 7)
+
+
+# Sizes: header, names, command line
+
+
+@pytest.mark.parametrize(
+    ("facts", "place", "case", "batch_size", "said"),
+    [
+        ({"world_size": "16"}, "2n8g/b64.log", "2n8g", 64, ""),
+        ({"world_size": "16"}, "1n8g/b64.log", "16g", 64, "16 devices, its name says 8"),
+        ({"world_size": "16", "nodes": "2"}, "a.log", "2n8g", None, ""),
+        ({"world_size": "16", "gpus_per_node": "4"}, "a.log", "4n4g", None, ""),
+        ({"nodes": "2", "gpus_per_node": "8"}, "a.log", "2n8g", None, ""),
+        ({"nodes": "2"}, "1n8g/a.log", "2n8g", None, "2 nodes, its name says 1"),
+        ({"nodes": "3", "gpus_per_node": "8", "world_size": "16"}, "2n8g/a.log", "2n8g", None, "world size is taken"),
+        ({"world_size": "1"}, "a.log", "1n1g", None, ""),
+        ({"world_size": "16", "nodes": "3"}, "a.log", "16g", None, ""),
+        ({}, "GPUx8_b32.log", "8g", 32, ""),
+        ({}, "16n8g/bz32.log", "16n8g", 32, ""),
+        ({"batch_size": "96"}, "1n8g/b64.log", "1n8g", 96, "batch size 96, its name says 64"),
+        ({"global_batch_size": "1664"}, "1n8g/a.log", "1n8g", 208, ""),
+        ({"global_batch_size": "100"}, "1n8g/b64.log", "1n8g", None, ""),
+        ({"global_batch_size": "4096"}, "1n8g/b64.log", "1n8g", 64, "8 times the batch size 64"),
+        ({"global_batch_size": "4096", "accumulation": "4"}, "1n8g/a.log", "1n8g", 128, ""),
+        ({"global_batch_size": "1664", "batch_size": "128"}, "1n8g/a.log", "1n8g", 208, "1664 samples a step"),
+        ({"world_size": "0", "batch_size": "x"}, "1n8g/b64.log", "1n8g", 64, ""),
+        ({"world_size": "9" * 5000}, "1n8g/b64.log", "1n8g", 64, ""),
+    ],
+)
+def test_sizes(facts, place, case, batch_size, said):
+    one = attempt(facts, place_of(Path("/") / place), window(rate=None))
+    assert one.asked.case == case
+    assert ("batch_size" in one.asked.unknown) == (batch_size is None)
+    assert batch_size is None or one.asked.run.batch_size == batch_size
+    assert (said in remarks(one)) if said else not one.log.remarks
+
+
+@pytest.mark.parametrize(
+    ("facts", "each"),
+    [
+        ({"world_size": "8", "batch_size": "128"}, 1024),
+        ({"world_size": "8", "global_batch_size": "1664"}, 1664),
+        ({"world_size": "8", "batch_size": "128", "global_batch_size": "8192", "accumulation": "8"}, 1024),
+        ({"world_size": "8", "global_batch_size": "8192", "accumulation": "8"}, 1024),
+        ({"world_size": "8", "batch_size": "128", "global_batch_size": "1664"}, 1664),
+    ],
+)
+def test_samples_of_a_printed_step(facts, each):
+    one = attempt(facts, NAMELESS, window(rate=None))
+    assert one.log.wall_clock == pytest.approx(each * 100 / 40)
+    assert one.measured.samples == each * 100
+
+
+def test_the_command_line_fills_what_nobody_says_and_no_more():
+    told = dataclasses.replace(case_of("2n8g"), batch_size=32)
+    filled = attempt({}, NAMELESS, options={"otherwise": told})
+    assert (filled.asked.case, filled.asked.run.batch_size) == ("2n8g", 32)
+    kept = attempt(HEADER, PLACE, options={"otherwise": told})
+    assert (kept.asked.case, kept.asked.run.batch_size, kept.log.remarks) == ("1n8g", 128, ())
+    spread = attempt({}, Place(devices=16), options={"otherwise": told})
+    assert spread.asked.case == "2n8g"
+    other = attempt({}, Place(devices=8), options={"otherwise": told})
+    assert other.asked.case == "8g"
+
+
+def test_8_gpus_anywhere_are_measured_against_1():
+    eight, one = attempt({}, Place(devices=8)).asked, attempt({}, Place(devices=1)).asked
+    assert (eight.case, one.case) == ("8g", "1n1g")
+    assert eight.baseline_point == one.point
+    assert eight.point != attempt({}, PLACE).asked.point
+    assert eight.point != attempt({}, Place(devices=16)).asked.point
+
+
+@pytest.mark.parametrize("place", ["/c/1n8g/r50_b128_fp32_1.log", "/c/4n8g/r50_b128_fp32_1.log"])
+def test_the_baseline_of_a_campaign_is_found(place):
+    small = attempt({}, place_of(Path("/c/1n1g/r50_b128_fp32_1.log"))).asked
+    assert attempt({}, place_of(Path(place))).asked.baseline_point == small.point
+
+
+def test_header_over_name_for_model_and_precision():
+    one = attempt({**HEADER, "model": "resnet101", "precision": "amp-fp16"})
+    assert (one.asked.run.workload, one.asked.run.precision) == ("resnet101", "amp-fp16")
+    assert "it trains resnet101, its name says resnet50" in remarks(one)
+    assert "it ran in amp-fp16, its name says fp32" in remarks(one)
+    unusual = attempt({**HEADER, "precision": "int8"})
+    assert "precision" in unusual.asked.unknown and "its precision int8 is none of" in remarks(unusual)
+
+
+def test_a_task_stands_before_its_model():
+    family = dataclasses.replace(FAMILY, task="arcface", model="resnet50")
+    facts = {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "True"}
+    one = attempt(facts, Place(devices=8), family=family)
+    assert one.asked.run.workload == "arcface_resnet50"
+    assert one.asked.run.options == {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "1"}
+    other = attempt({**facts, "sample_ratio": "1.0"}, Place(devices=8), family=family)
+    assert other.asked.point != one.asked.point
+    assert attempt({"classes": "1000"}, Place(devices=8)).asked.run.options == {}
+    unlike = attempt(facts, Place(devices=8, options={"sample_ratio": "1.0"}), family=family)
+    assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
+
+
+def test_a_model_that_nobody_names_is_unknown():
+    one = attempt(without("model"), Place(devices=8))
+    assert "workload" in one.asked.unknown and "_?_" not in one.run_id
+
+
+# Speeds
+
+
+def test_printed_counts_where_it_is_asked_for_or_alone():
+    assert attempt(options={"speed": "printed"}).measured.throughput == pytest.approx(2570)
+    alone = attempt(found=window(seconds=None, resolution_s=None))
+    assert alone.measured.throughput == pytest.approx(2570)
+    assert (alone.log.wall_clock, alone.measured.clock_share) == (None, 0)
+
+
+def test_durations_divide_the_batch():
+    family = dataclasses.replace(FAMILY, mean="durations")
+    one = attempt(found=window(rate=None, duration_s=0.5, seconds=None), family=family)
+    assert one.log.printed == one.measured.throughput == pytest.approx(2048)
+    both = attempt(found=window(rate=1.0, duration_s=0.5, seconds=None), family=family)
+    assert both.log.printed == pytest.approx(2048)
+
+
+def test_the_rate_of_a_rank_is_that_of_all_times_the_devices():
+    family = dataclasses.replace(FAMILY, rates="rank")
+    one = attempt(found=window(rate=320.0), family=family)
+    assert one.log.printed == pytest.approx(2560) and not one.log.remarks
+    nobody = attempt({}, NAMELESS, window(rate=320.0), family=family)
+    assert nobody.log.printed is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "rate", "printed", "said"),
+    [
+        ("all", 321.0, 2568.0, "that of one device: 321.00 is read as 2568.00"),
+        ("rank", 2568.0, 2568.0, "that of all devices: 20544.00 is read as 2568.00"),
+        ("all", 2000.0, 2000.0, ""),
+        ("all", 1280.0, 1280.0, "0.5 times what its time stamps say"),
+        ("all", 20600.0, 2575.0, "that of all devices"),
+    ],
+)
+def test_a_rate_is_read_as_its_time_stamps_have_it(rates, rate, printed, said):
+    one = attempt(found=window(rate=rate), family=dataclasses.replace(FAMILY, rates=rates))
+    assert one.log.printed == pytest.approx(printed)
+    assert (said in remarks(one)) if said else not one.log.remarks
+    assert one.measured.throughput == pytest.approx(2560)
+
+
+def test_one_device_has_no_other_reading():
+    one = attempt({**HEADER, "world_size": "1"}, NAMELESS, window(rate=99.0))
+    assert one.log.printed == 99.0 and not one.log.remarks
+
+
+@pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
+def test_what_is_no_speed_is_none(rate):
+    one = attempt({}, Place(devices=1), window(rate=rate, seconds=None))
+    assert one.log.printed is None and one.measured is None and one.outcome is None
+    assert one.problem
+
+
+# No number
+
+
+def test_a_log_that_ends_too_early_has_its_reason_and_no_number():
+    one = attempt(window=None, reason="too short: the last printed step is 59")
+    assert (one.outcome, one.measured, one.counts) == (None, None, False)
+    assert one.problem == "too short: the last printed step is 59"
+    assert (one.asked.case, one.log.window) == ("1n8g", "")
+
+
+@pytest.mark.parametrize(
+    ("facts", "found", "options", "problem"),
+    [
+        ({}, window(rate=None), {}, "neither it nor its names say the batch size"),
+        ({}, window(rate=None, seconds=None), {}, "neither time stamps nor rates"),
+        (HEADER, window(rate=None), {"speed": "printed"}, "it prints no rates"),
+    ],
+)
+def test_why_a_window_gives_no_number(facts, found, options, problem):
+    one = attempt(facts, Place(devices=8), found, options=options)
+    assert problem in one.problem and one.measured is None
+
+
+def test_nowhere_is_in_no_point_but_its_speed_is_said():
+    one = attempt({}, NAMELESS)
+    assert one.asked is None
+    assert "2570.00 samples/s" in remarks(one) and "--case 2n8g" in remarks(one)
+    short = attempt({}, NAMELESS, window=None, reason="too short")
+    assert short.asked is None and "too short, but neither the log nor its names" in remarks(short)
+
+
+def test_without_a_batch_size_printed_rates_still_count():
+    one = attempt({}, Place(devices=8))
+    assert one.measured.throughput == pytest.approx(2570)
+    assert "batch_size" in one.asked.unknown and "_b1_" not in one.run_id
+    assert one.measured.samples == 0
+
+
+# Words
+
+
+def test_pauses_are_listed_with_their_length():
+    pauses = (
+        Pause(why="validation", from_step=30, to_step=40, seconds=2.5),
+        Pause(why="validation", from_step=60, to_step=70, seconds=3.0),
+        Pause(why="checkpoint", from_step=80, to_step=90, seconds=None),
+    )
+    said = remarks(attempt(found=window(pauses=pauses)))
+    assert "2 intervals of 5.5 s in all kept out of the window: validation" in said
+    assert "1 interval kept out of the window: checkpoint" in said
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"),
+    [
+        ((-1, -1), "steps 20 to 120"),
+        ((3, 3), "steps 20 to 120 of epoch 3"),
+        ((0, 2), "step 20 of epoch 0 to step 120 of epoch 2"),
+    ],
+)
+def test_windows_in_words(epochs, said):
+    assert words(window(begin_epoch=epochs[0], end_epoch=epochs[1])) == said
+
+
+def test_settled_as_another_repeat_of_a_campaign():
+    one = attempt()
+    other = settled_as(one, folder="a/b", repeat=7, numbered=False)
+    assert (other.asked.run.repeat, other.asked.extra, "repeat" in other.asked.unknown) == (7, {"folder": "a/b"}, True)
+    assert other.run_id == other.asked.run_id and other.run_id.endswith("_r7")
+    same = settled_as(one, folder="", repeat=7, numbered=True)
+    assert same.asked.point == one.asked.point and same.asked.key != one.asked.key
+    again = settled_as(one, folder="", repeat=8, numbered=False).asked
+    assert again.point == same.asked.point and again.key != same.asked.key
+    nowhere = attempt({}, NAMELESS)
+    assert settled_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
