@@ -128,6 +128,7 @@ WHOLE = Protocol(whole=True)
         (20, 120, 21, 21, 21, 126),
         (20, 120, 7, 7, 21, 126),
         (50, 150, 10, 0, 50, 150),
+        (50, 150, 50, 50, 50, 150),
         (0, 30, 1, 1, 1, 31),
     ],
 )
@@ -158,7 +159,7 @@ def test_a_log_that_is_too_short_says_how_far_it_goes_and_what_it_lacks() -> Non
     reading = read(steady(range(10, 90, 10)))
     assert reading.window is None
     assert "last printed step is 80" in reading.reason and "needs step 120" in reading.reason
-    assert reading.last == (NO_NUMBER if False else 0, 80)
+    assert reading.last == (0, 80)
     reading = read(steady(range(1, 11)))
     assert "last printed step is 10" in reading.reason and "needs step 120" in reading.reason
     reading = read(steady(range(100, 600, 100)))
@@ -184,6 +185,9 @@ def test_how_often_a_log_prints_is_seen_within_epochs() -> None:
     lines = [Row(step, epoch=epoch, time=T0 + 700.0 * epoch + step) for epoch in range(30) for step in (0, 50, 53)]
     found = window_of([dataclasses.replace(row, epoch_steps=60) for row in lines], PER_EPOCH)
     assert found.printed_every == 3
+    ends = np.cumsum([0, *(long for epoch in range(20) for long in (10 + epoch, 7))]).tolist()
+    found = window_of([Row(step, epoch=at // 2, time=T0 + step) for at, step in enumerate(ends)])
+    assert found.printed_every == 10  # between epochs it is always 7
 
 
 def test_whole_goes_from_the_first_printed_step_to_the_last() -> None:
@@ -207,6 +211,7 @@ class Made:
     family: Family
     protocol: Protocol
     cut: int
+    prints_per_epoch: int
 
 
 @st.composite
@@ -259,6 +264,7 @@ def made_logs(draw: st.DrawFn) -> Made:
         family=PER_EPOCH if numbered == "epoch" else THROUGH,
         protocol=protocol,
         cut=draw(st.integers(1, 200)),
+        prints_per_epoch=per_epoch // every,
     )
 
 
@@ -356,7 +362,8 @@ def test_a_log_read_in_small_blocks_gives_the_same(made: Made, block: int) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merger, "BLOCK", block)
         patch.setattr(merger, "HOLD", 40)
-        patch.setattr(intervals, "MAX_TIMES", 10**6)
+        if made.prints_per_epoch >= 3:  # so that the first points show how often it prints
+            patch.setattr(window, "HEAD", 8)
         compare(made)
 
 
@@ -409,10 +416,15 @@ def test_buffered_blocks_of_ranks_are_not_taken_for_runs(sizes) -> None:
     assert reading.window.seconds is None and reading.window.lines_per_step in (7, 8)
 
 
+@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("stamped", [True, False])
 @pytest.mark.parametrize("labelled", [True, False])
 @pytest.mark.parametrize(("stopped", "again"), [(60, 0), (300, 0), (300, 251), (60, 20)])
-def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, again) -> None:
+def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, again, small, monkeypatch) -> None:
+    if small:
+        monkeypatch.setattr(merger, "BLOCK", 16)
+        monkeypatch.setattr(merger, "HOLD", 8)
+        monkeypatch.setattr(window, "HEAD", 8)
     rank = 0 if labelled else NO_NUMBER
 
     def run(begin: int, end: int, start: float, every_s: float) -> list[Row]:
@@ -422,7 +434,7 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, ag
         ]
 
     lines = [*run(0, stopped + 1, T0, 0.5), *run(again, 400, T0 + 1000, 1.0)]
-    reading = read(lines)
+    reading = read(lines, cut=13 if small else 1000)
     assert any(
         f"go back from {stopped} of epoch 0 to {again} of epoch 0" in remark
         and f"byte {(stopped + 1) * WIDTH}" in remark
@@ -434,6 +446,41 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, ag
     else:
         assert reading.window is not None and reading.window.rate == 2.0
         assert reading.window.seconds == (pytest.approx(50) if stamped else None)
+
+
+def test_of_two_runs_of_buffered_ranks_the_first_counts() -> None:
+    first, second = blocks([60], 4, 300), blocks([50], 4, 300)
+    reading = read([*first, *[dataclasses.replace(row, duration=9.0) for row in second]])
+    assert any("go back from 299 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
+    assert reading.window is not None and reading.window.duration_s == pytest.approx(0.265)
+
+
+def test_the_furthest_step_is_named_though_a_slower_rank_printed_last() -> None:
+    lines = [*steady(range(0, 200)), *steady([198]), *steady(range(0, 200), every_s=10.0)]
+    lines[200] = dataclasses.replace(lines[200], time=lines[199].time)
+    lines[201:] = [dataclasses.replace(row, time=row.time + 600) for row in lines[201:]]
+    assert any("go back from 199 of" in remark for remark in read(lines).remarks)
+
+
+@pytest.mark.parametrize(("continued", "first_new", "place"), [(False, 0, None), (True, 0, 60), (True, 61, None)])
+def test_ranks_begin_before_any_line_is_taken_up_again(continued, first_new, place) -> None:
+    lines = merger.Merger()._lines(batch(blocks([60], 2, 120)).steps)
+    assert merger.another_run(lines, continued, first_new) == (place, True)
+
+
+def test_a_log_is_followed_beyond_its_window_without_points() -> None:
+    following = merger.Merger()
+    following.closed = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merger, "BLOCK", 16)
+        patch.setattr(merger, "HOLD", 8)
+        for at in range(0, 200, 10):
+            assert not len(following.add(batch(steady(range(at, at + 10)), at).steps, ()))
+            assert sum(map(len, following._waiting)) < 40
+        assert 180 < following.last < 200 + (1 << 40)
+        again = [dataclasses.replace(row, time=row.time + 600) for row in steady(range(0, 50))]
+        following.add(batch(again, 200).steps, ())
+    assert following.back is not None and following.back.offset == 200 * WIDTH
 
 
 def test_a_run_that_died_after_two_lines_is_told_by_its_stamps() -> None:
@@ -481,6 +528,9 @@ def test_repeated_numbers_of_one_rank_do_not_become_steps() -> None:
     assert reading.window is not None
     assert (reading.window.begin, reading.window.end, reading.window.steps) == (20, 120, 100)
     assert reading.window.seconds == pytest.approx(103)  # what the skipped steps took counts
+    assert any("1 step of the window stand on more than one line" in remark for remark in reading.remarks)
+    reading = read([*steady(range(0, 20)), *steady([20]) * 4, *steady(range(21, 200))])
+    assert reading.window is not None and reading.window.steps == 100
     assert any("1 step of the window stand on more than one line" in remark for remark in reading.remarks)
 
 
@@ -587,6 +637,12 @@ def test_a_pause_belongs_to_the_rank_that_says_it() -> None:
             lines += [Word("evaluation", rank=1)]
     found = window_of(lines)
     assert [(pause.from_step, pause.to_step) for pause in found.pauses] == [(60, 70)]
+
+
+def test_a_pause_of_a_rank_that_prints_no_steps() -> None:
+    lines: list[Row | Word] = [dataclasses.replace(row, rank=0) for row in steady(range(10, 200, 10))]
+    lines[6:6] = [Word("evaluation", rank=5)]
+    assert [(pause.from_step, pause.to_step) for pause in window_of(lines).pauses] == [(60, 70)]
 
 
 def test_a_window_of_nothing_but_pauses_is_none() -> None:
@@ -759,7 +815,13 @@ def test_a_log_with_hardly_any_stamp_has_no_wall_clock() -> None:
 
 @pytest.mark.parametrize(
     ("stamps", "unit"),
-    [([1.6e9, 1.6e9 + 7], 1.0), ([1.6e9, T0 + 7], 1e-3), ([T0 + 0.123, T0 + 1.456], 1e-3), ([T0, T0 + 0.123456], 1e-6)],
+    [
+        ([1.6e9, 1.6e9 + 7], 1.0),
+        ([T0, T0 + 2e-5], 1e-6),
+        ([1.6e9, T0 + 7], 1e-3),
+        ([T0 + 0.123, T0 + 1.456], 1e-3),
+        ([T0, T0 + 0.123456], 1e-6),
+    ],
 )
 def test_the_finest_unit_that_stamps_use(stamps, unit) -> None:
     assert resolution_s(np.array([*stamps, math.nan])) == unit
