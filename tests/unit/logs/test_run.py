@@ -20,6 +20,7 @@ HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": 
 PATH = Path("/logs/1n8g/r50_b128_fp32_2.log")
 PLACE = place_of(PATH)
 NAMELESS = Place()
+OWN = Protocol()
 
 
 def window(**changes) -> Window:
@@ -40,7 +41,7 @@ def reading(facts=None, found: Window | None = None, **changes) -> Reading:
     return Reading(**(told | changes))
 
 
-def attempt(facts=None, place=PLACE, found: Window | None = None, *, options=None, protocol=Protocol(), **changes):
+def attempt(facts=None, place=PLACE, found: Window | None = None, *, options=None, protocol=OWN, **changes):
     return attempt_of(PATH, reading(facts, found, **changes), place, protocol, **(options or {}))
 
 

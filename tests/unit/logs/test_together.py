@@ -1,0 +1,312 @@
+"""Logs and traces in one summary: what is known of which, side by side, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from parse.alarms import judge
+from parse.compare import compare
+from parse.export import dlperf
+from parse.load import load
+from parse.result import results
+from parse.summarize import main
+from parse.summary import Summary, TableError, asked_of, labels, shared, varying
+from parse.table import FORMATS, text
+from tests.unit.logs import made
+from tests.unit.traces import make_run, make_trace, put, repeats
+
+CASES = {"1n1g": 1, "1n8g": 8}
+
+
+def summary(*paths) -> Summary:
+    loaded = load(paths)
+    return Summary(results=judge(results(loaded)), remarks=loaded.remarks, refusals=loaded.refusals)
+
+
+def ngc(root, speed=350.0, precision="fp32"):
+    """NVIDIA's logs, two runs of each case; data and world size are in their headers."""
+    for case, count in CASES.items():
+        for run in (1, 2):
+            made.put(
+                root, f"{case}/r50_b128_{precision}_{run}.log",
+                made.ngc_pytorch(made.steps(speed * count + run, 128 * count), batch=128, devices=count,
+                                 amp=precision == "amp"),
+            )  # fmt: skip
+    return root
+
+
+def paddle(root, speed=340.0, name="{case}/r50_b128_fp32_{run}.log"):
+    """Paddle's, of which only names tell anything."""
+    for case, count in CASES.items():
+        for run in (1, 2):
+            text_of = made.paddle(made.steps(speed * count + run, 128 * count), batch=128 * count)
+            made.put(root, name.format(case=case, run=run, count=count), text_of)
+    return root
+
+
+def plsc(root):
+    for case, count in CASES.items():
+        text_of = made.plsc(made.steps(300 * count, 128 * count, 161), batch=128 * count, trainers=count)
+        made.put(root, f"{case}/r50_b128_fp32_1.log", text_of)
+    return root
+
+
+def traces(root, **changes):
+    """Ours: resnet50, batch size 128, fp32, on GPUs."""
+    root.mkdir(parents=True, exist_ok=True)
+    for count in CASES.values():
+        told = {
+            "backend": "torch-ddp", "workload": "resnet50", "batch_size": 128, "ranks_per_node": count,
+            "gpus_per_node": count, "warmup_steps": 20, "measured_steps": 100,
+        }  # fmt: skip
+        for run in repeats(make_run(**(told | changes)), 2):
+            put(root, make_trace(run, speed=360.0 * count))
+    return root
+
+
+# Side by side
+
+
+def test_logs_and_traces_stand_in_one_comparison(tmp_path):
+    found = summary(ngc(tmp_path / "ngc"), paddle(tmp_path / "paddle"), traces(tmp_path / "traces"))
+    (table,) = compare(found.results)
+    assert [column.name for column in table.columns] == ["ngc-pytorch", "paddle-resnet50", "torch-ddp"]
+    assert table.cases == ("1n1g", "1n8g")
+    assert all(set(column.points) == set(CASES) for column in table.columns)
+    assert all(column.points["1n8g"].speedup == pytest.approx(8, rel=0.01) for column in table.columns)
+    assert "not the same data in all columns: dali-cpu (ngc-pytorch); synthetic (torch-ddp)" in table.apart
+    assert "not known of ngc-pytorch, paddle-resnet50: scaling, site, seed" in table.apart
+    assert "not known of paddle-resnet50: data" in table.apart
+    assert table.same["scaling"] == "weak"
+
+
+def test_traces_alone_have_nothing_unknown(tmp_path):
+    found = summary(traces(tmp_path / "a"), traces(tmp_path / "b", backend="torch-horovod"))
+    (table,) = compare(found.results)
+    assert table.apart == ()
+    assert "known of" not in text(found)
+
+
+@pytest.mark.parametrize("changes", [{"batch_size": 64}, {"precision": "bf16"}, {"gpus_per_node": 0}])
+def test_what_is_known_to_be_other_work_keeps_them_apart(tmp_path, changes):
+    found = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", **changes))
+    assert compare(found.results) == ()
+
+
+def test_other_protocols_are_said_and_split_nothing(tmp_path):
+    found = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", warmup_steps=5, measured_steps=10))
+    (table,) = compare(found.results)
+    assert "not the same warmup_steps in all columns: 20 (ngc-pytorch); 5 (torch-ddp)" in table.apart
+    assert [column.name for column in table.columns] == ["ngc-pytorch", "torch-ddp"]
+
+
+def test_a_log_stands_in_every_table_that_it_may_belong_to(tmp_path):
+    parts = [traces(tmp_path / scaling, scaling=scaling, batch_size=128) for scaling in ("weak", "strong")]
+    found = summary(ngc(tmp_path / "ngc"), *parts)
+    tables = compare(found.results)
+    assert [[column.backend for column in table.columns] for table in tables] == [["ngc-pytorch", "torch-ddp"]] * 2
+    assert {table.same["scaling"] for table in tables} == {"weak", "strong"}
+
+
+def test_campaigns_of_one_system_are_columns(tmp_path):
+    ngc(tmp_path / "a")
+    ngc(tmp_path / "b", speed=340)
+    paddle(tmp_path / "c")
+    (table,) = compare(summary(tmp_path).results)
+    assert [column.name for column in table.columns] == [
+        "ngc-pytorch folder=a", "ngc-pytorch folder=b", "paddle-resnet50",
+    ]  # fmt: skip
+
+
+def test_options_of_traces_make_tables_of_traces_as_before(tmp_path):
+    parts = [traces(tmp_path / size, options={"image_size": size}) for size in ("64", "224")]
+    found = summary(ngc(tmp_path / "ngc"), *parts)
+    assert {table.same["option.image_size"] for table in compare(found.results)} == {"64", "224"}
+
+
+# One table
+
+
+def test_what_is_not_known_is_not_shown(tmp_path):
+    found = summary(paddle(tmp_path, name="GPUx{count}_{run}.log"))
+    eight = next(result for result in found.results if result.run.devices == 8)
+    asked = asked_of(eight)
+    assert (asked["case"], asked["devices"]) == ("8g", "8")
+    assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "stamps"} & set(asked)
+    assert eight.speedup is None or eight.speedup > 0
+    written = text(found)
+    row = next(line for line in written.splitlines() if line.startswith("8g")).split()
+    assert row[:3] == ["8g", "-", "8"]
+
+
+def test_what_only_some_points_know_does_not_vary_and_is_said_of_them(tmp_path):
+    found = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces"))
+    assert not {"seed", "site", "scaling"} & set(varying(found.results))
+    assert shared(found.results)["seed"] == "0"
+    assert "\nknown of torch-ddp only: scaling weak, cpus_per_rank 1, seed 0, site here\n" in text(found)
+
+
+def test_both_speeds_of_logs_stand_beside_the_median(tmp_path):
+    made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.paddle(made.steps(340, 128), batch=128))
+    lines = text(summary(tmp_path)).splitlines()
+    head = next(at for at, line in enumerate(lines) if line.startswith("case"))
+    assert "  median  wall clock    printed    average" in lines[head]
+    assert lines[head + 2].count("340.00") == 4
+    assert "wall clock" not in text(summary(traces(tmp_path / "traces")))
+
+
+def test_labels_leave_out_what_the_system_implies(tmp_path):
+    found = summary(ngc(tmp_path / "ngc"), plsc(tmp_path / "plsc"))
+    assert {"workload", "warmup_steps"} <= set(varying(found.results))
+    assert "1n8g backend=plsc" in labels(found.results)
+    assert len(set(labels(found.results))) == len(found.results)
+
+
+# Formats
+
+
+def test_json_has_of_each_run_where_its_numbers_come_from(tmp_path):
+    found = json.loads(FORMATS["json"](summary(ngc(tmp_path))))
+    one, eight = found["results"]
+    run = eight["runs"][0]
+    assert run["log"] == str(tmp_path / "1n8g" / "r50_b128_fp32_1.log")
+    assert (run["family"], run["window"]) == ("ngc-pytorch", "steps 20 to 120 of epoch 0")
+    assert run["wall_clock"] == run["throughput"] == pytest.approx(2801, abs=0.01)
+    assert run["printed"] == pytest.approx(2801, abs=0.01)
+    assert (run["problem"], run["remarks"], run["trace"]) == ("", [], None)
+    assert (eight["scaling"], eight["ranks_per_node"], eight["nodes"]) == (None, None, 1)
+    assert eight["wall_clock"] == eight["median_speed"] and one["speedup"] == 1
+
+
+def test_json_of_traces_has_none_of_that(tmp_path):
+    found = json.loads(FORMATS["json"](summary(traces(tmp_path / "traces"))))
+    assert not {"wall_clock", "printed", "published"} & set(found["results"][0])
+    assert not {"log", "wall_clock", "window"} & set(found["results"][0]["runs"][0])
+
+
+def test_csv_has_rows_of_both(tmp_path):
+    written = FORMATS["csv"](summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces")))
+    rows = list(csv.DictReader(io.StringIO(written)))
+    assert [row["wall_clock"] != "" for row in rows] == [row["backend"] == "ngc-pytorch" for row in rows]
+
+
+def test_the_reference_json(tmp_path):
+    found = json.loads(dlperf(summary(ngc(tmp_path))))
+    assert found["r50"]["1n8g"] == {
+        "average_speed": 2801.5, "batch_size_per_device": 128, "median_speed": 2801.5, "speedup": 7.97,
+    }  # fmt: skip
+    assert json.loads(dlperf(summary(plsc(tmp_path / "plsc"))))["r50"]["1n1g"]["speedup"] == 1.0
+
+
+def test_the_reference_json_of_what_is_known_in_part(tmp_path):
+    made.put(tmp_path, "GPUx8.log", made.ngc_pytorch(made.steps(2800, 1024), batch=128, devices=8))
+    found = json.loads(dlperf(summary(tmp_path)))
+    assert set(found["r50"]) == {"8g"} and found["r50"]["8g"]["speedup"] is None
+
+
+def test_two_settings_in_the_reference_json_are_refused(tmp_path):
+    ngc(tmp_path)
+    ngc(tmp_path, speed=700, precision="amp")
+    with pytest.raises(TableError, match="--where"):
+        dlperf(summary(tmp_path))
+
+
+# Command line
+
+
+def run(capsys, *words) -> tuple[int, str, str]:
+    status = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_a_window_can_be_asked_for(tmp_path, capsys):
+    ngc(tmp_path)
+    _, out, _ = run(capsys, tmp_path, "--format", "json", "--warmup", 10, "--steps", 60)
+    assert json.loads(out)["results"][0]["runs"][0]["window"] == "steps 10 to 60 of epoch 0"
+    _, out, _ = run(capsys, tmp_path, "--format", "json", "--window", "all")
+    assert json.loads(out)["results"][0]["runs"][0]["window"] == "steps 1 to 130 of epoch 0"
+    assert json.loads(out)["results"][0]["asked"]["window"] == "all"
+
+
+def test_the_printed_speed_can_be_asked_for(tmp_path, capsys):
+    step_s = [0.3 if step % 10 else 0.9 for step in range(130)]
+    made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(step_s, batch=128))
+    for speed in ("wall_clock", "printed"):
+        _, out, _ = run(capsys, tmp_path, "--format", "json", "--speed", speed.replace("_", "-"))
+        (found,) = json.loads(out)["results"]
+        assert found["median_speed"] == found["runs"][0][speed]
+    assert found["printed"] > 1.1 * found["wall_clock"]
+
+
+def test_what_logs_do_not_say_can_be_said(tmp_path, capsys):
+    path = made.put(tmp_path, "a.log", made.paddle(made.steps(5600, 16 * 128), batch=16 * 128))
+    status, _, err = run(capsys, path)
+    assert status == 1 and "--case 2n8g" in err
+    _, out, _ = run(capsys, path, "--case", "2n8g", "--batch-size", "128", "--format", "json")
+    (found,) = json.loads(out)["results"]
+    assert (found["case"], found["batch_size_per_device"]) == ("2n8g", 128)
+    assert found["median_speed"] == pytest.approx(5600, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--log-format", "windows"], "not one of ngc-pytorch, "),
+        (["--case", "8g"], "not of the form 2n8g"),
+        (["--warmup", "-1"], "0 or more"),
+        (["--steps", "20", "--warmup", "20"], "more than the warm-up of 20"),
+        (["--steps", "0"], "more than the warm-up of 0"),
+        (["--batch-size", "0"], "1 or more"),
+        (["--speed", "fast"], "invalid choice"),
+        (["--kind", "songs"], "invalid choice"),
+        (["--explain", "x", "--kind", "traces"], "--explain is for logs"),
+    ],
+)
+def test_wrong_usage_is_2(tmp_path, capsys, words, why):
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path), *words])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_explain_needs_no_path_and_ends_with_1_for_what_is_no_log(tmp_path, capsys):
+    path = next(ngc(tmp_path).rglob("*.log"))
+    status, out, _ = run(capsys, "--explain", path)
+    assert status == 0 and out.startswith(str(path))
+    status, out, err = run(capsys, "--explain", tmp_path / "no.log")
+    assert (status, out) == (1, "") and err.startswith(f"{tmp_path / 'no.log'}: ") and err.count("\n") == 1
+
+
+def test_logs_that_claim_one_run_are_both_named(tmp_path, capsys):
+    paths = [
+        made.put(tmp_path, f"1n1g/r50_b128_fp32_1{suffix}", made.ngc_pytorch(made.steps(speed, 128), batch=128))
+        for suffix, speed in ((".log", 350.0), (".txt", 351.0))
+    ]
+    _, out, _ = run(capsys, tmp_path)
+    assert all(str(path) in out for path in paths) and "none of them is counted" in out
+
+
+def test_documents_are_read_as_tables(tmp_path, capsys):
+    rows = "".join(f"| {nodes} | {gpus} | {speed} | {up} |\n" for nodes, gpus, speed, up in (
+        (1, 1, 100.0, 1), (1, 8, 700.0, 7.0), (2, 16, 1500.0, 15.0),
+    ))  # fmt: skip
+    head = (
+        "## ResNet50 FP32\n\n### batch size = 128\n\n| node_num | gpu_num | samples/s | speedup |\n| - | - | - | - |\n"
+    )
+    path = made.put(tmp_path, "reference.md", head + rows)
+    status, out, _ = run(capsys, "--kind", "table", path, "--format", "json")
+    assert status == 0
+    found = {one["case"]: one for one in json.loads(out)["results"]}
+    assert {case: one["published"]["median"] for case, one in found.items()} == {
+        "1n1g": 100.0, "1n8g": 700.0, "2n8g": 1500.0,
+    }  # fmt: skip
+    assert "rises with the number of devices" in json.dumps(found["2n8g"]["alarms"])
+    _, out, _ = run(capsys, "--kind", "table", path, "--format", "csv")
+    assert "published_median" in out.splitlines()[0]
+    status, out, err = run(capsys, "--kind", "table", tmp_path / "no.md")
+    assert (status, out) == (1, "") and "no such file" in err
