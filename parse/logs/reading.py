@@ -165,15 +165,15 @@ class _Reader:
                 rows, which = rows[~hit], which[~hit]
         attempts = SHAPES_PER_LENGTH
         while len(which):
-            shape = self._shape(rows, length) if attempts else None
-            if shape is None:
+            new = self._shape(rows, length) if attempts else None
+            if new is None:
                 self._one_by_one(which[:1])
                 rows, which = rows[1:], which[1:]
                 continue
             attempts -= 1
-            self._remember(length, shape)
-            hit = shape.matches(rows)
-            self._keep(shape, rows[hit], which[hit])
+            self._remember(length, new)
+            hit = new.matches(rows)
+            self._keep(new, rows[hit], which[hit])
             rows, which = rows[~hit], which[~hit]
 
     def _shape(self, rows: Words, length: int) -> Shape | None:
@@ -190,7 +190,7 @@ class _Reader:
         return None if sayings else self._silence(text, rows)
 
     def _silence(self, text: bytes, rows: Words) -> Shape | None:
-        """The shape of a line that says nothing, where many have it; not where other digits could make a marker of it."""
+        """The shape of a line that says nothing, where many have it, and no other digits could make a marker of it."""
         if self.fruitless[len(text)] >= FEW or len(rows) < FEW or any(part in text for part in self.digitless):
             return None
         shape = Shape(text, None)

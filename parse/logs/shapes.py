@@ -90,7 +90,8 @@ def _number(text: bytes) -> float | None:
 class Sieve:
     """Finds where one of several texts may stand: wherever one does, and at few other places.
 
-    Of the pairs of characters at even places a text has, wherever it begins, one of two rows: two pairs of each tell it.
+    The pairs of characters at even places of what is searched are of a text, wherever it begins, one of two rows; two
+    neighbours of each row tell it.
     """
 
     def __init__(self, texts: tuple[bytes, ...]) -> None:
@@ -113,7 +114,8 @@ class Sieve:
         ]
         places = np.concatenate(blocks)
         following = pairs[np.minimum(places + 1, len(pairs) - 1)]
-        return 2 * places[(self._first[pairs[places]] & self._second[following]) != 0]
+        told = self._first[pairs[places]] & self._second[following]
+        return np.asarray(2 * places[told != 0], np.int64)
 
 
 @cache
