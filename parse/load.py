@@ -134,12 +134,19 @@ class _Loader:
                         self.remarks.append(f"{folder}: stamps that dead ranks left, not yet a trace: {recover}")
                     for name in sorted(names):
                         if not name.startswith(".") and self._may_be_read(name):
-                            found.setdefault((Path(folder) / name).resolve(), Path(folder) / name)
+                            self._keep(Path(folder) / name, found)
             elif path.exists():
-                found.setdefault(path.resolve(), path)
+                self._keep(path, found)
             else:
                 self.refusals.append(f"{path}: no such file or folder")
         return sorted(found.values())
+
+    def _keep(self, path: Path, found: dict[Path, Path]) -> None:
+        """Reading from a pipe or a device may never end."""
+        if path.is_file():
+            found.setdefault(path.resolve(), path)
+        else:
+            self.refusals.append(f"{path}: cannot be read (no regular file)")
 
     def _may_be_read(self, name: str) -> bool:
         return name.endswith((".h5", ".json")) or (self.kind != "traces" and LOG_NAME.fullmatch(name) is not None)

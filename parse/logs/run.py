@@ -33,6 +33,8 @@ FITS, MISSES = math.log(1.15), math.log(1.6)
 multiplied or divided by the devices, is not of as many devices as its family has it."""
 
 NOWHERE = Place()
+MAX_TEXT = 100
+"""Characters of what a header tells that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +201,7 @@ def asked_of_log(reading: Reading, place: Place, size: Size, protocol: Protocol,
         "workload": _workload(family, facts, place, remarks),
         "precision": _precision(facts, place, remarks),
         "batch_size": size.batch_size,
-        "data": facts.get("data"),
+        "data": facts.get("data", "")[:MAX_TEXT],
         "nodes": size.nodes,
     }
     warmup = family.warmup if protocol.warmup is None else protocol.warmup
@@ -235,7 +237,7 @@ def asked_of_log(reading: Reading, place: Place, size: Size, protocol: Protocol,
 
 
 def _workload(family: Family, facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
-    told = model_name(facts.get("model", ""))
+    told = model_name(facts.get("model", "")[:MAX_TEXT])
     if told and place.model and told != place.model:
         remarks.append(f"it trains {told}, its name says {place.model}: the log is believed")
     model = told or place.model or family.model
@@ -243,7 +245,7 @@ def _workload(family: Family, facts: Mapping[str, str], place: Place, remarks: l
 
 
 def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
-    told = facts.get("precision", "")
+    told = facts.get("precision", "")[:MAX_TEXT]
     if told and told not in PRECISIONS:
         remarks.append(f"its precision {told} is none of {', '.join(PRECISIONS)}")
         return ""
@@ -255,7 +257,9 @@ def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> st
 def _options(facts: Mapping[str, str], family: Family, place: Place, remarks: list[str]) -> dict[str, str]:
     """What the header says of the work; the number of classes tells points apart only where it is part of the task."""
     switch: Callable[[str], str] = lambda text: {"true": "1", "false": "0"}.get(text.lower(), text)  # noqa: E731
-    told = {name: switch(facts[name]) for name in OPTIONS if name in facts and (name != "classes" or family.task)}
+    told = {
+        name: switch(facts[name][:MAX_TEXT]) for name in OPTIONS if name in facts and (name != "classes" or family.task)
+    }
     for name, value in told.items():
         if place.options.get(name, value) != value:
             remarks.append(f"it ran with {name} {value}, its name says {place.options[name]}: the log is believed")
@@ -264,7 +268,9 @@ def _options(facts: Mapping[str, str], family: Family, place: Place, remarks: li
 
 def _found(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """What the header tells of versions and devices."""
-    return {name: (value,) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS}
+    return {
+        name: (value[:MAX_TEXT],) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS
+    }
 
 
 def _run_id(asked: Asked) -> str:

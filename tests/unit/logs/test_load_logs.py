@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 from pathlib import Path
 
@@ -112,6 +113,16 @@ def test_plans_beside_logs_ask_for_traces_only(tmp_path):
     assert len(load([tmp_path]).asked) == 1
     alone = load([tmp_path / "1n1g"])
     assert alone.remarks == ()
+
+
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.log")
+    (tmp_path / "b.log").symlink_to(tmp_path / "gone")
+    (tmp_path / "c.log").symlink_to(tmp_path / "c.log")
+    assert load([tmp_path]).refusals == tuple(
+        f"{tmp_path / name}: cannot be read (no regular file)" for name in ("a.log", "b.log", "c.log")
+    )
+    assert load([tmp_path / "a.log"]).refusals == load([tmp_path]).refusals[:1]
 
 
 def test_a_system_can_be_forced(tmp_path):

@@ -105,8 +105,8 @@ def test_packed_jobs(name, packed):
     "path",
     [
         "gpu3.log", "rank0.log", "mlperf_dgx1_v2.log", "x8n.log", "8g.log", "n8g/train.log", "1n8gpu8n/train.log",
-        "1n8g8/a.log", "test_b128_fp32_a0/out.log", "j5_amp_ngc/out.log", "/fp32x/out.log", "2020_09_15.log", "a_7_9.log",
-        "1n0g/a.log", "0n8g/a.log", "GPUx0.log",
+        "1n8g8/a.log", "test_b128_fp32_a0/out.log", "j5_amp_ngc/out.log", "/fp32x/out.log", "2020_09_15.log",
+        "a_7_9.log", "1n0g/a.log", "0n8g/a.log", "GPUx0.log",
     ],
 )  # fmt: skip
 def test_what_is_not_understood_says_nothing(path):

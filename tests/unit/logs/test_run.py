@@ -296,6 +296,12 @@ def test_without_a_batch_size_printed_rates_still_count():
     assert one.measured.samples == 0
 
 
+def test_a_header_of_endless_words_is_cut():
+    endless = dict.fromkeys(("model", "data", "precision", "cuda", "sample_ratio"), "x" * 10**6)
+    one = attempt({**HEADER, **endless})
+    assert len(one.asked.point) + len(remarks(one)) + len(one.run_id) + len(one.machine.facts["cuda"][0]) < 2000
+
+
 # Words
 
 
