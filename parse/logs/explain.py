@@ -174,9 +174,9 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     if window.duration_s:
         mean = f"mean of {_count(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
         ways.append((f"{mean}; {each or 'samples of a step'} / {window.duration_s:.6f} s", each / window.duration_s))
-        if devices > 1:
-            ways.append((f"{ways[0][0]} / {devices}", ways[0][1] / devices))
-            ways.append((f"{ways[0][0]} × {devices}", ways[0][1] * devices))
+        if window.steps_per_s:
+            rates = f"mean of {window.printed} rates of {each} / a printed step time{median}"
+            ways.append((rates, each * window.steps_per_s))
     if window.rate:
         mean = f"mean of {_count(window.printed, 'printed rate')}{median} = {window.rate:.2f} samples/s"
         rank = "of one device each" if reading.family.rates == "rank" else "of one device, as its time stamps say"
@@ -186,11 +186,10 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     if printed is None:
         return [f"printed: {ways[0][0]}; no speed without the samples of a step"] if ways else ["printed: none"]
     how = next((way for way, value in ways if abs(value - printed) <= SAME * printed), "")
-    return [
-        f"printed: {how}"
-        if how.endswith(f" = {printed:.2f} samples/s")
-        else f"printed: {how} = {printed:.2f} samples/s"
-    ]
+    speed = f"{printed:.2f} samples/s"
+    if not how:
+        return [f"printed: {speed}"]
+    return [f"printed: {how}" if how.endswith(f" = {speed}") else f"printed: {how} = {speed}"]
 
 
 def _samples_per_step(attempt: Attempt, window: Window) -> int:

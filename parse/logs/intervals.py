@@ -49,6 +49,7 @@ class Aim:
 class Place:
     """A printed step. `reached` counts steps from the log's beginning; where numbers start anew, over the epochs."""
 
+    key: int
     epoch: int
     step: int
     reached: int
@@ -93,7 +94,7 @@ class Tally:
         self.repeated = 0
         """Steps that have more than one line."""
         self.fresh = True
-        self.rates, self.durations, self.times = Series(), Series(), Series()
+        self.rates, self.durations, self.paces, self.times = Series(), Series(), Series(), Series()
         self._points = NO_POINTS
 
     def add(self, points: Points, pauses: Mapping[int, Sequence[str]], per_epoch: int | None) -> None:
@@ -145,7 +146,10 @@ class Tally:
         kept = kept & (reached - long >= self.begin.reached)
         self.rates.add(points.rate[kept & np.isfinite(points.rate)])
         durations = np.where(np.isnan(points.duration_s), points.elapsed_s / np.maximum(long, 1), points.duration_s)
-        self.durations.add(durations[kept & np.isfinite(durations)])
+        durations = durations[kept & np.isfinite(durations)]
+        self.durations.add(durations)
+        with np.errstate(divide="ignore"):
+            self.paces.add(1 / durations)
 
     def _free_of_pauses(
         self, points: Points, seconds: Floats, known: Truths, pauses: Mapping[int, Sequence[str]]
@@ -239,6 +243,7 @@ def commonest(values: Integers) -> int | None:
 
 def _place(points: Points, reached: Integers, row: int) -> Place:
     return Place(
+        key=int(points.key[row]),
         epoch=int(points.epoch[row]),
         step=int(points.step[row]),
         reached=int(reached[row]),

@@ -50,7 +50,8 @@ class Merger:
     def __init__(self) -> None:
         self.back: Return | None = None
         self.late = self.unusable = 0
-        self.ranks: set[int] = set()
+        self.ranks: dict[int, int] = {}
+        """The ranks that lines bear, with the keys of their first steps."""
         self.pauses: dict[int, list[str]] = {}
         """Why the training stands still after a step, by its key."""
         self.last = BEFORE
@@ -123,15 +124,19 @@ class Merger:
         if not len(done):
             return NO_POINTS
         self._flushed = max(self._flushed, int(done.key.max()))
-        self.ranks.update(_distinct(done.rank))
+        for rank, key in _first_keys(done):
+            self.ranks.setdefault(rank, key)
         return merged(done)
 
     def _ripe(
         self, key: Integers, in_time: npt.NDArray[np.bool_], settled: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """Lines of steps of which no more lines will come."""
+        """Lines of steps of which no more lines will come, but for the last that those to come may go on from."""
         open_keys = key[in_time & ~settled]
-        ripe = in_time & (key < open_keys.min()) if len(open_keys) else in_time
+        ripe = in_time
+        if len(open_keys):
+            closed = np.unique(key[in_time & (key < open_keys.min())])
+            ripe = in_time & (key < closed[-min(NEAR, len(closed))]) if len(closed) else np.zeros(len(key), np.bool_)
         if (left := int((in_time & ~ripe).sum())) > LIMIT:
             ripe |= in_time & (key <= np.partition(key[in_time & ~ripe], left - LIMIT)[left - LIMIT])
         return ripe
@@ -150,11 +155,11 @@ class Merger:
             if len(alone):
                 stray[alone] = True
                 continue
-            first_new = int(np.searchsorted(chain, self._settled))
-            back, continued = another_run(lines.take(chain), one in self._continued, first_new)
+            judged = range(*np.searchsorted(chain, [self._settled, until]).tolist())
+            back, continued = another_run(lines.take(chain), one in self._continued, judged)
             if continued:
                 self._continued.add(one)
-            if back is not None and chain[back] < until:
+            if back is not None:
                 found.append((int(chain[back]), int(lines.key[chain[:back]].max())))
         if stray.any():
             self.unusable += int(stray.sum())
@@ -224,11 +229,12 @@ def strays(place: Integers) -> Integers:
     return down[(highest[down - 1] - place[down] > NEAR) & (place[down] > highest[down - 2])] - 1
 
 
-def another_run(lines: Lines, continued: bool, first_new: int = 0) -> tuple[int | None, bool]:
+def another_run(lines: Lines, continued: bool, judged: range) -> tuple[int | None, bool]:
     """Where lines of one rank, or of ranks that cannot be told apart, begin those of another run; and whether lines
-    that were left were taken up again, as those of interleaved ranks are.
+    that were left have been taken up again by then, as those of interleaved ranks are.
 
-    `continued` says that they were before; lines before `first_new` are known to begin no other run.
+    `continued` says that they were before. Lines before those `judged` are known to begin no other run; those behind
+    show how it goes on.
     """
     place = _places(lines.key)
     highest = np.maximum.accumulate(place)
@@ -252,11 +258,10 @@ def another_run(lines: Lines, continued: bool, first_new: int = 0) -> tuple[int 
     strange = ~stamped & ~continues & (by > NEAR)
     seen = np.logical_or.accumulate(np.concatenate([[continued], continues[:-1]])) if len(down) else continues
     taken_up = np.logical_or.accumulate(continues[::-1])[::-1]
-    begins = ((stamped & later) | (strange & (seen | ~taken_up))) & (down >= first_new)
-    which = np.flatnonzero(begins)
-    if len(which):
-        return int(down[which[0]]), bool(continued or continues[: which[0]].any())
-    return None, bool(continued or continues.any())
+    mine = (down >= judged.start) & (down < judged.stop)
+    begins = np.flatnonzero(((stamped & later) | (strange & (seen | ~taken_up))) & mine)
+    continued = continued or bool(continues[down < judged.stop].any())
+    return (int(down[begins[0]]) if len(begins) else None), continued
 
 
 def _places(key: Integers) -> Integers:
@@ -284,6 +289,14 @@ def _distinct(rank: Integers) -> list[int]:
     if len(rank) == 0:
         return []
     return [int(rank[0])] if _one_rank(rank) else np.unique(rank).tolist()
+
+
+def _first_keys(lines: Lines) -> list[tuple[int, int]]:
+    """The ranks, each with the key of its first line."""
+    if _one_rank(lines.rank):
+        return [(int(lines.rank[0]), int(lines.key[0]))]
+    ranks, places = np.unique(lines.rank, return_index=True)
+    return list(zip(ranks.tolist(), lines.key[places].tolist(), strict=True))
 
 
 def _course(lines: Lines) -> tuple[Integers, Integers]:

@@ -54,7 +54,8 @@ class Window:
 
     `steps` are those in the numbers: of the intervals that no pause keeps out. `seconds` is their time by time stamps
     whose finest unit is `resolution_s`, None where the log has none that tell. `rate` and `duration_s` are means of
-    `printed` printed numbers, each the median over ranks. `lines_per_step` is the number of lines that most steps have:
+    `printed` printed numbers, each the median over ranks; `steps_per_s` is the mean of the durations' inverses: what a
+    mean of rates is where steps print their durations. `lines_per_step` is the number of lines that most steps have:
     where lines bear no rank, as many ranks print.
     """
 
@@ -75,6 +76,7 @@ class Window:
     end_offset: int
     pauses: tuple[Pause, ...]
     lines_per_step: int = 1
+    steps_per_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,11 +282,12 @@ class _Reader:
             printed=numbers.count or tally.durations.count,
             printed_every=self.printed_every,
             step_s=self._step_s(tally, seconds),
-            ranks=tuple(sorted(self.merger.ranks - {-1})),
+            ranks=tuple(sorted(rank for rank, key in self.merger.ranks.items() if rank >= 0 and key <= tally.end.key)),
             begin_offset=tally.begin.offset,
             end_offset=tally.end.offset,
             pauses=tuple(tally.pauses),
             lines_per_step=self.lines_per_step,
+            steps_per_s=tally.paces.mean if np.isfinite(tally.paces.sum) else None,
         )
 
     def _seconds(self, tally: Tally) -> float | None:

@@ -171,6 +171,10 @@ def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
     assert "printed: mean of 100 printed step times = 0.500000 s; 128 / 0.500000 s = 256.00 samples/s" in told
     assert "gap" not in told and "result: 256.00 samples/s" in told
     assert "no line tells batch size" in told
+    assert explained(path, wall_clock=None, printed=256.0) == told.replace("durations", "rates")
+    path.write_text("".join(f"epoch 0 step {step} took {0.2 + 0.3 * (step % 2):.1f} s\n" for step in range(0, 200)))
+    told = explained(path, wall_clock=None, printed=128 * 3.5)
+    assert "printed: mean of 100 rates of 128 / a printed step time = 448.00 samples/s" in told
     told = explained(path, family, wall_clock=None, printed=None, problem="nobody says the batch size")
     assert "no speed without the samples of a step" in told and "samples of a step: not known" in told
     assert "result: none (nobody says the batch size)" in told

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from parse.logs import families, intervals, merger, window
 from parse.logs.family import NO_NUMBER, Batch, Family, LogError, Said, Steps
 from parse.logs.intervals import Series, resolution_s
+from parse.logs.points import merged
 from parse.logs.window import Protocol, Reading, Window, read_batches, read_log
 
 LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
@@ -385,6 +386,11 @@ def test_lines_of_several_ranks_for_one_step_are_one_step(labelled) -> None:
     assert found.end_offset == (120 * 8 + 7) * WIDTH  # the last rank's line has the latest stamp
 
 
+def test_ranks_that_print_behind_the_window_are_none_of_it() -> None:
+    lines = [dataclasses.replace(row, rank=rank) for row in steady(range(0, 200)) for rank in range(3)]
+    assert window_of([row for row in lines if row.rank < 2 or row.step > 150]).ranks == (0, 1)
+
+
 def test_a_ranks_late_line_does_not_make_a_log_go_back() -> None:
     lines = steady(range(200))
     late = [line for at in range(0, 200, 2) for line in (lines[at], lines[at + 1], lines[at], lines[at + 1])]
@@ -419,7 +425,7 @@ def test_buffered_blocks_of_ranks_are_not_taken_for_runs(sizes) -> None:
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("stamped", [True, False])
 @pytest.mark.parametrize("labelled", [True, False])
-@pytest.mark.parametrize(("stopped", "again"), [(60, 0), (300, 0), (300, 251), (60, 20)])
+@pytest.mark.parametrize(("stopped", "again"), [(60, 0), (300, 0), (300, 251), (60, 20), (60, 57)])
 def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, again, small, monkeypatch) -> None:
     if small:
         monkeypatch.setattr(merger, "BLOCK", 16)
@@ -462,10 +468,44 @@ def test_the_furthest_step_is_named_though_a_slower_rank_printed_last() -> None:
     assert any("go back from 199 of" in remark for remark in read(lines).remarks)
 
 
-@pytest.mark.parametrize(("continued", "first_new", "place"), [(False, 0, None), (True, 0, 60), (True, 61, None)])
-def test_ranks_begin_before_any_line_is_taken_up_again(continued, first_new, place) -> None:
+def test_buffered_blocks_are_followed_however_much_of_them_is_read_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(merger, "BLOCK", 50)
+    monkeypatch.setattr(merger, "HOLD", 600)
+    reading = read(blocks([60], 8, 300), cut=20)
+    assert reading.remarks == () and reading.window is not None and reading.window.steps == 100
+
+
+def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
+    monkeypatch.setattr(merger, "BLOCK", 50)
+    monkeypatch.setattr(merger, "HOLD", 150)
+    alone = [Row(step, duration=0.5) for step in range(120, 420)]
+    reading = read([*blocks([60], 2, 120), *alone, *blocks([60], 2, 500)], cut=20)
+    assert any("go back from 419 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
+
+
+def test_lines_behind_the_window_are_counted_alone(monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(merger, "BLOCK", 50)
+    monkeypatch.setattr(merger, "HOLD", 20)
+    monkeypatch.setattr(window, "HEAD", 30)
+    monkeypatch.setattr(merger, "merged", lambda lines: calls.append(len(lines)) or merged(lines))
+    reading = read(steady(range(0, 3000)), cut=10)
+    assert sum(calls) < 300 and reading.step_lines == 3000 and reading.last == (0, 2999)
+
+
+@pytest.mark.parametrize(
+    ("continued", "judged", "found"),
+    [
+        (False, range(240), (None, True)),
+        (False, range(100), (None, False)),  # taken up later, at line 180
+        (True, range(240), (60, True)),
+        (True, range(61, 240), (None, True)),
+        (True, range(60), (None, True)),
+    ],
+)
+def test_ranks_begin_before_any_line_is_taken_up_again(continued, judged, found) -> None:
     lines = merger.Merger()._lines(batch(blocks([60], 2, 120)).steps)
-    assert merger.another_run(lines, continued, first_new) == (place, True)
+    assert merger.another_run(lines, continued, judged) == found
 
 
 def test_a_log_is_followed_beyond_its_window_without_points() -> None:
@@ -612,6 +652,17 @@ def test_what_is_no_pause_keeps_nothing_out(said) -> None:
     assert window_of(lines).pauses == ()
 
 
+@pytest.mark.parametrize("after", range(20, 120))
+def test_a_pause_is_found_wherever_blocks_meet(after, monkeypatch) -> None:
+    monkeypatch.setattr(merger, "BLOCK", 4)
+    monkeypatch.setattr(merger, "HOLD", 2)
+    monkeypatch.setattr(window, "HEAD", 8)
+    lines: list[Row | Word] = [*steady(range(0, 200))]
+    lines[after + 1 : after + 1] = [Word("pause")]
+    found = window_of(lines, cut=3)
+    assert [(pause.from_step, pause.to_step) for pause in found.pauses] == [(after, after + 1)] and found.steps == 99
+
+
 def test_several_pauses_in_one_interval_are_one() -> None:
     lines: list[Row | Word] = [*steady(range(10, 200, 10))]
     lines[6:6] = [Word("evaluation"), Word("pause", values=(("why", "checkpoint"),)), Word("evaluation")]
@@ -740,6 +791,13 @@ def test_durations_are_averaged_and_intervals_by_their_elapsed_time() -> None:
     lines = [Row(step, first=step - 100, elapsed=6.5, rate=495.0) for step in range(100, 900, 100)]
     found = window_of(lines, THROUGH, Protocol(warmup=100, total=600))
     assert (found.duration_s, found.rate, found.printed) == (pytest.approx(0.065), 495.0, 5)
+
+
+def test_the_mean_of_rates_is_not_that_of_durations() -> None:
+    found = window_of([Row(step, duration=0.2 if step % 2 else 0.5) for step in range(0, 200)])
+    assert (found.duration_s, found.steps_per_s) == (pytest.approx(0.35), pytest.approx(3.5))
+    assert window_of([Row(step, duration=0.5 if step != 50 else 0.0) for step in range(0, 200)]).steps_per_s is None
+    assert window_of(steady(range(0, 200))).steps_per_s is None
 
 
 def test_impossible_printed_numbers_are_no_numbers() -> None:
