@@ -440,7 +440,7 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, ag
         ]
 
     lines = [*run(0, stopped + 1, T0, 0.5), *run(again, 400, T0 + 1000, 1.0)]
-    reading = read(lines, cut=13 if small else 1000)
+    reading = read(lines, cut=11 if small else 1000)
     assert any(
         f"go back from {stopped} of epoch 0 to {again} of epoch 0" in remark
         and f"byte {(stopped + 1) * WIDTH}" in remark
@@ -477,10 +477,10 @@ def test_buffered_blocks_are_followed_however_much_of_them_is_read_at_once(monke
 
 def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
     monkeypatch.setattr(merger, "BLOCK", 50)
-    monkeypatch.setattr(merger, "HOLD", 150)
-    alone = [Row(step, duration=0.5) for step in range(120, 420)]
-    reading = read([*blocks([60], 2, 120), *alone, *blocks([60], 2, 500)], cut=20)
-    assert any("go back from 419 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
+    monkeypatch.setattr(merger, "HOLD", 250)
+    alone = [Row(step, duration=0.5) for step in range(120, 620)]
+    reading = read([*blocks([60], 2, 120), *alone, *blocks([60], 2, 700)], cut=20)
+    assert any("go back from 619 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
 
 
 def test_lines_behind_the_window_are_counted_alone(monkeypatch) -> None:
