@@ -111,6 +111,7 @@ class Family:
     averaged: over `rates`, or over step `durations`, whose mean divides the batch. `numbered` says whether step numbers
     start anew in every `epoch` or go through the whole `run`. `warmup` and `total` are the reference protocol's.
     `model` holds where neither header nor name says what is trained; `task` stands before its name (`arcface`).
+    `from_zero` says that the first step is number 0 where a log need not show it.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Family:
     total: int = 120
     model: str = ""
     task: str = ""
+    from_zero: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

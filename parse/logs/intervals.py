@@ -34,8 +34,9 @@ class Pause:
 class Aim:
     """Where a window begins and ends: at the first printed steps that lie as far in the log; `span` None: at its end.
 
-    `numbered` says whether numbers start anew per `epoch`, `from_zero` whether at 0. `keeps_pauses`: intervals with a
-    pause or the end of an epoch in them count.
+    `span` counts from where the window begins, or, if `absolute`, from `begin_at`. `numbered` says whether numbers start
+    anew per `epoch`, `from_zero` whether at 0. `keeps_pauses`: intervals with a pause or the end of an epoch in them
+    count.
     """
 
     begin_at: int
@@ -43,6 +44,7 @@ class Aim:
     keeps_pauses: bool
     numbered: str
     from_zero: bool
+    absolute: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +117,9 @@ class Tally:
             self.begin = _place(points, reached, first)
         past = len(points)
         if self.aim.span is not None:
-            past = min(past, int(np.searchsorted(reached, self.begin.reached + self.aim.span)) + 1)
-            self.done = bool(reached[past - 1] >= self.begin.reached + self.aim.span)
+            until = (self.aim.begin_at if self.aim.absolute else self.begin.reached) + self.aim.span
+            past = min(past, int(np.searchsorted(reached, until)) + 1)
+            self.done = bool(reached[past - 1] >= until)
         self.end = _place(points, reached, past - 1)
         window = slice(first, past)
         inner = slice(first, past - 1)

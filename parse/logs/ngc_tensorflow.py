@@ -195,4 +195,5 @@ FAMILY = Family(
         ),
     ),
     numbered="run",
+    from_zero=True,
 )

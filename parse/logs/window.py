@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from parse.logs.family import Batch, Family, Floats, LogError, Said
+from parse.logs.family import Batch, Family, Floats, Integers, LogError, Said
 from parse.logs.intervals import RESOLVED, Aim, Pause, Place, Tally, commonest
 from parse.logs.merger import Merger
 from parse.logs.points import NO_POINTS, Points, epoch_and_step
@@ -124,6 +125,8 @@ class _Reader:
         self.merger = Merger()
         self.head: list[Points] = []
         self.tally: Tally | None = None
+        self.in_steps_done: Tally | None = None
+        """Of numbers from 0, taken as steps that are done: what holds where a log ends one number short."""
         self.printed_every = self.lines_per_step = 1
         self.per_epoch: int | None = None
         self.stamped = False
@@ -181,15 +184,17 @@ class _Reader:
             self.first = epoch_and_step(int(points.key[0]))
         steps = self.total - self.warmup
         span = max(steps, INTERVALS * self.printed_every) if self.printed_every > self.warmup else steps
-        self.tally = Tally(
-            Aim(
-                begin_at=0 if self.whole else self.warmup,
-                span=None if self.whole else span,
-                keeps_pauses=self.whole,
-                numbered=self.family.numbered,
-                from_zero=bool((points.step == 0).any()),
-            )
+        from_zero = self.family.from_zero or _from_zero(points.step, self.printed_every)
+        aim = Aim(
+            begin_at=0 if self.whole else self.warmup,
+            span=None if self.whole else span,
+            keeps_pauses=self.whole,
+            numbered=self.family.numbered,
+            from_zero=from_zero,
         )
+        self.tally = Tally(aim)
+        if from_zero and not self.whole and 0 < self.warmup >= self.printed_every:
+            self.in_steps_done = Tally(dataclasses.replace(aim, begin_at=self.warmup - 1, absolute=True))
         return points
 
     def _count(self, points: Points) -> None:
@@ -198,7 +203,9 @@ class _Reader:
             stamped = np.isfinite(points.time_s)
             self.unstamped_points += int((~stamped).sum())
             points = points.take(stamped)
-        self.tally.add(points, self.merger.pauses, self.per_epoch or self._told_steps_per_epoch())
+        for tally in (self.tally, self.in_steps_done):
+            if tally:
+                tally.add(points, self.merger.pauses, self.per_epoch or self._told_steps_per_epoch())
         if len(points):
             self.merger.forget_pauses(int(points.key[-1]))
         self.merger.closed = self.tally.done
@@ -216,6 +223,9 @@ class _Reader:
                 self.head.append(points)
             points = self._decide()
         self._count(points)
+        if self.tally and not self.tally.done and self.in_steps_done and self.in_steps_done.done:
+            self.tally = self.in_steps_done
+            self.remarks.append("its steps count from 0: their numbers are taken as those of steps done")
         reason = self._reason()
         window = None if reason else self._window()
         end = np.inf if self.merger.back is None else self.merger.back.after
@@ -355,6 +365,11 @@ class _Reader:
             )
         if self.unsaid:
             self.remarks.append(f"{self.unsaid} evaluations and marks beyond the first {MAX_SAID} are not kept")
+
+
+def _from_zero(step: Integers, printed_every: int) -> bool:
+    """Whether the first step is number 0: it is printed, or every k-th line has a number one below a multiple of k."""
+    return bool((step == 0).any() or (printed_every > 1 and len(step) and ((step + 1) % printed_every == 0).all()))
 
 
 def _pause(said: Said) -> str:

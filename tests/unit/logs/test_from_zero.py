@@ -1,0 +1,56 @@
+"""Logs whose first step is number 0: a whole run of the protocol ends one number short of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from parse.logs.families import family
+from parse.logs.window import Protocol, read_log
+from tests.unit.logs import made
+
+
+def window(tmp_path, name, text):
+    path = tmp_path / "x.log"
+    path.write_text(text)
+    return read_log(path, family(name), Protocol())
+
+
+def test_120_steps_from_0_are_the_protocol_s(tmp_path):
+    reading = window(tmp_path, "paddle-resnet50", made.paddle([1.0] * 19 + [0.4] * 101, batch=128))
+    found = reading.window
+    assert (found.begin, found.end, found.steps, found.printed) == (19, 119, 100, 100)
+    assert found.seconds == pytest.approx(40.0, abs=2e-3)
+    assert any("count from 0" in remark for remark in reading.remarks)
+
+
+def test_where_the_log_goes_on_printed_numbers_stand(tmp_path):
+    reading = window(tmp_path, "paddle-resnet50", made.paddle([0.4] * 121, batch=128))
+    assert (reading.window.begin, reading.window.end) == (20, 120)
+    assert not any("count from 0" in remark for remark in reading.remarks)
+
+
+def test_119_steps_are_too_few(tmp_path):
+    reading = window(tmp_path, "paddle-resnet50", made.paddle([0.4] * 119, batch=128))
+    assert reading.window is None and "118" in reading.reason and "120" in reading.reason
+
+
+def test_119_steps_from_1_are_too_few(tmp_path):
+    reading = window(tmp_path, "ngc-pytorch", made.ngc_pytorch([0.4] * 119, batch=128))
+    assert reading.window is None and "119" in reading.reason
+
+
+def test_every_twentieth_line_shows_where_numbers_begin(tmp_path):
+    lines = [
+        f"INFO:root:Epoch[0] Batch [{step}]\tSpeed: 84.39 samples/sec\taccuracy=0.1\n" for step in range(19, 120, 20)
+    ]
+    found = window(tmp_path, "ngc-mxnet", "".join(lines)).window
+    assert (found.begin, found.end, found.printed) == (19, 119, 5)
+
+
+def test_a_log_that_drops_its_own_warm_up_has_one_step_less(tmp_path):
+    lines = [
+        f"DLL 2020-09-01 06:41:{number // 10:02d}.{number % 10}84949 - (0, {number}) imgs_per_sec : 1146.85  loss : 3.4\n"
+        for number in range(20, 120)
+    ]
+    found = window(tmp_path, "ngc-tensorflow", "".join(lines)).window
+    assert (found.begin, found.end, found.steps) == (20, 119, 99)
