@@ -12,25 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from parse.logs.family import Batch, Family, Integers, LogError, Said, Saying, Steps
-from parse.logs.shapes import WORD, Shape, Words, find_step, label, sieve
+from parse.logs.fields import WORD, columns
+from parse.logs.lines import LINE_END, MAX_LINE, MAX_SHAPED, Lines, by_length, line_starts, without_repeats
+from parse.logs.shapes import Found, Shape, Words, find_step, label
+from parse.logs.sieve import sieve
 from parse.logs.times import seconds_of
 
 CHUNK_BYTES = 1 << 21
-MAX_LINE = 1 << 16
-"""Longer lines are no step lines of anybody; of what they say the beginning is read."""
-MAX_SHAPED = 1 << 10
-"""Lines up to here are taken in bulk."""
 SHAPES_PER_LENGTH = 48
 MAX_SHAPES = 4096
 """So many are kept for all lengths together; a file that has more begins anew."""
 FEW = 8
 """So many lines of one length are worth a shape that says nothing; so many attempts to find one are enough."""
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[()][A-Za-z0-9])")
-LINE_END, ESCAPE, RETURN = b"\n", b"\x1b", b"\r"
-COLUMNS = tuple(name for name in Steps.__dataclass_fields__ if name != "offset")
+ESCAPE, RETURN = b"\x1b", b"\r"
 
 _NO_FLOATS, _NO_INTEGERS = np.empty(0), np.empty(0, np.int64)
 NO_STEPS = Steps(
@@ -120,27 +117,26 @@ class _Reader:
         self.known: dict[int, list[Shape]] = {}
         self.shapes = 0
         self.fruitless: Counter[int] = Counter()
-        self.markers = tuple(dict.fromkeys(form.marker for form in (*family.steps, *family.sayings)))
-        self.shortest = min(map(len, self.markers), default=1)
-        self.digitless = [
-            max(re.split(rb"\d+", marker), key=len) for marker in self.markers if re.search(rb"\d", marker)
-        ]
-        self.sieve = sieve(self.markers)
+        steps, sayings = [form.marker for form in family.steps], [saying.marker for saying in family.sayings]
+        markers = tuple(dict.fromkeys(steps + sayings))
+        self.shortest = min(map(len, markers), default=1)
+        self.digitless = [max(re.split(rb"\d+", marker), key=len) for marker in markers if re.search(rb"\d", marker)]
+        self.sieve = sieve(markers)
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
         begins = None
         if buffer.find(ESCAPE, 0, size) >= 0:
-            begins, _ = _line_starts(np.frombuffer(buffer, np.uint8)[:size])
+            begins, _ = line_starts(np.frombuffer(buffer, np.uint8)[:size])
             plain = ANSI.sub(b"", memoryview(buffer)[:size])
             buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD, b"\0")), len(plain)
         letters = np.frombuffer(buffer, np.uint8)
-        starts, lengths = _line_starts(letters[:size])
-        self.lines = _Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE))
-        self.parts: list[dict[str, npt.NDArray[np.generic]]] = []
+        starts, lengths = line_starts(letters[:size])
+        self.lines = Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE))
+        self.parts: list[tuple[Found, Integers]] = []
         self.pauses: list[tuple[Shape, Integers]] = []
         self.said: list[Said] = []
         speaking = np.searchsorted(starts, self.sieve.passes(letters[: size + size % 2]), side="right") - 1
-        for length, which in _by_length(lengths, _without_repeats(speaking)):
+        for length, which in by_length(lengths, without_repeats(speaking)):
             if self.shortest <= length <= MAX_SHAPED:
                 self._in_bulk(length, which)
             elif length > MAX_SHAPED:
@@ -156,29 +152,29 @@ class _Reader:
         for place, shape in enumerate(known):
             hit = shape.matches(rows)
             if hit.all():
-                self._keep(shape, rows, which)
+                self._keep(shape, which)
                 return
             if hit.any():
-                self._keep(shape, rows[hit], which[hit])
+                self._keep(shape, which[hit])
                 if place:
                     known[place - 1], known[place] = shape, known[place - 1]
-                rows, which = rows[~hit], which[~hit]
+                rows, which = rows.compress(~hit, axis=1), which[~hit]
         attempts = SHAPES_PER_LENGTH
         while len(which):
             new = self._shape(rows, length) if attempts else None
             if new is None:
                 self._one_by_one(which[:1])
-                rows, which = rows[1:], which[1:]
+                rows, which = rows[:, 1:], which[1:]
                 continue
             attempts -= 1
             self._remember(length, new)
             hit = new.matches(rows)
-            self._keep(new, rows[hit], which[hit])
-            rows, which = rows[~hit], which[~hit]
+            self._keep(new, which[hit])
+            rows, which = rows.compress(~hit, axis=1), which[~hit]
 
     def _shape(self, rows: Words, length: int) -> Shape | None:
         """The shape of the first line, where all that have it are alike: a step line, a pause, or nothing at all."""
-        text = rows[0].tobytes()[:length]
+        text = rows[:, 0].tobytes()[:length]
         if found := find_step(text, self.family.steps):
             return None if found.crowded else Shape(text, found)
         if any(form.marker in text and form.pattern.search(text) for form in self.family.steps):
@@ -191,10 +187,10 @@ class _Reader:
 
     def _silence(self, text: bytes, rows: Words) -> Shape | None:
         """The shape of a line that says nothing, where many have it, and no other digits could make a marker of it."""
-        if self.fruitless[len(text)] >= FEW or len(rows) < FEW or any(part in text for part in self.digitless):
+        if self.fruitless[len(text)] >= FEW or rows.shape[1] < FEW or any(part in text for part in self.digitless):
             return None
         shape = Shape(text, None)
-        if 3 * np.count_nonzero(shape.matches(rows)) >= len(rows):
+        if 3 * np.count_nonzero(shape.matches(rows)) >= rows.shape[1]:
             return shape
         self.fruitless[len(text)] += 1
         return None
@@ -206,9 +202,9 @@ class _Reader:
         known.append(shape)
         self.shapes += 1
 
-    def _keep(self, shape: Shape, rows: Words, which: Integers) -> None:
-        if shape.spans is not None:
-            self.parts.append({"offset": self.lines.starts[which], **shape.columns(rows)})
+    def _keep(self, shape: Shape, which: Integers) -> None:
+        if shape.found:
+            self.parts.append((shape.found, self.lines.starts[which]))
         elif shape.pause:
             self.pauses.append((shape, which))
 
@@ -218,7 +214,7 @@ class _Reader:
             if found is None:
                 self._listen(text, start)
             while found:
-                self.parts.append({"offset": np.array([start]), **Shape(text, found).columns(_as_rows(text))})
+                self.parts.append((found, np.array([start])))
                 found = find_step(text, self.family.steps, found.end) if found.crowded else None
 
     def _listen(self, text: bytes, start: int) -> None:
@@ -232,9 +228,11 @@ class _Reader:
         """What was found, in the order of the file; `begins` is where the lines begin in what was read."""
         steps = NO_STEPS
         if self.parts:
-            joined = {name: np.concatenate([part[name] for part in self.parts]) for name in ("offset", *COLUMNS)}
-            order = np.argsort(joined["offset"], kind="stable")
-            steps = Steps(**{name: column[order] for name, column in joined.items()})
+            parts = [start for _, start in self.parts]
+            found = columns(self.lines.letters, parts, [one.fields for one, _ in self.parts])
+            found["offset"] = np.concatenate(parts)
+            order = np.argsort(found["offset"], kind="stable")
+            steps = Steps(**{name: column[order] for name, column in found.items()})
         for which in _firsts(self.pauses, self.lines.starts, steps.offset):
             self._one_by_one(which)
         self.said.sort(key=lambda said: said.offset)
@@ -246,57 +244,12 @@ class _Reader:
         )
 
 
-class _Lines:
-    """Where the lines of a buffer are."""
-
-    def __init__(self, buffer: bytearray, letters: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> None:
-        self.buffer, self.letters, self.starts, self.lengths = buffer, letters, starts, lengths
-
-    def rows(self, which: Integers, length: int) -> Words:
-        """Lines of that length as rows of words."""
-        wide = -(-length // WORD) * WORD
-        every = np.ndarray((len(self.letters) - wide + 1, wide), np.uint8, self.letters, strides=(1, 1))
-        return every[self.starts[which]].view(np.uint64)
-
-    def texts(self, which: Integers) -> Iterator[tuple[int, bytes]]:
-        """Lines as texts, each with where it begins."""
-        for start, length in zip(self.starts[which].tolist(), self.lengths[which].tolist(), strict=True):
-            yield start, bytes(self.buffer[start : start + length])
-
-
-def _line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
-    """Where lines begin, and how long they are."""
-    ends = np.flatnonzero(letters == LINE_END[0])
-    if not len(ends) or ends[-1] != len(letters) - 1:
-        ends = np.append(ends, len(letters))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    return starts, ends - starts
-
-
-def _without_repeats(ordered: Integers) -> Integers:
-    return ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
-
-
 def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
     """Of lines of one shape between two steps the first; `starts` is where lines begin, `steps` where steps do."""
     for shape in dict.fromkeys(shape for shape, _ in pauses):
         which = np.sort(np.concatenate([found for one, found in pauses if one is shape]))
         _, first = np.unique(np.searchsorted(steps, starts[which]), return_index=True)
         yield which[first]
-
-
-def _by_length(lengths: Integers, among: Integers) -> Iterator[tuple[int, Integers]]:
-    """Lengths, each with the lines among these that have it, in the order of the file."""
-    small = np.minimum(lengths[among], MAX_SHAPED + 1).astype(np.uint16)
-    order = np.argsort(small, kind="stable")
-    ordered, which = small[order], among[order]
-    for group in np.split(np.arange(len(which)), np.flatnonzero(np.diff(ordered)) + 1):
-        if len(group):
-            yield int(ordered[group[0]]), which[group]
-
-
-def _as_rows(text: bytes) -> Words:
-    return np.frombuffer(text.ljust(-(-len(text) // WORD) * WORD, b"\0"), np.uint64)[None]
 
 
 def _said(saying: Saying, match: re.Match[bytes], text: bytes, start: int) -> Said | None:

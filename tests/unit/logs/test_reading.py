@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parse.logs.family import Family, LogError, Saying, StepLine
-from parse.logs.reading import MAX_SHAPED, batches, pieces
+from parse.logs.lines import MAX_SHAPED
+from parse.logs.reading import batches, pieces
 
 STEP = re.compile(
     rb"(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?epoch (?P<epoch>\d+) step (?P<step>\d+) loss \S+ "
