@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from parse.result import Result
 from parse.summary import SIZE, asked_of, shared
@@ -50,15 +51,19 @@ class Column:
         """Its name, which no other column of the table has."""
         return " ".join(self.words)
 
+    @cached_property
+    def _asked(self) -> list[tuple[dict[str, str], bool]]:
+        return [(asked_of(result), result.asked.partly) for result in self.points.values()]
+
     def values(self, name: str) -> tuple[str, ...]:
         """What its points ask for or met by that name."""
-        asked = {told[name] for result in self.points.values() if name in (told := asked_of(result))}
-        met = {value for result in self.points.values() for value in result.facts.get(name, ()) if name in MACHINE}
-        return tuple(sorted(asked | met))
+        if name in MACHINE:
+            return tuple(sorted({value for result in self.points.values() for value in result.facts.get(name, ())}))
+        return tuple(sorted({asked[name] for asked, _ in self._asked if name in asked}))
 
     def lacks(self, name: str) -> bool:
         """Whether it is not known of a point of it."""
-        return any(result.asked.partly and name not in asked_of(result) for result in self.points.values())
+        return any(partly and name not in asked for asked, partly in self._asked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +177,14 @@ def _settings(there: Sequence[Result], same: Mapping[str, str]) -> dict[Setting,
 
 def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
     """The columns. Fine stamps are the rule and make no name, nor does what every backend has its own of."""
+    owned: dict[tuple[str, str], set[str | None]] = {}
+    for told in map(dict, settings):
+        for name in OWN:
+            owned.setdefault((told["backend"], name), set()).add(told.get(name))
     for setting, points in settings.items():
         told = dict(setting)
         backend = told.pop("backend")
-        for name in OWN:
-            if len({dict(other).get(name) for other in settings if ("backend", backend) in other}) == 1:
-                told.pop(name, None)
+        told = {name: value for name, value in told.items() if name not in OWN or len(owned[backend, name]) > 1}
         if told.get("stamps") == "fine":
             del told["stamps"]
         yield Column(backend=backend, differs=told, points={result.asked.case: result for result in points})

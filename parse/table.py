@@ -122,10 +122,10 @@ def _below(summary: Summary) -> list[str]:
 
 
 def _not_ok(result: Result) -> Iterator[str]:
-    """The runs that did not end ok, by what became of them, with the evidence of the first."""
+    """The runs that did not end ok, by what became of them, with the evidence of the first; of logs alarms say it."""
     words: dict[str, list[Run]] = {}
     for run in result.runs:
-        if not run.measured:
+        if not run.measured and not (run.attempt and run.attempt.log and run.attempt.problem):
             words.setdefault(run.word, []).append(run)
     for word, runs in words.items():
         repeats = ", ".join(str(run.asked.run.repeat) for run in runs)

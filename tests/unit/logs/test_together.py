@@ -159,6 +159,14 @@ def test_both_speeds_of_logs_stand_beside_the_median(tmp_path):
     assert "wall clock" not in text(summary(traces(tmp_path / "traces")))
 
 
+def test_a_log_without_a_number_is_said_once(tmp_path):
+    ngc(tmp_path)
+    cut = made.ngc_pytorch(made.steps(350, 128, 60), batch=128)
+    made.put(tmp_path, "1n1g/r50_b128_fp32_3.log", cut)
+    (said,) = (line for line in text(summary(tmp_path)).splitlines() if line.startswith("1n1g: run 3"))
+    assert "too short" in said
+
+
 def test_labels_leave_out_what_the_system_implies(tmp_path):
     found = summary(ngc(tmp_path / "ngc"), plsc(tmp_path / "plsc"))
     assert {"workload", "warmup_steps"} <= set(varying(found.results))
