@@ -15,6 +15,9 @@ AVERAGE_APART = 0.05
 MANY_REPEATS = 20
 """Logs with larger numbers are not numbered from 1 on: dates, jobs, groups."""
 
+TWINS = 3
+"""Of columns with the same figures as many are named."""
+
 Rule = Callable[[Result, Beside], Iterator[str]]
 
 
@@ -44,8 +47,9 @@ def _beside(results: Sequence[Result]) -> list[Beside]:
     for result in results:
         name = result.asked.baseline_point
         there = settings[name]
-        same = alike.get(columns[name], []) if result is there[0] else []
-        found.append(Beside(setting=tuple(there), twins=tuple(settings[other][0] for other in same if other != name)))
+        same = alike.get(columns[name], [])[: TWINS + 1] if result is there[0] else []
+        others = [settings[other][0] for other in same if other != name]
+        found.append(Beside(setting=tuple(there), twins=tuple(others[:TWINS])))
     return found
 
 

@@ -108,10 +108,10 @@ class Family:
     """A system whose logs are read, and its rule.
 
     `rates` says of what a printed rate is: `all` ranks together, or one `rank`. `mean` is how printed numbers are
-    averaged: over `rates`, or over step `durations`, whose mean divides the batch. `numbered` says whether step numbers
-    start anew in every `epoch` or go through the whole `run`. `warmup` and `total` are the reference protocol's.
-    `model` holds where neither header nor name says what is trained; `task` stands before its name (`arcface`).
-    `from_zero` says that the first step is number 0 where a log need not show it.
+    averaged: over `rates`, over step `durations`, whose mean divides the batch, or over `paces`, batch / duration.
+    `numbered` says whether step numbers start anew in every `epoch` or go through the whole `run`; `from_zero` that the
+    first step is number 0 where a log need not show it. `warmup` and `total` are the reference protocol's. `model`
+    holds where neither header nor name says what is trained; `task` stands before its name (`arcface`).
     """
 
     name: str

@@ -34,9 +34,9 @@ class Pause:
 class Aim:
     """Where a window begins and ends: at the first printed steps that lie as far in the log; `span` None: at its end.
 
-    `span` counts from where the window begins, or, if `absolute`, from `begin_at`. `numbered` says whether numbers start
-    anew per `epoch`, `from_zero` whether at 0. `keeps_pauses`: intervals with a pause or the end of an epoch in them
-    count.
+    `span` counts from where the window begins, or, if `absolute`, from `begin_at`. `numbered` says whether numbers
+    start anew per `epoch`, `from_zero` whether at 0. `keeps_pauses`: intervals with a pause or the end of an epoch in
+    them count.
     """
 
     begin_at: int

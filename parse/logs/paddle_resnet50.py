@@ -46,6 +46,7 @@ def _shares(match: re.Match[bytes]) -> Mapping[str, str]:
 FAMILY = Family(
     name="paddle-resnet50",
     title="PaddlePaddle ResNet50 (models image_classification, PaddleClas)",
+    mean="paces",
     steps=(
         StepLine(marker=b", elapse ", pattern=re.compile(_PASS + rb", elapse (?P<duration_s>\d+\.\d+) sec")),
         StepLine(

@@ -26,7 +26,7 @@ SPEEDS = ("wall-clock", "printed")
 """Which of a log's two speeds is its result; without time stamps there is only the printed one."""
 NEVER_TOLD = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps")
 """Fields of a run that no log tells in a way that could be compared; seeds differ between repeats there."""
-OPTIONS = ("classes", "sample_ratio", "model_parallel", "partial_fc")
+OPTIONS = ("is_static", "classes", "sample_ratio", "model_parallel", "partial_fc")
 """Facts that change how much work a step is, so that they tell points apart."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
 """A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
@@ -129,18 +129,23 @@ def _speeds(reading: Reading, size: Size, remarks: list[str]) -> Speed:
         return Speed(wall_clock=None, printed=None)
     wall_clock = size.per_step * window.steps / window.seconds if size.per_step and window.seconds else None
     printed = _printed(reading.family, window, size)
-    if printed and wall_clock and window.rate and size.devices and size.devices > 1:
+    if printed and wall_clock and reading.family.mean == "rates" and size.devices and size.devices > 1:
         printed = _as_it_fits(reading.family, printed, wall_clock, size.devices, remarks)
     return Speed(wall_clock=_real(wall_clock), printed=_real(printed))
 
 
 def _printed(family: Family, window: Window, size: Size) -> float | None:
-    """Of all devices, from rates or from durations, by the family's rule, else from what the log has."""
+    """Of all devices, by the family's rule, else from what the log has."""
     by_rates = window.rate
     if by_rates and family.rates == "rank":
         by_rates = by_rates * size.devices if size.devices else None
-    by_durations = size.per_step / window.duration_s if size.per_step and window.duration_s else None
-    return (by_durations or by_rates) if family.mean == "durations" else (by_rates or by_durations)
+    each = size.per_step
+    found = {
+        "rates": by_rates,
+        "durations": each / window.duration_s if each and window.duration_s else None,
+        "paces": each * window.steps_per_s if each and window.steps_per_s else None,
+    }
+    return found[family.mean] or found["durations"] or found["rates"]
 
 
 def _as_it_fits(family: Family, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:

@@ -21,7 +21,7 @@ class Size:
 def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]) -> Size:
     """Sizes by the log, its names, or what is said of logs that do not say it; a remark where log and names differ."""
     devices, nodes = _devices(facts, place, otherwise, remarks)
-    batch_size, per_step = _batch(facts, place, otherwise, devices, remarks)
+    batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
     return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)
 
 
@@ -48,6 +48,14 @@ def _devices(
     if nodes is None and devices > 1:
         nodes = next((one.nodes for one in (place, otherwise) if one.devices == devices and one.nodes), None)
     return devices, 1 if devices == 1 else nodes if nodes and devices % nodes == 0 else None
+
+
+def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:
+    """The facts with the batch of a device, where the log tells that of a node."""
+    of_node = _whole(facts, "node_batch_size")
+    if not (of_node and devices and nodes) or of_node % (devices // nodes):
+        return facts
+    return {"batch_size": str(of_node // (devices // nodes)), **facts}
 
 
 def _batch(

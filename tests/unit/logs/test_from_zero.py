@@ -49,7 +49,7 @@ def test_every_twentieth_line_shows_where_numbers_begin(tmp_path):
 
 def test_a_log_that_drops_its_own_warm_up_has_one_step_less(tmp_path):
     lines = [
-        f"DLL 2020-09-01 06:41:{number // 10:02d}.{number % 10}84949 - (0, {number}) imgs_per_sec : 1146.85  loss : 3.4\n"
+        f"DLL 2020-09-01 06:41:{number // 10:02d}.{number % 10}84949 - (0, {number}) imgs_per_sec : 1146.85  loss : 3\n"
         for number in range(20, 120)
     ]
     found = window(tmp_path, "ngc-tensorflow", "".join(lines)).window
