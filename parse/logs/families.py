@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 
 from parse.logs.family import Family, LogError
@@ -24,6 +25,11 @@ FAMILIES = {
     "ai-rank": "parse.logs.ai_rank",
 }
 """Name of a family to the module that declares it; those that print no steps come last."""
+
+FEW, MANY = 3, 1000
+"""Step lines that tell one family, and two families apart."""
+TRIED = 10
+"""As many lines that look like steps are tried for each that is wanted."""
 
 MARKS = ("mllog", "ai-rank")
 """What these say may stand in a log of any family."""
@@ -58,20 +64,23 @@ def recognise(path: Path) -> Family:
 
 
 def _printing_steps(text: bytes, known: list[Family]) -> Family | None:
-    """The family that has the most step lines here."""
-    counts = {one.name: _count(text, one) for one in known}
-    best = max(counts, key=lambda name: counts[name])
-    return family(best) if counts[best] else None
+    """The family that has step lines here; of several the one that has most of them."""
+    for enough in (FEW, MANY):
+        counts = {one.name: _count(text, one, enough) for one in known}
+        found = [name for name, count in counts.items() if count]
+        if len(found) == 1:
+            break
+    return family(max(found, key=lambda name: counts[name])) if found else None
 
 
-def _count(text: bytes, one: Family) -> int:
-    if not any(form.marker in text for form in one.steps):
+def _count(text: bytes, one: Family, enough: int) -> int:
+    """How many step lines of the family are in the text; no more than `enough` are counted, nor that many looked at."""
+    markers = [form.marker for form in one.steps if form.marker in text]
+    if not markers:
         return 0
-    lines = (line for line in text.split(b"\n") if any(form.marker in line for form in one.steps))
-    return sum(find_step(line, one.steps) is not None for _, line in zip(range(_ENOUGH), lines, strict=False))
-
-
-_ENOUGH = 1000
+    lines = (line for line in text.split(b"\n") if any(marker in line for marker in markers))
+    looked_at = islice(lines, TRIED * enough)
+    return sum(1 for _ in islice((line for line in looked_at if find_step(line, one.steps)), enough))
 
 
 def _speaks(one: Family, text: bytes) -> bool:
