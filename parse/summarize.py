@@ -186,7 +186,7 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
     from parse.summary import Summary
 
     if kind == "table":
-        from parse.published import published
+        from parse.published.documents import published
 
         found = published(paths)
         return Summary(results=judge(found.results), remarks=found.remarks, refusals=found.refusals)

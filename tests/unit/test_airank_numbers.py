@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from parse.airank_log import named_devices, read_training
-from parse.airank_numbers import ACCURACY, IMAGENET, THROUGHPUT, TIME_TO_TRAIN, Terms, cases, numbers
+from parse.airank.cases import ACCURACY, IMAGENET, THROUGHPUT, TIME_TO_TRAIN, Terms, cases, numbers
+from parse.airank.training import named_devices, read_training
 from tests.unit.airank_logs import BEGIN_S, SAMPLES, marks, submission, text
 
 LOGS = Path(__file__).parents[3] / "shared" / "logs"

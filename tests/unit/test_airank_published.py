@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from parse.airank_log import read_training
-from parse.airank_numbers import Terms, cases
-from parse.airank_published import check, compare, read_document
+from parse.airank.cases import Terms, cases
+from parse.airank.claimed import check, compare, read_document
+from parse.airank.training import read_training
 from parse.logs.family import LogError
 from tests.unit.airank_logs import SAMPLES, submission
 

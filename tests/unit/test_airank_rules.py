@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from parse.airank import read
-from parse.airank_folder import judge_folder
-from parse.airank_log import read_training
-from parse.airank_numbers import Terms, cases
-from parse.airank_rules import RULES, judge
+from parse.airank.__main__ import read
+from parse.airank.cases import Terms, cases
+from parse.airank.folder import judge_folder
+from parse.airank.rules import RULES, judge
+from parse.airank.training import read_training
 from tests.unit.airank_logs import BEGIN_S, INFORMATION, SAMPLES, marks, submission, text
 
 

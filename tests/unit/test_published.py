@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.published import DocumentError, Published, claims_of, published
-from parse.published_words import batch_size, case, model, number, precision, system
+from parse.published.documents import DocumentError, Published, claims_of, published
+from parse.published.words import batch_size, case, model, number, precision, system
 from parse.result import Result
 
 TITLE = "# NVIDIA PyTorch ResNet50 v1.5\n\nmeasured on four nodes\n"
@@ -366,13 +366,13 @@ def test_what_is_no_document_is_refused_with_the_reason(tmp_path):
 
 
 def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
-    monkeypatch.setattr("parse.published.MAX_BYTES", 100)
+    monkeypatch.setattr("parse.published.documents.MAX_BYTES", 100)
     assert "too large for a document" in read(tmp_path, TITLE + TABLE).refusals[0]
     monkeypatch.undo()
-    monkeypatch.setattr("parse.published.MAX_LINES", 5)
+    monkeypatch.setattr("parse.published.documents.MAX_LINES", 5)
     assert read(tmp_path, TITLE + TABLE).refusals[0].endswith(": 11 lines, more than the 5 of a document")
     monkeypatch.undo()
-    monkeypatch.setattr("parse.published_points.MAX_COLUMNS", 1)
+    monkeypatch.setattr("parse.published.points.MAX_COLUMNS", 1)
     twice = read(tmp_path, TITLE + TABLE + "\n" + TABLE.replace("100.1", "200.2"))
     assert len(twice.results) == 3
     assert "the rest is not read" in twice.remarks[0]

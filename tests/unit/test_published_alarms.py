@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parse.alarms import judge
-from parse.published import published
+from parse.published.documents import published
 from parse.result import Result
 from tests.unit.test_alarms import rung
 from tests.unit.test_published import BLOCK, RUNS, TABLE, TITLE, table

@@ -13,6 +13,15 @@ from parse.logs.names import PRECISIONS, model_name
 LONG = 1000
 """Characters of a cell or heading that are looked at."""
 
+IMAGENET = 1_281_167
+"""Images of ImageNet's training set, of which an epoch is one pass."""
+_FIGURE = r"\d[\d,]*(?:\.\d+)?"
+TOLD = (
+    re.compile(rf"(?P<seconds>{_FIGURE})\s*秒[^。\n]*?(?P<epochs>\d+)\s*个\s*epoch", re.IGNORECASE),
+    re.compile(rf"(?P<epochs>\d+) epochs? (?:in|took|take) (?P<seconds>{_FIGURE}) ?s", re.IGNORECASE),
+)
+"""How texts say that so many epochs took so many seconds."""
+
 _BATCH = re.compile(
     r"(?:batch[ _-]?size(?:[ _-]?per[ _-]?(?:device|gpu))?|\b(?:max )?(?:bsz?|bz))\s*[=:]\s*(\d{1,6})(?![\d.])", re.I
 )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from parse.airank_log import Training
-from parse.airank_numbers import TIME_TO_TRAIN, Case, Terms, rate
+from parse.airank.cases import TIME_TO_TRAIN, Case, Terms, rate
+from parse.airank.training import Training
 from parse.logs.family import Said
 
 TIME_TOLERANCE_S = 1.0

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parse.airank_numbers import Case
-from parse.airank_rules import Broken
+from parse.airank.cases import Case
+from parse.airank.rules import Broken
 
 CASES = (1, 8, 32)
 NAME = re.compile(r"GPUx(?:1|8|32)\.log(?:\.gz)?")

@@ -9,9 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 
 from parse.logs.names import model_name
-from parse.published_blocks import Block, PrintedPoint, PrintedRun, blocks
-from parse.published_tables import Column, columns, tables
-from parse.published_words import Case, model, plain_text, sized, system
+from parse.published.blocks import Block, PrintedPoint, PrintedRun, blocks
+from parse.published.tables import Column, columns, tables
+from parse.published.words import Case, model, plain_text, sized, system
 from parse.stats import median
 
 REPEATED = 3

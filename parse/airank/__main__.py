@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from parse.airank_numbers import Terms
-    from parse.airank_table import Report
+    from parse.airank.cases import Terms
+    from parse.airank.table import Report
 
 DESCRIPTION = (
     "Time to train, throughput, accuracy and speedup of trainings by AI-Rank's rules, and each rule their logs break."
@@ -31,7 +31,7 @@ stamps say, the names of the logs, the cases 1, 8 and 32, system_information.jso
 
 example: python -m parse.airank resnet50/log --published resnet50/code/README.md
 """
-# What parse.airank_table offers; importing it here would make --help slow.
+# What parse.airank.table offers; importing it here would make --help slow.
 FORMATS = ("text", "json")
 ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     if not asked.paths and not asked.published:
         parser.error("nothing to read: name logs, folders, or a document with --published")
-    from parse.airank_numbers import TARGET, Terms
+    from parse.airank.cases import TARGET, Terms
 
     terms = Terms(
         target=TARGET if asked.target is None else asked.target,
@@ -114,7 +114,7 @@ def _positive(word: str) -> int:
 
 
 def _report(paths: Sequence[Path], documents: Sequence[Path], terms: Terms, form: str) -> int:
-    from parse.airank_table import as_json, text
+    from parse.airank.table import as_json, text
 
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
     report = read(paths, documents, terms)
@@ -130,12 +130,12 @@ def _report(paths: Sequence[Path], documents: Sequence[Path], terms: Terms, form
 
 def read(paths: Sequence[Path], documents: Sequence[Path], terms: Terms) -> Report:
     """The report on these logs and documents; what cannot be read is in its refusals."""
-    from parse.airank_folder import judge_folder
-    from parse.airank_log import read_training
-    from parse.airank_numbers import cases
-    from parse.airank_published import check, compare, read_document
-    from parse.airank_rules import judge
-    from parse.airank_table import Report
+    from parse.airank.cases import cases
+    from parse.airank.claimed import check, compare, read_document
+    from parse.airank.folder import judge_folder
+    from parse.airank.rules import judge
+    from parse.airank.table import Report
+    from parse.airank.training import read_training
     from parse.logs.family import LogError
 
     trainings, read_documents, refusals = [], [], []

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parse.airank_numbers import IMAGENET, RESNET50, Case, Terms
-from parse.airank_rules import Broken
+from parse.airank.cases import RESNET50, Case, Terms
+from parse.airank.rules import Broken
 from parse.logs.family import LogError
-from parse.published_tables import Claim, claims, tables
+from parse.published.tables import Claim, claims, tables
+from parse.published.words import IMAGENET, TOLD
 
 MAX_BYTES = 16 << 20
 AGREES = 0.01
@@ -21,12 +21,6 @@ SAME_TIME = 0.005
 """A published time to train within this share of the whole training's is the whole training's."""
 ROUNDED = 0.005
 """Half of the last digit of a speedup with two decimals."""
-NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-TOLD = (
-    re.compile(rf"(?P<seconds>{NUMBER.pattern})\s*秒[^。\n]*?(?P<epochs>\d+)\s*个\s*epoch", re.IGNORECASE),
-    re.compile(rf"(?P<epochs>\d+) epochs? (?:in|took|take) (?P<seconds>{NUMBER.pattern}) ?s", re.IGNORECASE),
-)
-"""How texts say that so many epochs took so many seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parse.logs.names import Place, place_of
-from parse.published_words import Case, case
+from parse.published.words import Case, case
 
 MAX_BLOCK_LINES = 5000
 MAX_BLOCK_CHARACTERS = 500_000

@@ -13,12 +13,10 @@ import numpy as np
 
 from hpc.outcome import Outcome
 from hpc.spec import PRECISIONS, RunSpec
-from parse.airank_numbers import IMAGENET
-from parse.airank_published import TOLD
 from parse.attempt import Asked, Attempt, FromLog, Measured
-from parse.published_points import Draft, Setting, drafts
-from parse.published_tables import Claim, claims, tables
-from parse.published_words import Case, decimals
+from parse.published.points import Draft, Setting, drafts
+from parse.published.tables import Claim, claims, tables
+from parse.published.words import IMAGENET, TOLD, Case, decimals
 from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 
 MAX_BYTES, MAX_LINES = 4 << 20, 50_000

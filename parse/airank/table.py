@@ -11,10 +11,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from parse.airank_log import Evaluation
-from parse.airank_numbers import Case, Terms
-from parse.airank_published import Comparison
-from parse.airank_rules import Broken
+from parse.airank.cases import Case, Terms
+from parse.airank.claimed import Comparison
+from parse.airank.rules import Broken
+from parse.airank.training import Evaluation
 from parse.summary import plain
 
 WIDTH = 140
