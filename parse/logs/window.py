@@ -253,6 +253,8 @@ class _Reader:
         tally = self.tally
         assert tally is not None
         if tally.last is None:
+            if not self.family.steps:
+                return "it prints no steps, only whole epochs at best: python -m parse.airank has their speed"
             return "it has no line of a step" if not self.step_lines else "none of its step lines can be used"
         last = f"the last printed step is {_named(tally.last)}"
         if self.whole:
