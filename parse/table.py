@@ -17,6 +17,12 @@ GAP = 3
 """Between backends."""
 LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 """A log's two speeds, side by side; the median is of those that count."""
+OPTIONAL = ("average", "interval", "coverage", "CV", "step p50", "step p95", *LOG_SPEEDS.values())
+"""Columns that are left out where no row has anything in them."""
+LONG = 28
+"""Cells that are longer are numbered in the table and stand above it."""
+NAMED = 3
+"""As many points of a word are named."""
 IN_THE_HEAD = {
     "oversubscribed": "case",
     "nodes_simulated": "case",
@@ -30,12 +36,13 @@ IN_THE_HEAD = {
 def text(summary: Summary) -> str:
     """For a terminal: what holds for all, backends side by side, a row per point, then what is wrong, a line each."""
     heads, rows = _cells(summary.results)
+    legend, rows = _numbered([name for name, _ in heads], rows)
     lines = [part for line in _head(summary) for part in wrap(line, WIDTH, subsequent_indent="  ")]
     for comparison in compare(summary.results):
         titles = (_title(comparison, summary), *comparison.apart)
         lines += ["", *(part for line in titles for part in wrap(line, WIDTH, subsequent_indent="  "))]
         lines += _side_by_side(comparison)
-    lines += ["", *_aligned([*zip(*heads, strict=True), *rows]), ""]
+    lines += ["", *legend, *_aligned([*zip(*heads, strict=True), *rows]), ""]
     return "\n".join(plain(line).rstrip() for line in [*lines, *_below(summary)]).strip("\n") + "\n"
 
 
@@ -112,13 +119,24 @@ def _below(summary: Summary) -> list[str]:
     """What is wrong, a line each: alarms, runs that did not end ok, absent speedups, remarks, files not read."""
     lines: list[str] = []
     without: dict[str, list[str]] = {}
+    blank: dict[str, list[str]] = {}
     for result, label in zip(summary.results, labels(summary.results), strict=True):
         lines += [f"{label}: {alarm.text}" for alarm in result.alarms if alarm.name not in IN_THE_HEAD]
-        lines += [f"{label}: {line}" for line in _not_ok(result)]
+        if result.published and not result.ok:
+            for run in result.runs:
+                blank.setdefault(run.word, []).append(label)
+        else:
+            lines += [f"{label}: {line}" for line in _not_ok(result)]
         if result.no_speedup and result.median_speed is not None:
             without.setdefault(result.no_speedup, []).append(label)
+    lines += [f"{word} in place of a figure: {_named(of)}" for word, of in blank.items()]
     lines += [f"{', '.join(labels)}: no speedup: {reason}" for reason, labels in without.items()]
     return [*lines, *summary.remarks, *(f"not read: {refusal}" for refusal in summary.refusals)]
+
+
+def _named(points: Sequence[str]) -> str:
+    more = f" and {len(points) - NAMED} more" if len(points) > NAMED else ""
+    return f"{', '.join(points[:NAMED])}{more}"
 
 
 def _not_ok(result: Result) -> Iterator[str]:
@@ -137,9 +155,8 @@ def _cells(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[
     """Heads as (name, unit), and a row of texts per result."""
     differ = varying(results)
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    from_logs = any(of_logs(result, name) for result in results for name in LOG_SPEEDS)
     heads += [("runs", "ok/asked"), ("median", "samples/s")]
-    heads += [(name, "samples/s") for name in LOG_SPEEDS.values()] if from_logs else []
+    heads += [(name, "samples/s") for name in LOG_SPEEDS.values()]
     heads += [("average", "samples/s"), ("interval", "samples/s")]
     heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%")]
     heads += [("step p50", "ms"), ("step p95", "ms")]
@@ -149,9 +166,9 @@ def _cells(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[
         row = [asked.get(name, "-") for name in ("case", "nodes", "devices")]
         row += [asked.get(name, "-") for name in differ]
         row += [
-            f"{len(result.ok)}/{'?' if result.asked_runs is None else result.asked_runs}",
+            _runs(result),
             _number(result.median_speed),
-            *([_number(of_logs(result, name)) for name in LOG_SPEEDS] if from_logs else []),
+            *(_number(of_logs(result, name)) for name in LOG_SPEEDS),
             _number(result.average_speed),
             f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
             _number(interval.coverage if interval else None, 100),
@@ -162,7 +179,30 @@ def _cells(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[
             _number(result.step_time_ms.get(95)),
         ]
         rows.append(row)
-    return heads, rows
+    empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
+    kept = [at for at, (name, _) in enumerate(heads) if name not in empty]
+    return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def _runs(result: Result) -> str:
+    """How many ended ok, of how many; a figure that a document publishes without its runs has neither."""
+    if result.published and not result.ok:
+        return "-"
+    return f"{len(result.ok)}/{'?' if result.asked_runs is None else result.asked_runs}"
+
+
+def _numbered(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """A line for each long cell, and the rows with its number in its place."""
+    columns: list[Sequence[str]] = []
+    legend: list[str] = []
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        told = list(dict.fromkeys(column))
+        if name != "interval" and max(map(len, told)) > LONG:
+            legend += [f"{name} [{number}]: {cell}" for number, cell in enumerate(told, 1)]
+            columns.append([f"[{told.index(cell) + 1}]" for cell in column])
+        else:
+            columns.append(column)
+    return [*legend, ""] if legend else [], [list(row) for row in zip(*columns, strict=True)]
 
 
 def _title(comparison: Comparison, summary: Summary) -> str:

@@ -124,7 +124,7 @@ def test_a_point_without_numbers_is_a_row_all_the_same():
     run = make_run(nodes=2)
     written = text(Summary(results=judged([], repeats(run, 5))))
     row = next(line for line in written.splitlines() if line.startswith("2n1g "))
-    assert row.split() == ["2n1g", "2", "2", "0/5"] + ["-"] * 9
+    assert row.split() == ["2n1g", "2", "2", "0/5"] + ["-"] * 3
     assert "run 1, 2, 3, 4, 5: missing" in written
 
 
@@ -226,3 +226,18 @@ def test_choosing_by_what_is_asked():
     assert choose(summary.results, {"case": ["9n9g"]}) == ()
     with pytest.raises(TableError, match="no point has colour; known here are backend, batch_size, case"):
         choose(summary.results, {"colour": ["red"]})
+
+
+def test_long_cells_stand_above_the_table_by_number():
+    """A column of long names would push the numbers out of the window."""
+    runs = [make_run(options={"data_folder": name}) for name in ("a" * 40, "b" * 40, "c")]
+    written = text(Summary(results=judged([trace for run in runs for trace in point(run, [40.0])])))
+    assert f"option.data_folder [1]: {'a' * 40}" in written
+    rows = [line.split() for line in written.splitlines() if line.startswith("1n1g ")]
+    assert sorted(row[3] for row in rows) == ["[1]", "[2]", "[3]"]
+
+
+def test_columns_without_a_number_are_left_out():
+    one = text(Summary(results=judged(point(make_run(), [40.0]))))
+    two = text(Summary(results=judged(point(make_run(), [40.0, 41.0]))))
+    assert "interval" in two and "interval" not in one and "wall clock" not in two
