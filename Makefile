@@ -22,7 +22,7 @@ define part
 	echo "== $(1): $$(($$(date +%s) - start)) s of $(2) s$$([ $$code -ne 124 ] || echo ', and not done')"; exit $$code
 endef
 
-.PHONY: demo test lint bench unit mpi slurm gpu golden horovod set-up clean
+.PHONY: demo test lint bench fuzz unit mpi slurm gpu golden horovod set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4
@@ -52,6 +52,10 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@for part in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$part .py) || exit 1; done
+
+# 100,000 mutated logs; what fails is printed with its seed, which `$(PY) -m tests.fuzz.fuzz_logs --seed N` tries again.
+fuzz: $(VENV)/.test
+	$(call part,fuzz,1800,$(PY) -m tests.fuzz.fuzz_logs)
 
 golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden

@@ -108,6 +108,7 @@ def _window(reading: Reading, window: Window, lines: dict[int, Line]) -> list[st
     return [
         f"window: from {_step(window.begin, window.begin_epoch)} to {_step(window.end, window.end_epoch)}, "
         f"{_count(window.steps, 'step')} counted",
+        *(["  numbers count from 0 and end one short: step n is n + 1 steps done"] if window.in_steps_done else []),
         f"  first line used: {begin.number}: {begin.text}",
         f"  last line used:  {end.number}: {end.text}",
         *_listed(

@@ -57,7 +57,8 @@ class Window:
     whose finest unit is `resolution_s`, None where the log has none that tell. `rate` and `duration_s` are means of
     `printed` printed numbers, each the median over ranks; `steps_per_s` is the mean of the durations' inverses: what a
     mean of rates is where steps print their durations. `lines_per_step` is the number of lines that most steps have:
-    where lines bear no rank, as many ranks print.
+    where lines bear no rank, as many ranks print. `in_steps_done`: numbers count from 0 and the log ends one short of
+    them, so they are taken as those of steps done.
     """
 
     begin: int
@@ -78,6 +79,7 @@ class Window:
     pauses: tuple[Pause, ...]
     lines_per_step: int = 1
     steps_per_s: float | None = None
+    in_steps_done: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +227,6 @@ class _Reader:
         self._count(points)
         if self.tally and not self.tally.done and self.in_steps_done and self.in_steps_done.done:
             self.tally = self.in_steps_done
-            self.remarks.append("its steps count from 0: their numbers are taken as those of steps done")
         reason = self._reason()
         window = None if reason else self._window()
         end = np.inf if self.merger.back is None else self.merger.back.after
@@ -299,6 +300,7 @@ class _Reader:
             end_offset=tally.end.offset,
             pauses=tuple(tally.pauses),
             lines_per_step=self.lines_per_step,
+            in_steps_done=tally is self.in_steps_done,
             steps_per_s=tally.paces.mean if np.isfinite(tally.paces.sum) else None,
         )
 

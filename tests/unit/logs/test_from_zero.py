@@ -6,6 +6,7 @@ import pytest
 
 from parse.logs.families import family
 from parse.logs.window import Protocol, read_log
+from parse.summarize import main
 from tests.unit.logs import made
 
 
@@ -20,13 +21,13 @@ def test_120_steps_from_0_are_the_protocol_s(tmp_path):
     found = reading.window
     assert (found.begin, found.end, found.steps, found.printed) == (19, 119, 100, 100)
     assert found.seconds == pytest.approx(40.0, abs=2e-3)
-    assert any("count from 0" in remark for remark in reading.remarks)
+    assert found.in_steps_done
 
 
 def test_where_the_log_goes_on_printed_numbers_stand(tmp_path):
     reading = window(tmp_path, "paddle-resnet50", made.paddle([0.4] * 121, batch=128))
     assert (reading.window.begin, reading.window.end) == (20, 120)
-    assert not any("count from 0" in remark for remark in reading.remarks)
+    assert not reading.window.in_steps_done
 
 
 def test_119_steps_are_too_few(tmp_path):
@@ -54,3 +55,9 @@ def test_a_log_that_drops_its_own_warm_up_has_one_step_less(tmp_path):
     ]
     found = window(tmp_path, "ngc-tensorflow", "".join(lines)).window
     assert (found.begin, found.end, found.steps) == (20, 119, 99)
+
+
+def test_explained(tmp_path, capsys):
+    made.put(tmp_path, "bz128/1n1g/r50_b128_fp32_1.log", made.paddle([0.4] * 120, batch=128))
+    assert main(["--explain", str(tmp_path / "bz128/1n1g/r50_b128_fp32_1.log")]) == 0
+    assert "numbers count from 0" in capsys.readouterr().out
