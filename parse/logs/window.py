@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from parse.logs.family import Batch, Family, Floats, Integers, LogError, Said
-from parse.logs.intervals import RESOLVED, Aim, Pause, Place, Tally, commonest
+from parse.logs.intervals import RESOLVED, Aim, Pause, Tally, commonest
 from parse.logs.merger import Merger
 from parse.logs.points import NO_POINTS, Points, epoch_and_step
 from parse.logs.reading import batches
+from parse.logs.shortfall import numbered, why_none
 
 HEAD = 4096
 """By as many printed steps it is seen how often a log prints, and whether its lines bear time stamps."""
@@ -227,7 +228,7 @@ class _Reader:
         self._count(points)
         if self.tally and not self.tally.done and self.in_steps_done and self.in_steps_done.done:
             self.tally = self.in_steps_done
-        reason = self._reason()
+        reason = why_none(self.tally, self.family, warmup=self.warmup, whole=self.whole, step_lines=self.step_lines)
         window = None if reason else self._window()
         end = np.inf if self.merger.back is None else self.merger.back.after
         facts = {name: told for name, told in self.facts.items() if told[1] <= end}
@@ -248,34 +249,6 @@ class _Reader:
             last=epoch_and_step(self.merger.last) if self.merger.last >= 0 else None,
             said=tuple(self.said),
         )
-
-    def _reason(self) -> str:
-        """Why there is no window; empty where there is one."""
-        tally = self.tally
-        assert tally is not None
-        if tally.last is None:
-            if not self.family.steps:
-                return "it prints no steps, only whole epochs at best: python -m parse.airank has their speed"
-            return "it has no line of a step" if not self.step_lines else "none of its step lines can be used"
-        last = f"the last printed step is {_named(tally.last)}"
-        if self.whole:
-            return "" if tally.steps else f"{last} and no other step before it can be counted from"
-        span = tally.aim.span or 0
-        if tally.begin is None:
-            need = self._needed(tally.last, self.warmup + span)
-            return f"too short: {last}; the window begins at step {self.warmup} and needs {need}"
-        if not tally.done:
-            need = self._needed(tally.last, tally.begin.reached + span)
-            return f"too short: {last}; the window that begins at step {_named(tally.begin)} needs {need}"
-        if not tally.steps:
-            ends = f"steps {_named(tally.begin)} to {_named(tally.end or tally.begin)}"
-            return f"no interval between the printed {ends} is free of pauses"
-        return ""
-
-    def _needed(self, last: Place, reached: int) -> str:
-        if last.reached == last.step:
-            return f"step {reached}"
-        return f"step {reached} counted through the epochs, of which the last is number {last.reached}"
 
     def _window(self) -> Window:
         tally = self.tally
@@ -339,7 +312,7 @@ class _Reader:
         if merger.back:
             passed, to = epoch_and_step(merger.back.passed), epoch_and_step(merger.back.to)
             self.remarks.append(
-                f"steps go back from {_numbers(*passed)} to {_numbers(*to)} at byte {merger.back.offset}, as where a "
+                f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {merger.back.offset}, as where a "
                 "second run is appended: only what stands before counts"
             )
         if merger.unusable:
@@ -364,7 +337,7 @@ class _Reader:
             )
         if not self.whole and self.first and self.first[1] > self.warmup + self.printed_every:
             self.remarks.append(
-                f"the first printed step is {_numbers(*self.first)}, beyond the warm-up of {self.warmup}: what came "
+                f"the first printed step is {numbered(*self.first)}, beyond the warm-up of {self.warmup}: what came "
                 "before, or that the run was resumed there, the log does not say"
             )
         if self.unsaid:
@@ -387,14 +360,6 @@ def _pause(said: Said) -> str:
     if said.kind == "mark":
         return STANDS_STILL.get(said.values.get("mark", ""), "")
     return ""
-
-
-def _named(place: Place) -> str:
-    return _numbers(place.epoch, place.step)
-
-
-def _numbers(epoch: int, step: int) -> str:
-    return f"{step} of epoch {epoch}" if epoch >= 0 else str(step)
 
 
 def _count(number: int, noun: str) -> str:
