@@ -15,6 +15,8 @@ from parse.logs.times import Form, form_of
 INTEGERS = ("epoch", "step", "first", "rank", "epoch_steps")
 MAX_DIGITS = 15
 """More digits than a float64 holds exactly are no number of a step, epoch or rank."""
+LARGEST = 1e18
+"""Larger numbers are no rate and no time, and their sums overflow."""
 WORD = 8
 _MASKS = np.array([(1 << 64) - (1 << 8 * (WORD - width)) for width in range(WORD + 1)], np.uint64)
 """Of a word that ends where a number does, what belongs to a number of so many digits."""
@@ -103,7 +105,7 @@ def _numbers(
         if field and not field.plain:
             lines = where[end - count : end].tolist()
             floats[end - count : end] = [float(letters[at + field.first : at + field.past].tobytes()) for at in lines]
-    floats[~np.isfinite(floats)] = absent
+    floats[~(np.abs(floats) <= LARGEST)] = absent
     return np.asarray(floats, np.float64)
 
 

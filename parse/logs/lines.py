@@ -11,8 +11,8 @@ from parse.logs.family import Integers
 from parse.logs.fields import WORD
 from parse.logs.shapes import Words
 
-MAX_LINE = 1 << 16
-"""Longer lines are no step lines of anybody; of what they say the beginning is read."""
+MAX_LINE = 1 << 14
+"""Of longer lines only the beginning is read: patterns take their time with what has no end."""
 MAX_SHAPED = 1 << 10
 """Lines up to here are taken in bulk."""
 LINE_END = b"\n"

@@ -1,0 +1,115 @@
+"""Mutated logs, a small part of `make fuzz`; and that each of its checks fires."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from parse.logs.families import recognise
+from tests.fuzz import fuzz_logs
+from tests.fuzz.fuzz_logs import COUNT, Defect, Input, check, input_of, run
+from tests.fuzz.samples import SAMPLES_OF_ALL
+
+PART = 300
+BY_NAME = {sample.name: sample for sample in SAMPLES_OF_ALL}
+
+
+@pytest.fixture
+def path(tmp_path):
+    found = tmp_path / "1n8g" / "r50_b128_fp32_1.log"
+    found.parent.mkdir()
+    return found
+
+
+def sound(name="ngc-pytorch", text=None):
+    sample = BY_NAME[name]
+    return dataclasses.replace(
+        input_of(0), sample=sample, text=sample.text(20) if text is None else text, forced=False,
+        protocol=fuzz_logs.Protocol(warmup=2, total=8),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [0, COUNT])
+def test_mutated_logs_are_read_or_refused(tmp_path, first, capsys):
+    assert run(first, PART, tmp_path) == 0, capsys.readouterr().out
+
+
+def test_a_seed_makes_the_same_input_every_time():
+    assert input_of(7) == input_of(7) and input_of(7).text != input_of(8).text
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_samples_are_of_their_families(path, name):
+    one = sound(name)
+    wanted = "no speed" if one.sample.family in ("mllog", "ai-rank") else "speed"
+    assert check(one, path) == wanted
+    assert recognise(path).name == one.sample.family
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"\0" * 100, b"no log\n", b"\x1f\x8b"])
+def test_what_is_no_log_is_refused(path, text):
+    assert check(sound(text=text), path) == "no log"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"begin": 1_000_000}, "not in its line|ends first"),
+        ({"end": 1_000_000}, "end 1000000 is not in its line"),
+        ({"end_offset": 0}, "pass in"),
+        ({"steps": 0}, "a window of 0 steps"),
+        ({"rate": 5.0}, "printed .* is not among"),
+        ({"seconds": 1e-9}, "pass in"),
+        ({"seconds": float("nan")}, "is nan|pass in|steps take"),
+        ({"step_s": np.array([-1.0])}, "steps take"),
+    ],
+)
+def test_a_number_from_nothing_is_found(path, monkeypatch, changed, said):
+    read_log = fuzz_logs.read_log
+
+    def wrong(*arguments):
+        reading = read_log(*arguments)
+        return dataclasses.replace(reading, window=dataclasses.replace(reading.window, **changed))
+
+    monkeypatch.setattr(fuzz_logs, "read_log", wrong)
+    with pytest.raises(Defect, match=said):
+        check(sound(), path)
+
+
+def test_a_reason_of_several_lines_is_found(path, monkeypatch):
+    def refuse(_path):
+        raise fuzz_logs.LogError("one\ntwo")
+
+    monkeypatch.setattr(fuzz_logs, "recognise", refuse)
+    with pytest.raises(Defect, match="several lines"):
+        check(sound(), path)
+
+
+def test_a_traceback_is_printed_with_its_seed(tmp_path, monkeypatch, capsys):
+    def fail(_input: Input, _path):
+        raise KeyError("what is that")
+
+    monkeypatch.setattr(fuzz_logs, "check", fail)
+    assert run(5, 1, tmp_path) == 1
+    assert "seed 5 (" in (out := capsys.readouterr().out) and "KeyError: 'what is that'" in out
+
+
+def test_a_hang_is_found(tmp_path, monkeypatch, capsys):
+    def hang(_input: Input, _path):
+        while True:
+            pass
+
+    monkeypatch.setattr(fuzz_logs, "check", hang)
+    monkeypatch.setattr(fuzz_logs, "HANG_S", 0.01)
+    assert run(0, 1, tmp_path) == 1
+    assert "it takes more than" in capsys.readouterr().out
+
+
+def test_memory_that_grows_is_found(tmp_path, monkeypatch, capsys):
+    kept = iter([1 << 20, 1 << 30])
+    monkeypatch.setattr(fuzz_logs, "check", lambda _input, _path: "speed")
+    monkeypatch.setattr(fuzz_logs, "resident_bytes", lambda: next(kept))
+    assert run(0, 2, tmp_path) == 1
+    assert "memory grew by 1023 MiB" in capsys.readouterr().out
