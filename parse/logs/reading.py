@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import io
+import math
+import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,8 @@ from parse.logs.sieve import sieve
 from parse.logs.times import seconds_of
 
 CHUNK_BYTES = 1 << 21
+SMALL_BYTES = 1 << 16
+"""A smaller file has a buffer of this size, too: it may grow."""
 SHAPES_PER_LENGTH = 48
 MAX_SHAPES = 4096
 """So many are kept for all lengths together; a file that has more begins anew."""
@@ -64,14 +69,15 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
     A buffer holds MAX_SHAPED + WORD more bytes than are in use; it is used again for the next piece. Raises LogError,
     after the pieces that could be read a CutOffError.
     """
-    buffer = bytearray(chunk_bytes + MAX_SHAPED + WORD)
-    view = memoryview(buffer)
     kept = offset = 0
     trouble: Exception | None = None
     try:
-        file = _open(path)
+        file, size_bytes = _open(path)
     except OSError as error:
         raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
+    chunk_bytes = int(min(chunk_bytes, max(size_bytes + 1, SMALL_BYTES)))
+    buffer = bytearray(chunk_bytes + MAX_SHAPED + WORD)
+    view = memoryview(buffer)
     with file:
         while True:
             try:
@@ -100,23 +106,48 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
         raise CutOffError(f"cannot be read beyond byte {offset + kept} of its text ({trouble})")
 
 
-def _open(path: Path) -> io.RawIOBase | io.BufferedIOBase:
+def _open(path: Path) -> tuple[io.RawIOBase | io.BufferedIOBase, float]:
+    """The file, unpacked where it is packed, and how many bytes of text can be in it."""
     file = path.open("rb", buffering=0)
     if file.read(2) != b"\x1f\x8b":
         file.seek(0)
-        return file
+        return file, os.fstat(file.fileno()).st_size
     file.close()
-    return gzip.open(path, "rb")
+    return gzip.open(path, "rb"), math.inf
+
+
+class _Shapes:
+    """The shapes that lines of a family had so far, by length, those that come most often first."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, list[Shape]] = {}
+        self.fruitless: Counter[int] = Counter()
+        self.number = 0
+
+    def remember(self, length: int, shape: Shape) -> None:
+        """Adds one; where there are too many the one that comes least often goes."""
+        if self.number >= MAX_SHAPES:
+            self.known, self.number = {}, 0
+        known = self.known.setdefault(length, [])
+        if len(known) >= SHAPES_PER_LENGTH:
+            known.pop()
+            self.number -= 1
+        known.append(shape)
+        self.number += 1
+
+
+@lru_cache(maxsize=32)
+def _shapes(family: Family) -> _Shapes:
+    """Those of all its logs: what has been learned of one serves the next."""
+    return _Shapes()
 
 
 class _Reader:
-    """Takes pieces of a log. Shapes of lines met before are kept, by length, those that come most often first."""
+    """Takes pieces of a log."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self.known: dict[int, list[Shape]] = {}
-        self.shapes = 0
-        self.fruitless: Counter[int] = Counter()
+        self.shapes = _shapes(family)
         steps, sayings = [form.marker for form in family.steps], [saying.marker for saying in family.sayings]
         markers = tuple(dict.fromkeys(steps + sayings))
         self.shortest = min(map(len, markers), default=1)
@@ -141,13 +172,11 @@ class _Reader:
                 self._in_bulk(length, which)
             elif length > MAX_SHAPED:
                 self._one_by_one(which)
-        if self.shapes > MAX_SHAPES:
-            self.known, self.shapes = {}, 0
         return self._joined(offset, starts if begins is None else begins)
 
     def _in_bulk(self, length: int, which: Integers) -> None:
         """Lines of one length: by shapes that are known; what is left is searched for what may say anything."""
-        known = self.known.setdefault(length, [])
+        known = self.shapes.known.get(length, [])
         rows = self.lines.rows(which, length)
         for place, shape in enumerate(known):
             hit = shape.matches(rows)
@@ -167,7 +196,7 @@ class _Reader:
                 rows, which = rows[:, 1:], which[1:]
                 continue
             attempts -= 1
-            self._remember(length, new)
+            self.shapes.remember(length, new)
             hit = new.matches(rows)
             self._keep(new, which[hit])
             rows, which = rows.compress(~hit, axis=1), which[~hit]
@@ -187,20 +216,14 @@ class _Reader:
 
     def _silence(self, text: bytes, rows: Words) -> Shape | None:
         """The shape of a line that says nothing, where many have it, and no other digits could make a marker of it."""
-        if self.fruitless[len(text)] >= FEW or rows.shape[1] < FEW or any(part in text for part in self.digitless):
+        fruitless, lines = self.shapes.fruitless, rows.shape[1]
+        if fruitless[len(text)] >= FEW or lines < FEW or any(part in text for part in self.digitless):
             return None
         shape = Shape(text, None)
-        if 3 * np.count_nonzero(shape.matches(rows)) >= rows.shape[1]:
+        if 3 * np.count_nonzero(shape.matches(rows)) >= lines:
             return shape
-        self.fruitless[len(text)] += 1
+        fruitless[len(text)] += 1
         return None
-
-    def _remember(self, length: int, shape: Shape) -> None:
-        known = self.known[length]
-        if len(known) >= SHAPES_PER_LENGTH:
-            known.pop()
-        known.append(shape)
-        self.shapes += 1
 
     def _keep(self, shape: Shape, which: Integers) -> None:
         if shape.found:

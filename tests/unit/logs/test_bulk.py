@@ -1,0 +1,147 @@
+"""What makes reading fast: the sieve, shapes, fields. Each gives what a plain way of doing the same gives."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parse.logs.family import Family, Saying, StepLine
+from parse.logs.fields import LARGEST, columns, field_of
+from parse.logs.reading import MAX_SHAPES, SHAPES_PER_LENGTH, _Shapes, batches
+from parse.logs.shapes import Shape
+from parse.logs.sieve import Sieve
+from parse.logs.times import seconds_of
+
+LETTERS = st.sampled_from(list(b"aeZ_ :1")).map(lambda letter: bytes([letter]))
+TEXTS = st.lists(LETTERS, min_size=1, max_size=12).map(b"".join)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=80), around=st.tuples(TEXTS, TEXTS), which=st.integers(0, 79))
+def test_the_sieve_lets_every_text_through_wherever_it_stands(texts, around, which):
+    text = texts[which % len(texts)]
+    whole = around[0] + text + around[1]
+    whole += b" " * (len(whole) % 2)
+    places = Sieve(tuple(texts)).passes(np.frombuffer(whole, np.uint8))
+    assert any(len(around[0]) - 1 <= place <= len(around[0]) + len(text) for place in places.tolist())
+
+
+def test_the_sieve_lets_little_else_through():
+    texts = (b"train.total_ips : ", b" - PARAMETER ", b":::MLLOG ", b"AI-Rank")
+    other = b"libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
+    assert not len(Sieve(texts).passes(np.frombuffer(other * 100, np.uint8)))
+
+
+WHOLE = st.integers(0, 10**15 - 1).map(str)
+NUMBERS = st.one_of(
+    WHOLE,
+    st.tuples(st.integers(0, 10**9), st.text("0123456789", max_size=16)).map(lambda both: f"{both[0]}.{both[1]}"),
+    st.sampled_from(["1e3", "2.5e-07", "-3.5", "nan", "inf", "1e300", "00012.50", "0.0", ".5", "5.", "9" * 16 + ".5"]),
+)
+
+
+@given(numbers=st.lists(NUMBERS, min_size=1, max_size=20), indent=st.integers(0, 9))
+def test_a_number_is_the_one_that_float_reads(numbers, indent):
+    text, starts, fields = b"", [], []
+    for number in numbers:
+        starts.append(np.array([len(text)]))
+        written = b" " * indent + number.encode()
+        field = field_of("rate", written, indent, len(written))
+        fields.append({"rate": field} if field else {})
+        text += written
+    read = columns(np.frombuffer(text + b"x" * 8, np.uint8), starts, fields)["rate"]
+    for number, got in zip(numbers, read.tolist(), strict=True):
+        wanted = float(number)
+        if abs(wanted) <= LARGEST:
+            assert got == pytest.approx(wanted, rel=4e-16)
+        else:
+            assert np.isnan(got)
+
+
+@given(number=st.integers(0, 10**15 - 1), indent=st.integers(0, 9))
+def test_a_whole_number_is_exact(number, indent):
+    text = b"7" * indent + b"%d" % number
+    field = field_of("step", text, indent, len(text))
+    assert columns(np.frombuffer(text + b"x" * 8, np.uint8), [np.array([0])], [{"step": field}])["step"].tolist() == [
+        number
+    ]
+
+
+@pytest.mark.parametrize("name", ["step", "epoch", "rank"])
+@pytest.mark.parametrize("text", [b"", b"12a", b"-1", b"1" * 16, b"\xd9\xa3"])
+def test_what_is_no_whole_number_is_no_field(name, text):
+    assert field_of(name, text, 0, len(text)) is None
+
+
+def test_times_of_several_forms_at_once():
+    texts = [b"2021-03-23 10:16:49.131815", b"2021-03-23 10:16:50,131", b"Fri Apr  9 10:16:49 2021", b"1597933942.98"]
+    text = b"".join(texts) + b"x" * 8
+    starts = [np.array([sum(map(len, texts[:at]))]) for at in range(len(texts))]
+    fields = [{"time": field_of("time", one, 0, len(one))} for one in texts]
+    assert columns(np.frombuffer(text, np.uint8), starts, fields)["time_s"].tolist() == [
+        seconds_of(one) for one in texts
+    ]
+
+
+def test_a_time_of_impossible_digits_is_absent():
+    text = b"2021-03-23 10:16:49" + b"2021-03-23 99:16:49" + b"x" * 8
+    field = field_of("time", text, 0, 19)
+    read = columns(np.frombuffer(text, np.uint8), [np.array([0, 19])], [{"time": field}])["time_s"]
+    assert not np.isnan(read[0]) and np.isnan(read[1])
+
+
+def test_only_so_many_shapes_are_kept():
+    shapes = _Shapes()
+    for length in range(1, 200):
+        for _ in range(SHAPES_PER_LENGTH + 5):
+            shapes.remember(length, Shape(b"x" * length, None))
+    assert max(map(len, shapes.known.values())) <= SHAPES_PER_LENGTH
+    assert sum(map(len, shapes.known.values())) == shapes.number <= MAX_SHAPES
+
+
+STEP = StepLine(marker=b"step ", pattern=re.compile(rb"step (?P<step>\d+) took (?P<duration_s>[\d.]+) s"))
+FAMILY = Family(
+    name="made-up", title="made up", steps=(STEP,),
+    sayings=(
+        Saying(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<why>Test): \[ *\d+/")),
+        Saying(kind="facts", marker=b"use_fp16 : ", pattern=re.compile(rb"use_fp16 : (?P<fp16>\w+)")),
+    ),
+)  # fmt: skip
+
+
+def read(tmp_path, text):
+    path = tmp_path / "x.log"
+    path.write_bytes(text)
+    found = list(batches(path, FAMILY, 1 << 16))
+    steps = [step for batch in found for step in batch.steps.step.tolist()]
+    return steps, [said for batch in found for said in batch.said]
+
+
+def test_of_pauses_in_a_row_the_first_is_told(tmp_path):
+    tests = b"".join(b"Test: [%03d/196]\tTime  0.%d\n" % (number, number % 10) for number in range(100))
+    step = b"step 1 took 0.5 s\n"
+    _, said = read(tmp_path, step + tests + step + tests + step)
+    assert [one.offset for one in said] == [len(step), 2 * len(step) + len(tests)]
+    assert all(one.values == {"why": "Test"} for one in said)
+
+
+def test_a_second_step_behind_lines_of_a_known_shape_is_found(tmp_path):
+    plain = b"step 1 took 0.5 s, and then some more that says nothing at all\n"
+    glued = b"step 2 took 0.5 s, and then step 3 took 0.5 s, which is a lot.\n"
+    assert len(plain) == len(glued)
+    assert read(tmp_path, plain * 20 + glued + plain)[0] == [1] * 20 + [2, 3, 1]
+    assert read(tmp_path, plain + plain.replace(b"more", b"step") + glued)[0] == [1, 1, 2, 3]
+
+
+def test_digits_that_a_marker_asks_for_are_not_taken_for_others(tmp_path):
+    told = read(tmp_path, b" use_fp32 : True\n" * 50 + b" use_fp16 : True\n" + b" use_fp32 : True\n" * 50)[1]
+    assert [one.values for one in told] == [{"fp16": "True"}]
+
+
+def test_steps_of_which_no_two_are_alike_are_read_all_the_same(tmp_path):
+    words = ["".join(chr(97 + (number >> 5 * at) % 26) for at in range(4)) for number in range(3000)]
+    text = "".join(f"{word} step {number} took 0.5 s\n" for number, word in enumerate(words, 1000))
+    assert read(tmp_path, text.encode())[0] == list(range(1000, 4000))
