@@ -64,7 +64,7 @@ def batches(path: Path, family: Family, chunk_bytes: int = CHUNK_BYTES) -> Itera
 
 
 def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
-    """The text in pieces that end where a line ends; the last line is given an end where it is cut off.
+    """The text in pieces that end where a line ends, but for a last line that is cut off.
 
     A buffer holds MAX_SHAPED + WORD more bytes than are in use; it is used again for the next piece. Raises LogError,
     after the pieces that could be read a CutOffError.
@@ -98,8 +98,7 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
                 buffer[: end - size] = buffer[size:end]
             kept, offset = end - size, offset + size
     if kept:
-        buffer[kept : kept + 1] = LINE_END
-        yield buffer, kept + 1, offset
+        yield buffer, kept, offset
     if trouble:
         if not offset + kept:
             raise LogError(f"{path}: cannot be read ({trouble})")
@@ -156,10 +155,13 @@ class _Reader:
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
         begins = None
+        cut_off = buffer[size - 1 : size] != LINE_END
         if buffer.find(ESCAPE, 0, size) >= 0:
             begins, _ = line_starts(np.frombuffer(buffer, np.uint8)[:size])
             plain = ANSI.sub(b"", memoryview(buffer)[:size])
             buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD, b"\0")), len(plain)
+        if not size:
+            return Batch(steps=NO_STEPS, said=())
         letters = np.frombuffer(buffer, np.uint8)
         starts, lengths = line_starts(letters[:size])
         self.lines = Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE))
@@ -167,7 +169,11 @@ class _Reader:
         self.pauses: list[tuple[Shape, Integers]] = []
         self.said: list[Said] = []
         speaking = np.searchsorted(starts, self.sieve.passes(letters[: size + size % 2]), side="right") - 1
-        for length, which in by_length(lengths, without_repeats(speaking)):
+        speaking = without_repeats(speaking)
+        if cut_off and len(speaking) and speaking[-1] == len(starts) - 1:
+            self._cut_off(speaking[-1:])
+            speaking = speaking[:-1]
+        for length, which in by_length(lengths, speaking):
             if self.shortest <= length <= MAX_SHAPED:
                 self._in_bulk(length, which)
             elif length > MAX_SHAPED:
@@ -239,6 +245,20 @@ class _Reader:
             while found:
                 self.parts.append((found, np.array([start])))
                 found = find_step(text, self.family.steps, found.end) if found.crowded else None
+
+    def _cut_off(self, which: Integers) -> None:
+        """A line without an end: a number at its end may lack digits, so that what stands last counts for nothing.
+
+        But for a step that is printed with the one that it counts from: cut short it would be less than that.
+        """
+        for start, text in self.lines.texts(which):
+            if found := find_step(text, self.family.steps):
+                whole = {name: field for name, field in found.fields.items() if field.past < len(text)}
+                step, first = found.fields.get("step"), whole.get("first")
+                if step and first and int(text[step.first : step.past]) > int(text[first.first : first.past]):
+                    whole["step"] = step
+                if "step" in whole:
+                    self.parts.append((dataclasses.replace(found, fields=whole), np.array([start])))
 
     def _listen(self, text: bytes, start: int) -> None:
         for saying in self.family.sayings:

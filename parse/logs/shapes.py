@@ -21,12 +21,12 @@ Words = npt.NDArray[np.uint64]
 
 LABELS = (
     re.compile(
-        rb"(?P<time>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\s*\[\d+,(?P<rank>\d+)\]\s?<(?:stdout|stderr|stddiag)>:"
+        rb"(?P<time>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\s*\[(?:\d+,)?(?P<rank>\d+)\]\s?<(?:stdout|stderr|stddiag)>:"
     ),
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
 )
-"""What launchers put in front of a line: mpirun -tag-output (-timestamp-output), srun --label, and workers' own."""
+"""What launchers put before a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parse.logs.families import family
 from parse.logs.family import Family, LogError, Saying, StepLine
 from parse.logs.lines import MAX_SHAPED
 from parse.logs.reading import batches, pieces
@@ -60,7 +61,7 @@ NOISE = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(lines=st.lists(st.one_of(STEPS, NOISE), max_size=60), chunk=st.sampled_from([256, 300, 1 << 10, 1 << 16]))
 def test_finds_what_a_plain_loop_finds(tmp_path_factory, lines, chunk):
-    text = b"\n".join(lines)
+    text = b"".join(line + b"\n" for line in lines)
     columns, said = read(tmp_path_factory.mktemp("logs"), text, chunk)
     offset, wanted, facts = 0, [], 0
     for line in lines:
@@ -92,6 +93,7 @@ def test_what_a_line_does_not_print_is_absent(tmp_path):
     [
         (b"[1,3]<stdout>:", 3, None),
         (b"Fri Apr  9 10:16:49 2021[1,12]<stdout>:", 12, 1617963409.0),
+        (b"[3]<stdout>:", 3, None),
         (b"3: ", 3, None),
         (b"  17: ", 17, None),
         (b"[2] ", 2, None),
@@ -131,8 +133,29 @@ def test_two_steps_on_one_line_are_two(tmp_path):
     assert columns["step"].tolist() == [1, 2]
 
 
-def test_the_last_line_may_lack_its_end(tmp_path):
-    assert read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nepoch 0 step 2 loss 1 rate 7")[0]["rate"].tolist() == [5, 7]
+@pytest.mark.parametrize("launcher", [b"", b"[1,3]<stdout>:", b"\x1b[32m"])
+def test_the_last_line_may_be_cut_off(tmp_path, launcher):
+    """Its last number may lack digits: `rate 7` may have been 742."""
+    text = b"epoch 0 step 1 loss 1 rate 5 \n" + launcher + b"epoch 0 step 2 loss 1 rate 7"
+    columns, _ = read(tmp_path, text)
+    assert columns["step"].tolist() == [1, 2]
+    assert columns["rate"][0] == 5 and np.isnan(columns["rate"][1])
+    assert read(tmp_path, text + b" ")[0]["rate"].tolist() == [5, 7]
+    assert read(tmp_path, text + b"\n")[0]["rate"].tolist() == [5, 7]
+
+
+@pytest.mark.parametrize(("line", "steps"), [(b"between steps 100 and 200", [200]), (b"between steps 100 and 20", [])])
+def test_a_step_that_is_cut_off_is_seen_by_the_one_before_it(tmp_path, line, steps):
+    text = b"TimeHistory: 6.46 seconds, 495.19 examples/second " + line
+    path = tmp_path / "x.log"
+    path.write_bytes(text)
+    found = [step for batch in batches(path, family("tf2-official")) for step in batch.steps.step.tolist()]
+    assert found == steps
+
+
+def test_what_a_cut_off_line_says_is_not_heard(tmp_path):
+    assert not read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nbatch=12")[1]
+    assert read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nbatch=12\n")[1]
 
 
 def test_numbers_beyond_what_a_number_can_be_make_no_step(tmp_path):
@@ -184,3 +207,7 @@ def test_pieces_are_the_text(tmp_path_factory, lines):
         assert offset == len(joined)
         joined += bytes(buffer[:size])
     assert joined == (text if text.endswith(b"\n") or not text or joined == text else text + b"\n")
+
+
+def test_nothing_but_colours(tmp_path):
+    assert not len(read(tmp_path, b"\x1b[0m")[0]["step"])
