@@ -315,11 +315,16 @@ def plainly(made: Made) -> Plain | None:
         warmup, total = made.protocol.warmup or 0, made.protocol.total or 0
         span = max(total - warmup, 5 * every) if every > warmup else total - warmup
         first = next((at for at, far in enumerate(reached) if far >= warmup), -1)
-        if first < 0:
-            return None
-        last = next((at for at, far in enumerate(reached) if far >= reached[first] + span), -1)
+        last = next((at for at, far in enumerate(reached) if first >= 0 and far >= reached[first] + span), -1)
         if last < 0:
-            return None
+            numbers = [step for _, step in points]
+            zero = 0 in numbers or (every > 1 and all((step + 1) % every == 0 for step in numbers))
+            if not zero or not 0 < warmup >= every:
+                return None
+            first = next((at for at, far in enumerate(reached) if far >= warmup - 1), -1)
+            last = next((at for at, far in enumerate(reached) if far >= warmup - 1 + span), -1)
+            if last < 0:
+                return None
     steps, seconds, rates = 0, 0.0, []
     for at in range(first, last):
         if between[at] is None:
