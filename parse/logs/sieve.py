@@ -44,7 +44,7 @@ class Sieve:
         """Places in a text, of an even length, near which one may stand; in order."""
         pairs = letters.view(np.uint16)
         blocks = [
-            begin + np.flatnonzero(self._begins.take(pairs[begin : begin + BLOCK], mode="clip"))
+            begin + np.flatnonzero(self._begins.take(pairs[begin : begin + BLOCK]))
             for begin in range(0, len(pairs), BLOCK)
         ]
         places = np.concatenate(blocks)

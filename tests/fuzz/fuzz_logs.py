@@ -201,7 +201,7 @@ def _forgiving(text: str) -> str:
 
 def _unpacked(packed: bytes) -> bytes:
     """What a packed text holds up to where it is damaged."""
-    text = b""
+    text = bytearray()
     while packed[:2] == b"\x1f\x8b":
         member = zlib.decompressobj(31)
         try:
@@ -210,7 +210,7 @@ def _unpacked(packed: bytes) -> bytes:
         except zlib.error:
             break
         packed = member.unused_data
-    return text
+    return bytes(text)
 
 
 def _rate(match: re.Match[str]) -> float | None:
