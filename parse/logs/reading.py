@@ -27,8 +27,8 @@ CHUNK_BYTES = 1 << 21
 SMALL_BYTES = 1 << 16
 """A smaller file has a buffer of this size, too: it may grow."""
 SHAPES_PER_LENGTH = 48
-MAX_SHAPES = 4096
-"""So many are kept for all lengths together; a file that has more begins anew."""
+MAX_SHAPES = 512
+"""So many are kept of a family, for all lengths together; a log that has more begins anew."""
 FEW = 8
 """So many lines of one length are worth a shape that says nothing; so many attempts to find one are enough."""
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[()][A-Za-z0-9])")
