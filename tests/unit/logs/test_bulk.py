@@ -107,7 +107,7 @@ FAMILY = Family(
     name="made-up", title="made up", steps=(STEP,),
     sayings=(
         Saying(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<why>Test): \[ *\d+/")),
-        Saying(kind="facts", marker=b"use_fp16 : ", pattern=re.compile(rb"use_fp16 : (?P<fp16>\w+)")),
+        Saying(kind="facts", marker=b"fp16 is THE_PRECISION", pattern=re.compile(rb"(?P<type>fp16) is THE_P")),
     ),
 )  # fmt: skip
 
@@ -137,8 +137,9 @@ def test_a_second_step_behind_lines_of_a_known_shape_is_found(tmp_path):
 
 
 def test_digits_that_a_marker_asks_for_are_not_taken_for_others(tmp_path):
-    told = read(tmp_path, b" use_fp32 : True\n" * 50 + b" use_fp16 : True\n" + b" use_fp32 : True\n" * 50)[1]
-    assert [one.values for one in told] == [{"fp16": "True"}]
+    other, asked = b"fp32 is THE_PRECISION\n", b"fp16 is THE_PRECISION\n"
+    told = read(tmp_path, other * 50 + asked + other * 50)[1]
+    assert [one.values for one in told] == [{"type": "fp16"}]
 
 
 def test_steps_of_which_no_two_are_alike_are_read_all_the_same(tmp_path):
