@@ -107,7 +107,7 @@ FAMILY = Family(
     name="made-up", title="made up", steps=(STEP,),
     sayings=(
         Saying(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<why>Test): \[ *\d+/")),
-        Saying(kind="facts", marker=b"fp16 is THE_PRECISION", pattern=re.compile(rb"(?P<type>fp16) is THE_P")),
+        Saying(kind="facts", marker=b"THE_PRECISION is fp16", pattern=re.compile(rb"THE_PRECISION is (?P<type>fp16)")),
     ),
 )  # fmt: skip
 
@@ -137,7 +137,7 @@ def test_a_second_step_behind_lines_of_a_known_shape_is_found(tmp_path):
 
 
 def test_digits_that_a_marker_asks_for_are_not_taken_for_others(tmp_path):
-    other, asked = b"fp32 is THE_PRECISION\n", b"fp16 is THE_PRECISION\n"
+    other, asked = b"THE_PRECISION is fp32\n", b"THE_PRECISION is fp16\n"
     told = read(tmp_path, other * 50 + asked + other * 50)[1]
     assert [one.values for one in told] == [{"type": "fp16"}]
 
