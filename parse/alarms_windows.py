@@ -93,14 +93,16 @@ def unsteady(result: Result, _: Beside) -> Iterator[str]:
     ]
     if not thirds or result.median_speed is None:
         return
-    drift = stats.median([float(np.median(last) / np.median(first)) - 1 for first, last in thirds])
+    drift = stats.median([stats.median(last.tolist()) / stats.median(first.tolist()) - 1 for first, last in thirds])
+    scatter = (result.interval.high - result.interval.low) / 2 / result.median_speed if result.interval else 0.0
+    if abs(drift) <= max(DRIFT, scatter):
+        return
     beyond, variance = 0.0, 0.0
     for first, last in thirds:
         batches = min(BATCHES, len(first))
         beyond += _wins(_batch_medians(first, batches), _batch_medians(last, batches)) - batches**2 / 2
         variance += batches**2 * (2 * batches + 1) / 12
-    scatter = (result.interval.high - result.interval.low) / 2 / result.median_speed if result.interval else 0.0
-    if abs(beyond) / sqrt(variance) > STEADY_SCORE and abs(drift) > max(DRIFT, scatter):
+    if abs(beyond) / sqrt(variance) > STEADY_SCORE:
         yield f"the window is not steady: steps of its last third take {drift:+.1%} against its first"
 
 

@@ -24,8 +24,8 @@ NUMBERS = ("eval_accuracy", "target_quality_time", "total_use_time", "avg_ips", 
 
 _SPELLINGS = "|".join(name.replace("test_", "test[ _]") for name in (*MARKS, *SPELT))
 _PREFIX = (
-    r"AI[-_]Rank[-_ ]?[Ll]og\b[ \t:\-]*"
-    r"(?:(?P<time>\d{9,10}(?:\.\d+)?|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ \t:,\-]+)?"
+    r"AI[-_]Rank[-_ ]?[Ll]og\b[ \t:\-]*+"
+    r"(?:(?P<time>\d{9,10}(?:\.\d+)?|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ \t:,\-]++)?"
 )
 _NAME = re.compile(rf"\b(?:{_SPELLINGS})\b")
 _VALUE = re.compile(

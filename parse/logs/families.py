@@ -28,6 +28,8 @@ FAMILIES = {
 
 FEW, MANY = 3, 1000
 """Step lines that tell one family, and two families apart."""
+HEAD = 1 << 13
+"""Most logs show within so many characters what they are."""
 TRIED = 10
 """As many lines that look like steps are tried for each that is wanted."""
 
@@ -65,8 +67,8 @@ def recognise(path: Path) -> Family:
 
 def _printing_steps(text: bytes, known: list[Family]) -> Family | None:
     """The family that has step lines here; of several the one that has most of them."""
-    for enough in (FEW, MANY):
-        counts = {one.name: _count(text, one, enough) for one in known}
+    for part, enough in ((text[:HEAD], FEW), (text, FEW), (text, MANY)):
+        counts = {one.name: _count(part, one, enough) for one in known}
         found = [name for name, count in counts.items() if count]
         if len(found) == 1:
             break

@@ -93,8 +93,8 @@ def _facts(told: Mapping[str, str]) -> dict[str, str]:
 
 _KEYS = "|".join(FACTS_BY_KEY).encode()
 # The time stands before the object or inside it, in any order with the rest.
-_MLLOG = rb':::MLLOG +(?:(?=[^\n]*?"time_ms": ?(?P<time>\d+)))?(?P<json>\{[^\n]*"key": ?"%s"[^\n]*\})'
-_MLL = rb":::MLL +(?P<time>[\d.]+) +(?P<key>%s) ?: +(?P<json>\{[^\n]*\})"
+_MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time>\d+)))?(?P<json>\{[^\n]*"key": ?"%s"[^\n]*\})'
+_MLL = rb":::MLL ++(?P<time>[\d.]+) +(?P<key>%s) ?: +(?P<json>\{[^\n]*\})"
 _MLP = rb":::MLPv[\d.]+ +\w+ +(?P<time>[\d.]+) +\([^)\n]*\) +(?P<key>%s)\b(?:: +(?P<text>[^\r\n]*))?"
 
 
