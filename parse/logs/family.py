@@ -94,8 +94,8 @@ class StepLine:
 class Saying:
     """A form of any other line. `values` makes the values of a match; without it they are its named groups.
 
-    A group named `time` is the time stamp and none of the values; a group `rank` the rank. Of lines of one shape between
-    two steps that say `pause` only the first is told, so a pattern of a pause must not ask for certain digits.
+    A group named `time` is the time stamp and none of the values; a group `rank` the rank. Of lines of one shape
+    between two steps that say `pause` only the first is told, so such a pattern must not ask for certain digits.
     """
 
     kind: str
