@@ -79,7 +79,25 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
     if foreign:
         files = f"{foreign.total()} file{'' if foreign.total() == 1 else 's'} ({', '.join(sorted(foreign))})"
         remarks.append(f"{files} in folders, no logs of a known system: not read; name one to see why")
+    remarks += _not_taken(read, how.otherwise)
     return LoadedLogs(attempts=_numbered(read, remarks), refusals=tuple(refusals), remarks=tuple(remarks))
+
+
+def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
+    """What was said for logs that do not say it, where logs say something else themselves: an option is not ignored."""
+    runs = [one.attempt.asked.run for one in read if one.attempt.asked]
+    said = {
+        f"--batch-size {otherwise.batch_size}": [
+            run for run in runs if otherwise.batch_size not in (None, run.local_batch_size)
+        ],
+        f"--case {otherwise.nodes}n{otherwise.gpus_per_node}g": [
+            run for run in runs if otherwise.devices not in (None, run.devices)
+        ],
+    }
+    for option, differing in said.items():
+        if differing:
+            logs = f"{len(differing)} log{'' if len(differing) == 1 else 's'}"
+            yield f"{option} is not taken for {logs} that say otherwise, by header or names: it is for those that do not"
 
 
 def explained(path: Path, how: HowToRead) -> str:

@@ -150,6 +150,17 @@ def test_12_what_is_asked_counts_and_paths_are_relative_to_here(tmp_path, capsys
     assert json.loads((tmp_path / "bz64_result.json").read_text())["r50"]["1n1g"]["median_speed"] == 256.0
 
 
+def test_12_an_option_that_logs_contradict_is_said_not_to_hold(tmp_path, capsys):
+    """`--batch_size_per_device` was ignored in silence."""
+    made.put(tmp_path, "bz64/1n1g/r50_b64_fp32_1.log", made.paddle([0.25] * 130, batch=64))
+    made.put(tmp_path, "bz64/1n1g/r50_b64_fp32_2.log", made.paddle([0.26] * 130, batch=64))
+    found = summary(capsys, tmp_path, "--batch-size", "128", "--case", "2n8g")
+    assert [one["batch_size_per_device"] for one in found["results"]] == [64]
+    assert any(line.startswith("--batch-size 128 is not taken for 2 logs") for line in found["remarks"])
+    assert any(line.startswith("--case 2n8g is not taken for 2 logs") for line in found["remarks"])
+    assert not summary(capsys, tmp_path, "--batch-size", "64", "--case", "1n1g")["remarks"]
+
+
 def test_12_a_window_over_midnight(tmp_path, capsys):
     """Time stamps without a date went backwards there."""
     begin = made.BEGIN.replace(hour=23, minute=59, second=20)
