@@ -97,7 +97,7 @@ def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
     for option, differing in said.items():
         if differing:
             logs = f"{len(differing)} log{'' if len(differing) == 1 else 's'}"
-            yield f"{option} is not taken for {logs} that say otherwise, by header or names: it is for those that do not"
+            yield f"{option} is not taken for {logs} that say otherwise, by header or names: it is for all others"
 
 
 def explained(path: Path, how: HowToRead) -> str:
