@@ -5,33 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from parse.logs.dllogger import ABSENT, JSON, STAMP, parameters
 from parse.logs.family import Family, Saying, StepLine
 
 _DAY = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[,.]\d+)?"
 # `… Node[0] `, `…:INFO: `, `[…] Rank[0] `, `INFO:root:`, or nothing.
 _HEAD = rb"(?:\[?(?P<time>" + _DAY + rb")\]?[ :](?:\w+: ?)*)?(?:(?:Node|Rank)\[(?P<rank>\d+)\] )?"
-_STAMP = rb"DLL (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - "
-_JSON = rb'DLLL \{.{0,40}?"timestamp": "(?P<time>\d+\.\d+)".{0,200}?'
 _NAMES = {
     "num_epochs": "epochs", "num_examples": "samples_per_epoch", "num_classes": "classes",
     "warmup_epochs": "warmup_epochs", "disp_batches": "print_every", "log_interval": "print_every",
     "frequent": "print_every", "data_backend": "data",
 }  # fmt: skip
 _ARGUMENT = re.compile(r"\b(\w+)=('[^']{0,1000}'|\[[^\]]{0,1000}\]|[^,()]*)")
-_PARAMETER = re.compile(r"(?:^|  )(\w+) : ((?:(?!  | $).)*)")
-_PAIR = re.compile(r'"(\w+)": (\[[^\]]{0,1000}\]|"[^"]{0,1000}"|[^",{}]+)')
-_ABSENT = ("", "None", "null")
 _ARGUMENTS = rb"Namespace\((?P<arguments>.*)"
 
 
-def _told(found: re.Pattern[str], match: re.Match[bytes]) -> dict[str, str]:
+def _told(match: re.Match[bytes]) -> dict[str, str]:
     text = match["arguments"].decode(errors="replace")
-    return {name: value.strip("'\" ") for name, value in found.findall(text)}
+    return {name: value.strip("'\" ") for name, value in _ARGUMENT.findall(text)}
 
 
 def _of_process(match: re.Match[bytes]) -> Mapping[str, str]:
     """MLPerf and MXNet's image-classification: the batch of one process, which under Horovod has one device."""
-    told = _told(_ARGUMENT, match)
+    told = _told(match)
     facts, devices = _facts(told), _count(told.get("gpus", ""))
     batch, store = told.get("batch_size", ""), told.get("kv_store", "")
     if not batch.isdigit():
@@ -62,7 +58,7 @@ def _of_device(match: re.Match[bytes]) -> Mapping[str, str]:
 
     GluonCV's detectors list their devices (`gpus='0,1'`) and mean the batch of them all.
     """
-    told = _told(_ARGUMENT, match)
+    told = _told(match)
     facts = _facts(told)
     if (devices := _count(told.get("gpus", ""))) and told.get("horovod") != "True":
         return {**facts, "global_batch_size": told.get("batch_size", ""), "world_size": str(devices), "nodes": "1"}
@@ -74,7 +70,7 @@ def _of_device(match: re.Match[bytes]) -> Mapping[str, str]:
 
 
 def _of_insightface(match: re.Match[bytes]) -> Mapping[str, str]:
-    told = _told(_ARGUMENT, match)
+    told = _told(match)
     facts = {**_facts(told), "task": "arcface" if told.get("loss") == "arcface" else told.get("loss", "")}
     named = {"batch_size": "per_batch_size", "world_size": "ctx_num"}
     facts |= {name: told[said] for name, said in named.items() if told.get(said, "").isdigit() and int(told[said])}
@@ -82,8 +78,8 @@ def _of_insightface(match: re.Match[bytes]) -> Mapping[str, str]:
 
 
 def _facts(told: Mapping[str, str]) -> dict[str, str]:
-    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in _ABSENT}
-    network = next((told[name] for name in ("network", "arch", "model") if told.get(name, "") not in _ABSENT), "")
+    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in ABSENT}
+    network = next((told[name] for name in ("network", "arch", "model") if told.get(name, "") not in ABSENT), "")
     if network:
         facts |= {"network": network, "model": _model(network, told.get("num_layers", ""))}
     if told.get("dtype") in ("float16", "float32"):
@@ -148,14 +144,14 @@ FAMILY = Family(
         StepLine(
             marker=b"train.ips : ",
             pattern=re.compile(
-                _STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
+                STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
                 rb"train\.ips : (?P<rate>[\d.]{1,24}) "
             ),
         ),
         StepLine(
             marker=b'"train.ips": ',
             pattern=re.compile(
-                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.ips": (?P<rate>[\d.]{1,24})[,}]'
+                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.ips": (?P<rate>[\d.]{1,24})[,}]'
             ),
         ),
     ),
@@ -170,20 +166,9 @@ FAMILY = Family(
             kind="facts",
             marker=b"Start with arguments ",
             pattern=re.compile(rb"Start with arguments " + _ARGUMENTS),
-            values=lambda match: _of_all(_told(_ARGUMENT, match)),
+            values=lambda match: _of_all(_told(match)),
         ),
-        Saying(
-            kind="facts",
-            marker=b" - PARAMETER ",
-            pattern=re.compile(_STAMP + rb"PARAMETER (?P<arguments>.*)"),
-            values=lambda match: _of_all(_told(_PARAMETER, match)),
-        ),
-        Saying(
-            kind="facts",
-            marker=b'"PARAMETER"',
-            pattern=re.compile(rb'DLLL \{.{0,400}?"step": "PARAMETER", "data": (?P<arguments>\{.*)'),
-            values=lambda match: _of_all(_told(_PAIR, match)),
-        ),
+        *parameters(_of_all),
         Saying(
             kind="facts",
             marker=b"Namespace(",
@@ -238,7 +223,7 @@ FAMILY = Family(
         Saying(
             kind="pause",
             marker=b"val.accuracy : ",
-            pattern=re.compile(_STAMP + rb"Epoch: (?P<epoch>\d+) .*?val\.accuracy : "),
+            pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) .*?val\.accuracy : "),
             values=lambda match: {"why": "Validation", "epoch": match["epoch"].decode()},
         ),
         Saying(
@@ -265,19 +250,19 @@ FAMILY = Family(
         Saying(
             kind="evaluation",
             marker=b"val.accuracy : ",
-            pattern=re.compile(_STAMP + rb"Epoch: (?P<epoch>\d+) .*?val\.accuracy : (?P<share>[\d.]+)"),
+            pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) .*?val\.accuracy : (?P<share>[\d.]+)"),
             values=_percent,
         ),
         Saying(
             kind="evaluation",
             marker=b'"val.accuracy": ',
-            pattern=re.compile(_JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.accuracy": (?P<share>[\d.]+)'),
+            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.accuracy": (?P<share>[\d.]+)'),
             values=_percent,
         ),
         Saying(
             kind="summary",
             marker=b"Summary: ",
-            pattern=re.compile(_STAMP + rb"Summary: .*?(?P<what>train\.ips) : (?P<rate>[\d.]{1,24})"),
+            pattern=re.compile(STAMP + rb"Summary: .*?(?P<what>train\.ips) : (?P<rate>[\d.]{1,24})"),
         ),
     ),
 )

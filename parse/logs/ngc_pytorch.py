@@ -5,32 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from parse.logs.dllogger import ABSENT, JSON, STAMP, parameters
 from parse.logs.family import Family, Saying, StepLine
 
-_STAMP = rb"DLL (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - "
-_JSON = rb'DLLL \{.{0,40}?"timestamp": "(?P<time>\d+\.\d+)".{0,200}?'
 _NAMES = {
     "arch": "model", "batch_size": "batch_size", "world_size": "world_size", "epochs": "epochs",
     "print_freq": "print_every", "data_backend": "data", "seed": "seed", "num_classes": "classes",
 }  # fmt: skip
 
 
-def _parameters(match: re.Match[bytes]) -> Mapping[str, str]:
-    """`name : value  name : value …`, the values of which may hold blanks, but never two."""
-    text = match["parameters"].decode(errors="replace")
-    told = dict(re.findall(r"(\w+) : (.*?)(?=  \w+ : |\s*$)", text))
-    return _facts(told)
-
-
-def _json_parameters(match: re.Match[bytes]) -> Mapping[str, str]:
-    return _facts({name.decode(): value.decode(errors="replace") for name, value in _PAIR.findall(match["parameters"])})
-
-
-_PAIR = re.compile(rb'"(\w+)": "?([^",{}\[\]]*)"?')
-
-
 def _facts(told: Mapping[str, str]) -> dict[str, str]:
-    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "None") not in ("None", "null", "")}
+    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in ABSENT}
     if amp := told.get("amp", told.get("fp16")):
         facts["precision"] = "amp-fp16" if "true" in (amp.lower(), told.get("fp16", "").lower()) else "fp32"
     whole, local, world = (told.get(name, "") for name in ("optimizer_batch_size", "batch_size", "world_size"))
@@ -46,60 +31,49 @@ FAMILY = Family(
         StepLine(
             marker=b"train.total_ips : ",
             pattern=re.compile(
-                _STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
+                STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
                 rb"train\.total_ips : (?P<rate>[\d.]+) "
             ),
         ),
         StepLine(
             marker=b'"train.total_ips": ',
             pattern=re.compile(
-                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.total_ips": (?P<rate>[\d.]+)[,}]'
+                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.total_ips": (?P<rate>[\d.]+)[,}]'
             ),
         ),
     ),
     sayings=(
-        Saying(
-            kind="facts",
-            marker=b" - PARAMETER ",
-            pattern=re.compile(_STAMP + rb"PARAMETER (?P<parameters>.*)"),
-            values=_parameters,
-        ),
-        Saying(
-            kind="facts",
-            marker=b'"PARAMETER"',
-            pattern=re.compile(rb'DLLL \{.*?"step": "PARAMETER", "data": (?P<parameters>\{.*)'),
-            values=_json_parameters,
-        ),
+        *parameters(_facts),
         Saying(
             kind="pause",
             marker=b" Validation Iteration: ",
             pattern=re.compile(
-                _STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<steps_per_epoch>\d+) (?P<why>Validation) Iteration: "
+                STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<steps_per_epoch>\d+) (?P<why>Validation) Iteration: "
             ),
         ),
         Saying(
             kind="evaluation",
             marker=b"val.top1 : ",
             pattern=re.compile(
-                _STAMP + rb"Epoch: (?P<epoch>\d+) +(?:train\.loss : \S+ +)?(?:train\.total_ips : \S+ img/s )?"
+                STAMP + rb"Epoch: (?P<epoch>\d+) +(?:train\.loss : \S+ +)?(?:train\.total_ips : \S+ img/s )?"
                 rb"val\.top1 : (?P<top1>[\d.]+) %"
             ),
         ),
         Saying(
             kind="evaluation",
             marker=b'"val.top1": ',
-            pattern=re.compile(_JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.top1": (?P<top1>[\d.]+)'),
+            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.top1": (?P<top1>[\d.]+)'),
         ),
         Saying(
             kind="pause",
             marker=b'"val.',
-            pattern=re.compile(_JSON + rb'"step": \[(?P<epoch>\d+), (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
+            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+), (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
             values=lambda match: {"why": "Validation", "steps_per_epoch": match["steps_per_epoch"].decode()},
         ),
         Saying(
             kind="summary",
             marker=b"Summary: ",
-            pattern=re.compile(_STAMP + rb"Summary: .*?(?P<what>train\.(?:total|compute)_ips) : (?P<rate>[\d.]+)"),
+            pattern=re.compile(STAMP + rb"Summary: .*?(?P<what>train\.(?:total|compute)_ips) : (?P<rate>[\d.]+)"),
         ),
         Saying(kind="pause", marker=b"SAVING ", pattern=re.compile(rb"(?P<why>SAVING) ")),
         Saying(

@@ -5,34 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from parse.logs.dllogger import ABSENT, JSON, STAMP, parameters
 from parse.logs.family import Family, Saying, StepLine
 
-_STAMP = rb"DLL (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - "
 _RATE = rb"(?P<rate>[\d.]{1,24})"
-_JSON = rb'DLLL \{.{0,40}?"timestamp": "(?P<time>\d+\.\d+)".{0,200}?'
 _NAMES = {
     "arch": "model", "batch_size": "batch_size", "display_every": "print_every", "lr_warmup_epochs": "warmup_epochs",
     "seed": "seed", "mode": "mode",
 }  # fmt: skip
 _SWITCHES = ("dali", "xla")
-_ABSENT = ("", "None", "null")
-_FLAG = re.compile(r"(?:^|  )(\w+) : ((?:(?!  | $).)*)")
-_PAIR = re.compile(rb'"(\w+)": "?([^",{}\[\]]*)"?')
 _PRECISIONS = {"fp16": "amp-fp16", "fp32": "fp32", "tf32": "tf32"}
-
-
-def _parameters(match: re.Match[bytes]) -> Mapping[str, str]:
-    """`name : value  name : value …`; two blanks stand in no value."""
-    return _facts(dict(_FLAG.findall(match["parameters"].decode(errors="replace"))))
-
-
-def _json_parameters(match: re.Match[bytes]) -> Mapping[str, str]:
-    return _facts({name.decode(): value.decode(errors="replace") for name, value in _PAIR.findall(match["parameters"])})
 
 
 def _facts(told: Mapping[str, str]) -> dict[str, str]:
     """What the flags say; those of XLA, DALI and AMP were called `use_…` before 2020's end."""
-    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in _ABSENT}
+    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in ABSENT}
     if told.get("iter_unit") == "epoch" and told.get("num_iter", "").isdigit():
         facts["epochs"] = told["num_iter"]
     for name in _SWITCHES:
@@ -43,7 +30,7 @@ def _facts(told: Mapping[str, str]) -> dict[str, str]:
         facts["precision"] = "amp-fp16"
     elif amp == "false":
         facts["precision"] = "fp32"
-    if told.get("data_dir") in _ABSENT:
+    if told.get("data_dir") in ABSENT:
         facts["data"] = "synthetic"
     return facts
 
@@ -77,16 +64,16 @@ FAMILY = Family(
     steps=(
         StepLine(
             marker=b"imgs_per_sec : ",
-            pattern=re.compile(_STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +imgs_per_sec : " + _RATE + rb"(?:\s|$)"),
+            pattern=re.compile(STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +imgs_per_sec : " + _RATE + rb"(?:\s|$)"),
         ),
         StepLine(
             marker=b"total_ips : ",
-            pattern=re.compile(_STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +total_ips : " + _RATE + rb"(?:\s|$)"),
+            pattern=re.compile(STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +total_ips : " + _RATE + rb"(?:\s|$)"),
         ),
         StepLine(
             marker=b"throughput_train : ",
             pattern=re.compile(
-                _STAMP
+                STAMP
                 + rb"Iteration: (?P<step>\d+) +(?:Rank : (?P<rank>\d+) +)?throughput_train : "
                 + _RATE
                 + rb"(?:\s|$)"
@@ -95,36 +82,25 @@ FAMILY = Family(
         StepLine(
             marker=b'"imgs_per_sec": ',
             pattern=re.compile(
-                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"imgs_per_sec": ' + _RATE + rb"[,}]"
+                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"imgs_per_sec": ' + _RATE + rb"[,}]"
             ),
         ),
         StepLine(
             marker=b'"total_ips": ',
             pattern=re.compile(
-                _JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"total_ips": ' + _RATE + rb"[,}]"
+                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"total_ips": ' + _RATE + rb"[,}]"
             ),
         ),
         StepLine(
             marker=b'"throughput_train": ',
             pattern=re.compile(
-                _JSON + rb'"step": (?P<step>\d+), "data": \{(?:"Rank": (?P<rank>\d+), )?'
+                JSON + rb'"step": (?P<step>\d+), "data": \{(?:"Rank": (?P<rank>\d+), )?'
                 rb'"throughput_train": ' + _RATE + rb"[,}]"
             ),
         ),
     ),
     sayings=(
-        Saying(
-            kind="facts",
-            marker=b" - PARAMETER ",
-            pattern=re.compile(_STAMP + rb"PARAMETER (?P<parameters>.*)"),
-            values=_parameters,
-        ),
-        Saying(
-            kind="facts",
-            marker=b'"PARAMETER"',
-            pattern=re.compile(rb'DLLL \{.{0,400}?"step": "PARAMETER", "data": (?P<parameters>\{.*)'),
-            values=_json_parameters,
-        ),
+        *parameters(_facts),
         Saying(kind="facts", marker=b"Num GPUs ", pattern=re.compile(rb"\bNum GPUs (?P<world_size>\d+)\s*$")),
         Saying(
             kind="facts",
@@ -172,25 +148,25 @@ FAMILY = Family(
         Saying(
             kind="evaluation",
             marker=b"top1_accuracy : ",
-            pattern=re.compile(_STAMP + rb" *top1_accuracy : (?P<share>\d*\.?\d+)(?:\s|$)"),
+            pattern=re.compile(STAMP + rb" *top1_accuracy : (?P<share>\d*\.?\d+)(?:\s|$)"),
             values=_percent,
         ),
         Saying(
             kind="evaluation",
             marker=b'"top1_accuracy": ',
-            pattern=re.compile(_JSON + rb'"step": \[\], "data": \{"top1_accuracy": (?P<share>\d*\.?\d+)[,}]'),
+            pattern=re.compile(JSON + rb'"step": \[\], "data": \{"top1_accuracy": (?P<share>\d*\.?\d+)[,}]'),
             values=_percent,
         ),
         Saying(
             kind="summary",
             marker=b"throughput",
-            pattern=re.compile(_STAMP + rb" *(?P<what>train_throughput|throughput_train) : " + _RATE + rb"(?:\s|$)"),
+            pattern=re.compile(STAMP + rb" *(?P<what>train_throughput|throughput_train) : " + _RATE + rb"(?:\s|$)"),
         ),
         Saying(
             kind="summary",
             marker=b'"step": [], ',
             pattern=re.compile(
-                _JSON + rb'"step": \[\], "data": \{"(?P<what>train_throughput|throughput_train)": ' + _RATE + rb"[,}]"
+                JSON + rb'"step": \[\], "data": \{"(?P<what>train_throughput|throughput_train)": ' + _RATE + rb"[,}]"
             ),
         ),
     ),
