@@ -47,9 +47,12 @@ FAMILY = Family(
         Saying(
             kind="pause",
             marker=b" Validation Iteration: ",
-            pattern=re.compile(
-                STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<steps_per_epoch>\d+) (?P<why>Validation) Iteration: "
-            ),
+            pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: \d+ (?P<why>Validation) Iteration: "),
+        ),
+        Saying(
+            kind="facts",
+            marker=b" Validation Iteration: ",
+            pattern=re.compile(STAMP + rb"Epoch: \d+ Iteration: (?P<steps_per_epoch>\d+) Validation Iteration: "),
         ),
         Saying(
             kind="evaluation",
@@ -67,8 +70,12 @@ FAMILY = Family(
         Saying(
             kind="pause",
             marker=b'"val.',
-            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+), (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
-            values=lambda match: {"why": "Validation", "steps_per_epoch": match["steps_per_epoch"].decode()},
+            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+), \d+, \d+\].{0,300}?"(?P<why>val)\.'),
+        ),
+        Saying(
+            kind="facts",
+            marker=b'"val.',
+            pattern=re.compile(JSON + rb'"step": \[\d+, (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
         ),
         Saying(
             kind="summary",

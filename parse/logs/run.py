@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpc.outcome import Outcome
 from hpc.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
 from parse.attempt import Asked, Attempt, FromLog, Machine, Measured
 from parse.logs.family import FACTS, Family
+from parse.logs.intervals import Pause
 from parse.logs.names import Place, model_name
 from parse.logs.size import Size, size_of
 
@@ -106,9 +108,11 @@ def settled_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) ->
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
-    """What is kept out of the window, with its length."""
-    for why in dict.fromkeys(pause.why for pause in window.pauses) if window else ():
-        pauses = [pause for pause in window.pauses if pause.why == why] if window else []
+    """What is kept out of the window, with its length; of ends of epochs together."""
+    kinds: dict[str, list[Pause]] = {}
+    for pause in window.pauses if window else ():
+        kinds.setdefault(re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.why), []).append(pause)
+    for why, pauses in kinds.items():
         stamped = [pause.seconds for pause in pauses if pause.seconds is not None]
         told = f" of {sum(stamped):.1f} s in all" if stamped else ""
         yield f"{len(pauses)} interval{'' if len(pauses) == 1 else 's'}{told} kept out of the window: {why}"
@@ -192,7 +196,7 @@ def _no_speed(window: Window, size: Size, speed: str) -> str:
 def _unplaced(result: float | None, problem: str) -> str:
     found = f"{result:.2f} samples/s" if result else problem or "no speed"
     return (
-        f"{found}, but neither the log nor its names say on how many devices: it is in no point below; put it into a "
+        f"{found}; neither the log nor its names say on how many devices: it is in no point below; put it into a "
         "folder named like 2n8g, or say --case 2n8g"
     )
 

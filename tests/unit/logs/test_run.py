@@ -12,7 +12,7 @@ from hpc.outcome import Outcome
 from parse.logs.family import Family
 from parse.logs.intervals import Pause
 from parse.logs.names import Place, case_of, place_of
-from parse.logs.run import attempt_of, settled_as, words
+from parse.logs.run import _pauses, attempt_of, settled_as, words
 from parse.logs.window import Protocol, Reading, Window
 
 FAMILY = Family(name="ngc-pytorch", title="", steps=())
@@ -286,7 +286,7 @@ def test_nowhere_is_in_no_point_but_its_speed_is_said():
     assert one.asked is None
     assert "2570.00 samples/s" in remarks(one) and "--case 2n8g" in remarks(one)
     short = attempt({}, NAMELESS, window=None, reason="too short")
-    assert short.asked is None and "too short, but neither the log nor its names" in remarks(short)
+    assert short.asked is None and "too short; neither the log nor its names" in remarks(short)
 
 
 def test_without_a_batch_size_printed_rates_still_count():
@@ -339,3 +339,13 @@ def test_settled_as_another_repeat_of_a_campaign():
     assert again.point == same.asked.point and again.key != same.asked.key
     nowhere = attempt({}, NAMELESS)
     assert settled_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
+
+
+def test_ends_of_epochs_are_said_together():
+    """A training has as many as epochs: a line for each would bury what else is odd."""
+    pauses = tuple(
+        Pause(why=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0) for epoch in range(1, 90)
+    )
+    assert list(_pauses(window(pauses=pauses))) == [
+        "89 intervals of 1780.0 s in all kept out of the window: an epoch begins"
+    ]
