@@ -1,0 +1,253 @@
+"""Lines of several ranks, and of several runs, in one log."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from parse.logs import merger, window
+from parse.logs.family import NO_NUMBER
+from parse.logs.points import merged
+from tests.unit.logs.stretches import PER_EPOCH, T0, WHOLE, WIDTH, Row, Word, batch, read, steady, window_of
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_lines_of_several_ranks_for_one_step_are_one_step(labelled) -> None:
+    lines = [
+        Row(step, time=T0 + step + rank / 10, rate=100.0 + rank, rank=rank if labelled else NO_NUMBER)
+        for step in range(0, 200)
+        for rank in range(8)
+    ]
+    found = window_of(lines)
+    assert (found.begin, found.end, found.steps, found.printed) == (20, 120, 100, 100)
+    assert found.seconds == pytest.approx(100) and found.rate == 103.5
+    assert found.ranks == (tuple(range(8)) if labelled else ())
+    assert found.lines_per_step == 8
+    assert found.end_offset == (120 * 8 + 7) * WIDTH  # the last rank's line has the latest stamp
+
+
+def test_ranks_that_print_behind_the_window_are_none_of_it() -> None:
+    lines = [dataclasses.replace(row, rank=rank) for row in steady(range(0, 200)) for rank in range(3)]
+    assert window_of([row for row in lines if row.rank < 2 or row.step > 150]).ranks == (0, 1)
+
+
+def test_a_ranks_late_line_does_not_make_a_log_go_back() -> None:
+    lines = steady(range(200))
+    late = [line for at in range(0, 200, 2) for line in (lines[at], lines[at + 1], lines[at], lines[at + 1])]
+    reading = read(late)
+    assert reading.remarks == () and reading.window is not None
+    assert (reading.window.steps, reading.window.seconds) == (100, pytest.approx(50))
+
+
+def blocks(sizes: Sequence[int], ranks: int, upto: int) -> list[Row]:
+    """Unlabelled, unstamped lines as ranks leave them whose output is buffered: a block of each in turn."""
+    lines: list[Row] = []
+    begun = [0] * ranks
+    while min(begun) < upto:
+        for rank in range(ranks):
+            past = min(begun[rank] + sizes[rank % len(sizes)], upto)
+            lines += [Row(step, duration=0.25 + rank / 100) for step in range(begun[rank], past)]
+            begun[rank] = past
+    return lines
+
+
+@pytest.mark.parametrize("sizes", [[60], [61, 59, 60], [30, 31]])
+def test_buffered_blocks_of_ranks_are_not_taken_for_runs(sizes) -> None:
+    lines = blocks(sizes, 8, 300)
+    lines = [line for at, line in enumerate(lines) if at % 61 != 60]  # torn where blocks meet
+    reading = read(lines)
+    assert reading.remarks == () and reading.window is not None
+    assert (reading.window.begin, reading.window.end, reading.window.steps) == (20, 120, 100)
+    assert reading.window.duration_s == pytest.approx(0.285, abs=0.005)
+    assert reading.window.seconds is None and reading.window.lines_per_step in (7, 8)
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("stamped", [True, False])
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize(("stopped", "again"), [(60, 0), (300, 0), (300, 251), (60, 20), (60, 57)])
+def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, again, small, monkeypatch) -> None:
+    if small:
+        monkeypatch.setattr(merger, "BLOCK", 16)
+        monkeypatch.setattr(merger, "HOLD", 8)
+        monkeypatch.setattr(window, "HEAD", 8)
+    rank = 0 if labelled else NO_NUMBER
+
+    def run(begin: int, end: int, start: float, every_s: float) -> list[Row]:
+        return [
+            Row(step, time=start + every_s * step if stamped else math.nan, rate=1 / every_s, rank=rank)
+            for step in range(begin, end)
+        ]
+
+    lines = [*run(0, stopped + 1, T0, 0.5), *run(again, 400, T0 + 1000, 1.0)]
+    reading = read(lines, cut=11 if small else 1000)
+    assert any(
+        f"go back from {stopped} of epoch 0 to {again} of epoch 0" in remark
+        and f"byte {(stopped + 1) * WIDTH}" in remark
+        for remark in reading.remarks
+    )
+    assert reading.last == (0, stopped) and reading.step_lines == len(lines)
+    if stopped < 120:
+        assert reading.window is None and f"last printed step is {stopped}" in reading.reason
+    else:
+        assert reading.window is not None and reading.window.rate == 2.0
+        assert reading.window.seconds == (pytest.approx(50) if stamped else None)
+
+
+def test_of_two_runs_of_buffered_ranks_the_first_counts() -> None:
+    first, second = blocks([60], 4, 300), blocks([50], 4, 300)
+    reading = read([*first, *[dataclasses.replace(row, duration=9.0) for row in second]])
+    assert any("go back from 299 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
+    assert reading.window is not None and reading.window.duration_s == pytest.approx(0.265)
+
+
+def test_the_furthest_step_is_named_though_a_slower_rank_printed_last() -> None:
+    lines = [*steady(range(0, 200)), *steady([198]), *steady(range(0, 200), every_s=10.0)]
+    lines[200] = dataclasses.replace(lines[200], time=lines[199].time)
+    lines[201:] = [dataclasses.replace(row, time=row.time + 600) for row in lines[201:]]
+    assert any("go back from 199 of" in remark for remark in read(lines).remarks)
+
+
+def test_buffered_blocks_are_followed_however_much_of_them_is_read_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(merger, "BLOCK", 50)
+    monkeypatch.setattr(merger, "HOLD", 600)
+    reading = read(blocks([60], 8, 300), cut=20)
+    assert reading.remarks == () and reading.window is not None and reading.window.steps == 100
+
+
+def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
+    monkeypatch.setattr(merger, "BLOCK", 50)
+    monkeypatch.setattr(merger, "HOLD", 250)
+    alone = [Row(step, duration=0.5) for step in range(120, 620)]
+    reading = read([*blocks([60], 2, 120), *alone, *blocks([60], 2, 700)], cut=20)
+    assert any("go back from 619 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
+
+
+def test_lines_behind_the_window_are_counted_alone(monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(merger, "BLOCK", 50)
+    monkeypatch.setattr(merger, "HOLD", 20)
+    monkeypatch.setattr(window, "HEAD", 30)
+    monkeypatch.setattr(merger, "merged", lambda lines: calls.append(len(lines)) or merged(lines))
+    reading = read(steady(range(0, 3000)), cut=10)
+    assert sum(calls) < 300 and reading.step_lines == 3000 and reading.last == (0, 2999)
+
+
+@pytest.mark.parametrize(
+    ("continued", "judged", "found"),
+    [
+        (False, range(240), (None, True)),
+        (False, range(100), (None, False)),  # taken up later, at line 180
+        (True, range(240), (60, True)),
+        (True, range(61, 240), (None, True)),
+        (True, range(60), (None, True)),
+    ],
+)
+def test_ranks_begin_before_any_line_is_taken_up_again(continued, judged, found) -> None:
+    lines = merger.Merger()._lines(batch(blocks([60], 2, 120)).steps)
+    assert merger.another_run(lines, continued, judged) == found
+
+
+def test_a_log_is_followed_beyond_its_window_without_points() -> None:
+    following = merger.Merger()
+    following.closed = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merger, "BLOCK", 16)
+        patch.setattr(merger, "HOLD", 8)
+        for at in range(0, 200, 10):
+            assert not len(following.add(batch(steady(range(at, at + 10)), at).steps, ()))
+            assert sum(map(len, following._waiting)) < 40
+        assert 180 < following.last < 200 + (1 << 40)
+        again = [dataclasses.replace(row, time=row.time + 600) for row in steady(range(0, 50))]
+        following.add(batch(again, 200).steps, ())
+    assert following.back is not None and following.back.offset == 200 * WIDTH
+
+
+def test_a_run_that_died_after_two_lines_is_told_by_its_stamps() -> None:
+    died = [Row(10, time=T0, rate=1.0), Row(20, time=T0 + 5, rate=1.0)]
+    lines = [*died, *steady(range(10, 200, 10), rank=NO_NUMBER)]
+    lines[2:] = [dataclasses.replace(row, time=row.time + 600) for row in lines[2:]]
+    reading = read(lines)
+    assert reading.window is None and any("go back from 20" in remark for remark in reading.remarks)
+
+
+def test_an_older_run_behind_a_newer_one_is_another_run_too() -> None:
+    newer = steady(range(0, 200))
+    older = [dataclasses.replace(row, time=row.time - 5000, rate=7.0) for row in newer]
+    reading = read([*newer, *older])
+    assert reading.window is not None and reading.window.rate == 100.0
+    assert any("go back" in remark for remark in reading.remarks)
+
+
+def test_a_log_that_goes_back_to_an_epoch_before_is_another_run() -> None:
+    first = [Row(step, epoch=epoch, time=T0 + 200 * epoch + step) for epoch in range(3) for step in range(150)]
+    again = [Row(step, epoch=1, time=T0 + 5000 + step) for step in range(150)]
+    reading = read([*first, *again], PER_EPOCH)
+    assert any("go back from 149 of epoch 2 to 0 of epoch 1" in remark for remark in reading.remarks)
+    assert reading.last == (2, 149)
+
+
+def test_what_the_second_run_tells_is_not_taken_for_the_first() -> None:
+    lines: list[Row | Word] = [
+        Word("facts", values=(("batch_size", "64"),)),
+        *steady(range(0, 200)),
+        Word("facts", values=(("batch_size", "128"), ("seed", "7"))),
+        *[dataclasses.replace(row, time=row.time + 900) for row in steady(range(0, 200))],
+    ]
+    reading = read(lines)
+    assert dict(reading.facts) == {"batch_size": "64"} and dict(reading.facts_at) == {"batch_size": 0}
+    assert not any("batch_size" in remark for remark in reading.remarks)
+
+
+def test_repeated_numbers_of_one_rank_do_not_become_steps() -> None:
+    """BERT's `Iteration: 30` again and again: the optimizer skipped those steps."""
+    lines = [Row(step, time=T0 + step + (3 if step >= 30 else 0), rate=100.0) for step in range(0, 200)]
+    lines[31:31] = [Row(30, time=T0 + 33 + 0.0, rate=100.0)] * 3
+    lines[30] = dataclasses.replace(lines[30], time=T0 + 30)
+    reading = read(lines)
+    assert reading.window is not None
+    assert (reading.window.begin, reading.window.end, reading.window.steps) == (20, 120, 100)
+    assert reading.window.seconds == pytest.approx(103)  # what the skipped steps took counts
+    assert any("1 step of the window stand on more than one line" in remark for remark in reading.remarks)
+    reading = read([*steady(range(0, 20)), *steady([20]) * 4, *steady(range(21, 200))])
+    assert reading.window is not None and reading.window.steps == 100
+    assert any("1 step of the window stand on more than one line" in remark for remark in reading.remarks)
+
+
+def test_a_garbled_number_far_ahead_is_left_out() -> None:
+    lines = steady(range(0, 200))
+    lines[50] = dataclasses.replace(lines[50], step=5049)
+    reading = read(lines)
+    assert reading.window is not None and reading.last == (0, 199)
+    assert (reading.window.steps, reading.window.seconds) == (100, pytest.approx(50))
+    assert any("1 step line with impossible numbers" in remark for remark in reading.remarks)
+
+
+def test_numbers_beyond_counting_are_left_out() -> None:
+    lines = [Row(1 << 50), Row(5, epoch=1 << 40), Row(-7), *steady(range(0, 200))]
+    reading = read(lines)
+    assert reading.window is not None and reading.window.steps == 100
+    assert any("3 step lines with impossible numbers" in remark for remark in reading.remarks)
+
+
+def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
+    lines = [dataclasses.replace(row, rank=rank) for rank in (0, 1) for row in steady(range(0, 400))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merger, "BLOCK", 32)
+        patch.setattr(merger, "HOLD", 16)
+        patch.setattr(merger, "LIMIT", 64)
+        reading = read(lines, protocol=WHOLE, cut=10)
+    assert reading.window is not None and reading.window.steps == 399
+    assert any("came long after" in remark for remark in reading.remarks)
+    assert read(lines, protocol=WHOLE).remarks == ()
+
+
+def test_memory_does_not_grow_with_the_log() -> None:
+    taken = merger.Merger()
+    for at in range(0, 60):
+        part = [row for step in range(at * 1000, at * 1000 + 1000) for row in steady([step]) * 2]
+        taken.add(batch(part, at * 2000).steps, ())
+        assert sum(map(len, taken._waiting)) < merger.BLOCK + merger.HOLD + 2000

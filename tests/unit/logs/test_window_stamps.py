@@ -1,0 +1,100 @@
+"""Time stamps: what they are good for, and where they are none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from parse.logs.intervals import resolution_s
+from tests.unit.logs.stretches import T0, Row, Word, read, steady, window_of
+
+
+@pytest.mark.parametrize("zero", [0.0, -2_082_844_800.0 + 365 * 86_400], ids=["time of day", "no year"])
+def test_stamps_that_begin_anew_are_put_on_one_axis(zero) -> None:
+    """Over midnight, and over new year."""
+    period = 86_400 if zero == 0.0 else 366 * 86_400
+    begin = zero + 86_400 - 40.25
+    lines = [Row(step, time=begin + step) for step in range(200)]
+    lines = [
+        dataclasses.replace(row, time=row.time - period if row.time >= zero + 86_400 else row.time) for row in lines
+    ]
+    assert min(row.time for row in lines) < lines[0].time
+    for cut in (10**9, 7):
+        reading = read(lines, cut=cut)
+        assert reading.window is not None and reading.window.seconds == pytest.approx(100)
+        assert reading.remarks == ()
+
+
+def test_ranks_that_pass_midnight_one_after_the_other() -> None:
+    lines = [Row(step, time=(86_360 + step + rank / 4) % 86_400) for step in range(200) for rank in (1, 0, 2)]
+    found = window_of(lines)
+    assert found.seconds == pytest.approx(100)
+
+
+def test_whole_dates_are_never_moved() -> None:
+    lines = steady(range(0, 200))
+    lines = [dataclasses.replace(row, time=row.time - (200_000 if row.step >= 60 else 0)) for row in lines]
+    reading = read(lines)
+    assert reading.window is not None and reading.window.seconds is None and reading.window.rate == 100.0
+    assert any("go back between steps 59 and 60" in remark for remark in reading.remarks)
+
+
+def test_stamps_that_stand_still_are_no_clock() -> None:
+    reading = read([Row(step, time=T0, rate=5.0) for step in range(200)])
+    assert reading.window is not None and reading.window.seconds is None and reading.window.rate == 5.0
+    assert any("stand still" in remark for remark in reading.remarks)
+
+
+def test_stamps_that_go_back_where_a_pause_is_do_not_matter() -> None:
+    lines: list[Row | Word] = [
+        dataclasses.replace(row, time=row.time - (90 if row.step > 60 else 0)) for row in steady(range(10, 200, 10))
+    ]
+    lines[6:6] = [Word("evaluation")]
+    assert window_of(lines).seconds == pytest.approx(45)
+
+
+def test_lines_without_a_stamp_among_those_with_one_are_left_out() -> None:
+    lines = [
+        dataclasses.replace(row, time=math.nan if row.step in (20, 50) else row.time) for row in steady(range(200))
+    ]
+    reading = read(lines)
+    assert reading.window is not None and (reading.window.begin, reading.window.end) == (21, 121)
+    assert reading.window.seconds == pytest.approx(50)
+    assert any("2 printed steps left out that bear no time stamp" in remark for remark in reading.remarks)
+
+
+def test_a_log_with_hardly_any_stamp_has_no_wall_clock() -> None:
+    lines = [
+        dataclasses.replace(row, time=row.time if row.step in (20, 120) else math.nan) for row in steady(range(200))
+    ]
+    found = window_of(lines)
+    assert found.seconds is None and found.resolution_s is None and found.steps == 100
+
+
+@pytest.mark.parametrize(
+    ("stamps", "unit"),
+    [
+        ([1.6e9, 1.6e9 + 7], 1.0),
+        ([T0, T0 + 2e-5], 1e-6),
+        ([1.6e9, T0 + 7], 1e-3),
+        ([T0 + 0.123, T0 + 1.456], 1e-3),
+        ([T0, T0 + 0.123456], 1e-6),
+    ],
+)
+def test_the_finest_unit_that_stamps_use(stamps, unit) -> None:
+    assert resolution_s(np.array([*stamps, math.nan])) == unit
+    lines = [Row(step, time=1.6e9 + math.floor(step * 0.300037 / unit) * unit) for step in range(200)]
+    assert window_of(lines).resolution_s == unit
+
+
+def test_stamps_of_seconds_do_not_make_step_times() -> None:
+    lines = [Row(step, time=float(int(T0 + 0.3 * step)), rate=5.0) for step in range(200)]
+    reading = read(lines)
+    assert reading.window is not None and reading.window.resolution_s == 1.0
+    assert reading.window.seconds == pytest.approx(30, abs=1) and not len(reading.window.step_s)
+    assert any("1 s do not resolve" in remark for remark in reading.remarks)
+    durations = [dataclasses.replace(row, duration=0.3) for row in lines]
+    assert window_of(durations).step_s.tolist() == [0.3] * 100
