@@ -22,6 +22,8 @@ Progress = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 FAMILYS_OWN = Protocol()
+SAME_RUN = 1e-6
+"""Two runs whose speeds by time stamps of a microsecond agree as closely are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,15 +160,30 @@ def _once(there: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
     """In the order of their names, without copies of one another that claim no number of their own."""
     contents = _contents(there)
     first_of: dict[bytes, _Log] = {}
-    for one in sorted(there, key=lambda one: _natural(str(one.path))):
+    for one in sorted(there, key=lambda one: (one.path.suffix == ".json", _natural(str(one.path)))):
         first = first_of.setdefault(contents[one.path], one)
-        if first is one:
+        if first is one and (log := _told_by(one, first_of.values())):
+            remarks.append(f"{one.path}: the report of the run that {log.path} is of; counted once")
+        elif first is one:
             yield one
         elif one.place.repeat in (None, first.place.repeat):
             remarks.append(f"{one.path}: the same as {first.path}, byte for byte; counted once")
         else:
             remarks.append(f"{one.path}: the same as {first.path}, byte for byte, as another run; both are counted")
             yield one
+
+
+def _told_by(report: _Log, others: Iterable[_Log]) -> _Log | None:
+    """The log beside a program's own report (raport.json) that is of the same run: its time stamps lie as far apart."""
+    speed = report.attempt.log.wall_clock if report.attempt.log else None
+    if report.path.suffix != ".json" or not speed:
+        return None
+    for other in others:
+        told = other.attempt.log.wall_clock if other.attempt.log else None
+        beside = other is not report and other.path.parent == report.path.parent
+        if beside and told and abs(told / speed - 1) < SAME_RUN:
+            return other
+    return None
 
 
 def _claimed(number: int, ones: Sequence[_Log], folder: str) -> Attempt:

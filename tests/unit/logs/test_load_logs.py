@@ -245,3 +245,23 @@ def test_what_is_no_log_is_not_explained(tmp_path):
     (tmp_path / "a.log").write_text("hello\n")
     with pytest.raises(LogError):
         explained(tmp_path / "a.log", HowToRead())
+
+
+@pytest.mark.parametrize("speed", [1.0, 1.001])
+def test_a_program_s_report_is_not_a_second_run(tmp_path, speed):
+    """NVIDIA's scripts write raport.json beside what they print: the same steps once more."""
+    step_s = [0.35 + 0.001 * (number % 7) for number in range(130)]
+    made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(step_s, batch=128))
+    lines = [
+        f'DLLL {{"timestamp": "{1600180133.5 + end.timestamp():.6f}", "elapsedtime": "1", "datetime": "{end}", '
+        f'"type": "LOG", "step": [0, {number}], "data": {{"train.loss": 7.1, "train.total_ips": {128 / length_s}}}}}'
+        for number, end, length_s in made.ends([speed * one for one in step_s])
+    ]
+    header = (
+        'DLLL {"timestamp": "1600180133.5", "type": "LOG", "step": "PARAMETER", "data": {"arch": "resnet50", '
+        '"batch_size": 128, "world_size": 1, "amp": false, "fp16": false, "data_backend": "dali-cpu", "seed": null}}'
+    )
+    made.put(tmp_path, "pytorch/1n1g/raport.json", "\n".join([header, *lines]) + "\n")
+    loaded = load([tmp_path])
+    said = [line for line in loaded.remarks if "raport.json: the report of the run" in line]
+    assert (len(loaded.attempts), len(said)) == ((1, 1) if speed == 1 else (2, 0))
