@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from parse.logs.families import recognise
 from parse.logs.mxnet import FAMILY
 from parse.logs.reading import batches
 from parse.logs.times import seconds_of
+from tests.unit.logs import heard
+from tests.unit.logs.heard import values
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 DGX1 = LOGS / "nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log"
@@ -28,15 +31,7 @@ def line(step, data, time="1594764998.36"):
     })  # fmt: skip
 
 
-def read(tmp_path, *lines):
-    path = tmp_path / "x.log"
-    path.write_text("\n".join(lines) + "\n")
-    found = list(batches(path, FAMILY))
-    return found[0].steps, found[0].said
-
-
-def values(said, kind):
-    return [dict(one.values) for one in said if one.kind == kind]
+read = partial(heard.read, FAMILY)
 
 
 @pytest.mark.parametrize(("text", "epoch", "step", "rank", "stamped"), [

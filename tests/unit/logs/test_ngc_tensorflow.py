@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from parse.logs.families import recognise
 from parse.logs.ngc_tensorflow import FAMILY
 from parse.logs.reading import batches
+from tests.unit.logs import heard
+from tests.unit.logs.heard import values
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 BERT = LOGS / "ngc-tensorflow-bert_airank_1n1g_bs96_fp16.log"
@@ -26,15 +29,7 @@ def line(step, data, time="1598942471.984949"):
     })  # fmt: skip
 
 
-def read(tmp_path, *lines):
-    path = tmp_path / "x.log"
-    path.write_text("\n".join(lines) + "\n")
-    found = list(batches(path, FAMILY))
-    return found[0].steps, found[0].said
-
-
-def values(said, kind):
-    return [dict(one.values) for one in said if one.kind == kind]
+read = partial(heard.read, FAMILY)
 
 
 @pytest.mark.parametrize(("text", "epoch", "step", "rank", "rate"), [

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from parse.logs.families import recognise
-from parse.logs.reading import batches
 from parse.logs.tf2_official import FAMILY
 from parse.logs.times import seconds_of
+from tests.unit.logs import heard
+from tests.unit.logs.heard import values
 
 ABSL = "I0407 21:17:05.025709 139725706671936 "
 HISTORY = "TimeHistory: 6.46 seconds, 495.19 examples/second between steps 100 and 200"
 
-
-def read(tmp_path, *lines):
-    path = tmp_path / "x.log"
-    path.write_text("\n".join(lines) + "\n")
-    found = list(batches(path, FAMILY))
-    return found[0].steps, found[0].said
-
-
-def values(said, kind):
-    return [dict(one.values) for one in said if one.kind == kind]
+read = partial(heard.read, FAMILY)
 
 
 @pytest.mark.parametrize(("before", "rank", "stamped"), [
