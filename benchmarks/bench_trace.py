@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks.pairs import BLOCKS, against_limit, compare
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec
-from hpc.trace import Trace, write_trace
+from hpc.trace import Trace
+from hpc.trace_file import write_trace
 from parse.load import load
 
 RANKS, STEPS, WARMUP_STEPS = 1024, 1000, 20

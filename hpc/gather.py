@@ -18,7 +18,8 @@ from hpc.outcome import Outcome
 from hpc.settings import options_of_run
 from hpc.spec import RunSpec
 from hpc.stamps import STAMPS
-from hpc.trace import Trace, write_trace
+from hpc.trace import Trace
+from hpc.trace_file import write_trace
 from hpc.workloads.delay import PHASES
 
 if TYPE_CHECKING:

@@ -15,7 +15,9 @@ PRECISIONS = ("fp32", "tf32", "bf16", "amp-fp16")
 SCALINGS = ("weak", "strong")
 STAMPINGS = ("fine", "coarse")
 MIN_WARMUP_STEPS = 5
-"""Clock synchronisation and garbage collection happen this many steps before warm-up ends (docs: measurement)."""
+"""Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
+COLLECTIVES = "collectives"
+"""The workload that is no training but the collectives of a backend by themselves."""
 
 
 class SpecError(ValueError):
@@ -31,6 +33,10 @@ class RunSpec:
     `coarse` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest` is that
     of a person's own workload file, whose text can change a speed; `options` holds what was asked of the backend and
     the workload by `--option`, `env` the environment variables set for the run.
+
+    `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a twin:
+    the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper reads
+    clocks, power and counters beside the ranks.
     """
 
     nodes: int
@@ -49,6 +55,9 @@ class RunSpec:
     site: str
     data: str = "synthetic"
     stamps: str = "fine"
+    block_steps: int = 0
+    reduction: str = "on"
+    telemetry: str = "on"
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -65,6 +74,11 @@ class RunSpec:
                 f"warm-up is {self.warmup_steps} steps; it must be at least {MIN_WARMUP_STEPS}, because the clocks are "
                 f"synchronised {MIN_WARMUP_STEPS} steps before the measured ones"
             )
+        if self.block_steps < 0:
+            raise SpecError(f"block_steps is {self.block_steps}; it must be 0 (one block) or more")
+        for name in ("reduction", "telemetry"):
+            if getattr(self, name) not in ("on", "off"):
+                raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
         if self.precision not in PRECISIONS:
             raise SpecError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.scaling not in SCALINGS:
@@ -93,9 +107,27 @@ class RunSpec:
         return self.nodes * self.devices_per_node
 
     @property
+    def blocks(self) -> list[list[int]]:
+        """The measured blocks, [first step, one past the last]: as equal as they can be, each but the first entered
+        through MIN_WARMUP_STEPS unmeasured steps, before which the clocks are synchronised."""
+        count = -(-self.measured_steps // (self.block_steps or self.measured_steps))
+        blocks, past = [], self.warmup_steps - MIN_WARMUP_STEPS
+        for block in range(count):
+            first = past + MIN_WARMUP_STEPS
+            past = first + self.measured_steps // count + (block < self.measured_steps % count)
+            blocks.append([first, past])
+        return blocks
+
+    @property
     def steps(self) -> int:
-        """All steps of the run, warm-up and measured."""
-        return self.warmup_steps + self.measured_steps
+        """All steps of the run: warm-up, measured, and those through which blocks are entered."""
+        return self.blocks[-1][1]
+
+    @property
+    def probe(self) -> str:
+        """What kind of run it is that explains other points and is no training itself: `twin` (its gradients are not
+        reduced), `collectives`; empty for a training."""
+        return COLLECTIVES if self.workload == COLLECTIVES else "twin" if self.reduction == "off" else ""
 
     @property
     def local_batch_size(self) -> int:

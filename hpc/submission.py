@@ -172,7 +172,8 @@ def _follow(
 
 
 def _speed(path: Path) -> float | None:
-    from hpc.trace import TraceError, read_trace
+    from hpc.trace import TraceError
+    from hpc.trace_file import read_trace
     from parse.attempt import measure
 
     try:

@@ -1,17 +1,13 @@
-"""The trace: everything one attempt measured, in one HDF5 file. The only file that knows HDF5.
+"""The trace: everything one attempt measured. hpc.trace_file puts it into a file.
 
 Nothing is derived at write time: stamps are nanoseconds of the rank's own clock, the clocks' synchronisation points
-are stored as they are. docs/trace_format.md describes the file for readers that have nothing of ours.
+are stored as they are.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -20,11 +16,7 @@ import numpy.typing as npt
 from hpc.clock import ClockError, bounds_ns, offsets_to_global
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec, SpecError
-from hpc.stamps import ABSENT, STAMPS
-
-SCHEMA = "rankwise-trace"
-SCHEMA_VERSION = 1
-"""Raised only where an older reader would misread the file; what is merely added does not raise it."""
+from hpc.stamps import STAMPS
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -32,6 +24,29 @@ Float64 = npt.NDArray[np.float64]
 
 class TraceError(ValueError):
     """A trace cannot be written or read, or is not what it says; the text names the file."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Telemetry:
+    """What a helper beside the ranks of each node read about once a second: clocks, power, load, counters.
+
+    `ranks` [node] names the rank of each node by whose clock `local_ns` [node, sample] was taken; ABSENT after a node's
+    last sample. `values` [node, sample, series]; NaN where a node has no such figure or could not read it then. A name
+    in `series` ends with its unit (`gpu0.sm_clock_mhz`, `net.eth0.received_bytes`). Raises TraceError on wrong shapes.
+    """
+
+    ranks: Int64
+    local_ns: Int64
+    values: Float64
+    series: Sequence[str]
+
+    def __post_init__(self) -> None:
+        nodes, samples = len(self.ranks), self.local_ns.shape[-1]
+        if self.local_ns.shape != (nodes, samples) or self.values.shape != (nodes, samples, len(self.series)):
+            raise TraceError(
+                f"telemetry of {nodes} nodes and {len(self.series)} series has shapes {list(self.local_ns.shape)} and "
+                f"{list(self.values.shape)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +76,7 @@ class Trace:
     script: str = ""
     injected_ns: Int64 | None = None  # [rank, step, phase]
     injected_phases: Sequence[str] = ()
+    telemetry: Telemetry | None = None
     recovered: bool = False
     run_id: str = ""
     point_id: str = ""
@@ -111,6 +127,21 @@ class Trace:
         except ClockError as error:
             raise TraceError(f"{self.run_id}: {error}") from error
 
+    def global_stamps(self, first: int, past: int) -> Int64:
+        """All six stamps of steps `first` to `past` − 1 on the global clock, int64 [rank, step, 6] ns; absent stays so.
+
+        Raises TraceError without such a clock.
+        """
+        local_ns = np.ascontiguousarray(self.stamps[:, first:past])
+        if self._one_clock():
+            return local_ns
+        flat = local_ns.reshape(len(local_ns), -1)
+        try:
+            offsets_to_global(flat, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns, out=flat)
+        except ClockError as error:
+            raise TraceError(f"{self.run_id}: {error}") from error
+        return local_ns
+
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
         """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global.
 
@@ -134,157 +165,6 @@ class Trace:
         return True
 
 
-# Where each array of a Trace lies in the file, and what its attributes say of it.
-_ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "stamps": ("stamps", {"unit": "ns", "axes": "rank, step, stamp", "absent": ABSENT, "stamps": STAMPS}),
-    "samples": ("samples", {"unit": "samples", "axes": "rank, step"}),
-    "losses": ("losses", {"unit": "1", "axes": "rank, step", "absent": "NaN"}),
-    "steps_completed": ("steps_completed", {"unit": "steps", "axes": "rank"}),
-    "blocks": ("blocks", {"unit": "step", "axes": "block, (first, one past the last)"}),
-    "clock_local_ns": ("clock/local_ns", {"unit": "ns", "axes": "rank, point"}),
-    "clock_offset_ns": ("clock/offset_ns", {"unit": "ns", "axes": "rank, point"}),
-    "clock_bound_ns": ("clock/bound_ns", {"unit": "ns", "axes": "rank, point"}),
-    "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
-}
-_INJECTED = "injected_ns"
-
-
-def write_trace(path: Path, trace: Trace) -> None:
-    """Writes the file beside its place, flushes it to the disk, then gives it its name: whole or not at all.
-
-    Raises TraceError where it cannot be written or is there already; a trace is never overwritten.
-    """
-    if path.exists():
-        raise TraceError(f"{path}: is there already; a trace is never overwritten")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        _write(beside, trace)
-        _to_disk(beside)
-        beside.replace(path)
-        _to_disk(path.parent)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written ({error})") from error
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _write(path: Path, trace: Trace) -> None:
-    import h5py
-
-    # The 1.8 format: checksummed metadata, readable by every HDF5 library of the last fifteen years.
-    with h5py.File(path, "w", libver=("v108", "v110"), locking=False) as file:
-        file.attrs["schema"] = _stored(SCHEMA)
-        file.attrs["schema_version"] = np.int64(SCHEMA_VERSION)
-        file.attrs["attempt"] = np.int64(trace.attempt)
-        file.attrs["recovered"] = np.int8(trace.recovered)
-        for name in ("run_id", "point_id", "outcome"):
-            file.attrs[name] = _stored(getattr(trace, name))
-        for name, (where, attributes) in _ARRAYS.items():
-            _describe(file.create_dataset(where, data=getattr(trace, name)), attributes)
-        if trace.injected_ns is not None:
-            attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
-            _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)
-        described = {**trace.run_extra, **asdict(trace.run), "run_id": trace.run_id, "point_id": trace.point_id}
-        texts = {"run": described, "ranks": list(trace.ranks), "environment": dict(trace.environment)}
-        for name, value in texts.items():
-            # A value of a kind that JSON has not (a path, a version object) is kept as its text, not lost.
-            text = file.create_dataset(name, data=_stored(json.dumps(value, default=str)))
-            _describe(text, {"content": "JSON"})
-        for name in ("evidence", "script"):
-            file.create_dataset(name, data=_stored(getattr(trace, name)))
-        file.create_dataset("clock/domains", data=_stored(trace.clock_domains))
-
-
-def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
-    for name, value in attributes.items():
-        dataset.attrs[name] = np.int64(value) if isinstance(value, int) else _stored(value)
-
-
-def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
-    """A text, or several, as HDF5 strings of one length.
-
-    Not of variable length: those lie in a heap without a checksum, on which the HDF5 library can hang when it is
-    damaged. Replaced is what such a string cannot hold: NUL characters and halves of surrogate pairs.
-    """
-    import h5py
-
-    texts = [text] if isinstance(text, str) else text
-    stored = [each.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace") for each in texts]
-    longest = max((len(each) for each in stored), default=0)
-    values = np.array(stored, dtype=h5py.string_dtype("utf-8", max(1, longest)))
-    return values.reshape(()) if isinstance(text, str) else values
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems cannot fsync a folder; the file itself is on the disk by then.
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def read_trace(path: Path) -> Trace:
-    """The trace in a file, opened without locking. Raises TraceError, naming the file, where it holds none."""
-    import h5py
-
-    try:
-        if path.is_dir():
-            raise TraceError("is a folder, not a trace")
-        size_bytes = path.stat().st_size
-        if size_bytes == 0:
-            raise TraceError("the file is empty")
-        with h5py.File(path, "r", locking=False) as file:
-            return _read(file, size_bytes)
-    except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
-    # What the file system, HDF5 and JSON raise on an absent, cut, overwritten or foreign file.
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise TraceError(f"{path}: {_why_unreadable(error)}") from error
-
-
-def _why_unreadable(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if "file signature not found" in said:
-        return "not an HDF5 file"
-    if "truncated file" in said:
-        return f"the file is cut off ({said})"
-    return f"damaged, or not a trace ({type(error).__name__}: {said})"
-
-
-def _read(file: Any, size_bytes: int) -> Trace:
-    schema, version = _decoded(file.attrs.get("schema")), file.attrs.get("schema_version")
-    if schema != SCHEMA:
-        raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
-    if int(version) > SCHEMA_VERSION:
-        raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
-    described = _json(file, "run", dict, size_bytes)
-    run, extra = run_of(described)
-    injected = file.get(_INJECTED)
-    return Trace(
-        run=run,
-        run_extra=extra,
-        run_id=str(described.get("run_id", "")),
-        point_id=str(described.get("point_id", "")),
-        attempt=int(file.attrs["attempt"]),
-        outcome=Outcome(_decoded(file.attrs["outcome"])),
-        recovered=bool(file.attrs["recovered"]),
-        evidence=_text(file, "evidence", size_bytes),
-        script=_text(file, "script", size_bytes),
-        ranks=_json(file, "ranks", list, size_bytes),
-        environment=_json(file, "environment", dict, size_bytes),
-        clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
-        injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
-        injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
-        **{name: _array(file, where, size_bytes) for name, (where, _) in _ARRAYS.items()},
-    )
-
-
 def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
     """The run that a trace or a plan of any age describes, and those of its fields that this version does not know.
 
@@ -304,36 +184,3 @@ def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
         return RunSpec(**{k: v for k, v in described.items() if k in known}), extra
     except SpecError as error:
         raise TraceError(f"the description of the run is impossible: {error}") from None
-
-
-def _dataset(file: Any, name: str) -> Any:
-    import h5py
-
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset):
-        raise TraceError(f"the dataset {name} is missing")
-    return found
-
-
-def _array(file: Any, name: str, size_bytes: int) -> Any:
-    found = _dataset(file, name)
-    # A damaged header can claim any shape; memory is asked for only where the file can hold the data.
-    if found.chunks is None and found.nbytes > size_bytes:
-        raise TraceError(f"the dataset {name} claims {found.nbytes} bytes in a file of {size_bytes}")
-    return found[()]
-
-
-def _text(file: Any, name: str, size_bytes: int) -> str:
-    return _decoded(_array(file, name, size_bytes))
-
-
-def _decoded(stored: Any) -> str:
-    """A string as h5py gives it, whether its file (or a tool that rewrote it) has fixed or variable lengths."""
-    return stored.decode("utf-8") if isinstance(stored, bytes) else str(stored)
-
-
-def _json(file: Any, name: str, kind: type, size_bytes: int) -> Any:
-    value = json.loads(_text(file, name, size_bytes))
-    if not isinstance(value, kind):
-        raise TraceError(f"{name} holds no JSON {kind.__name__}")
-    return value

@@ -24,7 +24,8 @@ from hpc.outcome import (
     read_exit_record,
     read_rank_note,
 )
-from hpc.trace import Trace, TraceError, read_trace, run_of
+from hpc.trace import Trace, TraceError, run_of
+from hpc.trace_file import read_trace
 from parse.attempt import Asked, Attempt, Machine, Measured, describe, measure
 
 if TYPE_CHECKING:

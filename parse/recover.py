@@ -17,7 +17,8 @@ import numpy as np
 from hpc.journal import PARTIAL, JournalError, RankJournal, read_journals
 from hpc.outcome import RANK_NOTE, Outcome, RankNote, RecordError, read_rank_note
 from hpc.stamps import ABSENT, STAMPS
-from hpc.trace import Trace, TraceError, run_of, write_trace
+from hpc.trace import Trace, TraceError, run_of
+from hpc.trace_file import write_trace
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,8 @@ import numpy as np
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT
-from hpc.trace import SCHEMA_VERSION, Trace, write_trace
+from hpc.trace import Trace
+from hpc.trace_file import SCHEMA_VERSION, write_trace
 
 RUN = RunSpec(
     nodes=2,

@@ -11,7 +11,8 @@ from typing import Any
 from hpc.journal import collect
 from hpc.outcome import RankNote, read_rank_note
 from hpc.spec import RunSpec
-from hpc.trace import Trace, read_trace
+from hpc.trace import Trace
+from hpc.trace_file import read_trace
 from hpc.workloads import code_digest
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]

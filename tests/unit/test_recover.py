@@ -13,7 +13,7 @@ from hpc.journal import SCHEMA, SCHEMA_VERSION, Journal, collect
 from hpc.outcome import Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS
-from hpc.trace import read_trace
+from hpc.trace_file import read_trace
 from parse.recover import main
 
 RUN = RunSpec(

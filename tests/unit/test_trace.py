@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from hpc import trace as trace_module
 from hpc.outcome import Outcome
 from hpc.stamps import ABSENT, END, STAMPS
-from hpc.trace import SCHEMA_VERSION, Trace, TraceError, read_trace, run_of, write_trace
+from hpc.trace import Trace, TraceError, run_of
+from hpc.trace_file import SCHEMA_VERSION, read_trace, write_trace
 from tests.unit.traces import OFFSET_NS, cut_short, make_run, make_trace, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -13,7 +13,8 @@ import numpy as np
 from hpc.outcome import ExitRecord, Outcome
 from hpc.spec import Plan, RunSpec, Target
 from hpc.stamps import ABSENT, STAMPS
-from hpc.trace import Trace, write_trace
+from hpc.trace import Trace
+from hpc.trace_file import write_trace
 from parse.alarms import judge
 from parse.attempt import Asked, Attempt, describe, measure
 from parse.load import Loaded

@@ -1,0 +1,273 @@
+"""The trace's file: HDF5, and the only file of ours that knows it.
+
+docs/trace_format.md describes it for readers that have nothing of ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.outcome import Outcome
+from hpc.stamps import ABSENT, STAMPS
+from hpc.trace import Int64, Telemetry, Trace, TraceError, run_of
+
+SCHEMA = "rankwise-trace"
+SCHEMA_VERSION = 1
+"""Raised only where an older reader would misread the file; what is merely added does not raise it."""
+
+# Where each array of a Trace lies in the file, and what its attributes say of it.
+_ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "stamps": ("stamps", {"unit": "ns", "axes": "rank, step, stamp", "absent": ABSENT, "stamps": STAMPS}),
+    "samples": ("samples", {"unit": "samples", "axes": "rank, step"}),
+    "losses": ("losses", {"unit": "1", "axes": "rank, step", "absent": "NaN"}),
+    "steps_completed": ("steps_completed", {"unit": "steps", "axes": "rank"}),
+    "blocks": ("blocks", {"unit": "step", "axes": "block, (first, one past the last)"}),
+    "clock_local_ns": ("clock/local_ns", {"unit": "ns", "axes": "rank, point"}),
+    "clock_offset_ns": ("clock/offset_ns", {"unit": "ns", "axes": "rank, point"}),
+    "clock_bound_ns": ("clock/bound_ns", {"unit": "ns", "axes": "rank, point"}),
+    "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
+}
+_INJECTED = "injected_ns"
+_TELEMETRY: Mapping[str, Mapping[str, Any]] = {
+    "ranks": {"unit": "1", "axes": "node"},
+    "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
+    "values": {"axes": "node, sample, series", "absent": "NaN"},
+}
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Writes the file beside its place, flushes it to the disk, then gives it its name: whole or not at all.
+
+    Raises TraceError where it cannot be written or is there already; a trace is never overwritten.
+    """
+    if path.exists():
+        raise TraceError(f"{path}: is there already; a trace is never overwritten")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        _write(beside, trace)
+        _to_disk(beside)
+        beside.replace(path)
+        _to_disk(path.parent)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written ({error})") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write(path: Path, trace: Trace) -> None:
+    import h5py
+
+    # The 1.8 format: checksummed metadata, readable by every HDF5 library of the last fifteen years.
+    with h5py.File(path, "w", libver=("v108", "v110"), locking=False) as file:
+        file.attrs["schema"] = _stored(SCHEMA)
+        file.attrs["schema_version"] = np.int64(SCHEMA_VERSION)
+        file.attrs["attempt"] = np.int64(trace.attempt)
+        file.attrs["recovered"] = np.int8(trace.recovered)
+        for name in ("run_id", "point_id", "outcome"):
+            file.attrs[name] = _stored(getattr(trace, name))
+        for name, (where, attributes) in _ARRAYS.items():
+            _describe(file.create_dataset(where, data=getattr(trace, name)), attributes)
+        if trace.injected_ns is not None:
+            attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
+            _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)
+        if trace.telemetry is not None:
+            for name, attributes in _TELEMETRY.items():
+                _describe(file.create_dataset(f"telemetry/{name}", data=getattr(trace.telemetry, name)), attributes)
+            file.create_dataset("telemetry/series", data=_stored(trace.telemetry.series))
+        described = {**trace.run_extra, **asdict(trace.run), "run_id": trace.run_id, "point_id": trace.point_id}
+        texts = {"run": described, "ranks": list(trace.ranks), "environment": dict(trace.environment)}
+        for name, value in texts.items():
+            # A value of a kind that JSON has not (a path, a version object) is kept as its text, not lost.
+            text = file.create_dataset(name, data=_stored(json.dumps(value, default=str)))
+            _describe(text, {"content": "JSON"})
+        for name in ("evidence", "script"):
+            file.create_dataset(name, data=_stored(getattr(trace, name)))
+        file.create_dataset("clock/domains", data=_stored(trace.clock_domains))
+
+
+def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        dataset.attrs[name] = np.int64(value) if isinstance(value, int) else _stored(value)
+
+
+def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
+    """A text, or several, as HDF5 strings of one length.
+
+    Not of variable length: those lie in a heap without a checksum, on which the HDF5 library can hang when it is
+    damaged. Replaced is what such a string cannot hold: NUL characters and halves of surrogate pairs.
+    """
+    import h5py
+
+    texts = [text] if isinstance(text, str) else text
+    stored = [each.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace") for each in texts]
+    longest = max((len(each) for each in stored), default=0)
+    values = np.array(stored, dtype=h5py.string_dtype("utf-8", max(1, longest)))
+    return values.reshape(()) if isinstance(text, str) else values
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot fsync a folder; the file itself is on the disk by then.
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in a file, opened without locking. Raises TraceError, naming the file, where it holds none."""
+    with _opened(path) as file:
+        return _read(file, path.stat().st_size)
+
+
+@contextmanager
+def open_trace(path: Path) -> Iterator[Trace]:
+    """As read_trace, but the stamps stay in the file: `stamps[:, first:past]` reads those steps of all ranks.
+
+    So a trace of any size is looked at in bounded memory. The trace is good inside the `with` only.
+    """
+    with _opened(path) as file, path.open("rb", buffering=0) as raw:
+        yield _read(file, path.stat().st_size, raw.fileno())
+
+
+class _Rows:
+    """A dataset [rank, step, 6] in the file, of which ranges of steps are read.
+
+    Not by HDF5, which for a short piece of each row reads a long one: the rows lie one behind the other.
+    """
+
+    def __init__(self, dataset: Any, descriptor: int) -> None:
+        self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
+        self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
+
+    def __getitem__(self, asked: Any) -> Int64:
+        first, past, _ = asked[1].indices(self.shape[1])
+        if asked[0] != slice(None) or asked[2:] or asked[1].step not in (None, 1):
+            raise IndexError("stamps in a file are read as [:, first:past]")
+        if self._offset is None or not self.dtype.isnative:
+            return np.asarray(self._dataset[:, first:past], np.int64)
+        out = np.empty((self.shape[0], max(0, past - first), *self.shape[2:]), np.int64)
+        row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
+        at = self._offset + first * row_bytes // max(1, self.shape[1])
+        for rank, row in enumerate(out if out.size else ()):
+            if os.preadv(self._descriptor, [row], at + rank * row_bytes) != row.nbytes:
+                raise TraceError(f"the file is cut off inside the stamps of rank {rank}")
+        return out
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The HDF5 file; whatever goes wrong with it inside is a TraceError that names it."""
+    import h5py
+
+    try:
+        if path.is_dir():
+            raise TraceError("is a folder, not a trace")
+        if path.stat().st_size == 0:
+            raise TraceError("the file is empty")
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+    # What the file system, HDF5 and JSON raise on an absent, cut, overwritten or foreign file.
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise TraceError(f"{path}: {_why_unreadable(error)}") from error
+
+
+def _why_unreadable(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if "file signature not found" in said:
+        return "not an HDF5 file"
+    if "truncated file" in said:
+        return f"the file is cut off ({said})"
+    return f"damaged, or not a trace ({type(error).__name__}: {said})"
+
+
+def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
+    """The trace; with a `descriptor` of the same file its stamps stay there."""
+    schema, version = _decoded(file.attrs.get("schema")), file.attrs.get("schema_version")
+    if schema != SCHEMA:
+        raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
+    if int(version) > SCHEMA_VERSION:
+        raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
+    described = _json(file, "run", dict, size_bytes)
+    run, extra = run_of(described)
+    injected = file.get(_INJECTED)
+    arrays = {name: _array(file, where, size_bytes) for name, (where, _) in _ARRAYS.items() if name != "stamps"}
+    arrays["stamps"] = (
+        _array(file, "stamps", size_bytes) if descriptor is None else _Rows(_dataset(file, "stamps"), descriptor)
+    )
+    return Trace(
+        run=run,
+        run_extra=extra,
+        run_id=str(described.get("run_id", "")),
+        point_id=str(described.get("point_id", "")),
+        attempt=int(file.attrs["attempt"]),
+        outcome=Outcome(_decoded(file.attrs["outcome"])),
+        recovered=bool(file.attrs["recovered"]),
+        evidence=_text(file, "evidence", size_bytes),
+        script=_text(file, "script", size_bytes),
+        ranks=_json(file, "ranks", list, size_bytes),
+        environment=_json(file, "environment", dict, size_bytes),
+        clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
+        injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
+        injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
+        telemetry=_telemetry(file, size_bytes),
+        **arrays,
+    )
+
+
+def _telemetry(file: Any, size_bytes: int) -> Telemetry | None:
+    if "telemetry" not in file:
+        return None
+    arrays = {name: _array(file, f"telemetry/{name}", size_bytes) for name in _TELEMETRY}
+    series = [_decoded(name) for name in _array(file, "telemetry/series", size_bytes)]
+    return Telemetry(series=series, **arrays)
+
+
+def _dataset(file: Any, name: str) -> Any:
+    import h5py
+
+    found = file.get(name)
+    if not isinstance(found, h5py.Dataset):
+        raise TraceError(f"the dataset {name} is missing")
+    return found
+
+
+def _array(file: Any, name: str, size_bytes: int) -> Any:
+    found = _dataset(file, name)
+    # A damaged header can claim any shape; memory is asked for only where the file can hold the data.
+    if found.chunks is None and found.nbytes > size_bytes:
+        raise TraceError(f"the dataset {name} claims {found.nbytes} bytes in a file of {size_bytes}")
+    return found[()]
+
+
+def _text(file: Any, name: str, size_bytes: int) -> str:
+    return _decoded(_array(file, name, size_bytes))
+
+
+def _decoded(stored: Any) -> str:
+    """A string as h5py gives it, whether its file (or a tool that rewrote it) has fixed or variable lengths."""
+    return stored.decode("utf-8") if isinstance(stored, bytes) else str(stored)
+
+
+def _json(file: Any, name: str, kind: type, size_bytes: int) -> Any:
+    value = json.loads(_text(file, name, size_bytes))
+    if not isinstance(value, kind):
+        raise TraceError(f"{name} holds no JSON {kind.__name__}")
+    return value
