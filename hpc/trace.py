@@ -132,22 +132,28 @@ class Trace:
 
         Raises TraceError without such a clock.
         """
-        local_ns = np.ascontiguousarray(self.stamps[:, first:past])
+        return self.globally(self.stamps[:, first:past])
+
+    def globally(self, local_ns: Int64) -> Int64:
+        """Moments of the ranks' own clocks, int64 [rank, …] ns, on the global one; raises as to_global."""
         if self._one_clock():
-            return local_ns
-        flat = local_ns.reshape(len(local_ns), -1)
+            return np.array(local_ns)
+        flat = np.array(local_ns).reshape(len(local_ns), -1)
         try:
             offsets_to_global(flat, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns, out=flat)
         except ClockError as error:
             raise TraceError(f"{self.run_id}: {error}") from error
-        return local_ns
+        return flat.reshape(local_ns.shape)
 
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
-        """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global.
+        """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global."""
+        return self.bounds_of(self.stamps[:, steps, stamp])
+
+    def bounds_of(self, local_ns: Int64) -> Float64:
+        """How far moments of the ranks' own clocks, [rank, n] ns, may be off on the global one; raises as to_global.
 
         To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among the facts of a rank.
         """
-        local_ns = self.stamps[:, steps, stamp]
         own_ns = np.array([[float(facts.get("stamp_bound_ns") or 0)] for facts in self.ranks])
         if self._one_clock():
             return np.broadcast_to(own_ns, local_ns.shape)
