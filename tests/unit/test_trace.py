@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc import trace as trace_module
+from hpc import trace_file as trace_module
 from hpc.outcome import Outcome
 from hpc.stamps import ABSENT, END, STAMPS
 from hpc.trace import Trace, TraceError, run_of
@@ -276,7 +276,7 @@ def put_text(name: str, text: str):
         (lambda file: file.attrs.__delitem__("schema_version"), "damaged, or not a trace"),
         (lambda file: file.attrs.__setitem__("outcome", "splendid"), "splendid"),
         (lambda file: file.__delitem__("stamps"), "dataset stamps is missing"),
-        (lambda file: file.__delitem__("clock"), "dataset clock/domains is missing"),
+        (lambda file: file.__delitem__("clock"), "dataset clock/local_ns is missing"),
         (put_wrong_shape, r"samples is int32 \[1, 3\]; it must be int32 \[1, 15\]"),
         (put_wrong_type, r"samples is float32 \[1, 15\]"),
         (put_huge, "claims .* bytes"),
