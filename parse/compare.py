@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from parse.result import Result
-from parse.summary import SIZE, asked_of, shared
+from parse.summary import SIZE, USUAL, asked_of, shared
 
 WORK = (
     "workload", "code_digest", "batch_size", "precision", "scaling", "data", "on", "site", "warmup_steps",
@@ -176,7 +176,7 @@ def _settings(there: Sequence[Result], same: Mapping[str, str]) -> dict[Setting,
 
 
 def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
-    """The columns. Fine stamps are the rule and make no name, nor does what every backend has its own of."""
+    """The columns. What is usual makes no name, nor does what every backend has its own of."""
     owned: dict[tuple[str, str], set[str | None]] = {}
     for told in map(dict, settings):
         for name in OWN:
@@ -185,8 +185,7 @@ def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
         told = dict(setting)
         backend = told.pop("backend")
         told = {name: value for name, value in told.items() if name not in OWN or len(owned[backend, name]) > 1}
-        if told.get("stamps") == "fine":
-            del told["stamps"]
+        told = {name: value for name, value in told.items() if USUAL.get(name) != value}
         yield Column(backend=backend, differs=told, points={result.asked.case: result for result in points})
 
 

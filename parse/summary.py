@@ -13,6 +13,8 @@ from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """What the case says of a point."""
+USUAL = {"stamps": "fine", "reduction": "on", "telemetry": "on"}
+"""The rule, which needs no saying to a person; what departs from it does."""
 
 
 class TableError(ValueError):
@@ -51,6 +53,9 @@ def asked_of(result: Result) -> dict[str, str]:
         "measured_steps": run.measured_steps,
         "data": run.data,
         "stamps": run.stamps,
+        "block_steps": run.block_steps or "",
+        "reduction": run.reduction,
+        "telemetry": run.telemetry,
         "seed": run.seed,
         "site": run.site,
         "container": run.container,

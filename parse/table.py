@@ -9,7 +9,7 @@ from textwrap import wrap
 from parse.compare import Column, Comparison, compare, outcomes
 from parse.export import as_json, comma_separated, dlperf
 from parse.result import Result, Run
-from parse.summary import Summary, asked_of, knowing, labels, of_logs, plain, shared, varying
+from parse.summary import USUAL, Summary, asked_of, knowing, labels, of_logs, plain, shared, varying
 
 WIDTH = 140
 """Of a terminal, in characters."""
@@ -84,9 +84,7 @@ def _markdown(cell: str) -> str:
 def _head(summary: Summary) -> list[str]:
     if not summary.results:
         return _judgement(summary)
-    asked = shared(summary.results)
-    if asked.get("stamps") == "fine":
-        del asked["stamps"]  # the rule; only what departs from it needs saying
+    asked = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
     known: dict[tuple[str, ...], list[str]] = {(): []}
     for name in asked:
         known.setdefault(knowing(summary.results, name), []).append(name)

@@ -109,6 +109,8 @@ def test_an_option_of_all_says_what_is_compared():
     ("changes", "name"),
     [
         ({"stamps": "coarse"}, "b stamps=coarse"),
+        ({"telemetry": "off"}, "b telemetry=off"),
+        ({"block_steps": 5}, "b block_steps=5"),
         ({"options": {"xla": "on"}}, "b option.xla=on"),
         ({"env": {"NCCL_ALGO": "Ring"}}, "b env.NCCL_ALGO=Ring"),
         ({"env": {"NCCL_ALGO": ""}}, "b env.NCCL_ALGO="),
@@ -172,7 +174,8 @@ def test_all_that_a_run_asks_for_has_a_name():
     run = make_run(backend="a", nodes=2, ranks_per_node=2)
     changes = {
         "nodes": 3, "ranks_per_node": 3, "gpus_per_node": 2, "cpus_per_rank": 2, "backend": "b", "stamps": "coarse",
-        "container": "x", "options": {"x": "1"}, "env": {"X": "1"}, **CHANGES,
+        "block_steps": 5, "reduction": "off", "telemetry": "off", "container": "x", "options": {"x": "1"},
+        "env": {"X": "1"}, **CHANGES,
     }  # fmt: skip
     assert set(changes) == {field.name for field in dataclasses.fields(RunSpec)} - {"repeat"}
     before, *after = judged([make_trace(one) for one in (run, *(other(run, **{n: v}) for n, v in changes.items()))])

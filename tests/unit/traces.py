@@ -71,7 +71,7 @@ def make_trace(
         "samples": np.full((run.ranks, run.steps), run.rank_batch_size, np.int32),
         "losses": np.ones((run.ranks, run.steps)),
         "steps_completed": np.full(run.ranks, run.steps),
-        "blocks": np.array([[run.warmup_steps, run.steps]]),
+        "blocks": np.array(run.blocks),
         "clock_local_ns": points_ns[None] - offsets_ns[:, None],
         "clock_offset_ns": np.broadcast_to(offsets_ns[:, None], (run.ranks, 2)).astype(np.float64),
         "clock_bound_ns": np.zeros((run.ranks, 2)),
