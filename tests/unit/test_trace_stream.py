@@ -1,0 +1,103 @@
+"""hpc.trace_file.open_trace: the stamps stay in the file and are the same, piece by piece."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+
+from hpc.trace import Trace, TraceError
+from hpc.trace_file import open_trace, read_trace
+from tests.unit.simulated import draw_clocks, equal_ranks, simulate
+from tests.unit.test_trace import assert_equal
+from tests.unit.traces import make_run, make_trace, put
+
+
+def drawn_trace(steps: int = 60) -> Trace:
+    generator = np.random.default_rng(0)
+    run = make_run(nodes=3, ranks_per_node=2, measured_steps=steps - 10, block_steps=25, warmup_steps=10)
+    absent = generator.random((run.ranks, run.steps, 6)) < 0.01
+    durations = equal_ranks(generator, run.ranks, run.steps)
+    return simulate(run, durations, draw_clocks(generator, 3), generator, absent=absent).trace
+
+
+def test_all_but_the_stamps_is_there_as_in_a_trace_that_is_read(tmp_path):
+    path = put(tmp_path, drawn_trace())
+    whole = read_trace(path)
+    with open_trace(path) as opened:
+        assert opened.stamps.shape == whole.stamps.shape
+        assert opened.stamps.dtype == np.int64
+        object.__setattr__(opened, "stamps", opened.stamps[:, :])
+        assert_equal(opened, whole)
+
+
+@pytest.mark.parametrize("pieces", [[(0, 1)], [(0, 65)], [(64, 65)], [(3, 20), (20, 64)], [(7, 7)], [(60, 1000)]])
+def test_a_piece_of_the_steps_is_that_of_the_whole(tmp_path, pieces):
+    path = put(tmp_path, drawn_trace())
+    whole = read_trace(path)
+    assert whole.stamps.shape[1] == 65
+    with open_trace(path) as opened:
+        for first, past in pieces:
+            np.testing.assert_array_equal(opened.stamps[:, first:past], whole.stamps[:, first:past])
+            np.testing.assert_array_equal(opened.global_stamps(first, past), whole.global_stamps(first, past))
+
+
+def test_a_piece_is_written_to_without_harm_to_the_file(tmp_path):
+    path = put(tmp_path, drawn_trace())
+    with open_trace(path) as opened:
+        opened.stamps[:, 5:9][:] = 0
+        np.testing.assert_array_equal(opened.stamps[:, 5:9], read_trace(path).stamps[:, 5:9])
+
+
+def test_other_pieces_than_ranges_of_steps_are_refused(tmp_path):
+    path = put(tmp_path, make_trace())
+    with open_trace(path) as opened:
+        for asked in ((0, slice(None)), (slice(None), slice(0, 9, 2)), (slice(1), slice(9)), (slice(None),) * 3):
+            with pytest.raises(IndexError, match=r"\[:, first:past\]"):
+                opened.stamps[asked]
+
+
+def test_only_what_is_asked_for_is_in_memory(tmp_path):
+    path = put(tmp_path, drawn_trace(steps=3000))
+    whole_bytes = read_trace(path).stamps.nbytes
+    tracemalloc.start()
+    try:
+        with open_trace(path) as opened:
+            before_bytes = tracemalloc.get_traced_memory()[0]
+            for first in range(0, 3000, 30):
+                opened.global_stamps(first, first + 30)
+            peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes - before_bytes < whole_bytes / 10
+
+
+def test_stamps_that_another_tool_has_compressed_are_the_same(tmp_path):
+    wanted = drawn_trace()
+    path = put(tmp_path, wanted)
+    with h5py.File(path, "r+") as file:
+        del file["stamps"]
+        file.create_dataset("stamps", data=wanted.stamps, chunks=(2, 10, 6), compression="gzip")
+    with open_trace(path) as opened:
+        np.testing.assert_array_equal(opened.stamps[:, 20:30], wanted.stamps[:, 20:30])
+
+
+def test_a_file_that_is_no_trace_or_is_cut_is_refused_by_name(tmp_path):
+    path = put(tmp_path, drawn_trace())
+    with h5py.File(path) as file:
+        stamps_begin = file["stamps"].id.get_offset()
+    for length, words in ((0, "is empty"), (100, "damaged|HDF5|cut off"), (stamps_begin + 1000, "cut off|truncated")):
+        cut = tmp_path / f"cut-{length}.h5"
+        cut.write_bytes(path.read_bytes()[:length])
+        with pytest.raises(TraceError, match=rf"cut-{length}\.h5: .*({words})"), open_trace(cut) as opened:
+            opened.stamps[:, 0:65]
+
+
+def test_a_file_cut_while_it_is_open_is_an_error_and_no_numbers(tmp_path):
+    path = put(tmp_path, drawn_trace())
+    with pytest.raises(TraceError, match="cut off inside the stamps of rank"), open_trace(path) as opened:
+        with path.open("r+b") as file:
+            file.truncate(20_000)
+        opened.stamps[:, :]
