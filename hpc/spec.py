@@ -197,7 +197,8 @@ class Target:
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
     person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
-    `one_rank_per_node` the backends whose one rank drives all GPUs of its node.
+    `one_rank_per_node` the backends whose one rank drives all GPUs of its node, `without_twins` those that cannot leave
+    gradients unreduced.
     """
 
     site: str
@@ -209,6 +210,7 @@ class Target:
     env: Mapping[str, str] = field(default_factory=dict)
     reduced: tuple[str, ...] = ()
     one_rank_per_node: tuple[str, ...] = ()
+    without_twins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +234,9 @@ class Plan:
             "schema_version": 1,
             "sweep_id": self.sweep_id,
             "target": {
-                k: v for k, v in dataclasses.asdict(self.target).items() if k not in ("reduced", "one_rank_per_node")
+                k: v
+                for k, v in dataclasses.asdict(self.target).items()
+                if k not in ("reduced", "one_rank_per_node", "without_twins")
             },
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],

@@ -14,7 +14,7 @@ from hpc.backends import BACKENDS
 from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, settling_record, stem
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
-from hpc.target import TargetError, cannot_run, decide_target, odd_builds, options_of, with_absolute_paths
+from hpc.target import TargetError, cannot_run, decide_target, no_twins, odd_builds, options_of, with_absolute_paths
 from launch.follow import Follower, follow, write_missing_records
 from launch.local import LocalCluster, launcher, what_is_missing
 from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep
@@ -40,7 +40,8 @@ def sweep(asked: SweepSpec, settings: Mapping[str, str], flags: Mapping[str, boo
     folders = Folders.under(Path(settings.get("out", ".")))
     written = write_sweep(plan, jobs, folders, lambda job: _render(job, site, folders))
     _tell(console, plan, jobs, written)
-    for line in (*unable.values(), *odd_builds([name for name in asked.backend if name not in unable], site)):
+    odd = odd_builds([name for name in asked.backend if name not in unable], site)
+    for line in (*unable.values(), *odd, *no_twins(asked)):
         console.print(line, markup=False, highlight=False)
     if unable:
         console.print("their runs end as launch_fail; the same command runs them once they can", highlight=False)

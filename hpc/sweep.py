@@ -20,8 +20,8 @@ from typing import Any
 
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import Option, OptionError
-from hpc.spec import PRECISIONS, SCALINGS, STAMPINGS, SpecError
-from hpc.sweep_spec import SweepSpec
+from hpc.spec import MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
+from hpc.sweep_spec import LONGEST_BLOCK, SweepSpec
 
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
                "constraint", "out", "minutes_per_run")  # fmt: skip
@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"{', '.join(STAMPINGS)} (default fine: six a step; coarse: begin, batch, end, and the framework's fused "
         "way in between)",
     )
+    add("--telemetry", metavar="T,…", help="on, off (default on: a helper on each node reads clocks, power and load)")
     add("--xla", action="append_const", dest="option", const="xla=on", help="the same as --option xla=on")
     add("--option", action="append", metavar="NAME=V,…", help="an option of backend or workload; --list shows all")
     add(
@@ -82,10 +83,15 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("how it is measured").add_argument
     add("--steps", metavar="N", help="steps of a run, warm-up included (default 120)")
     add("--warmup", metavar="N", help="first steps that no number counts (default 20, at least 5)")
+    add("--block-steps", metavar="N",
+        help=f"measured steps of a block (default {LONGEST_BLOCK}; 0: one block): a run with more has several, each "
+        f"entered through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between")  # fmt: skip
     add("--repeats", metavar="N", help="runs of every point (default 5)")
     add("--seed", metavar="N", help="seed of weights and synthetic data (default 0)")
     add("--no-baseline", dest="baseline", action="store_const", const=False,
         help="do not add 1n1g runs: there will be no speedup")  # fmt: skip
+    add("--twin", action="store_const", const=True,
+        help="add to every point on several ranks the same without reduction of gradients, for the ledger")  # fmt: skip
     add = parser.add_argument_group("where it runs").add_argument
     add(
         "--cluster",

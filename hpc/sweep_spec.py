@@ -12,13 +12,20 @@ from typing import Any
 from hpc.options import Option
 from hpc.spec import MIN_WARMUP_STEPS, Plan, RunSpec, SpecError, Target
 
+LONGEST_BLOCK = 500
+"""Measured steps of a block unless somebody says otherwise: runs with more have several."""
+
 _CASE = re.compile(r"(\d+)n(\d+)g")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSpec:
-    """What a person asks for. None is a size that nobody chose: the target decides it (`expand`)."""
+    """What a person asks for. None is a size that nobody chose: the target decides it (`expand`).
+
+    `block_steps` is how many measured steps a block has at most, 0 for one block however long. `twin` adds to every
+    training on several ranks the same without its reduction.
+    """
 
     nodes: tuple[int, ...] = ()
     cases: tuple[tuple[int, int], ...] = ()
@@ -31,11 +38,14 @@ class SweepSpec:
     precision: tuple[str, ...] = ("fp32",)
     scaling: tuple[str, ...] = ("weak",)
     stamps: tuple[str, ...] = ("fine",)
+    telemetry: tuple[str, ...] = ("on",)
     steps: int | None = None
     warmup: int | None = None
+    block_steps: int = LONGEST_BLOCK
     repeats: int | None = None
     seed: int = 0
     baseline: bool = True
+    twin: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -57,9 +67,9 @@ class SweepSpec:
                 values[name] = tuple(_positive(name, word) for word in _words(name, value))
             elif name in ("steps", "warmup", "repeats"):
                 values[name] = _positive(name, value)
-            elif name in ("gpus_per_node", "seed"):
+            elif name in ("gpus_per_node", "seed", "block_steps"):
                 values[name] = _whole(name, value)
-            elif name == "baseline":
+            elif name in ("baseline", "twin"):
                 values[name] = _truth(name, value)
             else:
                 values[name] = tuple(_words(name, value))
@@ -82,7 +92,7 @@ OptionsOf = Callable[[str, str], Mapping[str, Option]]
 
 
 def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
-    """Decides every size for the target and multiplies the axes out; adds the 1n1g baselines.
+    """Decides every size for the target and multiplies the axes out; adds the 1n1g baselines, and twins if asked for.
 
     Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike.
     """
@@ -95,6 +105,9 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         for run in _multiply(sweep, target, backend, workload, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
+            if sweep.twin and run.ranks > 1 and not run.probe and backend not in target.without_twins:
+                twin = dataclasses.replace(run, reduction="off")
+                points.setdefault(twin.point_id, twin)
     _refuse_options_nobody_knows(sweep, options_of)
     assert sweep.repeats is not None
     runs = tuple(
@@ -185,10 +198,13 @@ def _multiply(
         sweep.precision,
         sweep.scaling,
         sweep.stamps,
+        sweep.telemetry,
         _combinations(asked),
         _combinations(sweep.env),
     )
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, options, env in axes:
+    measured_steps = sweep.steps - sweep.warmup
+    block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # one block is always said so
+    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, telemetry, options, env in axes:
         if target.gpus_per_node and ranks_per_node > target.gpus_per_node:
             raise SpecError(
                 f"{nodes}n{ranks_per_node}g asks for {ranks_per_node} GPUs per node; "
@@ -206,8 +222,10 @@ def _multiply(
             precision=precision,
             scaling=scaling,
             stamps=stamps,
+            telemetry=telemetry,
             warmup_steps=sweep.warmup,
-            measured_steps=sweep.steps - sweep.warmup,
+            measured_steps=measured_steps,
+            block_steps=block_steps,
             repeat=1,
             seed=sweep.seed,
             site=target.site,

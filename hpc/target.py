@@ -70,7 +70,14 @@ def with_absolute_paths(asked: SweepSpec) -> SweepSpec:
     return dataclasses.replace(asked, workload=tuple(absolute(name) for name in asked.workload))
 
 
+def no_twins(asked: SweepSpec) -> list[str]:
+    """Where twins are asked for, a line for each backend that has none, with the reason."""
+    why = {name: BACKENDS[name].no_twin for name in asked.backend if asked.twin}
+    return [f"no twins of backend {name}: {reason}" for name, reason in why.items() if reason]
+
+
 ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
+WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
 
 
 def decide_target(asked: SweepSpec, site: Site | None) -> Target:
@@ -93,7 +100,7 @@ def decide_target(asked: SweepSpec, site: Site | None) -> Target:
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE,
+        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
     )  # fmt: skip
 
 
@@ -108,7 +115,7 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
             reduced = (f"CPUs instead of GPUs: {most} simulated nodes cannot share the {here} of this machine",)
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
-        env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE,
+        env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
     )  # fmt: skip
 
 

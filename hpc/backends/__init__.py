@@ -75,7 +75,7 @@ class BackendEntry:
     """Where a backend lives, the framework that its workloads are written for, what it can be told.
 
     `modules` maps each module that it imports to the command that installs it. `one_rank_per_node` says that one rank
-    drives all GPUs of its node.
+    drives all GPUs of its node, `no_twin` why it cannot leave gradients unreduced; empty where it can.
     """
 
     where: str
@@ -83,6 +83,7 @@ class BackendEntry:
     modules: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Option] = field(default_factory=dict)
     one_rank_per_node: bool = False
+    no_twin: str = ""
 
 
 _TORCH = {"torch": "pip install -e '.[torch]'"}
@@ -129,6 +130,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         modules=_TORCH,
         options=_TORCH_OPTIONS,
         one_rank_per_node=True,
+        no_twin="one rank drives all GPUs, whose gradients are added up inside backward",
     ),
     "tensorflow-horovod": BackendEntry(
         where="hpc.backends.tensorflow_horovod:TensorFlowHorovod",

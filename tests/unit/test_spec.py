@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -117,6 +118,10 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "env": {"A": "x\0y"}}, "NUL"),
         ({"nodes": "1", "env": "A=1"}, "must be a table"),
         ({"nodes": "1", "baseline": "no"}, "must be true or false"),
+        ({"nodes": "1", "twin": "yes"}, "must be true or false"),
+        ({"nodes": "1", "telemetry": "some"}, "telemetry is 'some'; it must be on or off"),
+        ({"nodes": "1", "block_steps": "-1"}, "block_steps is -1; it must be 0"),
+        ({"nodes": "1", "block_steps": "few"}, "block_steps: 'few' is not a whole number"),
         ({"nodes": "1", "bacth_size": "3"}, "unknown setting bacth_size; known are"),
     ],
 )
@@ -136,6 +141,51 @@ def test_option_of_a_wrong_kind_is_refused() -> None:
         Option(default="a", help="", choices=("a", "b")).read("letter", "c")
     assert read_options(KNOWN, {"fast": "off"}) == {"width": 8, "fast": False}
     assert Option(default=1.5, help="").read("x", "2") == 2.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "block_steps", "blocks"),
+    [
+        ({"steps": 520}, 0, [[20, 520]]),
+        ({"steps": 521}, 500, [[20, 271], [276, 526]]),
+        ({"steps": 1620}, 500, [[20, 420], [425, 825], [830, 1230], [1235, 1635]]),
+        ({"steps": 1620, "block_steps": "0"}, 0, [[20, 1620]]),
+        ({"block_steps": "100"}, 0, [[20, 120]]),
+        ({"block_steps": 34}, 34, [[20, 54], [59, 92], [97, 130]]),
+    ],
+)
+def test_long_runs_are_measured_in_blocks_and_one_block_makes_no_other_run(
+    asked: dict[str, object], block_steps: int, blocks: list[list[int]]
+) -> None:
+    (run,) = plan(nodes="1", ranks_per_node="1", repeats=1, **asked).runs
+    assert (run.block_steps, run.blocks, run.steps) == (block_steps, blocks, blocks[-1][1])
+    assert run.measured_steps == sum(past - first for first, past in blocks)
+
+
+@given(st.integers(1, 3000), st.integers(0, 700), st.integers(5, 50))
+def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: int, longest: int, warmup: int) -> None:
+    run = dataclasses.replace(RUN, measured_steps=steps, block_steps=longest, warmup_steps=warmup)
+    lengths = [past - first for first, past in run.blocks]
+    assert sum(lengths) == steps
+    assert max(lengths) - min(lengths) <= 1
+    assert max(lengths) <= (longest or steps)
+    assert len(lengths) == -(-steps // (longest or steps))
+    assert run.blocks[0][0] == warmup
+    assert all(later[0] - earlier[1] == 5 for earlier, later in itertools.pairwise(run.blocks))
+    assert run.steps == warmup + steps + 5 * (len(lengths) - 1)
+
+
+def test_a_twin_is_the_same_on_several_ranks_without_reduction() -> None:
+    made = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, twin=True)
+    twins = [run for run in made.runs if run.probe == "twin"]
+    assert {(run.backend, run.case, run.telemetry, run.repeat) for run in twins} == {
+        (backend, "2n1g", telemetry, repeat) for backend in "ab" for telemetry in ("on", "off") for repeat in (1, 2)
+    }
+    trained = {run.run_id for run in made.runs if run.ranks == 2 and not run.probe}
+    assert {dataclasses.replace(twin, reduction="on").run_id for twin in twins} == trained
+    without = plan(dataclasses.replace(LAPTOP, without_twins=("a",)), nodes="2", backend="a,b", twin=True)
+    assert {run.backend for run in without.runs if run.probe} == {"b"}
+    assert not any(run.probe for run in plan(LAPTOP, nodes="1,2").runs)
 
 
 def test_strong_scaling_keeps_the_global_batch() -> None:

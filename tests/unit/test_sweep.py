@@ -129,6 +129,21 @@ def test_what_is_missing_ends_with_1_and_the_cure(tmp_path: Path, arguments: lis
     assert "Traceback" not in done.stderr
 
 
+def test_twins_are_planned_and_it_is_said_which_backend_has_none(tmp_path: Path) -> None:
+    done = sweep(
+        tmp_path, "--cases", "1n1g,1n2g", "--backend", "torch-ddp,torch-dp", "--gpus-per-node", "2", "--repeats", "1",
+        "--cluster", "slurm", "--dry-run", "--twin", "--telemetry", "off", "--steps", "150", "--block-steps", "70",
+        path=NO_SLURM,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no twins of backend torch-dp: one rank drives all GPUs" in done.stdout
+    assert "no twins of backend torch-ddp" not in done.stdout
+    runs = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())["runs"]
+    assert [(run["backend"], run["gpus_per_node"]) for run in runs if run["reduction"] == "off"] == [("torch-ddp", 2)]
+    assert {(run["telemetry"], run["block_steps"]) for run in runs} == {("off", 70)}
+    assert len(runs) == 5
+
+
 def test_a_thousand_nodes_are_planned(tmp_path: Path) -> None:
     done = sweep(
         tmp_path, "--nodes", "16,100,1000", "--gpus-per-node", "8", "--cluster", "slurm", "--dry-run", path=NO_SLURM
