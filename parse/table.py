@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from textwrap import wrap
 
 from parse.compare import Column, Comparison, compare, outcomes
 from parse.export import as_json, comma_separated, dlperf
+from parse.layout import WIDTH, aligned, markdown_table, markdown_text, number, numbered, wrapped
 from parse.result import Result, Run
 from parse.summary import USUAL, Summary, asked_of, knowing, labels, of_logs, plain, shared, varying
 
-WIDTH = 140
-"""Of a terminal, in characters."""
 GAP = 3
 """Between backends."""
 LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 """A log's two speeds, side by side; the median is of those that count."""
 OPTIONAL = ("average", "interval", "coverage", "CV", "step p50", "step p95", *LOG_SPEEDS.values())
 """Columns that are left out where no row has anything in them."""
-LONG = 28
-"""Cells that are longer are numbered in the table and stand above it."""
 NAMED = 3
 """As many points of a word are named."""
 IN_THE_HEAD = {
@@ -36,13 +31,12 @@ IN_THE_HEAD = {
 def text(summary: Summary) -> str:
     """For a terminal: what holds for all, backends side by side, a row per point, then what is wrong, a line each."""
     heads, rows = _cells(summary.results)
-    legend, rows = _numbered([name for name, _ in heads], rows)
-    lines = [part for line in _head(summary) for part in wrap(line, WIDTH, subsequent_indent="  ")]
+    legend, rows = numbered([name for name, _ in heads], rows)
+    lines = wrapped(_head(summary))
     for comparison in compare(summary.results):
-        titles = (_title(comparison, summary), *comparison.apart)
-        lines += ["", *(part for line in titles for part in wrap(line, WIDTH, subsequent_indent="  "))]
+        lines += ["", *wrapped([_title(comparison, summary), *comparison.apart])]
         lines += _side_by_side(comparison)
-    lines += ["", *legend, *_aligned([*zip(*heads, strict=True), *rows]), ""]
+    lines += ["", *legend, *aligned([*zip(*heads, strict=True), *rows]), ""]
     return "\n".join(plain(line).rstrip() for line in [*lines, *_below(summary)]).strip("\n") + "\n"
 
 
@@ -50,11 +44,11 @@ def markdown(summary: Summary) -> str:
     """The same as Markdown tables between two lists."""
     heads, rows = _cells(summary.results)
     head = [f"{name} ({unit})" if unit else name for name, unit in heads]
-    parts = ["\n".join(f"* {_markdown(line)}" for line in _head(summary))]
+    parts = ["\n".join(f"* {markdown_text(line)}" for line in _head(summary))]
     for comparison in compare(summary.results):
-        parts += [_markdown(line) for line in (_title(comparison, summary), *comparison.apart)]
-        parts += [_markdown_table(*_markdown_cells(comparison))]
-    parts += [_markdown_table(head, rows), "\n".join(f"* {_markdown(line)}" for line in _below(summary))]
+        parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
+        parts += [markdown_table(*_markdown_cells(comparison))]
+    parts += [markdown_table(head, rows), "\n".join(f"* {markdown_text(line)}" for line in _below(summary))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -70,15 +64,6 @@ FORMATS: Mapping[str, Callable[[Summary], str]] = {
 def warnings(summary: Summary) -> list[str]:
     """All that the text says beside its table, for formats that have no place for it."""
     return [plain(line) for line in [*_judgement(summary), *_below(summary)]]
-
-
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    table = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(_markdown(cell) for cell in row)} |" for row in table)
-
-
-def _markdown(cell: str) -> str:
-    return re.sub(r"([\\|<`*]|(?<=\])\()", r"\\\1", plain(cell))
 
 
 def _head(summary: Summary) -> list[str]:
@@ -165,16 +150,16 @@ def _cells(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[
         row += [asked.get(name, "-") for name in differ]
         row += [
             _runs(result),
-            _number(result.median_speed),
-            *(_number(of_logs(result, name)) for name in LOG_SPEEDS),
-            _number(result.average_speed),
+            number(result.median_speed),
+            *(number(of_logs(result, name)) for name in LOG_SPEEDS),
+            number(result.average_speed),
             f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
-            _number(interval.coverage if interval else None, 100),
-            _number(result.cv, 100),
-            _number(result.speedup),
-            _number(result.scaling_efficiency, 100, decimals=1),
-            _number(result.step_time_ms.get(50)),
-            _number(result.step_time_ms.get(95)),
+            number(interval.coverage if interval else None, 100),
+            number(result.cv, 100),
+            number(result.speedup),
+            number(result.scaling_efficiency, 100, decimals=1),
+            number(result.step_time_ms.get(50)),
+            number(result.step_time_ms.get(95)),
         ]
         rows.append(row)
     empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
@@ -187,20 +172,6 @@ def _runs(result: Result) -> str:
     if result.published and not result.ok:
         return "-"
     return f"{len(result.ok)}/{'?' if result.asked_runs is None else result.asked_runs}"
-
-
-def _numbered(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """A line for each long cell, and the rows with its number in its place."""
-    columns: list[Sequence[str]] = []
-    legend: list[str] = []
-    for name, column in zip(names, zip(*rows, strict=True), strict=True):
-        told = list(dict.fromkeys(column))
-        if name != "interval" and max(map(len, told)) > LONG:
-            legend += [f"{name} [{number}]: {cell}" for number, cell in enumerate(told, 1)]
-            columns.append([f"[{told.index(cell) + 1}]" for cell in column])
-        else:
-            columns.append(column)
-    return [*legend, ""] if legend else [], [list(row) for row in zip(*columns, strict=True)]
 
 
 def _title(comparison: Comparison, summary: Summary) -> str:
@@ -247,7 +218,7 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
     if result.median_speed is None:
         word, *others = outcomes(result)
         return f"{word}, …" if others else word, ""
-    return _number(result.median_speed), _number(result.speedup)
+    return number(result.median_speed), number(result.speedup)
 
 
 def _markdown_cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -256,20 +227,3 @@ def _markdown_cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]
     return heads, [
         [case, *(cell for column in comparison.columns for cell in _cell(column, case))] for case in comparison.cases
     ]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width; the first to the left, numbers and all others to the right."""
-    safe = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*safe, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in safe
-    ]
-
-
-def _number(value: float | None, factor: float = 1, decimals: int = 2) -> str:
-    return "-" if value is None else f"{value * factor:.{decimals}f}"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec
 from parse.compare import WORK, compare, outcomes
+from parse.layout import WIDTH
 from parse.summary import Summary, TableError, asked_of
-from parse.table import FORMATS, WIDTH, text
+from parse.table import FORMATS, text
 from tests.unit.traces import ended, judged, make_run, make_trace, point, repeats
 
 CASES = ((1, 1), (1, 2), (2, 2))
