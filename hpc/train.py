@@ -16,27 +16,31 @@ def train(
 ) -> list[list[int]]:
     """Runs all steps; stores how many samples each took. Returns the measured blocks, [first step, one past the last].
 
-    The clocks are synchronised before the first step, as many steps before the window as warm-up must have, and after
-    it. From the second time on nothing but steps happens: no pause, no collection, no waiting for a device.
+    The clocks are synchronised before the first step, as many steps before each block as warm-up must have, and after
+    the last. From there to the end of a block nothing but steps happens: no pause, no collection, no waiting for a
+    device.
     """
-    quiet_from = run.warmup_steps - MIN_WARMUP_STEPS
+    past = run.warmup_steps - MIN_WARMUP_STEPS
 
     synchronise()
     marks.begin(0)
-    for step in range(quiet_from):
+    for step in range(past):
         samples[step] = backend.step(step, marks)
     marks.resolve()
     backend.settle()
 
     with garbage_collection_off():
-        synchronise()
-        marks.begin(quiet_from)
-        for step in range(quiet_from, run.steps):
-            samples[step] = backend.step(step, marks)
-        marks.resolve()
+        for block in run.blocks:
+            begin, past = past, block[1]
+            synchronise()
+            marks.begin(begin)
+            for step in range(begin, past):
+                samples[step] = backend.step(step, marks)
+            marks.resolve()
+            gc.collect()  # of this block alone, since all else is frozen: long runs do not grow
 
     synchronise()
-    return [[run.warmup_steps, run.steps]]
+    return run.blocks
 
 
 @contextmanager

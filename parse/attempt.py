@@ -75,7 +75,8 @@ class Measured:
     """The numbers of a window. `clock_share`: how much of the speed the clocks' bounds leave open, as a share.
 
     `step_s` are step times in s: of every step, or, where a log prints every `printed_every` steps, means over as many;
-    empty where a log prints nothing they could come from. `mean_of_rates` is None where there are no rates.
+    empty where a log prints nothing they could come from. `mean_of_rates` is None where there are no rates. `pauses_s`
+    are the times between blocks, from the end of one to where the next begins, that no speed counts.
     """
 
     throughput: float
@@ -84,6 +85,7 @@ class Measured:
     samples: int
     clock_share: float
     printed_every: int = 1
+    pauses_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +179,7 @@ def measure(trace: Trace) -> Measured:
         mean_of_rates=stats.mean_of_rates(latest_end_ns, samples, trace.blocks),
         step_s=step_s,
         samples=sum(int(samples[first:past].sum()) for first, past in trace.blocks),
+        pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
         clock_share=float(trace.bounds_ns(END, edges).max(axis=0).sum()) / duration_ns,
     )
 

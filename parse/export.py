@@ -186,6 +186,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
         "steps_completed": attempt and attempt.steps_completed,
         "throughput": measured and measured.throughput,
         "mean_of_rates": measured and measured.mean_of_rates,
+        "pauses_s": list(measured.pauses_s) if measured else [],
         "trace": str(attempt.trace) if attempt and attempt.trace else None,
     }
     if attempt and attempt.log:

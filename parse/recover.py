@@ -96,7 +96,7 @@ def trace_of(journals: Sequence[RankJournal], notes: Sequence[RankNote], partial
         samples=samples,
         losses=np.full((run.ranks, run.steps), np.nan),
         steps_completed=steps_completed,
-        blocks=np.array([[run.warmup_steps, run.steps]], np.int64),
+        blocks=np.array(run.blocks, np.int64),
         ranks=[found[rank].facts["facts"] if rank in found else {"rank": rank} for rank in range(run.ranks)],
         environment={},
         **_clocks(found, run.ranks),

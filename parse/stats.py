@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import comb, sqrt
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,14 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> list[int]:
     """Of each block, from the latest end of the step before it to the latest end of its last step."""
     return [int(latest_end_ns[past - 1]) - int(latest_end_ns[first - 1]) for first, past in blocks]
+
+
+def pauses_s(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> tuple[float, ...]:
+    """Of each block but the first, the time from the latest end of the block before to where it begins itself, in s."""
+    return tuple(
+        (int(latest_end_ns[first - 1]) - int(latest_end_ns[past - 1])) / 1e9
+        for (_, past), (first, _) in pairwise(blocks)
+    )
 
 
 def throughput(

@@ -241,6 +241,22 @@ def test_a_block_ends_with_its_last_rank():
     assert measured.step_s[-1] == pytest.approx(0.6)
 
 
+def test_pauses_between_blocks_are_listed_and_part_of_no_speed():
+    run = make_run(nodes=2, measured_steps=11, block_steps=4)
+    assert run.blocks == [[5, 9], [14, 18], [23, 26]]
+    step_s = np.full(run.steps, 0.1)
+    step_s[[9, 10, 20]] = 0.3, 2, 1  # on the ways into the second and the third block
+    trace = make_trace(run, step_s=step_s)
+    measured = measure(trace)
+    assert measured.pauses_s == pytest.approx((0.3 + 2 + 3 * 0.1, 1 + 4 * 0.1))
+    assert (measured.throughput, measured.samples) == (pytest.approx(80), 88)
+    assert measured.step_s == pytest.approx(np.full(11, 0.1))
+    late = trace.stamps.copy()
+    late[1, 8, END] += 50_000_000  # the first block ends later, so the pause is shorter
+    assert measure(dataclasses.replace(trace, stamps=late)).pauses_s[0] == pytest.approx(2.55)
+    assert measure(make_trace()).pauses_s == ()
+
+
 def test_the_clocks_bounds_are_part_of_the_measure():
     trace = make_trace(make_run(nodes=2), step_s=0.1, clock_bound_ns=np.full((2, 2), 1e6))
     # 1 ms at either end of a second, and the allowance between the two synchronisations.

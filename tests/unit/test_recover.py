@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from array import array
 from pathlib import Path
@@ -23,13 +24,13 @@ RUN = RunSpec(
 STEM = f"{RUN.run_id}.1"
 
 
-def leave(traces: Path, rank: int, completed: int, points: int, **facts: Any) -> None:
+def leave(traces: Path, rank: int, completed: int, points: int, run: RunSpec = RUN, **facts: Any) -> None:
     """What a rank leaves that died after so many steps and synchronisations."""
-    partial = traces / f"{STEM}.partial"
+    partial = traces / f"{run.run_id}.1.partial"
     partial.mkdir(exist_ok=True)
     begun = completed * len(STAMPS) + 2  # it died in its next step
-    stamps = array("q", [*range(begun), *[ABSENT] * (RUN.steps * len(STAMPS) - begun)])
-    samples = array("q", [4] * completed + [ABSENT] * (RUN.steps - completed))
+    stamps = array("q", [*range(begun), *[ABSENT] * (run.steps * len(STAMPS) - begun)])
+    samples = array("q", [4] * completed + [ABSENT] * (run.steps - completed))
     (partial / f"rank{rank}.stamps").write_bytes(stamps.tobytes() + samples.tobytes())
     clock = {
         "domain": "a clock",
@@ -40,10 +41,10 @@ def leave(traces: Path, rank: int, completed: int, points: int, **facts: Any) ->
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "rank": rank,
-        "steps": RUN.steps,
+        "steps": run.steps,
         "byteorder": "little",
     }
-    header = {**usual, "run": RUN.to_json(), "attempt": 1, "facts": {"rank": rank, "hostname": "n1"}, "clock": clock}
+    header = {**usual, "run": run.to_json(), "attempt": 1, "facts": {"rank": rank, "hostname": "n1"}, "clock": clock}
     (partial / f"rank{rank}.json").write_text(json.dumps(header | facts))
 
 
@@ -63,6 +64,15 @@ def test_ranks_that_left_nothing_completed_nothing(tmp_path: Path, capsys: pytes
     assert trace.clock_domains == ["a clock", "unknown", "a clock"]
     assert trace.ranks[1] == {"rank": 1}
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_run_in_blocks_has_them_again(tmp_path: Path) -> None:
+    run = dataclasses.replace(RUN, measured_steps=5, block_steps=2)
+    leave(tmp_path, 0, completed=8, points=2, run=run)
+    assert main([str(tmp_path)]) == 0
+    trace = read_trace(tmp_path / f"{run.run_id}.1.h5")
+    assert (trace.run, trace.blocks.tolist()) == (run, [[5, 7], [12, 14], [19, 20]])
+    assert trace.steps_completed.tolist() == [8, 0, 0]
 
 
 def test_a_rank_that_never_synchronised_leaves_no_clock(tmp_path: Path) -> None:

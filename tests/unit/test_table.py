@@ -172,6 +172,12 @@ def test_csv_can_be_read_back():
     assert rows[4]["runs"] == "1 ok; 2 rank_fail; 3 ok"
 
 
+def test_json_lists_the_pauses_between_blocks():
+    (result,) = judged([make_trace(make_run(measured_steps=20, block_steps=10), step_s=0.1)])
+    (run,) = json.loads(FORMATS["json"](Summary(results=(result,))))["results"][0]["runs"]
+    assert run["pauses_s"] == [0.5]
+
+
 def test_json_carries_what_is_wrong():
     content = json.loads(FORMATS["json"](laptop()))
     assert content["schema"] == "rankwise-summary"
