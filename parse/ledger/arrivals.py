@@ -1,0 +1,199 @@
+"""When ranks come to the reduction, step by step: who comes last, by how much, and what made it late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.stamps import BATCH_READY, END, GRADS_READY, REDUCED
+from parse.ledger.nouns import CAUSES
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+LATE_IN = 0.6
+"""A rank that is typically late is so in at least this share of the steps of a piece."""
+POOL = 1_000_000
+"""How many (ranks × steps) are shuffled as one, at most: what bounds the memory."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Arrivals:
+    """All times in ns. Per step [step]: its number, the rank whose t3 is latest (`last`), how much later it is than the
+    next (`gap`) and than the median rank (`late`), each with the sum of the two clocks' bounds, and what the latter
+    consists of, `cause` [step, 4], named by `causes`. The median rank is the lower one of an even number.
+
+    The same of nodes, each with its latest rank (`node_last`, `node_gap`, `node_gap_bound`). `typical` [rank, piece] is
+    how much later than the median rank a rank is in LATE_IN of a piece's steps; `node_typical` [node, piece] that of
+    the node's least late rank. Of the steps in which a rank is provably later than the median rank: how many
+    (`late_steps` [rank]), by how much on average (`rank_late`), what it consists of (`rank_cause` [rank, 4]).
+
+    `exclusive` says by how many standard deviations ranks avoid being late in the same step: from the permutation
+    distribution of the mean of the longest work of a step, when work is shuffled over ranks and steps.
+    """
+
+    causes: tuple[str, ...]
+    steps: Ints
+    last: Ints
+    gap: Ints
+    gap_bound: Floats
+    late: Ints
+    late_bound: Floats
+    cause: Ints
+    node_last: Ints
+    node_gap: Ints
+    node_gap_bound: Floats
+    typical: Floats
+    node_typical: Floats
+    late_steps: Ints
+    rank_late: Floats
+    rank_cause: Floats
+    exclusive: float
+
+
+class Gathering:
+    """Makes Arrivals of pieces of steps, of which it keeps little. `nodes` [rank] numbers each rank's node."""
+
+    def __init__(self, nodes: Sequence[int], borders: frozenset[str]) -> None:
+        self.nodes = np.array(nodes)
+        self.order = np.argsort(self.nodes, kind="stable")
+        self.starts = np.flatnonzero(np.diff(self.nodes[self.order], prepend=-1))
+        self.names = self.nodes[self.order][self.starts]
+        self.borders = borders
+        self.of_steps: list[tuple[npt.NDArray[np.generic], ...]] = []
+        self.typical: list[tuple[Floats, Floats]] = []
+        ranks = len(self.nodes)
+        self.late_steps = np.zeros(ranks, np.int64)
+        self.late_sum = np.zeros((ranks, len(CAUSES)))
+        self.pool: list[Ints] = []
+        self.pooled = 0
+        self.shuffled = np.zeros(3)  # over all pools: longest work as it was, as expected, its variance
+
+    def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats) -> None:
+        """Takes a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, and bounds
+        of t3 [rank, step]."""
+        arrive = np.ascontiguousarray(stamps_ns[:, 1:, GRADS_READY].T)  # [step, rank]
+        steps, ranks = arrive.shape
+        row = np.arange(steps)
+        middle = (ranks - 1) // 2
+        order = np.argpartition(arrive, sorted({middle, ranks - 2, ranks - 1}), axis=1)
+        median, second, last = order[:, middle], order[:, ranks - 2], order[:, ranks - 1]
+        bound = np.ascontiguousarray(bounds_ns.T)
+        lateness = arrive - arrive[row, median][:, None]
+        parts = self._parts(stamps_ns)
+        causes = parts - parts[row, median][:, None]
+        provable = lateness > bound + bound[row, median][:, None]
+        self.late_steps += provable.sum(axis=0)
+        self.late_sum += np.einsum("srk,sr->rk", causes, provable, dtype=np.float64)
+        self.of_steps.append(
+            (
+                first + row,
+                last,
+                arrive[row, last] - arrive[row, second],
+                bound[row, last] + bound[row, second],
+                lateness[row, last],
+                bound[row, last] + bound[row, median],
+                causes[row, last],
+                *self._nodes(arrive, bound, row),
+            )
+        )
+        at = int((1 - LATE_IN) * steps)
+        least = np.minimum.reduceat(lateness[:, self.order], self.starts, axis=1)
+        self.typical.append((_smallest(lateness, at), _smallest(least, at)))
+        self._pool(parts[:, :, 1:].sum(axis=2))
+
+    def _parts(self, stamps_ns: Ints) -> Ints:
+        """When each rank left the reduction before, and what it did from then to its t3: [step, rank, 4], CAUSES."""
+        before, now = stamps_ns[:, :-1], stamps_ns[:, 1:]
+        ends = before[:, :, END]
+        left = before[:, :, REDUCED] if "reduced" in self.borders else ends
+        ready = now[:, :, BATCH_READY] if "batch_ready" in self.borders else ends
+        return np.stack(
+            [left - left.min(), ends - left, ready - ends, now[:, :, GRADS_READY] - ready], axis=2
+        ).swapaxes(0, 1)
+
+    def _nodes(self, arrive: Ints, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
+        """The node whose latest rank is the last of all, and by how much more than that of the next node."""
+        latest = np.maximum.reduceat(arrive[:, self.order], self.starts, axis=1)
+        widest = np.maximum.reduceat(bound[:, self.order], self.starts, axis=1)
+        if latest.shape[1] == 1:
+            none = np.zeros(len(row), np.int64)
+            return none, none, none.astype(np.float64)
+        order = np.argpartition(latest, (latest.shape[1] - 2, latest.shape[1] - 1), axis=1)
+        second, last = order[:, -2], order[:, -1]
+        return self.names[last], latest[row, last] - latest[row, second], widest[row, last] + widest[row, second]
+
+    def _pool(self, work: Ints) -> None:
+        if self.pooled and self.pooled + work.size > POOL:
+            self._shuffle()
+        self.pool.append(work)
+        self.pooled += work.size
+
+    def _shuffle(self) -> None:
+        """Adds what the longest work of a step was, and what it would be if work were dealt out to steps by chance."""
+        work = np.concatenate(self.pool)
+        self.pool, self.pooled = [], 0
+        steps, ranks = work.shape
+        expected, variance = longest_of(np.sort(work, axis=None), ranks)
+        self.shuffled += (float((work.max(axis=1) - int(work.min())).sum()), steps * expected, steps * variance)
+
+    def arrivals(self) -> Arrivals:
+        """What was gathered."""
+        self._shuffle()
+        taken, expected, variance = self.shuffled
+        columns = [np.concatenate(column) for column in zip(*self.of_steps, strict=True)]
+        steps, last, gap, gap_bound, late, late_bound, cause, node_last, node_gap, node_gap_bound = columns
+        sums, count = self.late_sum, np.maximum(1, self.late_steps)[:, None]
+        return Arrivals(
+            causes=_names(self.borders),
+            steps=steps,
+            last=last,
+            gap=gap,
+            gap_bound=gap_bound,
+            late=late,
+            late_bound=late_bound,
+            cause=cause,
+            node_last=node_last,
+            node_gap=node_gap,
+            node_gap_bound=node_gap_bound,
+            typical=np.stack([ranks for ranks, _ in self.typical], axis=1),
+            node_typical=np.stack([nodes for _, nodes in self.typical], axis=1),
+            late_steps=self.late_steps,
+            rank_late=(sums / count).sum(axis=1),
+            rank_cause=sums / count,
+            exclusive=(taken - expected) / variance**0.5 if variance > 0 else 0.0,
+        )
+
+
+def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
+    """Mean and variance of the largest of `ranks` values drawn without replacement from a sorted pool, less its least.
+
+    The j-th smallest of N is the largest of them with probability C(j − 1, ranks − 1) / C(N, ranks).
+    """
+    n = len(pool)
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])  # logarithms of factorials
+    j = np.arange(ranks, n + 1)
+    below = np.exp(logs[j] - logs[j - ranks] - (logs[n] - logs[n - ranks]))  # the largest is among the j smallest
+    chance = np.diff(below, prepend=0.0)
+    values = (pool[ranks - 1 :] - pool[0]).astype(np.float64)
+    mean = float(chance @ values)
+    return mean, float(chance @ (values - mean) ** 2)
+
+
+def _smallest(values: Ints, at: int) -> Floats:
+    """Of each column the value that `at` others are no larger than."""
+    found: Floats = np.partition(values, at, axis=0)[at].astype(np.float64)
+    return found
+
+
+def _names(borders: frozenset[str]) -> tuple[str, ...]:
+    """CAUSES, where two that no stamp parts have one name, in the place of the second; the first has none."""
+    names = list(CAUSES)
+    if "reduced" not in borders:
+        names[0], names[1] = "release+update", ""
+    if "batch_ready" not in borders:
+        names[2], names[3] = "", "data+compute"
+    return tuple(names)

@@ -1,0 +1,232 @@
+"""Who is waited for: a verdict on a run's arrivals, held against what equal ranks would show.
+
+Ranks are equal where nothing tells them apart but chance; then the names that they have in a piece of the window could
+as well be dealt out anew in every piece (a permutation), and so could what makes a step's work long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.ledger.arrivals import Arrivals
+from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
+from parse.ledger.terms import Account
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+MATERIAL = 0.01
+"""A culprit costs at least this share of the step; less is nobody's trouble, and no rank equals another to the ns."""
+HIDDEN = 0.05
+"""Where the clocks leave open more than this share of the step, that nobody is late cannot be told either."""
+CHANCE = 0.01
+"""How often equal ranks may be taken for a persistent culprit, at most; the other tests have less."""
+SHUFFLES, FEWER_SHUFFLES, MANY = 499, 199, 10_000
+"""Permutations tried; fewer where (ranks × pieces) are many."""
+TOGETHER = 0.5
+"""Ranks that are late by at least this part of what the latest is are late together."""
+SIGMAS = 4.0
+"""By how many standard deviations ranks that take turns in being late avoid one another."""
+MOSTLY = 0.5
+"""Whoever takes turns is provably last in more than this share of the steps."""
+SPIKE, SEVERE = 5.0, 50.0
+"""How many times the median lateness a step's is that stands out; and one that needs no other like it."""
+SELDOM = 0.4
+"""Steps that stand out are at most this share of the window."""
+SPIKE_CHANCE = 0.002
+"""How often so many of them would fall on one rank by chance, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Suspect:
+    """Ranks that may be the culprit; `node` where they are all of one node with several."""
+
+    ranks: tuple[int, ...]
+    node: int | None = None
+
+
+def verdict(account: Account) -> Verdict:
+    """Who is waited for in this run."""
+    arrivals = account.arrivals
+    if arrivals is None:
+        if len(account.nodes) == 1:
+            return Verdict(kind=NONE, because="one rank waits for nobody")
+        return Verdict(kind=CANNOT_TELL, because=account.merged)
+    bound_ns = float(np.median(arrivals.late_bound))
+    found = _persistent(account, arrivals) or _transient(account, arrivals) or _rotating(account, arrivals)
+    if found is not None:
+        return found
+    if bound_ns > HIDDEN * account.step_ns:
+        return Verdict(kind=CANNOT_TELL, because="clock", bound=bound_ns / 1e6)
+    pieces = arrivals.typical.shape[1]
+    if _least_chance(len(account.nodes), pieces) > CHANCE:
+        return Verdict(kind=CANNOT_TELL, because="steps", bound=bound_ns / 1e6)
+    return Verdict(kind=NONE, bound=bound_ns / 1e6)
+
+
+def _persistent(account: Account, arrivals: Arrivals) -> Verdict | None:
+    """A rank, several, or a node that come late in nearly all of the window."""
+    suspect = _usual_suspect(account, arrivals)
+    if suspect is None:
+        return None
+    ranks = list(suspect.ranks)
+    costs_ns = _costs_ns(arrivals, suspect)
+    if costs_ns.sum() / len(costs_ns) < MATERIAL * account.step_ns:
+        return None
+    late_steps = arrivals.late_steps[ranks]
+    typical_ns = float(arrivals.typical[ranks].mean())
+    bound_ns = float(np.median(arrivals.late_bound))
+    chance = _chance(arrivals.typical)
+    if suspect.node is not None:
+        chance = min(chance, _chance(arrivals.node_typical))
+    if chance > CHANCE:
+        return None
+    if typical_ns <= bound_ns:
+        return Verdict(kind=CANNOT_TELL, because="clock", bound=bound_ns / 1e6, late=typical_ns / 1e6, chance=chance)
+    weights = late_steps / late_steps.sum()
+    return Verdict(
+        kind=PERSISTENT,
+        ranks=suspect.ranks,
+        node=_host(account, suspect),
+        late=float(arrivals.rank_late[ranks] @ weights) / 1e6,
+        cause=_named(arrivals, weights @ arrivals.rank_cause[ranks]),
+        share=float(late_steps.mean()) / len(arrivals.steps),
+        costs=float(costs_ns.mean()) / 1e6,
+        bound=bound_ns / 1e6,
+        chance=chance,
+    )
+
+
+def _usual_suspect(account: Account, arrivals: Arrivals) -> _Suspect | None:
+    """Those whose usual lateness is the largest, or near it; a node where they are all of its ranks."""
+    usual = arrivals.typical.mean(axis=1)
+    if usual.max() <= 0:
+        return None
+    ranks = np.flatnonzero(usual >= TOGETHER * usual.max())
+    nodes = np.array(account.nodes)
+    own = {int(node) for node in nodes[ranks]}
+    if len(own) == 1 and len(ranks) > 1 and len(set(account.nodes)) > 1:
+        node = own.pop()
+        if len(ranks) == int((nodes == node).sum()):
+            return _Suspect(ranks=tuple(ranks.tolist()), node=node)
+    if len(ranks) > len(nodes) // 2:
+        return None  # where most are late the few others are early
+    return _Suspect(ranks=tuple(ranks.tolist()))
+
+
+def _costs_ns(arrivals: Arrivals, suspect: _Suspect) -> Floats:
+    """What every step lasts longer for the suspect: up to the next rank, or node; of several ranks, to the median."""
+    if suspect.node is not None:
+        return np.where(arrivals.node_last == suspect.node, arrivals.node_gap, 0).astype(np.float64)
+    lost = arrivals.gap if len(suspect.ranks) == 1 else arrivals.late
+    return np.where(np.isin(arrivals.last, suspect.ranks), lost, 0).astype(np.float64)
+
+
+def _chance(typical: Floats) -> float:
+    """How often the largest mean over the pieces [rank, piece] is as large where names are dealt out in every piece."""
+    ranks, pieces = typical.shape
+    found = typical.mean(axis=1).max()
+    random = np.random.default_rng(ranks * 1_000_003 + pieces)
+    shuffles = SHUFFLES if typical.size <= MANY else FEWER_SHUFFLES
+    as_large = sum(
+        bool(random.permuted(typical, axis=0).mean(axis=1).max() >= found * (1 - 1e-12)) for _ in range(shuffles)
+    )
+    return (1 + as_large) / (1 + shuffles)
+
+
+def _least_chance(ranks: int, pieces: int) -> float:
+    """What the test of so many ranks and pieces can find at best."""
+    return max(1 / (1 + SHUFFLES), float(ranks) ** (1 - pieces))
+
+
+def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
+    """Steps that stand out, and the rank or node on which more of them fall than by chance; or one severe incident."""
+    usual_ns = float(np.median(arrivals.late))
+    out = (arrivals.late > SPIKE * usual_ns) & (arrivals.late > arrivals.late_bound)
+    if not out.any() or out.mean() > SELDOM:
+        return None
+    for who, gap_ns, several in (
+        (arrivals.last, arrivals.gap, False),
+        (arrivals.node_last, arrivals.node_gap, True),
+    ):
+        names = len(set(account.nodes)) if several else len(account.nodes)
+        for one in np.unique(who[out]):
+            its = out & (who == one)
+            chance: float | None = names * _tail(_events(out, who), _events(its, who), 1 / names) if names > 1 else 1.0
+            assert chance is not None
+            if not several and chance > SPIKE_CHANCE:
+                its &= arrivals.late > SEVERE * usual_ns
+                chance = None
+            elif chance > SPIKE_CHANCE:
+                continue
+            if its.any() and gap_ns[its].sum() / len(its) >= MATERIAL * account.step_ns:
+                suspect = _all_of(account, int(one)) if several else _Suspect(ranks=(int(one),))
+                return _in_steps(account, arrivals, suspect, its, gap_ns, chance)
+    return None
+
+
+def _events(steps: npt.NDArray[np.bool_], who: Ints) -> int:
+    """Steps, but those in a row by the same one are one."""
+    at = np.flatnonzero(steps)
+    return 1 + int(((np.diff(at) > 1) | (np.diff(who[at]) != 0)).sum()) if len(at) else 0
+
+
+def _tail(events: int, its: int, chance: float) -> float:
+    """The probability of so many or more of the events, where each falls on it with that chance."""
+    return sum(float(comb(events, k)) * chance**k * (1 - chance) ** (events - k) for k in range(its, events + 1))
+
+
+def _rotating(account: Account, arrivals: Arrivals) -> Verdict | None:
+    """Ranks that take turns: nearly always one is late, hardly ever two, and nobody in most of the steps."""
+    provable = arrivals.gap > arrivals.gap_bound
+    if arrivals.exclusive < SIGMAS or provable.mean() <= MOSTLY:
+        return None
+    costs_ns = np.where(provable, arrivals.gap, 0)
+    if costs_ns.mean() < MATERIAL * account.step_ns:
+        return None
+    counts = np.bincount(arrivals.last[provable], minlength=len(account.nodes))
+    ranks = np.flatnonzero(counts >= provable.sum() / (2 * len(account.nodes)))
+    return _in_steps(account, arrivals, _Suspect(ranks=tuple(ranks.tolist())), provable, costs_ns, None, ROTATING)
+
+
+def _in_steps(
+    account: Account,
+    arrivals: Arrivals,
+    suspect: _Suspect,
+    its: npt.NDArray[np.bool_],
+    gap_ns: Ints,
+    chance: float | None,
+    kind: str = TRANSIENT,
+) -> Verdict:
+    """The verdict on those who are late in these steps [step]."""
+    return Verdict(
+        kind=kind,
+        ranks=suspect.ranks,
+        node=_host(account, suspect),
+        steps=tuple(arrivals.steps[its].tolist()) if kind == TRANSIENT else (),
+        late=float(arrivals.late[its].mean()) / 1e6,
+        cause=_named(arrivals, arrivals.cause[its].mean(axis=0)),
+        share=float(its.mean()),
+        costs=float(gap_ns[its].sum()) / len(its) / 1e6,
+        bound=float(np.median(arrivals.late_bound)) / 1e6,
+        chance=chance,
+    )
+
+
+def _all_of(account: Account, node: int) -> _Suspect:
+    ranks = tuple(rank for rank, on in enumerate(account.nodes) if on == node)
+    return _Suspect(ranks=ranks, node=node if len(ranks) > 1 else None)
+
+
+def _host(account: Account, suspect: _Suspect) -> str:
+    """The host name of a node that is late as a whole."""
+    return "" if suspect.node is None else account.hosts[suspect.ranks[0]] or f"node {suspect.node}"
+
+
+def _named(arrivals: Arrivals, cause_ns: Floats) -> dict[str, float]:
+    """By name, ms; what no stamp parts from the next is in that."""
+    return {name: float(ns) / 1e6 for name, ns in zip(arrivals.causes, cause_ns, strict=True) if name}
