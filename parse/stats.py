@@ -41,8 +41,7 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     """Standard deviation of the sample (n − 1) over its mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    centre = mean(values)
-    return sqrt(sum((value - centre) ** 2 for value in values) / (len(values) - 1)) / centre
+    return sqrt(_variance(values)) / mean(values)
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
@@ -60,6 +59,43 @@ def median_interval(values: Sequence[float]) -> Interval | None:
         k, outside = k + 1, wider
     ordered = sorted(values)
     return Interval(ordered[k - 1], ordered[n - k], 1 - outside / 2**n)
+
+
+_STUDENT = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""The 97.5 % point of Student's t for 1, 2, … 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2)."""
+
+
+def _student(freedom: float) -> float:
+    """The 97.5 % point for at most so many degrees of freedom; beyond the table its last value, which is larger."""
+    return _STUDENT[min(max(1, int(freedom)), len(_STUDENT)) - 1]
+
+
+def mean_margin(values: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of a mean, by Student's t; None for fewer than two values."""
+    n = len(values)
+    return None if n < 2 else _student(n - 1) * sqrt(_variance(values) / n)
+
+
+def difference_margin(values: Sequence[float], others: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of the difference of two means whose scatters differ; None for fewer than two of each.
+
+    Welch's t with the Welch–Satterthwaite degrees of freedom (B. L. Welch, Biometrika 34, 1947).
+    """
+    if min(len(values), len(others)) < 2:
+        return None
+    ours, theirs = _variance(values) / len(values), _variance(others) / len(others)
+    if ours + theirs == 0:
+        return 0.0
+    freedom = (ours + theirs) ** 2 / (ours**2 / (len(values) - 1) + theirs**2 / (len(others) - 1))
+    return _student(freedom) * sqrt(ours + theirs)
+
+
+def _variance(values: Sequence[float]) -> float:
+    centre = mean(values)
+    return sum((value - centre) ** 2 for value in values) / (len(values) - 1)
 
 
 def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> list[int]:
