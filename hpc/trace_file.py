@@ -9,7 +9,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def _to_disk(path: Path) -> None:
 
 def read_trace(path: Path) -> Trace:
     """The trace in a file, opened without locking. Raises TraceError, naming the file, where it holds none."""
-    with _opened(path) as file:
+    with _naming(path), _opened(path) as file:
         return _read(file, path.stat().st_size)
 
 
@@ -139,8 +139,12 @@ def open_trace(path: Path) -> Iterator[Trace]:
 
     So a trace of any size is looked at in bounded memory. The trace is good inside the `with` only.
     """
-    with _opened(path) as file, path.open("rb", buffering=0) as raw:
-        yield _read(file, path.stat().st_size, raw.fileno())
+    with ExitStack() as stack:
+        with _naming(path):
+            file = stack.enter_context(_opened(path))
+            raw = stack.enter_context(path.open("rb", buffering=0))
+            trace = _read(file, path.stat().st_size, raw.fileno())
+        yield trace
 
 
 class _Rows:
@@ -152,6 +156,9 @@ class _Rows:
     def __init__(self, dataset: Any, descriptor: int) -> None:
         self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
         self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
 
     def __getitem__(self, asked: Any) -> Int64:
         first, past, _ = asked[1].indices(self.shape[1])
@@ -168,18 +175,21 @@ class _Rows:
         return out
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """The HDF5 file; whatever goes wrong with it inside is a TraceError that names it."""
+def _opened(path: Path) -> Any:
     import h5py
 
+    if path.is_dir():
+        raise TraceError("is a folder, not a trace")
+    if path.stat().st_size == 0:
+        raise TraceError("the file is empty")
+    return h5py.File(path, "r", locking=False)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with a file inside is a TraceError that names it."""
     try:
-        if path.is_dir():
-            raise TraceError("is a folder, not a trace")
-        if path.stat().st_size == 0:
-            raise TraceError("the file is empty")
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
+        yield
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
     # What the file system, HDF5 and JSON raise on an absent, cut, overwritten or foreign file.
