@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def outcome_of(error: BaseException, training: bool) -> Outcome:
     """The outcome that an exception stands for; `training` says whether the first step was reached."""
     names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
-    if isinstance(error, InvalidRun | OptionError) or "hpc.clock.ClockError" in names:
+    if isinstance(error, InvalidRun | OptionError) or "hpc.clock_model.ClockError" in names:
         return Outcome.INVALID
     # torch says OutOfMemoryError of its devices, and of the host a RuntimeError with these words.
     of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)

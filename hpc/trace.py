@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.clock import ClockError, bounds_ns, offsets_to_global
+from hpc.clock_model import ClockError, ClockModel
 from hpc.outcome import Outcome
 from hpc.spec import RunSpec, SpecError
-from hpc.stamps import STAMPS
+from hpc.stamps import ABSENT, STAMPS
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -120,12 +121,7 @@ class Trace:
     def to_global(self, stamp: int) -> Int64:
         """One of the six stamps on the global clock, int64 [rank, step] ns. Raises TraceError without such a clock."""
         local_ns = self.stamps[:, :, stamp]
-        if self._one_clock():
-            return local_ns
-        try:
-            return offsets_to_global(local_ns, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
-        except ClockError as error:
-            raise TraceError(f"{self.run_id}: {error}") from error
+        return local_ns if self._one_clock() else self._clock_model.to_global(local_ns)
 
     def global_stamps(self, first: int, past: int) -> Int64:
         """All six stamps of steps `first` to `past` − 1 on the global clock, int64 [rank, step, 6] ns; absent stays so.
@@ -135,30 +131,33 @@ class Trace:
         return self.globally(self.stamps[:, first:past])
 
     def globally(self, local_ns: Int64) -> Int64:
-        """Moments of the ranks' own clocks, int64 [rank, …] ns, on the global one; raises as to_global."""
+        """Moments of the ranks' own clocks, int64 [rank, …] ns, on the global clock; raises as to_global."""
         if self._one_clock():
-            return np.array(local_ns)
-        flat = np.array(local_ns).reshape(len(local_ns), -1)
-        try:
-            offsets_to_global(flat, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns, out=flat)
-        except ClockError as error:
-            raise TraceError(f"{self.run_id}: {error}") from error
-        return flat.reshape(local_ns.shape)
+            return local_ns
+        flat = np.ascontiguousarray(local_ns).reshape(len(local_ns), -1)
+        return self._clock_model.to_global(flat, np.empty_like(flat)).reshape(local_ns.shape)
 
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
         """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global."""
         return self.bounds_of(self.stamps[:, steps, stamp])
 
     def bounds_of(self, local_ns: Int64) -> Float64:
-        """How far moments of the ranks' own clocks, [rank, n] ns, may be off on the global one; raises as to_global.
+        """How far each of these stamps, of the ranks' own clocks, may be off on the global clock, ns [rank, n].
 
-        To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among the facts of a rank.
+        NaN where one is absent. To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among
+        the facts of a rank. Raises as to_global.
         """
         own_ns = np.array([[float(facts.get("stamp_bound_ns") or 0)] for facts in self.ranks])
         if self._one_clock():
-            return np.broadcast_to(own_ns, local_ns.shape)
+            return np.where(local_ns == ABSENT, np.nan, own_ns)
+        bound_ns = self._clock_model.bounds_ns(local_ns)
+        bound_ns += own_ns
+        return bound_ns
+
+    @cached_property
+    def _clock_model(self) -> ClockModel:
         try:
-            return own_ns + bounds_ns(local_ns, self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
+            return ClockModel(self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
         except ClockError as error:
             raise TraceError(f"{self.run_id}: {error}") from error
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from hpc.clock import ClockModel, GlobalClock
+from hpc.clock import GlobalClock
+from hpc.clock_model import ClockModel
 
 
 def monotonic_ahead_ns() -> int:
@@ -28,15 +29,11 @@ readings_ns = [time.perf_counter_ns()]
 for _ in range(2):
     global_clock.synchronise()
     readings_ns.append(time.perf_counter_ns())
-model = ClockModel(
-    np.array([p.local_ns for p in global_clock.points]),
-    np.array([p.offset_ns for p in global_clock.points]),
-    np.array([p.bound_ns for p in global_clock.points]),
-)
-local_ns = np.array(readings_ns)
-global_ns, bound_ns = model.to_global(local_ns)
+model = ClockModel.of(global_clock.points)
+local_ns = np.array([readings_ns])
+global_ns, bound_ns = model.to_global(local_ns)[0], model.bounds_ns(local_ns)[0]
 ahead_ns = monotonic_ahead_ns()
-truth_ns = local_ns - ahead_ns + comm.bcast(ahead_ns)
+truth_ns = local_ns[0] - ahead_ns + comm.bcast(ahead_ns)
 everybody = comm.gather(
     {
         "host": socket.gethostname(),

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from hpc.clock import ClockError, ClockModel, GlobalClock
+from hpc.clock import GlobalClock
+from hpc.clock_model import ClockError, ClockModel
 
 SECOND_NS = 10**9
 HOUR_NS = 3600 * SECOND_NS
@@ -76,12 +77,9 @@ def synthetic(comm: MPI.Intracomm, ranks_per_clock: int) -> dict:
         global_clock.synchronise()
         true_time.skip(10)
     asked_ns = np.linspace(first_ns - 5 * SECOND_NS, true_time.now_ns(), 100).astype(np.int64)
-    model = ClockModel(
-        np.array([p.local_ns for p in global_clock.points]),
-        np.array([p.offset_ns for p in global_clock.points]),
-        np.array([p.bound_ns for p in global_clock.points]),
-    )
-    global_ns, bound_ns = model.to_global(np.array([clock.show(int(t)) for t in asked_ns]))
+    model = ClockModel.of(global_clock.points)
+    local_ns = np.array([[clock.show(int(t)) for t in asked_ns]])
+    global_ns, bound_ns = model.to_global(local_ns)[0], model.bounds_ns(local_ns)[0]
     return {
         **found(global_clock),
         "readings": clock.readings,

@@ -1,0 +1,403 @@
+"""The global clock's arithmetic, against synthetic clocks whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpc.clock_model import MAX_DRIFT, ROUNDING_NS, WANDER, ClockError, ClockModel, SyncPoint, estimate
+from hpc.stamps import ABSENT
+
+SECOND_NS = 10**9
+
+untimed = settings(deadline=None)  # a slow machine is no failure
+
+
+@dataclass(frozen=True)
+class SyntheticClock:
+    """A clock that shows a true time T with an offset, a drift, a rate that wanders, and a step at some time."""
+
+    offset_ns: int = 0
+    drift: float = 0.0
+    wander: float = 0.0
+    period_ns: float = 5e9
+    step_at_ns: float = math.inf
+    step_ns: int = 0
+
+    def read(self, true_ns: int) -> int:
+        turn = 2 * math.pi / self.period_ns
+        gained = true_ns * self.drift + self.wander / turn * (1 - math.cos(true_ns * turn))
+        return true_ns + self.offset_ns + round(gained) + (self.step_ns if true_ns >= self.step_at_ns else 0)
+
+
+@dataclass(frozen=True)
+class Path:
+    """How long messages take: at least so much each way, and a random delay on top."""
+
+    out_ns: int = 5_000
+    back_ns: int = 5_000
+    jitter_ns: int = 1_000
+
+    def burst(self, child: SyntheticClock, root: SyntheticClock, start_ns: int, pings: int = 20, seed: int = 0):
+        """The four stamps of each ping, and when the burst ended."""
+        rng = np.random.default_rng(seed)
+        now_ns, rows = start_ns, []
+        for _ in range(pings):
+            out_ns, hold_ns, back_ns, gap_ns = (int(x) for x in rng.exponential(self.jitter_ns, 4))
+            received_ns = now_ns + self.out_ns + out_ns
+            answered_ns = received_ns + hold_ns
+            returned_ns = answered_ns + self.back_ns + back_ns
+            rows.append((child.read(now_ns), root.read(received_ns), root.read(answered_ns), child.read(returned_ns)))
+            now_ns = returned_ns + gap_ns
+        return np.array(rows, np.int64).T, now_ns
+
+
+def convert(clock: ClockModel, local_ns):
+    """Global time and bound of one rank's stamps, in their shape."""
+    row = np.asarray(local_ns, np.int64).reshape(1, -1)
+    return clock.to_global(row).reshape(np.shape(local_ns)), clock.bounds_ns(row).reshape(np.shape(local_ns))
+
+
+def model(local: list[int], offset: list[float], bound: list[float]) -> ClockModel:
+    return ClockModel.of([SyncPoint(*point) for point in zip(local, offset, bound, strict=True)])
+
+
+offsets = st.integers(-1000 * SECOND_NS, 1000 * SECOND_NS)
+drifts = st.floats(-50e-6, 50e-6)
+delays = st.integers(0, 1_000_000)
+children = st.builds(
+    SyntheticClock, offset_ns=offsets, drift=drifts, wander=st.floats(0, 4e-6), period_ns=st.floats(1e9, 60e9)
+)
+roots = st.builds(SyntheticClock, offset_ns=offsets, drift=drifts)
+paths = st.builds(Path, out_ns=delays, back_ns=delays, jitter_ns=st.integers(0, 100_000))
+
+
+# One burst
+
+
+@untimed
+@given(children, roots, paths, st.integers(0, 100 * SECOND_NS), st.integers(1, 40), st.integers(0, 2**32))
+def test_the_offset_is_inside_its_bound_whatever_the_path(child, root, path, start_ns, pings, seed):
+    (c1, p1, p2, c2), end_ns = path.burst(child, root, start_ns, pings, seed)
+    point = estimate(c1, p1, p2, c2, MAX_DRIFT)
+    # The true time at which the child's clock showed the point's instant, by bisection: its clock only rises.
+    low_ns, high_ns = start_ns, end_ns
+    while high_ns - low_ns > 1:
+        middle_ns = (low_ns + high_ns) // 2
+        low_ns, high_ns = (middle_ns, high_ns) if child.read(middle_ns) <= point.local_ns else (low_ns, middle_ns)
+    assert abs(point.offset_ns - (root.read(low_ns) - child.read(low_ns))) <= point.bound_ns
+
+
+@untimed
+@given(children, roots, paths, st.integers(1, 40), st.integers(0, 2**32))
+def test_the_bound_is_no_wider_than_half_the_fastest_exchange(child, root, path, pings, seed):
+    (c1, p1, p2, c2), _ = path.burst(child, root, 0, pings, seed)
+    fastest_ns = int(np.min((c2 - c1) - (p2 - p1)))
+    hold_ns = int(np.max(c2 - c1))
+    point = estimate(c1, p1, p2, c2, MAX_DRIFT)
+    assert 0 < point.bound_ns <= fastest_ns / 2 + MAX_DRIFT * hold_ns + ROUNDING_NS + 1
+
+
+def test_the_bound_of_a_lopsided_path_covers_its_asymmetry():
+    (c1, p1, p2, c2), _ = Path(out_ns=100_000, back_ns=300_000, jitter_ns=0).burst(
+        SyntheticClock(), SyntheticClock(), 0
+    )
+    point = estimate(c1, p1, p2, c2, MAX_DRIFT)
+    assert point.offset_ns == pytest.approx(-100_000, abs=1)
+    assert 100_000 <= point.bound_ns <= 200_000 + 100
+
+
+def test_hosts_booted_years_apart_keep_an_honest_bound():
+    apart_ns = 10 * 365 * 86400 * SECOND_NS  # float64 knows such an offset to 64 ns only
+    child = SyntheticClock(offset_ns=-apart_ns)
+    (c1, p1, p2, c2), _ = Path(out_ns=0, back_ns=0, jitter_ns=0).burst(child, SyntheticClock(), 4 * apart_ns, pings=1)
+    point = estimate(c1, p1, p2, c2, MAX_DRIFT)
+    assert abs(Fraction(point.offset_ns) - apart_ns) <= point.bound_ns
+    assert point.bound_ns >= 64
+
+
+@pytest.mark.parametrize("step_ns", [-1_000_000, 1_000_000])
+@pytest.mark.parametrize("who", ["child", "root"])
+def test_a_clock_stepped_in_mid_burst_is_refused(who, step_ns):
+    stepped = SyntheticClock(step_at_ns=100_000, step_ns=step_ns)
+    child, root = (stepped, SyntheticClock()) if who == "child" else (SyntheticClock(), stepped)
+    stamps, end_ns = Path().burst(child, root, 0)
+    assert end_ns > 200_000
+    with pytest.raises(ClockError, match=r"contradict one another by 0\.9\d\d ms"):
+        estimate(*stamps, MAX_DRIFT)
+
+
+# Several synchronisations
+
+
+@untimed
+@given(
+    children,
+    roots,
+    paths,
+    st.integers(0, 30 * SECOND_NS),
+    st.lists(st.integers(10**5, 30 * SECOND_NS), min_size=1, max_size=4),  # pauses after each synchronisation
+    st.lists(st.integers(0, 180 * SECOND_NS), min_size=1, max_size=20),
+    st.integers(0, 2**32),
+)
+def test_every_time_before_between_and_after_the_points_is_inside_its_bound(
+    child, root, path, now_ns, pauses_ns, asked_ns, seed
+):
+    points = []
+    for pause_ns in pauses_ns:
+        asked_ns.append(now_ns)
+        stamps, end_ns = path.burst(child, root, now_ns, pings=5, seed=seed)
+        points.append(estimate(*stamps, MAX_DRIFT))
+        now_ns = end_ns + pause_ns
+    local_ns = np.array([child.read(t) for t in asked_ns], np.int64)
+    truth_ns = np.array([root.read(t) for t in asked_ns], np.int64)
+    global_ns, bound_ns = convert(ClockModel.of(points), local_ns)
+    assert (np.abs(global_ns - truth_ns) <= bound_ns).all()
+
+
+def errors_and_bounds(child: SyntheticClock, starts_ns: list[int], asked_ns: list[int], path: Path):
+    root = SyntheticClock()
+    clock = ClockModel.of([estimate(*path.burst(child, root, start)[0], MAX_DRIFT) for start in starts_ns])
+    global_ns, bound = convert(clock, np.array([child.read(t) for t in asked_ns], np.int64))
+    return np.abs(global_ns - np.array(asked_ns)), bound, clock.bound_ns[0]
+
+
+@pytest.mark.parametrize("asked_s", [2.5, 15.0])
+def test_a_rate_that_wanders_is_allowed_for(asked_s):
+    child = SyntheticClock(wander=4e-6, period_ns=20e9)
+    asked_ns = [round(asked_s * SECOND_NS)]
+    error, bound, of_points = errors_and_bounds(child, [0, 10 * SECOND_NS], asked_ns, Path(500, 500, 100))
+    doubt_of_rate = 0.5 * of_points.sum() if asked_s > 10 else 0
+    assert of_points.max() + doubt_of_rate < error[0] <= bound[0]  # the points' own bounds would not have done
+
+
+def test_readings_in_whole_nanoseconds_are_allowed_for():
+    starts_ns = [12_345, SECOND_NS + 6_789]
+    asked_ns = [start + ns for start in starts_ns for ns in range(0, 20_000, 7)]
+    child = SyntheticClock(offset_ns=10**12, drift=37.123e-6)
+    error, bound, _ = errors_and_bounds(child, starts_ns, asked_ns, Path(out_ns=0, back_ns=0, jitter_ns=0))
+    assert error.max() == 1
+    assert (error <= bound).all()
+
+
+@untimed
+@given(children, drifts, st.integers(0, 2**32))
+def test_order_on_a_rank_is_order_on_the_global_clock(child, drift, seed):
+    root = SyntheticClock(drift=drift)
+    starts_ns = (5 * SECOND_NS, 6 * SECOND_NS, 20 * SECOND_NS)
+    clock = ClockModel.of([estimate(*Path().burst(child, root, start, seed=seed)[0], MAX_DRIFT) for start in starts_ns])
+    times_ns = np.sort(np.random.default_rng(seed).integers(0, 30 * SECOND_NS, 200))
+    global_ns, _ = convert(clock, np.array([child.read(int(t)) for t in times_ns], np.int64))
+    assert (np.diff(global_ns) >= 0).all()
+
+
+# Between and beyond the points, in figures
+
+TWO = model([10 * SECOND_NS, 20 * SECOND_NS], [1000.0, 101_000.0], [400.0, 600.0])  # 10 ppm, known to 0.1 ppm
+
+
+@pytest.mark.parametrize(
+    ("local_s", "offset_ns", "bound_ns"),
+    [
+        (10, 1_000, 400),
+        (20, 101_000, 600),
+        (15, 51_000, 500 + WANDER * 5e9),
+        (12, 21_000, 440 + WANDER * 2e9),
+        (18, 81_000, 560 + WANDER * 2e9),
+        (5, -49_000, 400 + (1e-7 + WANDER) * 5e9),
+        (30, 201_000, 600 + (1e-7 + WANDER) * 10e9),
+    ],
+)
+def test_interpolation_inside_and_extrapolation_outside(local_s, offset_ns, bound_ns):
+    global_ns, bound = convert(TWO, np.array([local_s * SECOND_NS], np.int64))
+    assert global_ns[0] - local_s * SECOND_NS == offset_ns
+    assert bound[0] == pytest.approx(bound_ns, abs=0.01)
+
+
+def test_a_single_point_allows_for_the_whole_drift():
+    one = model([SECOND_NS], [500.0], [10.0])
+    global_ns, bound = convert(one, np.array([0, SECOND_NS, 3 * SECOND_NS], np.int64))
+    assert (global_ns - [0, SECOND_NS, 3 * SECOND_NS]).tolist() == [500, 500, 500]
+    assert bound == pytest.approx([10 + 200_000, 10, 10 + 400_000])
+
+
+def test_the_rate_itself_is_cut_to_the_prior():
+    # 1 ms apart, each known to 20 µs: they show 10,000 ppm and prove nothing.
+    close = model([0, 1_000_000], [0.0, 10_000.0], [20_000.0, 20_000.0])
+    after_s = 10
+    global_ns, bound = convert(close, np.array([1_000_000 + after_s * SECOND_NS], np.int64))
+    offset_ns = int(global_ns[0]) - 1_000_000 - after_s * SECOND_NS
+    assert offset_ns == 10_000 + MAX_DRIFT * after_s * SECOND_NS
+    assert bound[0] == pytest.approx(20_000 + 2 * MAX_DRIFT * after_s * SECOND_NS)  # covers the other end, −200 ppm
+
+
+def test_a_shared_clock_has_no_error_anywhere():
+    shared = model([SECOND_NS, 2 * SECOND_NS], [0.0, 0.0], [0.0, 0.0])
+    local_ns = np.array([-5, 0, 1_500_000_000, 10**18, ABSENT], np.int64)
+    global_ns, bound = convert(shared, local_ns)
+    assert global_ns.tolist() == local_ns.tolist()
+    assert bound[:4].tolist() == [0.0] * 4
+    assert math.isnan(bound[4])
+    one_point = model([SECOND_NS], [0.0], [0.0])
+    assert convert(one_point, local_ns)[1][:4].tolist() == [0.0] * 4
+
+
+@untimed
+@given(
+    st.integers(10**16 - 10**12, 10**16 + 10**12),
+    st.integers(1_000_000, 10**11),
+    st.integers(-(10**12), 10**12),
+    st.floats(-150e-6, 150e-6),
+    st.lists(st.floats(-2, 3), min_size=1, max_size=20),
+)
+def test_times_of_1e16_ns_keep_every_nanosecond(first_ns, span_ns, offset_ns, drift, fractions):
+    offset2_ns = offset_ns + drift * span_ns
+    clock = model([first_ns, first_ns + span_ns], [offset_ns, offset2_ns], [10.0, 10.0])
+    local_ns = [first_ns + int(f * span_ns) for f in fractions]
+    rate = (Fraction(offset2_ns) - offset_ns) / span_ns
+    exact = [t + offset_ns + rate * (t - first_ns) for t in local_ns]
+    global_ns, _ = convert(clock, np.array(local_ns, np.int64))
+    for got, wanted in zip(global_ns.tolist(), exact, strict=True):
+        assert abs(got - wanted) <= Fraction(501, 1000)
+
+
+def test_a_float_would_have_lost_what_is_kept():
+    local_ns = np.array([10**16 + 1, 10**16 + 2], np.int64)
+    assert float(local_ns[0]) == float(10**16)
+    clock = model([10**16 - 10**9, 10**16 + 10**9], [7.0, 7.0], [10.0, 10.0])
+    assert convert(clock, local_ns)[0].tolist() == [10**16 + 8, 10**16 + 9]
+
+
+def test_an_absent_stamp_stays_absent_and_has_no_bound():
+    stamps = np.array([[15 * SECOND_NS, ABSENT], [ABSENT, 5 * SECOND_NS]], np.int64)
+    global_ns, bound = convert(TWO, stamps)
+    assert (global_ns == ABSENT).tolist() == [[False, True], [True, False]]
+    assert np.isnan(bound).tolist() == [[False, True], [True, False]]
+
+
+# Many ranks at once
+
+
+@pytest.fixture(params=[1, 3, 40])
+def block(request):
+    """Five ranks, some points each, more stamps than are converted at a time; rank 0 is the clock itself."""
+    rng = np.random.default_rng(0)
+    local = 10**16 + np.sort(rng.integers(0, 10**11, (5, request.param)), axis=1)
+    offset = rng.integers(-(10**12), 10**12, (5, 1)) + 40e-6 * (local - 10**16) + rng.uniform(-9, 9, local.shape)
+    bound = rng.uniform(10, 20_000, local.shape)
+    offset[0], bound[0] = 0, 0
+    stamps = 10**16 + np.sort(rng.integers(-(10**10), 12 * 10**10, (5, 20_000)), axis=1)
+    stamps[:, 7::13] = ABSENT
+    stamps[3] = ABSENT
+    stamps[4, 1000] = local[4, -1]  # on a point itself
+    return stamps, ClockModel(local, offset, bound)
+
+
+def row_of(clock: ClockModel, rank: int) -> ClockModel:
+    return ClockModel(*(values[rank : rank + 1] for values in (clock.local_ns, clock.offset_ns, clock.bound_ns)))
+
+
+def test_a_block_of_ranks_is_its_stamps_one_by_one(block):
+    stamps, clock = block
+    global_ns, bound_ns = clock.to_global(stamps), clock.bounds_ns(stamps)
+    for rank in range(5):
+        row = row_of(clock, rank)
+        # The result must not hang on the order of the stamps or on what is converted beside them.
+        for chosen in (slice(None, None, -1), slice(5000, 5040), *([i] for i in range(0, 20_000, 997))):
+            few_ns, few_bound_ns = convert(row, stamps[rank, chosen])
+            assert np.array_equal(global_ns[rank, chosen], few_ns)
+            assert np.array_equal(bound_ns[rank, chosen], few_bound_ns, equal_nan=True)
+    assert np.array_equal(global_ns[0], stamps[0])
+    assert (global_ns[1:3] != stamps[1:3]).mean() > 0.9
+    assert (global_ns[3] == ABSENT).all()
+    assert np.isnan(bound_ns[3]).all()
+
+
+def test_a_block_agrees_with_plain_interpolation(block):
+    stamps, clock = block
+    global_ns, bound_ns = clock.to_global(stamps), clock.bounds_ns(stamps)
+    for rank in (1, 2, 4):
+        local = clock.local_ns[rank]
+        inside = (stamps[rank] >= local[0]) & (stamps[rank] <= local[-1])
+        t, points = (stamps[rank, inside] - local[0]).astype(float), (local - local[0]).astype(float)
+        expected = np.interp(t, points, clock.offset_ns[rank])
+        assert np.abs(global_ns[rank, inside] - stamps[rank, inside] - expected).max(initial=0) <= 0.501
+        nearest = np.abs(t[:, np.newaxis] - points).min(axis=1, initial=np.inf)
+        expected = np.interp(t, points, clock.bound_ns[rank]) + WANDER * nearest
+        assert bound_ns[rank, inside] == pytest.approx(expected)
+
+
+def test_a_block_converts_in_place_and_what_is_scattered_as_what_is_not(block):
+    stamps, clock = block
+    fresh = clock.to_global(stamps)
+    spread = np.zeros((5, 20_000, 3), np.int64)
+    spread[:, :, 1] = stamps
+    assert np.array_equal(clock.to_global(spread[:, :, 1]), fresh)
+    assert clock.to_global(stamps, out=stamps) is stamps
+    assert np.array_equal(fresh, stamps)
+
+
+def test_no_stamps_are_none():
+    assert TWO.to_global(np.empty((1, 0), np.int64)).shape == TWO.bounds_ns(np.empty((1, 0), np.int64)).shape == (1, 0)
+
+
+def test_stamps_of_other_ranks_are_refused():
+    with pytest.raises(ValueError, match="stamps of 2 ranks for points of 1"):
+        TWO.to_global(np.zeros((2, 3), np.int64))
+
+
+# Points that cannot be
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (([0, 10**9], [0.0], [1.0, 1.0]), "shapes"),
+        (([], [], []), "never compared"),
+        (([0], [math.nan], [1.0]), "not finite"),
+        (([0], [0.0], [math.inf]), "not finite"),
+        (([0], [0.0], [-1.0]), "negative"),
+        (([10**9, 10**9], [0.0, 0.0], [1.0, 1.0]), "do not increase"),
+        (([2 * 10**9, 10**9], [0.0, 0.0], [1.0, 1.0]), "do not increase"),
+        (([0, 10**9], [0.0, 300_000.0], [10.0, 10.0]), r"jumped by 0\.100 ms more"),
+        (([0, 10**9], [0.0, -300_000.0], [10.0, 10.0]), r"jumped by 0\.100 ms more"),
+    ],
+)
+def test_points_that_no_clock_can_have_are_refused(points, words):
+    local, offset, bound = points
+    with pytest.raises(ClockError, match=words):
+        ClockModel(np.array([local], np.int64), np.array([offset]), np.array([bound]))
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_jump_is_seen_between_points_that_are_not_neighbours(sign):
+    local, offset, bound = [0, 1000, 2000], [0.0, sign * 100.0, sign * 200.0], [10.0, 100.0, 10.0]
+    for pair in pairwise(range(3)):
+        model(*([values[i] for i in pair] for values in (local, offset, bound)))
+    with pytest.raises(ClockError, match="jumped"):
+        model(local, offset, bound)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_jump_is_seen_although_the_first_point_was_poor(sign):
+    with pytest.raises(ClockError, match=r"jumped by 0\.800 ms"):
+        model([0, 10**9, 2 * 10**9], [0.0, 0.0, sign * 1e6], [1e9, 0.0, 0.0])
+
+
+def test_a_block_names_the_rank_whose_clock_jumped():
+    local = np.array([[0, 10**9]] * 3, np.int64)
+    offset, bound = np.zeros((3, 2)), np.ones((3, 2))
+    ClockModel(local, offset, bound)
+    offset[2, 1] = 1e6
+    with pytest.raises(ClockError, match=r"jumped.*\(rank 2\)"):
+        ClockModel(local, offset, bound)
+    local[1] = 5
+    with pytest.raises(ClockError, match=r"do not increase \(rank 1\)"):
+        ClockModel(local, offset, bound)
