@@ -27,10 +27,13 @@ setup(
         "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu==2.21.0"],
         "paddle": ["mpi4py>=4.1", "paddlepaddle==3.3.1"],
         "report": ["rich>=13.7"],
+        # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
+        "telemetry": ["nvidia-ml-py>=12.535"],
         "test": [
             "hypothesis>=6.100",
             "import-linter>=2.0",
             "mypy>=1.10",
+            "nvidia-ml-py>=12.535",
             "pytest>=8.2",
             "ruff>=0.5",
             "transformers>=4.40",

@@ -18,6 +18,8 @@ from hpc.outcome import Outcome
 from hpc.settings import options_of_run
 from hpc.spec import RunSpec
 from hpc.stamps import STAMPS
+from hpc.telemetry.nodes import gather_telemetry
+from hpc.telemetry.recorder import Recording
 from hpc.trace import Trace
 from hpc.trace_file import write_trace
 from hpc.workloads.delay import PHASES
@@ -30,13 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """What one rank brings. `injected_ns` is int64 [step, phase] where the workload is one that sleeps."""
+    """What one rank brings. `injected_ns` is int64 [step, phase] where the workload is one that sleeps.
+
+    `recording` is the telemetry of the rank's node where this rank is the one that had it read.
+    """
 
     journal: Journal
     clock: GlobalClock
     losses: Sequence[float]
     injected_ns: npt.NDArray[np.int64] | None
     facts: dict[str, Any]
+    recording: Recording | None = None
 
 
 def write_gathered(
@@ -56,6 +62,7 @@ def write_gathered(
     if own.injected_ns is not None:
         arrays["injected_ns"] = own.injected_ns
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
+    telemetry = gather_telemetry(comm, own.recording)
     everyone = comm.gather((own.clock.domain, own.facts))
     if comm.rank == 0:
         assert everyone is not None
@@ -70,6 +77,7 @@ def write_gathered(
             clock_domains=[domain for domain, _ in everyone],
             injected_phases=PHASES if "injected_ns" in gathered else (),
             ranks=ranks,
+            telemetry=telemetry,
             environment={
                 **shared,
                 "options": options_of_run(run),

@@ -140,6 +140,7 @@ def _run(rank: Rank) -> None:
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.clock import GlobalClock
     from hpc.gather import Own, write_gathered
+    from hpc.telemetry.nodes import start_telemetry
     from hpc.train import train
     from hpc.world import world_from_mpi
 
@@ -165,6 +166,7 @@ def _run(rank: Rank) -> None:
     journal = rank.journal = Journal(asked.traces, rank.stem, world.rank, run.steps)
     clock = GlobalClock(comm)
     facts = _facts(world, backend)
+    recorder = start_telemetry(comm, world, run, facts)
 
     def note() -> None:
         journal.note(run=run.to_json(), attempt=asked.attempt, facts=facts, clock=_clock_facts(clock))
@@ -179,6 +181,9 @@ def _run(rank: Rank) -> None:
     comm.Barrier()
     rank.training = True
     blocks = train(backend, run, marks, journal.samples, synchronise)
+    recording = None if recorder is None else recorder.stop()
+    if recording is not None:
+        facts["telemetry"] = recording.facts
     facts["stamp_bound_ns"] = marks.bound_ns
     own = Own(
         journal=journal,
@@ -186,6 +191,7 @@ def _run(rank: Rank) -> None:
         losses=backend.losses(),
         injected_ns=getattr(workloads[0], "injected_ns", None),
         facts=facts,
+        recording=recording,
     )
     write_gathered(comm, run, asked.attempt, blocks, own, asked.traces / f"{rank.stem}.h5", asked.script)
     backend.leave()

@@ -1,0 +1,307 @@
+"""What the kernel tells of a node and of the ranks on it, as readings of its files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+
+MAX_CORES = 32
+"""Of how many of the ranks' cores frequency and throttling are read: on old kernels each costs milliseconds."""
+MAX_INTERFACES = 16
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Unread(Exception):
+    """A figure could not be read; the text says why."""
+
+
+UNREADABLE = (OSError, ValueError, LookupError, Unread)
+"""What goes wrong with a file that is not there, is refused, has gone, or has another form than the one known here."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Some series that are read together: `read` gives one number for each, or raises one of UNREADABLE."""
+
+    series: Sequence[str]
+    read: Callable[[], Sequence[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """A rank of this node: its process, the cores that it may use, the namespace that its number belongs to."""
+
+    pid: int
+    cores: tuple[int, ...]
+    pid_namespace: str
+
+    @classmethod
+    def this_process(cls) -> Beside:
+        """The rank that asks."""
+        return cls(pid=os.getpid(), cores=tuple(sorted(os.sched_getaffinity(0))), pid_namespace=pid_namespace())
+
+
+def pid_namespace(proc: Path = Path("/proc")) -> str:
+    """Names the namespace of this process's number; empty where the kernel does not tell."""
+    try:
+        return str((proc / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+class Kept:
+    """A file of the kernel, kept open: reading it again looks up no path, and can meet no other process of its number.
+
+    Raises OSError where it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def text(self) -> str:
+        """What it holds now; raises OSError where that is gone."""
+        pieces = []
+        at = 0
+        while piece := os.pread(self._file, 1 << 20, at):
+            pieces.append(piece)
+            at += len(piece)
+        return b"".join(pieces).decode("ascii", "replace")
+
+
+def number_in(path: Path, scale: float = 1.0) -> Callable[[], Sequence[float]]:
+    """Reads a file that holds one number. Raises OSError where it cannot be opened."""
+    kept = Kept(path)
+    return lambda: (float(kept.text()) * scale,)
+
+
+def processors(ranks_cores: set[int], proc: Path) -> Iterator[Reading]:
+    """Time that the processors spent, in all and on the ranks' cores; context switches; load."""
+    kept = Kept(proc / "stat")
+    load = Kept(proc / "loadavg")
+
+    def read() -> list[float]:
+        rows = {name: rest for name, *rest in map(str.split, kept.text().splitlines())}
+        cores = [_spent(rows[f"cpu{core}"]) for core in ranks_cores if f"cpu{core}" in rows]
+        on_ranks = [sum(column) for column in zip(*cores, strict=True)] or [nan] * len(_SPENT)
+        return [*_spent(rows["cpu"]), *on_ranks, float(rows["ctxt"][0]), float(rows["procs_running"][0])]
+
+    series = [f"{whose}.{name}" for whose in ("cpu", "ranks_cpu") for name in _SPENT]
+    yield Reading([*series, "cpu.context_switches", "cpu.running_processes"], read)
+    yield Reading(("cpu.load_processes",), lambda: (float(load.text().split()[0]),))
+
+
+_SPENT = ("busy_s", "idle_s", "interrupts_s", "stolen_s")
+
+
+def _spent(fields: Sequence[str]) -> list[float]:
+    user, nice, system, idle, iowait, irq, softirq, steal = map(int, fields[:8])
+    spent = (user + nice + system + irq + softirq, idle + iowait, irq + softirq, steal)
+    return [ticks / _TICKS_PER_S for ticks in spent]
+
+
+def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
+    """Mean and lowest frequency of these cores.
+
+    Not from /proc/cpuinfo, which shows the nominal figure where nothing is measured: in most virtual machines.
+    """
+    files = [cpus / f"cpu{core}/cpufreq/scaling_cur_freq" for core in cores]
+    if not files or not all(file.exists() for file in files):
+        raise Unread("this machine does not tell it (no cpufreq)")
+    kept = [Kept(file) for file in files]
+
+    def read() -> tuple[float, float]:
+        found = [float(each.text()) / 1000 for each in kept]
+        return sum(found) / len(found), min(found)
+
+    yield Reading(("ranks_cpu.frequency_mean_mhz", "ranks_cpu.frequency_min_mhz"), read)
+
+
+def throttling(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
+    """How often and how long these cores and their packages were slowed down because they were too hot."""
+    folders = [cpus / f"cpu{core}/thermal_throttle" for core in cores]
+    if not folders or not all(folder.is_dir() for folder in folders):
+        raise Unread("this kernel does not count it")
+    for name, file, scale in (
+        ("throttles", "core_throttle_count", 1.0),
+        ("throttled_s", "core_throttle_total_time_ms", 1e-3),
+        ("package_throttles", "package_throttle_count", 1.0),
+        ("package_throttled_s", "package_throttle_total_time_ms", 1e-3),
+    ):
+        if all((folder / file).exists() for folder in folders):
+            yield Reading((f"ranks_cpu.{name}",), _sum_of([Kept(folder / file) for folder in folders], scale))
+
+
+def _sum_of(files: Sequence[Kept], scale: float) -> Callable[[], Sequence[float]]:
+    return lambda: (sum(float(file.text()) for file in files) * scale,)
+
+
+def packages(powercap: Path) -> Iterator[Reading]:
+    """Energy that processor packages and their memory took (RAPL), and the power that they may take."""
+    zones = sorted(powercap.glob("intel-rapl:*"))
+    if not zones:
+        raise Unread("this kernel does not count it")
+    for zone in zones:
+        name = f"{(zone / 'name').read_text().strip()}_{zone.name.partition(':')[2].replace(':', '_')}"
+        yield Reading((f"power.{name}_j",), Unwrapped(zone).read)
+        if (limit := zone / "constraint_0_power_limit_uw").exists():
+            yield Reading((f"power.{name}_limit_w",), number_in(limit, 1e-6))
+
+
+class Unwrapped:
+    """An energy counter that begins anew at its range; what it has counted since the first reading, in joules."""
+
+    def __init__(self, zone: Path) -> None:
+        self._kept = Kept(zone / "energy_uj")
+        self._range_uj = int((zone / "max_energy_range_uj").read_text())
+        self._last_uj = int(self._kept.text())
+        self._sum_uj = 0
+
+    def read(self) -> Sequence[float]:
+        """The joules so far."""
+        now_uj = int(self._kept.text())
+        self._sum_uj += (now_uj - self._last_uj) % (self._range_uj + 1)
+        self._last_uj = now_uj
+        return (self._sum_uj / 1e6,)
+
+
+def memory(proc: Path) -> Iterator[Reading]:
+    """Memory that is left, and what was swapped."""
+    meminfo, vmstat = Kept(proc / "meminfo"), Kept(proc / "vmstat")
+
+    def available() -> Sequence[float]:
+        rows = dict(line.split(":") for line in meminfo.text().splitlines())
+        return (float(rows["MemAvailable"].split()[0]) * 1024,)
+
+    def swapped() -> Sequence[float]:
+        rows = dict(line.split() for line in vmstat.text().splitlines())
+        return float(rows["pswpin"]) * _PAGE_BYTES, float(rows["pswpout"]) * _PAGE_BYTES
+
+    yield Reading(("memory.available_bytes",), available)
+    yield Reading(("memory.swapped_in_bytes", "memory.swapped_out_bytes"), swapped)
+
+
+def networks(proc: Path) -> Iterator[Reading]:
+    """Bytes, drops and errors of the interfaces of this process's own network namespace; TCP segments sent again.
+
+    Not from /sys/class/net, which shows the network of whoever mounted it: in a container that is another's. The
+    loopback stays: its bytes are what ranks of one node tell each other through sockets.
+    """
+    kept = Kept(proc / "net/dev")
+    used = sorted(_interfaces(kept).items(), key=lambda item: -item[1][0] - item[1][8])
+    names = sorted(name for name, counts in used[:MAX_INTERFACES] if name == "lo" or counts[0] or counts[8])
+
+    def read() -> list[float]:
+        found = _interfaces(kept)
+        values: list[float] = []
+        for name in names:
+            counts = found.get(name)
+            values += (
+                [nan] * 4 if counts is None
+                else [counts[0], counts[8], counts[3] + counts[11], counts[2] + counts[10]]
+            )  # fmt: skip
+        return values
+
+    kinds = ("received_bytes", "sent_bytes", "dropped_packets", "errors")
+    yield Reading([f"net.{name}.{kind}" for name in names for kind in kinds], read)
+    snmp = Kept(proc / "net/snmp")
+
+    def sent_again() -> Sequence[float]:
+        names, values = [line.split() for line in snmp.text().splitlines() if line.startswith("Tcp:")]
+        return (float(values[names.index("RetransSegs")]),)
+
+    yield Reading(("net.tcp_retransmitted_segments",), sent_again)
+
+
+def _interfaces(kept: Kept) -> dict[str, list[float]]:
+    rows = (line.rpartition(":") for line in kept.text().splitlines() if ":" in line)
+    return {name.strip(): [float(count) for count in counts.split()] for name, _, counts in rows}
+
+
+_PORT_COUNTERS = (
+    ("received_bytes", "counters/port_rcv_data", 4.0),  # counted in words of 4 bytes
+    ("sent_bytes", "counters/port_xmit_data", 4.0),
+    ("received_bytes", "hw_counters/rx_bytes", 1.0),
+    ("sent_bytes", "hw_counters/tx_bytes", 1.0),
+    ("send_wait_ticks", "counters/port_xmit_wait", 1.0),
+    ("symbol_errors", "counters/symbol_error", 1.0),
+    ("receive_errors", "counters/port_rcv_errors", 1.0),
+    ("discarded_packets", "counters/port_xmit_discards", 1.0),
+    ("links_downed", "counters/link_downed", 1.0),
+    ("out_of_sequence_packets", "hw_counters/out_of_sequence", 1.0),
+    ("timeouts", "hw_counters/local_ack_timeout_err", 1.0),
+    ("congestion_packets", "hw_counters/np_cnp_sent", 1.0),
+)
+
+
+def fabrics(infiniband: Path) -> Iterator[Reading]:
+    """Bytes and errors of the ports of InfiniBand, RoCE and EFA adapters."""
+    ports = sorted(infiniband.glob("*/ports/*"))
+    if not ports:
+        raise Unread("no adapter here")
+    for port in ports:
+        prefix = f"net.{port.parent.parent.name}_port{port.name}"
+        named = set()
+        for name, file, scale in _PORT_COUNTERS:
+            if name not in named and (port / file).exists():
+                named.add(name)
+                yield Reading((f"{prefix}.{name}",), number_in(port / file, scale))
+
+
+def processes(ranks: Sequence[Beside], proc: Path) -> Iterator[Reading]:
+    """Page faults, time, memory and context switches of the ranks, in the order of their MPI rank."""
+    own_namespace = pid_namespace(proc)
+    for place, rank in enumerate(ranks):
+        if not own_namespace or rank.pid_namespace != own_namespace:
+            raise Unread(f"process {rank.pid} lives in a namespace of its own")
+        yield from _process(f"local_rank{place}", proc / str(rank.pid))
+
+
+def _process(name: str, folder: Path) -> Iterator[Reading]:
+    stat, status, schedstat = Kept(folder / "stat"), Kept(folder / "status"), Kept(folder / "schedstat")
+
+    def of_process() -> Sequence[float]:
+        # The name in parentheses may hold anything, spaces and parentheses too.
+        fields = stat.text().rpartition(")")[2].split()
+        seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        return float(fields[7]), float(fields[9]), seconds, float(fields[21]) * _PAGE_BYTES
+
+    def of_main_thread() -> Sequence[float]:
+        rows = dict(line.split(":", 1) for line in status.text().splitlines())
+        return float(rows["voluntary_ctxt_switches"]), float(rows["nonvoluntary_ctxt_switches"])
+
+    of_all_threads = ("minor_faults", "major_faults", "cpu_s", "memory_bytes")
+    yield Reading([f"{name}.{kind}" for kind in of_all_threads], of_process)
+    switches = ("voluntary_switches", "involuntary_switches")
+    yield Reading([f"{name}.main_thread_{kind}" for kind in switches], of_main_thread)
+    # Nanoseconds in which the thread could have run and had no core.
+    yield Reading((f"{name}.main_thread_queued_s",), lambda: (int(schedstat.text().split()[1]) / 1e9,))
+
+
+def own_time() -> Iterator[Reading]:
+    """What reading all this costs."""
+    yield Reading(("telemetry.cpu_s",), lambda: (time.process_time(),))
+
+
+def sources_of_node(
+    ranks: Sequence[Beside], proc: Path = Path("/proc"), sys: Path = Path("/sys")
+) -> dict[str, Iterator[Reading]]:
+    """All that the kernel may tell, by what it is; each is found out as it is iterated, and raises UNREADABLE."""
+    cores = sorted({core for rank in ranks for core in rank.cores})
+    some = cores[:: -(-len(cores) // MAX_CORES) or 1]
+    cpus = sys / "devices/system/cpu"
+    return {
+        "processors": processors(set(cores), proc),
+        "CPU frequency": frequencies(some, cpus),
+        "CPU throttling": throttling(some, cpus),
+        "CPU power": packages(sys / "class/powercap"),
+        "memory": memory(proc),
+        "network": networks(proc),
+        "fabric": fabrics(sys / "class/infiniband"),
+        "processes of ranks": processes(ranks, proc),
+        "telemetry": own_time(),
+    }
