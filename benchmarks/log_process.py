@@ -6,12 +6,7 @@ memory lies above an interpreter that has imported numpy.
 
 import numpy as np  # isort: skip  # first of all: from here on memory counts
 
-
-def peak_bytes() -> int:
-    """The peak of this process's memory (proc(5), VmHWM)."""
-    with open("/proc/self/status") as status:  # noqa: PTH123  # pathlib would be imported, and counted
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
-
+from benchmarks.memory import peak_bytes  # isort: skip
 
 BEFORE_BYTES = peak_bytes()
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from hpc.clock import ROUNDING_NS
+from hpc.clock_model import ROUNDING_NS
 from hpc.outcome import Outcome
 from hpc.spec import MIN_WARMUP_STEPS, RunSpec
 from hpc.stamps import ABSENT, INNER, STAMPS

@@ -1,0 +1,34 @@
+"""The account of one trace in a process of its own, held to one core: `python -m benchmarks.ledger_process TRACE`.
+
+Prints as JSON the seconds from opening the file to the verdict, imports apart, and by how many bytes the peak of memory
+lies above the same process before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.memory import peak_bytes
+from hpc.trace_file import open_trace
+from parse.ledger.lateness import verdict
+from parse.ledger.terms import account
+
+
+def main() -> None:
+    """Reads the trace and says who is waited for."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    before_bytes = peak_bytes()
+    begin = perf_counter()
+    with open_trace(Path(sys.argv[1])) as trace:
+        found = verdict(account(trace))
+    taken_s = perf_counter() - begin
+    above_bytes = peak_bytes() - before_bytes
+    json.dump({"seconds": taken_s, "above_bytes": above_bytes, "verdict": found.kind, "ranks": found.ranks}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
