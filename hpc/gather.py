@@ -63,7 +63,8 @@ def write_gathered(
         arrays["injected_ns"] = own.injected_ns
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = gather_telemetry(comm, own.recording)
-    everyone = comm.gather((own.clock.domain, own.facts))
+    facts = own.facts if own.recording is None else {**own.facts, "telemetry": own.recording.facts}
+    everyone = comm.gather((own.clock.domain, facts))
     if comm.rank == 0:
         assert everyone is not None
         shared, ranks = in_common([facts for _, facts in everyone])

@@ -181,9 +181,6 @@ def _run(rank: Rank) -> None:
     comm.Barrier()
     rank.training = True
     blocks = train(backend, run, marks, journal.samples, synchronise)
-    recording = None if recorder is None else recorder.stop()
-    if recording is not None:
-        facts["telemetry"] = recording.facts
     facts["stamp_bound_ns"] = marks.bound_ns
     own = Own(
         journal=journal,
@@ -191,7 +188,7 @@ def _run(rank: Rank) -> None:
         losses=backend.losses(),
         injected_ns=getattr(workloads[0], "injected_ns", None),
         facts=facts,
-        recording=recording,
+        recording=None if recorder is None else recorder.stop(),
     )
     write_gathered(comm, run, asked.attempt, blocks, own, asked.traces / f"{rank.stem}.h5", asked.script)
     backend.leave()
