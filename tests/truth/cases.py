@@ -1,0 +1,139 @@
+"""What is injected into which run, and what a ledger has to say of it. 50 runs on 2 nodes × 2 ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpc.spec import RunSpec
+from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT
+
+NODES, RANKS_PER_NODE = 2, 2
+RANKS = NODES * RANKS_PER_NODE
+WARMUP, STEPS = 10, 75
+NOTHING = "data:0"
+MODELS = Path(__file__).with_name("ddp_models.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """The verdict that is right: one of `kinds`, and where it names somebody these ranks, for this cause.
+
+    `every` of so many steps the culprit is late. `merged` says that the terms from batch to reduction must be one.
+    """
+
+    kinds: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+    node: str = ""
+    cause: str = ""
+    every: int = 1
+    merged: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Runs that one command makes: everything alike but for one option, or one variable, of several values.
+
+    `varied` names it, `cases` says of each of its values what a ledger has to say. `measured` says whether values are
+    held against the sleeps: a real training takes time of its own. `baseline` adds the runs on one rank.
+    """
+
+    backend: str
+    varied: str
+    cases: Mapping[str, Expected]
+    workload: str = "delay"
+    options: Mapping[str, str] = field(default_factory=dict)
+    repeats: int = 1
+    baseline: bool = False
+
+    @property
+    def measured(self) -> bool:
+        """Whether all that takes time in its steps is a recorded sleep."""
+        return self.workload == "delay"
+
+    @property
+    def name(self) -> str:
+        """Backend and what is trained, with the options that differ from their defaults."""
+        workload = self.workload.rpartition(":")[2]
+        return " ".join([self.backend, workload, *(f"{name}={value}" for name, value in self.options.items())])
+
+    @property
+    def is_option(self) -> bool:
+        """Whether `varied` is an option, or else an environment variable."""
+        return self.varied.islower()
+
+    def value_of(self, run: RunSpec) -> str | None:
+        """Which of its values this run has; None where it is none of this sweep."""
+        options = dict(run.options)
+        value = options.pop(self.varied, None) if self.is_option else run.env.get(self.varied)
+        same = run.backend == self.backend and _file(run.workload) == _file(self.workload) and options == self.options
+        return value if same and run.ranks == RANKS and value in self.cases else None
+
+    @property
+    def runs(self) -> int:
+        """How many, without those of the baseline."""
+        return len(self.cases) * self.repeats
+
+
+def _file(workload: str) -> str:
+    """A workload without the folder of its file: traces may come from elsewhere."""
+    return workload.rpartition("/")[2]
+
+
+NOBODY = Expected(kinds=(NONE,))
+
+
+def _one(rank: int, cause: str, **more: bool) -> Expected:
+    return Expected(kinds=(PERSISTENT,), ranks=(rank,), cause=cause, **more)
+
+
+def _node(number: int) -> Expected:
+    ranks = tuple(range((number - 1) * RANKS_PER_NODE, number * RANKS_PER_NODE))
+    return Expected(kinds=(PERSISTENT,), ranks=ranks, node=f"node{number}", cause="compute")
+
+
+def _tenth(rank: int) -> Expected:
+    return Expected(kinds=(TRANSIENT,), ranks=(rank,), cause="compute", every=10)
+
+
+def _delays(backend: str, ranks: tuple[int, ...], quiet: int) -> tuple[Sweep, ...]:
+    """The `delay` workload: each kind of lateness on each of these ranks, and `quiet` runs without any."""
+    on_one = {f"10+30@rank={rank}": _one(rank, "compute") for rank in ranks}
+    on_node = {
+        "10+30@rank=0+30@rank=1": _node(1),
+        "10+30@rank=2+30@rank=3": _node(2),
+    }
+    rotating = {"10+30@rank=rotate": Expected(kinds=(ROTATING,), ranks=tuple(range(RANKS)), cause="compute")}
+    tenth = {f"10+30@rank={rank};every=10": _tenth(rank) for rank in ranks}
+    return (
+        Sweep(backend=backend, varied="compute_ms", cases={"10": NOBODY}, repeats=quiet, baseline=True),
+        Sweep(backend=backend, varied="compute_ms", cases=on_one | on_node | rotating | tenth),
+        Sweep(backend=backend, varied="data_ms", cases={f"20@rank={rank}": _one(rank, "data") for rank in ranks}),
+        Sweep(backend=backend, varied="transfer_ms", cases={"15": NOBODY}, repeats=2, baseline=True),
+        Sweep(backend=backend, varied="update_ms", cases={f"10@rank={rank}": _one(rank, "update") for rank in ranks}),
+    )
+
+
+def _model(name: str) -> Sweep:
+    cases = {NOTHING: NOBODY, "compute:20@rank=1": _one(1, "compute"), "data:20@rank=1": _one(1, "data")}
+    return Sweep(backend="torch-ddp", workload=f"{MODELS}:{name}", varied="SLEEP", cases=cases)
+
+
+def _met_before() -> Sweep:
+    """A late rank makes its peers late in a broadcast before each forward: whose compute it was cannot be said."""
+    cannot = Expected(kinds=(CANNOT_TELL,), merged=True)
+    cases = dict.fromkeys(("compute:20@rank=1", "data:20@rank=1"), cannot)
+    return Sweep(
+        backend="torch-ddp", workload=f"{MODELS}:WithBatchNorm", varied="SLEEP", cases=cases,
+        options={"broadcast_buffers": "on"},
+    )  # fmt: skip
+
+
+SWEEPS = (
+    *_delays("mpi", (0, 1, 2, 3), quiet=4),
+    *_delays("torch-ddp", (1, 2), quiet=4),
+    _model("WithoutBatchNorm"),
+    _model("WithBatchNorm"),
+    _met_before(),
+)

@@ -1,0 +1,124 @@
+"""A ledger held against the truth of its runs; what differs is said with everything needed to explain it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parse.ledger.nouns import Ledger
+from tests.truth.cases import Expected
+from tests.truth.exact import TERMS, Known, Ms
+from tests.truth.verdicts import ALLOWED, ALLOWED_MS, Miss, held_against, said
+
+ROUNDING_MS = 1e-3
+MERGED = {name: (name,) for name in TERMS} | {"compute+communication": ("compute", "wait", "transfer")}
+"""What the names of a ledger's terms stand for."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """A point: the means of its terms in the ledger and in truth (sleeps and background), ms [term] by `names`; the
+    largest differences, over ranks and means, from the sleeps and from the exact stamps; the verdict; the misses."""
+
+    names: tuple[str, ...]
+    found: Ms
+    truth: Ms
+    from_slept_ms: float
+    from_stamped_ms: float
+    verdict: str
+    misses: tuple[Miss, ...]
+
+
+def background(quiet: Sequence[Known]) -> Ms:
+    """What a step takes beside its sleeps, ms [5], by runs in which nothing is injected: the median over ranks and
+    runs. Nothing of it is wait, which is what differs between the ranks."""
+    beside = np.concatenate([known.stamped.per_rank - known.slept.per_rank for known in quiet])
+    return np.where(np.array(TERMS) == "wait", 0.0, np.median(beside, axis=0))
+
+
+def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, beside: Ms | None) -> Comparison:
+    """The point's ledger against its runs. `beside` is the background; None where only the exact stamps count."""
+    names = tuple(term.name for term in ledger.terms)
+    misses = list(_wrong_names(names, expected))
+    if misses:
+        none = np.full(len(names), np.nan)
+        return Comparison(
+            names=names, found=none, truth=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
+            verdict=said(ledger.verdict), misses=tuple(misses),
+        )  # fmt: skip
+    found = np.vstack([[place.terms for place in ledger.ranks], [[term.mean.value for term in ledger.terms]]])
+    exact = _with_mean(_merged(np.mean([known.stamped.per_rank for known in runs], axis=0), names))
+    slept = _with_mean(_merged(np.mean([known.slept.per_rank for known in runs], axis=0), names))
+    truth = slept if beside is None else slept + _merged(beside, names)
+    bound_ms = 2 * max(run.bound for run in ledger.runs) + ROUNDING_MS
+    from_stamped, from_slept = np.abs(found - exact), np.abs(found - truth)
+    wrong = from_stamped > bound_ms
+    missed = wrong if beside is None else wrong | (from_slept > np.maximum(ALLOWED_MS, ALLOWED * truth))
+    for rank, term in np.argwhere(missed):
+        who = "mean" if rank == len(found) - 1 else f"rank {rank}"
+        misses.append(
+            Miss(
+                text=f"{who} {names[term]}: ledger {found[rank, term]:.3f}, sleeps {slept[rank, term]:.3f} and "
+                f"{(truth - slept)[rank, term]:.3f} beside them, exact stamps {exact[rank, term]:.3f} ms, clocks leave "
+                f"{bound_ms * 1e3:.1f} µs open{_where(runs, rank, names[term])}",
+                machine=not wrong[rank, term],
+            )
+        )
+    if abs(ledger.step.value - exact[-1].sum()) > bound_ms:
+        misses.append(Miss(text=f"mean step: ledger {ledger.step.value:.4f}, exact stamps {exact[-1].sum():.4f} ms"))
+    misses += [Miss(text=f"claims an error of the measurement: {problem}") for problem in ledger.problems]
+    misses += held_against(ledger.verdict, runs, expected, measured=beside is not None)
+    if len(runs) > 1:
+        for own in ledger.runs:
+            known = [known for known in runs if known.run_id == own.run_id]
+            for miss in held_against(own.verdict, known, expected, measured=beside is not None):
+                misses.append(Miss(text=f"{own.run_id} {miss.text}", machine=miss.machine))
+    return Comparison(
+        names=names, found=found[-1], truth=truth[-1], from_slept_ms=float(from_slept.max()),
+        from_stamped_ms=float(from_stamped.max()), verdict=said(ledger.verdict), misses=tuple(misses),
+    )  # fmt: skip
+
+
+def compare_loss(ledger: Ledger, runs: Sequence[Known], baseline: Sequence[Known]) -> Iterator[Miss]:
+    """The losses of a point against those of the exact stamps; between two runs' clocks nothing is open but theirs."""
+    names = tuple(term.name for term in ledger.terms)
+    of_runs, of_baseline = (
+        _merged(np.mean([known.stamped.terms.mean(axis=(0, 1)) for known in some], axis=0), names)
+        for some in (runs, baseline)
+    )
+    bound_ms = 2 * max(run.bound for run in ledger.runs) + ROUNDING_MS
+    for term, exact in zip(ledger.terms, of_runs - of_baseline, strict=True):
+        if term.loss is None:
+            yield Miss(text=f"loss in {term.name}: none is given ({ledger.no_loss}); exact stamps {exact:.3f} ms")
+        elif abs(term.loss.value - exact) > bound_ms:
+            yield Miss(text=f"loss in {term.name}: ledger {term.loss.value:.4f}, exact stamps {exact:.4f} ms")
+
+
+def _wrong_names(names: tuple[str, ...], expected: Expected) -> Iterator[Miss]:
+    if (merged := names != TERMS) != expected.merged:
+        should = "not be merged" if merged else "be merged, because ranks meet before their gradients are complete"
+        yield Miss(text=f"terms {', '.join(names)} should {should}")
+    elif unknown := [name for name in names if name not in MERGED]:
+        yield Miss(text=f"terms {', '.join(unknown)} are unknown")
+
+
+def _merged(terms: Ms, names: tuple[str, ...]) -> Ms:
+    """The five terms, [..., 5], added up as these names say: [..., name]."""
+    columns = [[TERMS.index(one) for one in MERGED[name]] for name in names]
+    return np.stack([terms[..., of].sum(axis=-1) for of in columns], axis=-1)
+
+
+def _with_mean(per_rank: Ms) -> Ms:
+    return np.vstack([per_rank, per_rank.mean(axis=0)])
+
+
+def _where(runs: Sequence[Known], rank: int, name: str) -> str:
+    """How what lies beside the sleeps is spread over the steps: nearly all in a few, or in every one of them."""
+    rows = slice(None) if rank == len(runs[0].stamped.terms) else slice(rank, rank + 1)
+    differences = [_merged(known.stamped.terms - known.slept.terms, (name,))[rows, :, 0] for known in runs]
+    beside = np.concatenate(differences).mean(axis=0)
+    order = np.argsort(-np.abs(beside))[:3]
+    most = ", ".join(f"{runs[0].steps[at]}: {beside[at]:.1f}" for at in sorted(order))
+    return f"; beside the sleeps in a step: median {np.median(beside):.3f} ms, most in {most}"

@@ -1,0 +1,79 @@
+"""Two real trainings under DDP, with sleeps where `SLEEP` says: `PHASE:MS@rank=R`, the whole of it in one place.
+
+`data` sleeps in the input, `compute` in the middle of backward: after the gradients of the last layers, before those of
+the first.
+"""
+
+import torch
+from torch import nn
+
+from hpc.workloads.delay import PHASES, Sleeper
+
+
+class _Sleep(torch.autograd.Function):
+    """Passes its input on, and sleeps in its backward."""
+
+    @staticmethod
+    def forward(ctx, values, sleep):
+        ctx.sleep = sleep
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.sleep()
+        return gradient, None
+
+
+class _SleepInBackward(nn.Module):
+    def __init__(self, sleep):
+        super().__init__()
+        self.sleep = sleep
+
+    def forward(self, values):
+        return _Sleep.apply(values, self.sleep)
+
+
+class WithoutBatchNorm:
+    """Two convolutions and a linear layer on small random images."""
+
+    batch_norm = False
+
+    def __init__(self, run, device, rank):
+        phase, _, delays = run.env["SLEEP"].partition(":")
+        asked = {f"{each}_ms": delays if each == phase else "0" for each in PHASES}
+        self.sleeper = Sleeper(asked, rank, run.ranks, run.steps)
+        self.injected_ns = self.sleeper.injected_ns
+        self.step = 0
+        torch.manual_seed(run.seed)
+        norm = nn.BatchNorm2d if self.batch_norm else nn.Identity
+        self.model = nn.Sequential(
+            nn.Conv2d(3, 16, 3), norm(16), nn.ReLU(),
+            _SleepInBackward(lambda: self.sleeper.sleep("compute", self.step)),
+            nn.Conv2d(16, 32, 3), norm(32), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 100),
+        )  # fmt: skip
+        random = torch.Generator(device).manual_seed(run.seed + rank)
+        self.images = torch.randn(run.rank_batch_size, 3, 32, 32, device=device, generator=random)
+        self.labels = torch.randint(100, (run.rank_batch_size,), device=device, generator=random)
+
+    def batch(self, step):
+        self.step = step
+        for phase in ("transfer", "update"):  # nothing sleeps there, and the record says so
+            self.sleeper.sleep(phase, step)
+        self.sleeper.sleep("data", step)
+        return self.images, self.labels
+
+    def loss(self, model, batch):
+        images, labels = batch
+        return nn.functional.cross_entropy(model(images), labels)
+
+    def optimizer(self, **how):
+        return torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, **how)
+
+    def samples(self, batch):
+        return len(batch[0])
+
+
+class WithBatchNorm(WithoutBatchNorm):
+    """The same with batch norm after each convolution: buffers that DDP broadcasts before each forward if told so."""
+
+    batch_norm = True

@@ -1,0 +1,104 @@
+"""What is true of a run whose clocks' distances are known: nothing here comes from hpc.clock or parse.ledger.
+
+Two truths of the same run, which err in different ways. `stamped` is exact: the raw stamps, put on one time axis by
+the distances that the kernel was told. `slept` knows no stamp at all: the recorded sleeps alone, in a world in which
+nothing else takes time. Where a ledger differs from `stamped` the ledger is wrong; where `stamped` differs from
+`slept`, the machine needed that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.trace import Trace, TraceError
+
+Ms = npt.NDArray[np.float64]
+Ns = npt.NDArray[np.int64]
+
+TERMS = ("data", "compute", "wait", "transfer", "update")
+CAUSES = ("release", "update", "data", "compute")
+PHASES = ("data", "compute", "transfer", "update")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Truth:
+    """`terms` float64 [rank, step, 5] ms, by TERMS; `causes` float64 [rank, step, 4] ms, by CAUSES: what lies between
+    the step before's latest entry into the reduction and this rank's entry now. Only the measured steps."""
+
+    terms: Ms
+    causes: Ms
+
+    @property
+    def per_rank(self) -> Ms:
+        """Means over the steps, [rank, 5] ms."""
+        return self.terms.mean(axis=1)
+
+    @property
+    def entries(self) -> Ms:
+        """How much later than the first rank each entered the reduction, [rank, step] ms."""
+        lateness = self.causes.sum(axis=2)
+        return lateness - lateness.min(axis=0)
+
+
+def stamped(stamps: Ns, ahead_ns: Sequence[int], blocks: Ns) -> Truth:
+    """From raw stamps int64 [rank, step, 6] ns, each rank's clock being exactly so far ahead of one that all share."""
+    shared = stamps - np.array(ahead_ns, np.int64)[:, None, None]
+    measured = _measured(blocks)
+    now, before = shared[:, measured], shared[:, measured - 1]
+    begin, ready, _, grads, reduced, end = np.moveaxis(now, 2, 0)
+    latest = grads.max(axis=0)
+    latest_before = before[:, :, 3].max(axis=0)
+    return Truth(
+        terms=_ms(ready - begin, grads - ready, latest - grads, reduced - latest, end - reduced),
+        causes=_ms(before[:, :, 4] - latest_before, before[:, :, 5] - before[:, :, 4], ready - begin, grads - ready),
+    )
+
+
+def slept(injected_ns: Ns, blocks: Ns) -> Truth:
+    """From recorded sleeps int64 [rank, step, phase] ns: all ranks leave a reduction when the last has entered it."""
+    measured = _measured(blocks)
+    data, compute, transfer, update = np.moveaxis(injected_ns[:, measured], 2, 0)
+    transfer_before, update_before = np.moveaxis(injected_ns[:, measured - 1, 2:], 2, 0)
+    own = transfer_before + update_before + data + compute
+    return Truth(
+        terms=_ms(data, compute, own.max(axis=0) - own, transfer, update),
+        causes=_ms(transfer_before, update_before, data, compute),
+    )
+
+
+def _measured(blocks: Ns) -> Ns:
+    return np.concatenate([np.arange(first, past) for first, past in blocks])
+
+
+def _ms(*parts: Ns) -> Ms:
+    return np.stack(parts, axis=2) / 1e6
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Known:
+    """What is known of one run: both truths of its measured steps, and their numbers [step]."""
+
+    run_id: str
+    stamped: Truth
+    slept: Truth
+    steps: Ns
+
+
+def known_of(trace: Trace, distance_s: int) -> Known:
+    """The truth of a run on the development cluster, whose node k reads a clock k times that many seconds ahead.
+
+    Raises TraceError where the trace has no record of sleeps.
+    """
+    if trace.injected_ns is None or tuple(trace.injected_phases) != PHASES:
+        raise TraceError(f"{trace.run_id}: no sleeps are recorded in {', '.join(PHASES)}")
+    ahead_ns = [int(facts["hostname"].removeprefix("node")) * distance_s * 10**9 for facts in trace.ranks]
+    return Known(
+        run_id=trace.run_id,
+        stamped=stamped(trace.stamps, ahead_ns, trace.blocks),
+        slept=slept(trace.injected_ns, trace.blocks),
+        steps=_measured(trace.blocks),
+    )

@@ -1,0 +1,190 @@
+"""Delays that are known against what the ledger makes of them, on a real Slurm whose nodes have clocks of their own.
+
+`python -m tests.truth.run [--keep DIR]`; `--traces DIR` looks once more at what an earlier run kept. Ends with 1 where
+the ledger is wrong. Where it is right by the exact stamps, and the machine took more time than the sleeps, that is
+counted and shown, and no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from hpc.trace_file import read_trace
+from launch.devcluster import DevCluster, missing_programs
+from launch.devcluster_config import CLOCK_DISTANCE_S, Shape
+from launch.devcluster_processes import namespaces_refused
+from parse.ledger.nouns import Ledger
+from parse.ledger.point import ledgers
+from parse.load import load
+from parse.result import Result, results
+from tests.truth.cases import NOBODY, NODES, RANKS_PER_NODE, STEPS, SWEEPS, WARMUP, Sweep
+from tests.truth.compare import Comparison, background, compare, compare_loss
+from tests.truth.exact import Known, known_of
+from tests.truth.table import background_line, durations, heading, line, misses_of
+from tests.truth.verdicts import Miss
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class TruthError(RuntimeError):
+    """The runs could not be made; the text says what failed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Point:
+    """A point that was run: its sweep, which of its values, its ledger, the truth of its runs and of its baseline's."""
+
+    sweep: Sweep
+    value: str
+    ledger: Ledger
+    runs: Sequence[Known]
+    baseline: Sequence[Known]
+
+
+def main() -> int:
+    """Command line: 0 where the ledger is right, 1 where not, 2 where the runs could not be made."""
+    asked = _arguments()
+    begin = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as scratch:
+        folder = asked.traces or asked.keep or Path(scratch) / "runs"
+        try:
+            if asked.traces is None:
+                run_all(_chosen(asked.only), folder, Path(scratch) / "cluster")
+            points = points_of(folder / "traces")
+        except TruthError as error:
+            print(error, file=sys.stderr)
+            return 2
+    failed = report(points)
+    print(f"{perf_counter() - begin:.0f} s")
+    return 1 if failed else 0
+
+
+def run_all(sweeps: Sequence[Sweep], folder: Path, root: Path) -> None:
+    """Makes the runs of these sweeps on a cluster of its own; their traces come into `folder`/traces.
+
+    Raises TruthError where one does not end ok.
+    """
+    if refused := missing_programs() or namespaces_refused(clocks=True):
+        raise TruthError(f"no Slurm whose nodes have clocks of their own can be had here: {refused}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with DevCluster(root, Shape(nodes=NODES, clocks=True)) as cluster:
+        for number, sweep in enumerate(sweeps, 1):
+            print(f"{number} of {len(sweeps)}: {sweep.name}, {sweep.varied}, {sweep.runs} runs", flush=True)
+            run_sweep(sweep, folder, cluster)
+    shutil.rmtree(root)
+
+
+def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster) -> None:
+    """Makes the runs of one sweep. Raises TruthError where one does not end ok."""
+    varied = f"{sweep.varied}={','.join(sweep.cases)}"
+    argv = [
+        sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", str(NODES),
+        "--ranks-per-node", str(RANKS_PER_NODE), "--cpus-per-rank", "1", "--steps", str(STEPS), "--warmup", str(WARMUP),
+        "--repeats", str(sweep.repeats), "--backend", sweep.backend, "--workload", sweep.workload,
+        "--option" if sweep.is_option else "--env", varied, "--minutes-per-run", "2", "--out", str(folder),
+        *(word for name, value in sweep.options.items() for word in ("--option", f"{name}={value}")),
+        *(() if sweep.baseline else ("--no-baseline",)),
+    ]  # fmt: skip
+    env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TruthError(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def points_of(traces: Path, sweeps: Sequence[Sweep] = SWEEPS) -> list[Point]:
+    """All points of the sweeps that have been run, with what is known of them."""
+    found = results(load([traces]))
+    by_point = {result.asked.point: result for result in found}
+    points = []
+    for ledger in ledgers(found):
+        for sweep in sweeps:
+            value = sweep.value_of(ledger.result.run)
+            if value is not None:
+                baseline = by_point.get(ledger.result.asked.baseline_point) if sweep.baseline else None
+                points.append(
+                    Point(
+                        sweep=sweep,
+                        value=value,
+                        ledger=ledger,
+                        runs=_known(ledger.result),
+                        baseline=_known(baseline) if baseline else (),
+                    )
+                )
+    if not points:
+        raise TruthError(f"{traces} holds none of the runs asked for")
+    return points
+
+
+def report(points: Sequence[Point]) -> int:
+    """Prints the table, what was missed, and what durations would have said. Returns where the ledger was wrong."""
+    quiet: dict[str, list[Known]] = defaultdict(list)
+    for point in points:
+        if point.sweep.measured and point.sweep.cases[point.value] is NOBODY and point.sweep.varied == "compute_ms":
+            quiet[point.sweep.backend] += point.runs
+    beside = {backend: background(runs) for backend, runs in quiet.items()}
+    for backend, ms in beside.items():
+        print(background_line(backend, ms))
+    print(heading())
+    compared = []
+    for point in points:
+        one = compare(
+            point.ledger,
+            point.runs,
+            point.sweep.cases[point.value],
+            beside.get(point.sweep.backend) if point.sweep.measured else None,
+        )
+        lost = tuple(compare_loss(point.ledger, point.runs, point.baseline)) if point.baseline else ()
+        compared.append((point, one, (*one.misses, *lost)))
+        print(line(point.sweep, point.value, len(point.runs), one, len(one.misses) + len(lost)))
+    for point, _, misses in compared:
+        print(misses_of(point.sweep, point.value, point.ledger, misses), end="")
+    for point in points:
+        if not point.sweep.measured:
+            print(durations(point.sweep, point.value, point.runs, point.ledger))
+    return _sum_up(compared)
+
+
+def _sum_up(compared: Sequence[tuple[Point, Comparison, tuple[Miss, ...]]]) -> int:
+    runs = sum(len(point.runs) for point, _, _ in compared)
+    all_misses = [miss for _, _, misses in compared for miss in misses]
+    wrong = [miss for miss in all_misses if not miss.machine]
+    hit = sum(len(point.runs) for point, _, misses in compared if not misses)
+    print(
+        f"{runs} runs, {hit} without a miss; {len(all_misses)} misses: {len(wrong)} of the ledger, "
+        f"{len(all_misses) - len(wrong)} of the machine (the exact stamps say what the ledger says)"
+    )
+    return len(wrong)
+
+
+def _known(result: Result) -> list[Known]:
+    """The truth of the point's ok runs."""
+    paths = [run.attempt.trace for run in result.ok if run.attempt is not None and run.attempt.trace is not None]
+    return [known_of(read_trace(path), CLOCK_DISTANCE_S) for path in paths]
+
+
+def _chosen(only: str | None) -> Sequence[Sweep]:
+    chosen = [sweep for sweep in SWEEPS if only is None or only in f"{sweep.name} {sweep.varied}"]
+    if not chosen:
+        raise SystemExit(f"--only {only}: none of {', '.join(f'{s.name} {s.varied}' for s in SWEEPS)}")
+    return chosen
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the traces there")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
+    parser.add_argument("--only", metavar="WORDS", help="only sweeps that have this in their names")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

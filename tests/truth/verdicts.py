@@ -1,0 +1,160 @@
+"""Verdicts held against the truth: whom the ranks waited for, how long, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.ledger.nouns import PERSISTENT, ROTATING, TRANSIENT, Verdict
+from tests.truth.cases import Expected
+from tests.truth.exact import CAUSES, Known, Ms, Truth
+
+ALLOWED_MS, ALLOWED = 1.0, 0.05
+"""What a ledger may differ from the sleeps, whichever is larger."""
+SAME_MS = 0.1
+"""Figures of a verdict that lie closer are the same: one of the mean, one of certain steps."""
+FULL = 0.95
+"""Share of the steps in which somebody is late who always is: load may make another rank later in a few."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """Something that a ledger should have said otherwise. `machine` where it is right by the exact stamps: the machine
+    took more time than the sleeps."""
+
+    text: str
+    machine: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """Means over the steps in which somebody is late: `late` and `cause` [4] against the median rank, the lower one of
+    an even number; `costs` is how much shorter a step of the window were without. All ms."""
+
+    late: float
+    cause: Ms
+    costs: float
+
+
+def lateness(truth: Truth, culprits: Bools) -> Lateness:
+    """That of these ranks in these steps, bool [rank, step]."""
+    ranks, steps = culprits.shape
+    entry = truth.causes.sum(axis=2)
+    median = np.argsort(entry, axis=0)[(ranks - 1) // 2]
+    each = np.arange(steps)
+    later = truth.causes - truth.causes[median, each]
+    others = np.where(culprits, -np.inf, entry).max(axis=0)
+    return Lateness(
+        late=float(later.sum(axis=2)[culprits].mean()),
+        cause=later[culprits].mean(axis=0),
+        costs=float(np.maximum(0.0, entry.max(axis=0) - others).mean()),
+    )
+
+
+def held_against(verdict: Verdict, runs: Sequence[Known], expected: Expected, *, measured: bool) -> Iterator[Miss]:
+    """What is wrong with a verdict on these runs; `measured` says whether its figures are those of the sleeps."""
+    if verdict.kind not in expected.kinds:
+        yield Miss(
+            text=f"says {said(verdict)}; true is {' or '.join(expected.kinds)}{_names(expected)}{_as_it_was(runs)}",
+            machine=not expected.ranks and _is_so(verdict, runs),
+        )
+        return
+    if verdict.kind not in (PERSISTENT, TRANSIENT, ROTATING):
+        return
+    if verdict.ranks != expected.ranks or verdict.node != expected.node:
+        yield Miss(text=f"says {said(verdict)}; true is{_names(expected)}{_as_it_was(runs)}")
+        return
+    if not verdict.cause or (first := max(verdict.cause, key=verdict.cause.__getitem__)) != expected.cause:
+        yield Miss(text=f"says {said(verdict)}; true is that it is late by its {expected.cause}, not {first}")
+    yield from _steps(verdict, runs, expected)
+    if measured:
+        yield from _figures(verdict, runs, expected)
+
+
+def culprits_of(known: Known, expected: Expected) -> Bools:
+    """Who is late in which step, as it was injected: bool [rank, step]."""
+    steps = known.steps % expected.every == 0
+    if ROTATING in expected.kinds:
+        return np.arange(len(known.slept.terms))[:, None] == known.steps % len(known.slept.terms)
+    return np.isin(np.arange(len(known.slept.terms)), expected.ranks)[:, None] & steps
+
+
+def said(verdict: Verdict) -> str:
+    """A verdict in a few words."""
+    because = f" ({verdict.because})" if verdict.because else ""
+    if not verdict.ranks:
+        return f"{verdict.kind}{because}"
+    who = verdict.node or f"rank {', '.join(map(str, verdict.ranks))}"
+    cause = ", ".join(f"{name} {value:.2f}" for name, value in verdict.cause.items() if abs(value) >= SAME_MS)
+    return f"{verdict.kind}{because}: {who} {verdict.late:.2f} ms in {verdict.share * 100:.0f} % ({cause})"
+
+
+def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
+    masks = [culprits_of(known, expected) for known in runs]
+    slept = [lateness(known.slept, mask) for known, mask in zip(runs, masks, strict=True)]
+    stamped = [lateness(known.stamped, mask) for known, mask in zip(runs, masks, strict=True)]
+    figures = {
+        "lateness": (verdict.late, [x.late for x in slept], [x.late for x in stamped]),
+        "costs": (verdict.costs, [x.costs for x in slept], [x.costs for x in stamped]),
+    }
+    for at, name in enumerate(CAUSES):
+        of = verdict.cause.get(name, 0.0), [float(x.cause[at]) for x in slept], [float(x.cause[at]) for x in stamped]
+        figures[f"cause {name}"] = of
+    for name, (found, of_sleeps, of_stamps) in figures.items():
+        true, exact = float(np.mean(of_sleeps)), float(np.mean(of_stamps))
+        if abs(found - true) > max(ALLOWED_MS, ALLOWED * true):
+            yield Miss(
+                text=f"{name} of the culprit: ledger {found:.3f}, sleeps {true:.3f}, exact stamps {exact:.3f} ms",
+                machine=abs(found - exact) <= SAME_MS,
+            )
+
+
+def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
+    """In which steps: named one by one where they are few, else as a share of the window."""
+    if verdict.kind != TRANSIENT:
+        if verdict.share < FULL:
+            yield Miss(text=f"late in {verdict.share * 100:.0f} % of the steps; true is in all{_as_it_was(runs)}")
+        return
+    true = set(runs[0].steps[culprits_of(runs[0], expected).any(axis=0)].tolist())
+    for what, steps in (("not named", true - {*verdict.steps}), ("named, and nothing slept", {*verdict.steps} - true)):
+        if steps:
+            at = np.isin(runs[0].steps, sorted(steps))
+            entry = runs[0].stamped.entries
+            gaps = entry[list(expected.ranks)].max(axis=0) - np.delete(entry, expected.ranks, axis=0).max(axis=0)
+            shown = ", ".join(f"{step}: {gap:.2f}" for step, gap in zip(sorted(steps), gaps[at], strict=True))
+            late = gaps[at] > ALLOWED_MS
+            yield Miss(
+                text=f"steps {what}: in each, ms by which the rank came after all others: {shown}",
+                machine=bool((~late).all() if what == "not named" else late.all()),
+            )
+
+
+def _is_so(verdict: Verdict, runs: Sequence[Known]) -> bool:
+    """Whether the ranks that a verdict names cost as much by the exact stamps, though nothing was injected."""
+    if not verdict.ranks or len(runs) != 1 or verdict.kind == ROTATING:
+        return False
+    who = np.isin(np.arange(len(runs[0].stamped.terms)), verdict.ranks)[:, None]
+    steps = np.isin(runs[0].steps, verdict.steps) if verdict.steps else np.ones(len(runs[0].steps), np.bool_)
+    return abs(lateness(runs[0].stamped, who & steps).costs - verdict.costs) <= SAME_MS
+
+
+def _names(expected: Expected) -> str:
+    if not expected.ranks:
+        return ""
+    return f" {expected.node or 'rank ' + ', '.join(map(str, expected.ranks))}, {expected.cause}"
+
+
+def _as_it_was(runs: Sequence[Known]) -> str:
+    """When ranks came by the exact stamps."""
+    entries = np.concatenate([known.stamped.entries for known in runs], axis=1)
+    last = np.bincount(entries.argmax(axis=0), minlength=len(entries)) / entries.shape[1]
+    shown = "; ".join(
+        f"rank {rank} {np.median(of):.3f} (mean {of.mean():.3f}, last in {last[rank] * 100:.0f} %)"
+        for rank, of in enumerate(entries)
+    )
+    return f". Exact stamps, ms after the first rank, median: {shown}"
