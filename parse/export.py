@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parse.compare import Comparison, compare, outcomes
+from parse.ledger.nouns import Alone, Ledger
+from parse.ledger.sentence import sentence
 from parse.result import Result, Run
-from parse.summary import Summary, TableError, asked_of, differences, of_logs, plain
+from parse.summary import Summary, TableError, asked_of, differences, labels, of_logs, plain
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
 LOG_SPEEDS = ("wall_clock", "printed")
@@ -38,11 +42,15 @@ def as_json(summary: Summary) -> str:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "results": [_as_json(result) for result in summary.results],
+        "probes": [{"probe": probe.run.probe, **_as_json(probe)} for probe in summary.probes],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),
     }
+    if summary.ledgers is not None:
+        names = dict(zip((one.asked.point for one in summary.results), labels(summary.results), strict=True))
+        content["ledgers"] = [_ledger_as_json(one, names[one.result.asked.point]) for one in summary.ledgers]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -159,6 +167,35 @@ def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
             if case in column.points
         ],
     }
+
+
+def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
+    """All that a ledger says, by the names of parse.ledger.nouns."""
+    content = {
+        "point_id": _point_id(ledger.result),
+        "case": ledger.result.asked.case,
+        "unit": "ms",
+        "sentence": plain(sentence(ledger, name)),
+        **_fields(ledger, without=("result",)),
+        "problems": list(ledger.problems),
+    }
+    return {name: _significant(value) for name, value in content.items()}
+
+
+def _fields(noun: Any, without: Sequence[str] = ()) -> Any:
+    """A noun as JSON: its fields by name. What is no finite number is none."""
+    if dataclasses.is_dataclass(noun):
+        fields = {one.name: getattr(noun, one.name) for one in dataclasses.fields(noun) if one.name not in without}
+        return {name: _fields(value) for name, value in (fields | _more(noun)).items()}
+    if isinstance(noun, Mapping):
+        return {name: _fields(value) for name, value in noun.items()}
+    if isinstance(noun, tuple | list):
+        return [_fields(value) for value in noun]
+    return None if isinstance(noun, float) and not math.isfinite(noun) else noun
+
+
+def _more(noun: Any) -> dict[str, Any]:
+    return {"hidden": noun.hidden} if isinstance(noun, Alone) else {}
 
 
 def _point_id(result: Result) -> str:

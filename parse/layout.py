@@ -48,8 +48,9 @@ def numbered(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[
     for name, column in zip(names, zip(*rows, strict=True), strict=True):
         told = list(dict.fromkeys(column))
         if name != "interval" and max(map(len, told)) > LONG:
+            told = [cell for cell in told if cell]
             legend += [f"{name} [{place}]: {cell}" for place, cell in enumerate(told, 1)]
-            columns.append([f"[{told.index(cell) + 1}]" for cell in column])
+            columns.append([f"[{told.index(cell) + 1}]" if cell else "" for cell in column])
         else:
             columns.append(column)
     return [*legend, ""] if legend else [], [list(row) for row in zip(*columns, strict=True)]

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from parse.ledger.nouns import Ledger
     from parse.load_logs import HowToRead
+    from parse.result import Result
     from parse.summary import Summary
 
 DESCRIPTION = (
@@ -29,6 +31,11 @@ FORMAT_HELP = (
 )
 # What parse.table offers; importing it here would make --help slow.
 FORMATS = ("table", "markdown", "csv", "json", "dlperf")
+LEDGER_HELP = (
+    "below the table, where each step's time goes and why it takes longer than on one device: data, compute, wait, "
+    "transfer, update; who is waited for, and what makes it late. Of traces, in table, markdown and json"
+)
+LEDGER_FORMATS = ("table", "markdown", "json")
 # What parse.logs.run offers.
 SPEEDS = ("wall-clock", "printed")
 
@@ -45,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         where.setdefault(name, []).append(value)
     if not asked.paths and asked.explain is None:
         parser.error("PATH is missing: folders or files to summarise")
+    if asked.ledger and asked.format not in LEDGER_FORMATS:
+        parser.error(f"--ledger --format {asked.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
+    if asked.ledger and asked.kind in ("logs", "table"):
+        parser.error(f"--ledger --kind {asked.kind}: only traces have the stamps that a ledger is made of")
     try:
         how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
         if asked.explain is not None:
@@ -61,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
+    parser.add_argument("--ledger", action="store_true", help=LEDGER_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     parser.add_argument(
         "--where",
@@ -152,25 +164,28 @@ def _print(text: str) -> None:
 
 
 def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
+    from hpc.trace import TraceError
     from parse.summary import TableError, choose, plain
     from parse.table import FORMATS as WRITERS
     from parse.table import warnings
 
     summary = _summary(asked.paths, asked.kind, how)
-    if not summary.results:
+    if not summary.results and not summary.probes:
         for line in warnings(summary):
             print(line, file=sys.stderr)
         print(f"nothing to summarise in {', '.join(plain(str(path)) for path in asked.paths)}", file=sys.stderr)
         return 1
     try:
         chosen = choose(summary.results, where)
-        if not chosen:
+        if where and not chosen:
             raise TableError("no point has all that --where asks for")
+        if asked.ledger:
+            summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
         summary = dataclasses.replace(summary, results=chosen)
         written = WRITERS[asked.format](summary)
         if asked.out is not None:
             asked.out.write_text(written, encoding="utf-8", errors="backslashreplace")
-    except (TableError, OSError) as error:
+    except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
     if asked.out is None:
@@ -181,6 +196,16 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
     return 0
 
 
+def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
+    """Those of the chosen points; their baselines are read with them."""
+    from parse.ledger.point import ledgers
+
+    points = {result.asked.point for result in chosen}
+    read = points | {result.asked.baseline_point for result in chosen}
+    found = ledgers([result for result in summary.results if result.asked.point in read], summary.probes)
+    return tuple(ledger for ledger in found if ledger.result.asked.point in points)
+
+
 def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary:
     from parse.alarms import judge
     from parse.summary import Summary
@@ -188,14 +213,19 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
     if kind == "table":
         from parse.published.documents import published
 
-        found = published(paths)
-        return Summary(results=judge(found.results), remarks=found.remarks, refusals=found.refusals)
+        printed = published(paths)
+        return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals)
     from parse.load import load
     from parse.result import results
 
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
+    found = results(loaded)
     return Summary(
-        results=judge(results(loaded)), reduced=loaded.reduced, remarks=loaded.remarks, refusals=loaded.refusals
+        results=judge([result for result in found if not result.run.probe]),
+        probes=tuple(result for result in found if result.run.probe),
+        reduced=loaded.reduced,
+        remarks=loaded.remarks,
+        refusals=loaded.refusals,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parse import stats
+from parse.ledger.nouns import Ledger
 from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
@@ -23,9 +24,15 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Judged results, sizes made small, and what was said while reading: odd things and files not read."""
+    """Judged results, sizes made small, and what was said while reading: odd things and files not read.
+
+    `probes` are no results of training but explain them (RunSpec.probe). `ledgers` are of the results that have one, in
+    their order; None where nobody asked for them.
+    """
 
     results: tuple[Result, ...]
+    probes: tuple[Result, ...] = ()
+    ledgers: tuple[Ledger, ...] | None = None
     reduced: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()

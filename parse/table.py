@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from parse.compare import Column, Comparison, compare, outcomes
 from parse.export import as_json, comma_separated, dlperf
 from parse.layout import WIDTH, aligned, markdown_table, markdown_text, number, numbered, wrapped
+from parse.ledger_table import ledger_markdown, ledger_text
 from parse.result import Result, Run
 from parse.summary import USUAL, Summary, asked_of, knowing, labels, of_logs, plain, shared, varying
 
@@ -29,26 +30,34 @@ IN_THE_HEAD = {
 
 
 def text(summary: Summary) -> str:
-    """For a terminal: what holds for all, backends side by side, a row per point, then what is wrong, a line each."""
-    heads, rows = _cells(summary.results)
-    legend, rows = numbered([name for name, _ in heads], rows)
+    """For a terminal: what holds for all, backends side by side, a row per point, what is wrong, a line each; the
+    ledgers where asked for."""
     lines = wrapped(_head(summary))
     for comparison in compare(summary.results):
         lines += ["", *wrapped([_title(comparison, summary), *comparison.apart])]
         lines += _side_by_side(comparison)
-    lines += ["", *legend, *aligned([*zip(*heads, strict=True), *rows]), ""]
-    return "\n".join(plain(line).rstrip() for line in [*lines, *_below(summary)]).strip("\n") + "\n"
+    if summary.results:
+        heads, rows = _cells(summary.results)
+        legend, rows = numbered([name for name, _ in heads], rows)
+        lines += ["", *legend, *aligned([*zip(*heads, strict=True), *rows])]
+    lines += ["", *_below(summary)]
+    if summary.ledgers is not None:
+        lines += ["", *ledger_text(summary)]
+    return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
 
 
 def markdown(summary: Summary) -> str:
-    """The same as Markdown tables between two lists."""
-    heads, rows = _cells(summary.results)
-    head = [f"{name} ({unit})" if unit else name for name, unit in heads]
+    """The same as Markdown tables and lists."""
     parts = ["\n".join(f"* {markdown_text(line)}" for line in _head(summary))]
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*_markdown_cells(comparison))]
-    parts += [markdown_table(head, rows), "\n".join(f"* {markdown_text(line)}" for line in _below(summary))]
+    if summary.results:
+        heads, rows = _cells(summary.results)
+        parts += [markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)]
+    parts += ["\n".join(f"* {markdown_text(line)}" for line in _below(summary))]
+    if summary.ledgers is not None:
+        parts += ledger_markdown(summary)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -114,7 +123,20 @@ def _below(summary: Summary) -> list[str]:
             without.setdefault(result.no_speedup, []).append(label)
     lines += [f"{word} in place of a figure: {_named(of)}" for word, of in blank.items()]
     lines += [f"{', '.join(labels)}: no speedup: {reason}" for reason, labels in without.items()]
+    lines += _beside(summary.probes)
     return [*lines, *summary.remarks, *(f"not read: {refusal}" for refusal in summary.refusals)]
+
+
+def _beside(probes: Sequence[Result]) -> Iterator[str]:
+    """What was run to explain the points, and what of it did not end ok."""
+    names: dict[str, str] = {}
+    for kind in dict.fromkeys(probe.run.probe for probe in probes):
+        there = [probe for probe in probes if probe.run.probe == kind]
+        names |= {probe.asked.point: f"{kind} of {name}" for probe, name in zip(there, labels(there), strict=True)}
+    if probes:
+        yield f"beside the points: {', '.join(f'{names[probe.asked.point]} {_runs(probe)} ok' for probe in probes)}"
+    for probe in probes:
+        yield from (f"{names[probe.asked.point]}: {line}" for line in _not_ok(probe))
 
 
 def _named(points: Sequence[str]) -> str:

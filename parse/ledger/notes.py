@@ -1,0 +1,93 @@
+"""What else there is to know of a point's ledger: the lines below its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parse.ledger.nouns import Ledger
+from parse.ledger.sentence import SMALL, Figures, fine, verdict_word
+
+
+def notes(ledger: Ledger) -> Iterator[str]:
+    """What else there is to know of the point, a line each."""
+    write = Figures([ledger])
+    if ledger.merged:
+        yield f"{' and '.join(term.name for term in ledger.terms if '+' in term.name) or 'terms'}: {ledger.merged}"
+    yield from _split(ledger, write)
+    yield from _alone(ledger, write)
+    yield from ledger.telemetry
+    yield from _clock(ledger, write)
+    apart = ledger.median_step / ledger.step.value - 1
+    if abs(apart) > SMALL:
+        yield (
+            f"the median step takes {write.ms(ledger.median_step)}, {abs(apart):.0%} {'less' if apart < 0 else 'more'} "
+            "than the mean, which the terms add up to"
+        )
+    yield from _pauses(ledger)
+    yield from ledger.remarks
+
+
+def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
+    split = ledger.split
+    loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
+    if split is None or loss is None:
+        return
+    if split.contention is None or split.interference is None:
+        if loss.resolved and loss.value > 0:
+            yield (
+                f"compute {write.change(loss)}: all of it unexplained; a twin with reduction off (--twin) would tell "
+                "contention from interference"
+            )
+        return
+    yield (
+        f"compute {write.change(loss)}: contention {write.change(split.contention)} (lost with reduction off, too), "
+        f"interference {write.change(split.interference)} (what reducing beside it adds), "
+        f"unexplained {write.ms(split.unexplained, '+')}"
+    )
+
+
+def _alone(ledger: Ledger, write: Figures) -> Iterator[str]:
+    alone = ledger.alone
+    if alone is None:
+        return
+    volume = f"this gradient volume ({_bytes(alone.gradient_bytes)}) alone would take {write.ms(alone.alone)}"
+    hidden = f"{write.ms(alone.hidden)} are hidden behind compute"
+    if alone.hidden < 0:
+        hidden = f"{write.ms(-alone.hidden)} more are exposed than it takes alone"
+    yield f"transfer: exposed {write.ms(alone.exposed)}; {volume}; {hidden} (measured by {alone.run_id})"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} bytes"
+
+
+def _clock(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """How far the clocks can be trusted, and what they make of the throughput's step."""
+    if len(ledger.ranks) < 2:
+        return
+    bound_ms = max((run.bound for run in ledger.runs), default=0.0)
+    bound = f"the clocks leave up to {fine(bound_ms)} open" if bound_ms else "all ranks read one clock"
+    skew = f"{fine(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
+    yield f"{bound}; the throughput's step is {skew}"
+    chance = ledger.verdict.chance
+    words = [verdict_word(run.verdict) for run in ledger.runs]
+    said = f"culprit {verdict_word(ledger.verdict)}"
+    if chance is not None:
+        said += f"; of equal ranks {'fewer than 0.1' if chance < 1e-3 else f'{chance * 100:.1f}'} % would show as much"
+    if len({*words}) > 1:
+        runs = ", ".join(
+            f"{run.run_id.rpartition('_')[2]} {word}" for run, word in zip(ledger.runs, words, strict=True)
+        )
+        said += f"; the runs differ: {runs}"
+    yield said
+
+
+def _pauses(ledger: Ledger) -> Iterator[str]:
+    for run in ledger.runs:
+        if run.pauses:
+            longest = f", the longest {max(run.pauses):.0f}" if len(run.pauses) > 1 else ""
+            count = f"{len(run.pauses)} pause{'' if len(run.pauses) == 1 else 's'} between blocks"
+            yield f"{run.run_id}: {count}, outside every number: {sum(run.pauses):.0f} ms{longest}"

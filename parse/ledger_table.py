@@ -1,0 +1,166 @@
+"""Ledgers for people, as text or Markdown: the terms, a sentence per point, nodes and ranks. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from parse.layout import LONG, aligned, markdown_table, markdown_text, number, numbered, wrapped
+from parse.ledger.notes import notes
+from parse.ledger.nouns import TERMS, Ledger, Place, Term
+from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_word
+from parse.summary import Summary, asked_of, labels, varying
+
+PLACES = 8
+"""As many nodes, and ranks, of a point are shown; JSON has all."""
+NOTHING = "no ledger: no run here has a trace and ended ok"
+
+Table = tuple[list[tuple[str, str]], list[list[str]], int]
+"""Heads as (name, unit), rows, and how many columns hold words."""
+
+
+def ledger_text(summary: Summary) -> list[str]:
+    """For a terminal: the terms of every point, what is wrong with them, a sentence each, then the rest by point."""
+    named = _named(summary)
+    if not named:
+        return [NOTHING]
+    lines = [*_in_columns(_terms(summary, named)), "", *wrapped(_errors(named))]
+    for name, ledger in named:
+        lines += wrapped([sentence(ledger, name)])
+    for name, ledger in named:
+        lines += ["", *wrapped([f"{name}:"]), *wrapped(notes(ledger), "  ")]
+        for caption, table in _places(ledger):
+            lines += [f"  {caption}", *(f"    {line}" for line in _in_columns(table))]
+    return lines
+
+
+def _in_columns(table: Table) -> list[str]:
+    heads, rows, words = table
+    legend, rows = numbered([name for name, _ in heads], rows)
+    return [*legend, *aligned([*zip(*heads, strict=True), *rows], words)]
+
+
+def ledger_markdown(summary: Summary) -> list[str]:
+    """The same as paragraphs, lists and tables of Markdown."""
+    named = _named(summary)
+    if not named:
+        return [NOTHING]
+    heads, rows, _ = _terms(summary, named)
+    parts = [_markdown_table(heads, rows), _markdown_list([*_errors(named), *(sentence(one, at) for at, one in named)])]
+    for name, ledger in named:
+        parts += [markdown_text(f"{name}:"), _markdown_list(notes(ledger))]
+        for caption, (heads, rows, _) in _places(ledger):
+            parts += [markdown_text(f"{name}, {caption}"), _markdown_table(heads, rows)]
+    return parts
+
+
+def _markdown_list(lines: Sequence[str] | Iterator[str]) -> str:
+    return "\n".join(f"* {markdown_text(line)}" for line in lines)
+
+
+def _markdown_table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)
+
+
+def _named(summary: Summary) -> list[tuple[str, Ledger]]:
+    """The ledgers, each with the name that its point has in the scaling table."""
+    names = dict(zip((one.asked.point for one in summary.results), labels(summary.results), strict=True))
+    return [(names[ledger.result.asked.point], ledger) for ledger in summary.ledgers or ()]
+
+
+def _errors(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
+    for name, ledger in named:
+        for problem in ledger.problems:
+            yield f"{name}: error of the measurement: {problem}"
+
+
+def _terms(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
+    """The terms of every point: their means, and where there is a baseline, loss, interval, share."""
+    ledgers = [ledger for _, ledger in named]
+    differ = varying(summary.results)
+    columns = _columns(ledgers)
+    write = Figures(ledgers)
+    heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *columns)]
+    heads += [("culprit", "")]
+    rows = []
+    for ledger in ledgers:
+        asked = asked_of(ledger.result)
+        first = [*(asked.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
+        for place, (what, cells) in enumerate(_lines(ledger, columns, write)):
+            begin = [""] * len(first) if place else first
+            rows.append([*begin, what, *cells, "" if place else _culprit(ledger)])
+    return heads, rows, len(differ) + 1
+
+
+def _culprit(ledger: Ledger) -> str:
+    if len(ledger.ranks) < 2:
+        return "-"
+    word = verdict_word(ledger.verdict)
+    return word if len(word) <= LONG else ledger.verdict.kind
+
+
+def _lines(ledger: Ledger, columns: Sequence[str], write: Figures) -> Iterator[tuple[str, list[str]]]:
+    """The lines of a point, each with its name: a cell for the step and for every column."""
+    terms = {term.name: term for term in ledger.terms}
+    there = [terms.get(name) for name in columns]
+    yield "mean", [write.bare(ledger.step.value), *(write.bare(term.mean.value) if term else "" for term in there)]
+    means = [ledger.step, *(term.mean if term else None for term in there)]
+    if ledger.loss is not None:
+        means = [ledger.loss, *(term.loss if term else None for term in there)]
+        yield "loss", [write.bare(mean.value, "+") if mean else "" for mean in means]
+    yield "95 %", [(write.interval(mean) or "-") if mean else "" for mean in means]
+    if any(term.share is not None for term in ledger.terms):
+        yield "share", ["100 %", *(_share(term) if term else "" for term in there)]
+
+
+def _share(term: Term) -> str:
+    return share(term).strip(" ()") or "-"
+
+
+def _columns(ledgers: Sequence[Ledger]) -> list[str]:
+    """The terms that there are, in the order of a step; several in one stand behind the first of them."""
+    found = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
+    return sorted(found, key=lambda name: (_place(name.partition("+")[0]), "+" in name))
+
+
+def _place(name: str) -> float:
+    return TERMS.index(name) if name in TERMS else TERMS.index("wait") if name == "communication" else len(TERMS)
+
+
+def _places(ledger: Ledger) -> Iterator[tuple[str, Table]]:
+    """Tables of nodes and ranks, where there are several."""
+    if len(ledger.nodes) > 1:
+        shown = worth_a_row(ledger, ledger.nodes)
+        caption = f"by node, ms{_of(shown, ledger.nodes)}:"
+        rows = [[node.name, numbers(node.ranks)] for node in shown]
+        yield caption, _table(ledger, [("node", ""), ("ranks", "")], rows, shown)
+    if len(ledger.ranks) > 1:
+        shown = worth_a_row(ledger, ledger.ranks)
+        caption = f"by rank, ms{_of(shown, ledger.ranks)}:"
+        rows = [[numbers(rank.ranks), host_of(ledger, rank.ranks[0]) or "-"] for rank in shown]
+        yield caption, _table(ledger, [("rank", ""), ("node", "")], rows, shown)
+
+
+def _of(shown: Sequence[Place], places: Sequence[Place]) -> str:
+    if len(shown) == len(places):
+        return ""
+    return f" ({len(shown)} of {len(places)}: those that come last most, and the one that waits most)"
+
+
+def _table(ledger: Ledger, heads: list[tuple[str, str]], rows: list[list[str]], shown: Sequence[Place]) -> Table:
+    write = Figures([ledger])
+    heads = [*heads, *((term.name, "") for term in ledger.terms), ("comes last", "% of steps")]
+    cells = [[*map(write.bare, place.terms), number(place.last, 100, decimals=1)] for place in shown]
+    return heads, [[*row, *more] for row, more in zip(rows, cells, strict=True)], 2
+
+
+def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:
+    """PLACES at most: those that the verdict names, those that come last most, and the one that waits most."""
+    if len(places) <= PLACES:
+        return list(places)
+    named = {*ledger.verdict.ranks}
+    chosen = sorted(places, key=lambda place: (not named & {*place.ranks}, -(place.last or 0.0)))[:PLACES]
+    names = [term.name for term in ledger.terms]
+    if "wait" in names:
+        waits = max(places, key=lambda place: place.terms[names.index("wait")])
+        chosen = chosen if waits in chosen else [*chosen[:-1], waits]
+    return [place for place in places if place in chosen]
