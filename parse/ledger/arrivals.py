@@ -55,10 +55,18 @@ class Arrivals:
 
 
 class Gathering:
-    """Makes Arrivals of pieces of steps, of which it keeps little. `nodes` [rank] numbers each rank's node."""
+    """Makes Arrivals of pieces of steps, of which it keeps little.
 
-    def __init__(self, nodes: Sequence[int], borders: frozenset[str]) -> None:
+    `nodes` [rank] numbers each rank's node; ranks of equal `domains` [rank] read one clock, so that only what their
+    devices' stamps leave open, `device_ns` [rank], stands between them.
+    """
+
+    def __init__(
+        self, nodes: Sequence[int], domains: Sequence[str], device_ns: Sequence[float], borders: frozenset[str]
+    ) -> None:
         self.nodes = np.array(nodes)
+        self.domains = np.unique(domains, return_inverse=True)[1]
+        self.device_ns = np.array(device_ns, np.float64)
         self.order = np.argsort(self.nodes, kind="stable")
         self.starts = np.flatnonzero(np.diff(self.nodes[self.order], prepend=-1))
         self.names = self.nodes[self.order][self.starts]
@@ -85,7 +93,7 @@ class Gathering:
         lateness = arrive - arrive[row, median][:, None]
         parts = self._parts(stamps_ns)
         causes = parts - parts[row, median][:, None]
-        provable = lateness > bound + bound[row, median][:, None]
+        provable = lateness > self._between(bound, np.arange(ranks), bound[row, median][:, None], median[:, None])
         self.late_steps += provable.sum(axis=0)
         self.late_sum += np.einsum("srk,sr->rk", causes, provable, dtype=np.float64)
         self.of_steps.append(
@@ -93,9 +101,9 @@ class Gathering:
                 first + row,
                 last,
                 arrive[row, last] - arrive[row, second],
-                bound[row, last] + bound[row, second],
+                self._between(bound[row, last], last, bound[row, second], second),
                 lateness[row, last],
-                bound[row, last] + bound[row, median],
+                self._between(bound[row, last], last, bound[row, median], median),
                 causes[row, last],
                 *self._nodes(arrive, bound, row),
             )
@@ -104,6 +112,11 @@ class Gathering:
         least = np.minimum.reduceat(lateness[:, self.order], self.starts, axis=1)
         self.typical.append((_smallest(lateness, at), _smallest(least, at)))
         self._pool(parts[:, :, 1:].sum(axis=2))
+
+    def _between(self, bound: Floats, ranks: Ints, its: Floats, others: Ints) -> Floats:
+        """How far the clocks leave open which of two was first: of `ranks` with these bounds and of `others`."""
+        same = self.domains[ranks] == self.domains[others]
+        return np.where(same, self.device_ns[ranks] + self.device_ns[others], bound + its)
 
     def _parts(self, stamps_ns: Ints) -> Ints:
         """When each rank left the reduction before, and what it did from then to its t3: [step, rank, 4], CAUSES."""

@@ -134,7 +134,8 @@ class _Accounting:
         edges_ns: list[tuple[int, int]] = []
         skew_ns = 0.0
         compares = {"grads_ready", "last_grads_ready"} <= self.borders and self.ranks > 1
-        gathering = Gathering(self.nodes, self.borders) if compares else None
+        device_ns = [float(facts.get("stamp_bound_ns") or 0) for facts in self.trace.ranks]
+        gathering = Gathering(self.nodes, self.trace.clock_domains, device_ns, self.borders) if compares else None
         for pieces in _pieces(self.trace.blocks, self.ranks):
             block: list[Ints] = []
             for first, past in pieces:
@@ -218,7 +219,7 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
     steps = int((blocks[:, 1] - blocks[:, 0]).sum())
     length = max(1, min(steps // PIECES, PIECE_STAMPS // ranks))
     for first, past in blocks.tolist():
-        count = max(1, (past - first) // length)
+        count = -(-(past - first) // length)
         cuts = np.linspace(first, past, count + 1).round().astype(int).tolist()
         yield list(pairwise(cuts))
 

@@ -1,0 +1,52 @@
+"""Runs of a few ranks whose ledger is known: durations in ms per rank, the same in every step unless told otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpc.spec import RunSpec
+from hpc.trace import Trace
+from tests.unit.simulated import MS, Clock, Durations, draw_clocks, simulate
+from tests.unit.traces import make_run
+
+PHASES = {"data": 1.0, "forward": 3.0, "backward": 6.0, "leave": 0.0, "update": 1.0}
+TRANSFER = 2.0
+Change = Callable[[int, int], float]
+"""(rank, step) → ms more than usual."""
+
+
+def run_of(**changes: Any) -> RunSpec:
+    """Two nodes of two ranks, 40 measured steps."""
+    asked = {"nodes": 2, "ranks_per_node": 2, "warmup_steps": 6, "measured_steps": 40}
+    return make_run(**(asked | changes))
+
+
+def trace_of(
+    run: RunSpec, *, transfer: float = TRANSFER, noise: float = 0.0, seed: int = 1, same_clock: bool = False,
+    bound_ns: float = 10_000, backend: dict[str, Any] | None = None, **longer: Change,
+) -> Trace:  # fmt: skip
+    """A trace of the run; `longer` says by phase what some ranks take more in some steps, `noise` the scatter in ms."""
+    random = np.random.default_rng(seed)
+    shape = (run.ranks, run.steps)
+
+    def phase(name: str) -> Any:
+        extra = longer.get(name, lambda rank, step: 0.0)
+        ms = np.array([[PHASES[name] + extra(rank, step) for step in range(run.steps)] for rank in range(run.ranks)])
+        return np.rint((ms + noise * random.standard_normal(shape)) * MS).astype(np.int64).clip(0)
+
+    durations = Durations(
+        **{name: phase(name) for name in PHASES}, transfer=np.full(run.steps, round(transfer * MS), np.int64)
+    )
+    clocks = [Clock() for _ in range(run.nodes)] if same_clock else draw_clocks(random, run.nodes)
+    trace = simulate(run, durations, clocks, random, bound_ns=bound_ns).trace
+    environment = {**trace.environment, "backend": {**trace.environment["backend"], **(backend or {})}}
+    return dataclasses.replace(trace, environment=environment)
+
+
+def on(*ranks: int, ms: float, every: int = 1) -> Change:
+    """So much more on these ranks, every so many steps."""
+    return lambda rank, step: ms if rank in ranks and step % every == 0 else 0.0
