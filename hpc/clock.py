@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpc.clock_model import MAX_DRIFT, ClockError, ClockModel, SyncPoint, estimate
+from hpc.clock_model import MAX_DRIFT, ROUNDING_NS, ClockError, ClockModel, SyncPoint, estimate, neighbours, through
+from hpc.stamps import ABSENT
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     Ints = NDArray[np.int64]
 
-_PING_TAG, _PONG_TAG = 77, 78
+STAR = 32
+"""So many clock domains are compared with rank 0's directly; more, in a tree (docs/clock.md says why so many)."""
+_PING_TAG, _PONG_TAG, _WHEN_TAG, _THERE_TAG = 77, 78, 79, 80
 
 
 def clock_domain(proc: Path = Path("/proc")) -> str:
@@ -38,6 +41,18 @@ def clock_domain(proc: Path = Path("/proc")) -> str:
     namespace = proc / "self/ns/time"
     # Kernels before 5.6 have no time namespaces, so all processes share the only one.
     return f"{boot}/{namespace.readlink() if namespace.is_symlink() else 'time'}"
+
+
+def slept_ns() -> tuple[int, int] | None:
+    """How long this system has been suspended since it booted: no less and no more than that, ns.
+
+    CLOCK_BOOTTIME goes on meanwhile and CLOCK_MONOTONIC does not (clock_gettime(2)). None where a system lacks them.
+    """
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return boot_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC), boot_ns - before_ns
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,8 @@ class GlobalClock:
     `domain` is the name of this rank's clock, `points` its synchronisation points so far, `barrier_exits_ns` when
     this rank left the barriers that begin and end each of them (local clock). A bound of exactly 0 means: this is
     rank 0's own clock. Ranks of one domain share their points, so between them there is no error at all.
+
+    Above `star` domains they are compared in a tree; each hop adds its bound. A point is against rank 0 all the same.
     """
 
     def __init__(
@@ -63,29 +80,38 @@ class GlobalClock:
         comm: Intracomm,
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
+        slept: Callable[[], tuple[int, int] | None] = slept_ns,
         domain: str | None = None,
         pings: int = 50,
+        star: int = STAR,
     ) -> None:
         if pings < 1:
             raise ValueError(f"pings is {pings}; a synchronisation takes at least 1")
+        if star < 2:
+            raise ValueError(f"star is {star}; a rank has to be compared with another")
         self.domain = clock_domain() if domain is None else domain
         self.points: list[SyncPoint] = []
         self.barrier_exits_ns: list[int] = []
         self._comm = comm.Dup()
-        self._clock = clock
-        self._pings = pings
+        self._clock, self._slept, self._pings = clock, slept, pings
+        self._slept_before: tuple[int, int] | None = None
         places = self._comm.allgather((self.domain, socket.gethostname()))
         self._hosts = [host for _, host in places]
         self._domains: dict[str, list[int]] = {}
         for rank, (name, _) in enumerate(places):
             self._domains.setdefault(name, []).append(rank)
+        leaders = [ranks[0] for ranks in self._domains.values()]
+        self._leader = self._domains[self.domain][0]
+        parent, children = neighbours(leaders.index(self._leader), len(leaders), star)
+        self._parent = None if parent is None else leaders[parent]
+        self._children = [leaders[child] for child in children]
 
     def synchronise(self) -> SyncPoint:
         """Adds a synchronisation point. Collective.
 
         Raises ClockError on every rank alike where the clocks of any contradict causality; no point is added then.
         """
-        leader = self._domains[self.domain][0]
+        leader = self._leader
         with _no_garbage_collection():
             entered_ns = self._clock()
             self._comm.Barrier()
@@ -104,23 +130,54 @@ class GlobalClock:
 
     def _measure(self) -> tuple[SyncPoint | None, str]:
         """This leader's point, or what is wrong with it: told to all, because raising here would leave them waiting."""
-        if self._comm.rank == 0:
-            for ranks in self._domains.values():
-                if ranks[0] != 0:
-                    self._answer(ranks[0])
-            return SyncPoint(self._clock(), 0.0, 0.0), ""
-        stamps = self._ask()
+        point, error = (SyncPoint(self._clock(), 0.0, 0.0), "") if self._parent is None else self._ask(self._parent)
+        model = None if point is None else ClockModel.of([*self.points, point])
+        for child in self._children:
+            self._answer(child, model)
+        return point, error or self._suspended()
+
+    def _ask(self, parent: int) -> tuple[SyncPoint | None, str]:
+        """Against rank 0, by way of the parent, which stands against rank 0 already."""
+        stamps = self._exchange(parent)
         try:
-            point = estimate(*stamps, drift=MAX_DRIFT)
+            near, error = estimate(*stamps, drift=MAX_DRIFT), ""
+        except ClockError as contradiction:
+            near, error = None, self._mistrust(parent, contradiction)
+        # Asked in any case: the parent waits for it.
+        there = self._place_of(parent, ABSENT if near is None else near.local_ns + round(near.offset_ns))
+        if near is None or there is None:
+            return None, error  # a parent without a place has told why
+        point = through(near, there)
+        try:
             ClockModel.of([*self.points, point])
-        except ClockError as error:
-            return None, (
-                f"the clock of {self._name(self._comm.rank)} against that of {self._name(0)}: {error}. One of them was "
-                "stepped or suspended (a virtual machine moved or paused?); the times of this run mean nothing"
-            )
+        except ClockError as contradiction:
+            return None, self._mistrust(0, contradiction)
         return point, ""
 
-    def _answer(self, child: int) -> None:
+    def _exchange(self, parent: int) -> tuple[Ints, Ints, Ints, Ints]:
+        from mpi4py import MPI
+
+        ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        send, receive = (ping, 1, MPI.INT64_T), (pong, 2, MPI.INT64_T)
+        comm, clock = self._comm, self._clock
+        stamps = np.zeros((1 + self._pings, 4), np.int64)
+        for row in stamps:
+            sent_ns = clock()
+            comm.Send(send, parent, _PING_TAG)
+            comm.Recv(receive, parent, _PONG_TAG)
+            row[3] = clock()
+            row[0], row[1], row[2] = sent_ns, pong[0], pong[1]
+        c1, p1, p2, c2 = stamps[1:].T  # the first exchange waits for its turn and sets up the connection
+        return c1, p1, p2, c2
+
+    def _place_of(self, parent: int, parent_ns: int) -> SyncPoint | None:
+        there = np.zeros(2, np.float64)
+        self._comm.Send(np.array([parent_ns], np.int64), parent, _WHEN_TAG)
+        self._comm.Recv(there, parent, _THERE_TAG)
+        return None if np.isnan(there[0]) else SyncPoint(parent_ns, float(there[0]), float(there[1]))
+
+    def _answer(self, child: int, model: ClockModel | None) -> None:
+        """Answers a child's pings, then tells it where this clock stood at a time that it names (NaN: not known)."""
         from mpi4py import MPI
 
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
@@ -131,22 +188,32 @@ class GlobalClock:
             pong[0] = clock()
             pong[1] = clock()
             comm.Send(send, child, _PONG_TAG)
+        comm.Recv(receive, child, _WHEN_TAG)
+        there = np.zeros(2, np.float64)
+        if model is None or ping[0] == ABSENT:
+            there[:] = np.nan
+        elif self._parent is not None:
+            at_ns = ping.reshape(1, 1)
+            there[:] = (model.to_global(at_ns) - at_ns)[0, 0], model.bounds_ns(at_ns)[0, 0]
+        comm.Send(there, child, _THERE_TAG)
 
-    def _ask(self) -> tuple[Ints, Ints, Ints, Ints]:
-        from mpi4py import MPI
+    def _suspended(self) -> str:
+        before, self._slept_before = self._slept_before, self._slept()
+        if before is None or self._slept_before is None:
+            return ""
+        slept_ns = self._slept_before[0] - before[1]
+        if slept_ns <= ROUNDING_NS:
+            return ""
+        return (
+            f"the system of {self._name(self._comm.rank)} was suspended for {slept_ns / 1e9:.3f} s since the "
+            "synchronisation before; the times of this run mean nothing"
+        )
 
-        ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        send, receive = (ping, 1, MPI.INT64_T), (pong, 2, MPI.INT64_T)
-        comm, clock = self._comm, self._clock
-        stamps = np.zeros((1 + self._pings, 4), np.int64)
-        for row in stamps:
-            sent_ns = clock()
-            comm.Send(send, 0, _PING_TAG)
-            comm.Recv(receive, 0, _PONG_TAG)
-            row[3] = clock()
-            row[0], row[1], row[2] = sent_ns, pong[0], pong[1]
-        c1, p1, p2, c2 = stamps[1:].T  # the first exchange waits for its turn and sets up the connection
-        return c1, p1, p2, c2
+    def _mistrust(self, other: int, contradiction: ClockError) -> str:
+        return (
+            f"the clock of {self._name(self._comm.rank)} against that of {self._name(other)}: {contradiction}. One of "
+            "them was stepped or suspended (a virtual machine moved or paused?); the times of this run mean nothing"
+        )
 
     def _false_domains(self, reports: list[_Report]) -> list[str]:
         """Domains whose ranks cannot be reading one clock: one had left the barrier before another entered it."""

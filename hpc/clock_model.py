@@ -57,6 +57,41 @@ def estimate(c1: Ints, p1: Ints, p2: Ints, c2: Ints, drift: float) -> SyncPoint:
     return SyncPoint(at, offset, (upper - lower) / 2 + ROUNDING_NS + float(np.spacing(abs(offset))))
 
 
+def through(point: SyncPoint, parent: SyncPoint) -> SyncPoint:
+    """A point against a parent's clock, as one against rank 0's. `parent` is the parent's own, at the time named there.
+
+    That time, which is the parent's, is itself known to the point's bound only: the parent's clock drifts meanwhile.
+    """
+    if parent.bound_ns == 0:
+        return point  # the parent's clock is rank 0's
+    offset = point.offset_ns + parent.offset_ns
+    bound = point.bound_ns * (1 + MAX_DRIFT) + parent.bound_ns + float(np.spacing(abs(offset)))
+    return SyncPoint(point.local_ns, offset, bound)
+
+
+def neighbours(index: int, domains: int, star: int) -> tuple[int | None, list[int]]:
+    """Against which clock domain one is compared, and which it then serves, in order; 0 is rank 0's.
+
+    Up to `star` domains all are compared with rank 0's. More are a tree of as few levels as stars of that many allow,
+    no wider than those levels need.
+    """
+    levels, width = 1, 2
+    while star**levels < domains:
+        levels += 1
+    while width**levels < domains:
+        width += 1
+    parent, children = None, []
+    for level in reversed(range(levels)):
+        step = width**level
+        if index % step == 0:
+            digit = index // step % width
+            if digit:
+                parent = index - digit * step
+            else:
+                children += [child for child in range(index + step, index + width * step, step) if child < domains]
+    return parent, children
+
+
 class _BrokenLine:
     """Straight between the knots [rank, knot]; before and beyond them with a slope of its own, [rank, knot + 1]."""
 
