@@ -178,7 +178,7 @@ def _together(runs: Sequence[RunLedger]) -> Verdict:
     """The verdict that most of the runs have: of the same kind on the same ranks, else on the same node."""
     found = [run.verdict for run in runs]
     by_rank = [(one.kind, one.because, one.ranks) for one in found]
-    by_node = [(one.kind, one.because, one.node) for one in found]
+    by_node = [(one.kind, one.because, one.node or one.ranks) for one in found]
     of_runs: Sequence[tuple[object, ...]]
     for of_runs in (by_rank, by_node):
         most, count = Counter(of_runs).most_common(1)[0]
