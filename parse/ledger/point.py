@@ -16,6 +16,7 @@ from hpc.trace_file import open_trace
 from parse import stats
 from parse.ledger.lateness import verdict
 from parse.ledger.nouns import CANNOT_TELL, ComputeSplit, Ledger, Mean, Place, RunLedger, Term, Verdict
+from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import Account, account, merge, names
 from parse.result import Result
 
@@ -24,9 +25,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """The runs of a point: their accounts, and a line for each ok run that has none."""
+    """The runs of a point: their accounts, what telemetry says of them, and a line for each ok run without account."""
 
     accounts: tuple[Account, ...]
+    conditions: tuple[Conditions, ...]
     remarks: tuple[str, ...] = ()
 
 
@@ -54,7 +56,8 @@ class _Reader:
         """The ledger of a point that has accounts."""
         read = self.read(result)
         baseline = self.points.get(result.asked.baseline_point)
-        base = self.read(baseline).accounts if baseline and baseline is not result else ()
+        against = self.read(baseline) if baseline and baseline is not result else _Read(accounts=(), conditions=())
+        base = against.accounts
         borders = frozenset.intersection(*(one.borders for one in (*read.accounts, *base)))
         ours, theirs = _samples(read.accounts, borders), _samples(base, borders)
         if result.run.scaling == "strong":
@@ -76,6 +79,7 @@ class _Reader:
             ranks=_ranks(read.accounts, borders),
             nodes=_nodes(read.accounts, borders),
             split=self._split(result, borders, ours, theirs) if base else None,
+            telemetry=compare_conditions(read.conditions, against.conditions),
             remarks=read.remarks,
         )
 
@@ -105,7 +109,7 @@ class _Reader:
 
 
 def _accounts(result: Result) -> _Read:
-    accounts, remarks = [], []
+    accounts, conditions, remarks = [], [], []
     for run in result.ok:
         assert run.attempt is not None
         if run.attempt.trace is None:
@@ -114,9 +118,11 @@ def _accounts(result: Result) -> _Read:
         try:
             with open_trace(run.attempt.trace) as trace:
                 accounts.append(account(trace))
+                conditions.append(reduce_telemetry(trace))
         except TraceError as error:
             remarks.append(str(error))
-    return _Read(accounts=tuple(accounts), remarks=tuple(remarks))
+    known = tuple(one for one in conditions if one is not None)
+    return _Read(accounts=tuple(accounts), conditions=known, remarks=tuple(remarks))
 
 
 def _samples(accounts: Sequence[Account], borders: frozenset[str]) -> Floats:
