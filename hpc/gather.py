@@ -16,7 +16,7 @@ from hpc.environment import describe_job, describe_project, in_common, without_s
 from hpc.journal import Journal
 from hpc.outcome import Outcome
 from hpc.settings import options_of_run
-from hpc.spec import RunSpec
+from hpc.spec import COLLECTIVES, RunSpec
 from hpc.stamps import STAMPS
 from hpc.telemetry.nodes import gather_telemetry
 from hpc.telemetry.recorder import Recording
@@ -46,7 +46,7 @@ class Own:
 
 
 def write_gathered(
-    comm: Intracomm, run: RunSpec, attempt: int, blocks: list[list[int]], own: Own, path: Path, script: Path
+    comm: Intracomm, run: RunSpec, attempt: int, blocks: list[list[int]], own: Own, path: Path, script: Path | None
 ) -> None:
     """Collective. Rank 0 writes the trace of an attempt that ended `ok`; nobody returns before it is on the disk."""
     points = own.clock.points
@@ -72,7 +72,7 @@ def write_gathered(
             run=run,
             attempt=attempt,
             outcome=Outcome.OK,
-            evidence=_odd_losses(gathered["losses"]),
+            evidence="" if run.probe == COLLECTIVES else _odd_losses(gathered["losses"]),
             steps_completed=np.full(comm.size, run.steps, np.int64),
             blocks=np.array(blocks, np.int64),
             clock_domains=[domain for domain, _ in everyone],
@@ -85,7 +85,7 @@ def write_gathered(
                 "job": describe_job(os.environ),
                 "project": describe_project(),
             },
-            script=without_secrets(script.read_text(errors="replace")),
+            script="" if script is None else without_secrets(script.read_text(errors="replace")),
             **gathered,
         )
         write_trace(path, trace)

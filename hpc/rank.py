@@ -18,12 +18,12 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, missing_modules
+from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
 from hpc.journal import Journal
 from hpc.options import OptionError
 from hpc.outcome import Outcome, RankNote, stem
 from hpc.settings import options_of_run
-from hpc.spec import RunSpec, SpecError
+from hpc.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.workloads import code_digest, is_user_code, load_factory
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The command line."""
+    """The command line. `run` and `script` are None where no sweep has planned what the ranks do."""
 
-    run: Path
+    run: Path | None
     attempt: int
     traces: Path
-    script: Path
+    script: Path | None
     simulate_nodes: bool
 
 
@@ -98,11 +98,17 @@ class Rank:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.rank`."""
     asked = _arguments(argv)
+    assert asked.run is not None
     try:
         run = RunSpec.from_json(json.loads(asked.run.read_text()))
     except (OSError, ValueError, SpecError) as error:
         print(f"{asked.run}: no run to be read here: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL]
+    return run_ranks(asked, run)
+
+
+def run_ranks(asked: Asked, run: RunSpec) -> int:
+    """The run on this rank, collective with all others; the exit status of its process. What fails ends all ranks."""
     rank = Rank(asked, run)
     try:
         _run(rank)
@@ -130,7 +136,7 @@ def _run(rank: Rank) -> None:
     asked, run = rank.asked, rank.run
     wrong_environment = _wrong_environment(run)
     _set_threads(run)
-    comm = _start_mpi()
+    comm = start_mpi()
     rank.number = comm.rank
     if comm.size != run.ranks:
         raise InvalidRun(_wrong_size(run, comm.size))
@@ -154,7 +160,7 @@ def _run(rank: Rank) -> None:
         )
     if missing := missing_modules(run.backend):
         raise LaunchError(f"backend {run.backend} cannot run on {socket.gethostname()}: {'; '.join(missing)}")
-    backend = load_backend(run.backend)
+    backend = (load_collectives if run.probe == COLLECTIVES else load_backend)(run.backend)
     backend.join(run, world, comm)
     workloads: list[Any] = []
 
@@ -205,7 +211,7 @@ def _arguments(argv: Sequence[str] | None) -> Asked:
     return Asked(**vars(parser.parse_args(argv)))
 
 
-def _start_mpi() -> Intracomm:
+def start_mpi() -> Intracomm:
     """MPI, and a communicator of our own over all ranks. Raises LaunchError where there is none to load."""
     try:
         from mpi4py import MPI

@@ -8,7 +8,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
 from hpc.options import Option
+from hpc.spec import SpecError
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -71,11 +73,21 @@ def check_workload(workload: Any, framework: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CollectivesEntry:
+    """Where the collectives of a backend live, and which it has; those `only_on_gpus` are missing on CPUs."""
+
+    where: str
+    operations: tuple[str, ...] = OPERATIONS
+    only_on_gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class BackendEntry:
     """Where a backend lives, the framework that its workloads are written for, what it can be told.
 
     `modules` maps each module that it imports to the command that installs it. `one_rank_per_node` says that one rank
     drives all GPUs of its node, `no_twin` why it cannot leave gradients unreduced; empty where it can.
+    `collectives` is None where nothing goes from rank to rank.
     """
 
     where: str
@@ -84,6 +96,7 @@ class BackendEntry:
     options: Mapping[str, Option] = field(default_factory=dict)
     one_rank_per_node: bool = False
     no_twin: str = ""
+    collectives: CollectivesEntry | None = None
 
 
 _TORCH = {"torch": "pip install -e '.[torch]'"}
@@ -108,6 +121,7 @@ _HOROVOD_OPTIONS = {
 BACKENDS: Mapping[str, BackendEntry] = {
     "torch-ddp": BackendEntry(
         where="hpc.backends.torch_ddp:TorchDDP",
+        collectives=CollectivesEntry(where="hpc.backends.torch_collectives:TorchDDPCollectives"),
         framework="torch",
         modules=_TORCH,
         options={
@@ -120,6 +134,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     ),
     "torch-horovod": BackendEntry(
         where="hpc.backends.torch_horovod:TorchHorovod",
+        collectives=CollectivesEntry(where="hpc.backends.torch_collectives:TorchHorovodCollectives"),
         framework="torch",
         modules={**_TORCH, **_HOROVOD},
         options={**_HOROVOD_OPTIONS, **_TORCH_OPTIONS},
@@ -134,12 +149,17 @@ BACKENDS: Mapping[str, BackendEntry] = {
     ),
     "tensorflow-horovod": BackendEntry(
         where="hpc.backends.tensorflow_horovod:TensorFlowHorovod",
+        collectives=CollectivesEntry(where="hpc.backends.tensorflow_collectives:TensorFlowHorovodCollectives"),
         framework="tensorflow",
         modules={**_TENSORFLOW, **_HOROVOD},
         options={**_HOROVOD_OPTIONS, **_TENSORFLOW_OPTIONS},
     ),
     "tensorflow-multiworker": BackendEntry(
         where="hpc.backends.tensorflow_multiworker:TensorFlowMultiWorker",
+        collectives=CollectivesEntry(
+            where="hpc.backends.tensorflow_collectives:TensorFlowMultiWorkerCollectives",
+            operations=(ALL_REDUCE, ALL_GATHER),
+        ),
         framework="tensorflow",
         modules=_TENSORFLOW,
         options={
@@ -152,6 +172,9 @@ BACKENDS: Mapping[str, BackendEntry] = {
     ),
     "paddle-fleet": BackendEntry(
         where="hpc.backends.paddle_fleet:PaddleFleet",
+        collectives=CollectivesEntry(
+            where="hpc.backends.paddle_collectives:PaddleCollectives", only_on_gpus=(REDUCE_SCATTER,)
+        ),
         framework="paddle",
         modules=_PADDLE,
         options={
@@ -160,7 +183,11 @@ BACKENDS: Mapping[str, BackendEntry] = {
             **_LOSS_SCALE,
         },
     ),
-    "mpi": BackendEntry(where="hpc.backends.mpi:MPIAllreduce", framework="numpy"),
+    "mpi": BackendEntry(
+        where="hpc.backends.mpi:MPIAllreduce",
+        framework="numpy",
+        collectives=CollectivesEntry(where="hpc.backends.mpi_collectives:MPICollectives"),
+    ),
 }
 
 
@@ -175,3 +202,31 @@ def load_backend(name: str) -> Backend:
     module, _, attribute = BACKENDS[name].where.partition(":")
     backend: Backend = getattr(import_module(module), attribute)()
     return backend
+
+
+def operations_of(backend: str, gpus: bool) -> tuple[str, ...]:
+    """The collectives that a backend has on GPUs or on CPUs. Raises SpecError where it has none."""
+    entry = BACKENDS[backend].collectives
+    if entry is None:
+        raise SpecError(_no_collectives(backend))
+    return tuple(name for name in entry.operations if gpus or name not in entry.only_on_gpus)
+
+
+def load_collectives(name: str) -> Backend:
+    """The collectives of a backend in its place; imports its framework's module and no other. Raises InvalidRun."""
+    from hpc.backends.collective_loop import CollectiveLoop
+
+    entry = BACKENDS[name].collectives
+    if entry is None:
+        raise InvalidRun(_no_collectives(name))
+    module, _, attribute = entry.where.partition(":")
+    loop: Backend = CollectiveLoop(getattr(import_module(module), attribute)())
+    return loop
+
+
+def _no_collectives(backend: str) -> str:
+    having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
+    return (
+        f"backend {backend} has no collectives: one rank drives the GPUs of its node, and nothing goes from rank to "
+        f"rank; {having} have them"
+    )

@@ -10,7 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.options import Option
+from hpc.spec import COLLECTIVES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,10 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "transfer_ms": Option(default="0", help="sleep in the reduction of every rank"),
             "update_ms": Option(default="0", help="sleep in the optimizer"),
         },
+    ),
+    COLLECTIVES: WorkloadEntry(
+        factories=dict.fromkeys(("numpy", "torch", "tensorflow", "paddle"), "hpc.workloads.collectives:Collectives"),
+        options=COLLECTIVE_OPTIONS,
     ),
 }
 

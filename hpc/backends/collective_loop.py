@@ -1,0 +1,135 @@
+"""A backend's collectives by themselves: every step is one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hpc.backends import InvalidRun
+from hpc.collective_plan import DTYPE, Collective, bus_factor
+from hpc.spec import MIN_WARMUP_STEPS
+from hpc.timer import Marks
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.spec import RunSpec
+    from hpc.world import World
+
+
+class Group(Protocol):
+    """The ranks of a backend, joined as for a training, with its collectives."""
+
+    in_place: tuple[str, ...]
+    """The operations whose result takes the place of what was given."""
+
+    def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
+        """See Backend."""
+
+    def make_marks(self, steps: int) -> Marks:
+        """See Backend."""
+
+    def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
+        """Buffers on the device, with float32 [given] in them: a call, and what it got as numpy's float32 [got].
+
+        On a GPU the call has returned when the compute stream waits for its result, on a CPU when its result is there.
+        """
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend: versions, device, transport, options."""
+
+    def leave(self) -> None:
+        """See Backend."""
+
+
+class CollectiveLoop:
+    """A Backend whose blocks are one collective each.
+
+    Buffers are made, and the result of a first call is checked, in the first of the unmeasured steps through which a
+    block is entered.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
+        """See Backend."""
+        self._run, self._comm = run, comm
+        self._group.join(run, world, comm)
+
+    def build(self, factory: Any) -> None:
+        """See Backend; the factory's workload says what is given and what must be got."""
+        self._workload = factory(self._run, None, self._comm.rank)
+        self._enters = {first - MIN_WARMUP_STEPS: block for block, (first, _) in enumerate(self._run.blocks)}
+        # Filled as the run goes on: whoever has asked what this is sees which results have been checked.
+        self._described = [self._describe_one(collective) for collective in self._workload.plan]
+        self._call: Callable[[], None] | None = None
+
+    def _describe_one(self, collective: Collective) -> dict[str, Any]:
+        return {
+            "operation": collective.operation,
+            "bytes": collective.bytes,
+            "count": collective.count,
+            "dtype": DTYPE,
+            "factor": bus_factor(collective.operation, self._run.ranks),
+            "in_place": collective.operation in self._group.in_place,
+            "wrong": None,
+        }
+
+    def make_marks(self, steps: int) -> Marks:
+        """See Backend."""
+        return self._group.make_marks(steps)
+
+    def settle(self) -> None:
+        """Nothing was needed for the first steps only."""
+
+    def step(self, index: int, marks: Marks) -> int:
+        """One call: t3 when it begins, t4 when its result is there."""
+        if index in self._enters:
+            self._enter(self._enters[index])
+        assert self._call is not None
+        marks.batch_ready()
+        marks.grads_ready()
+        self._call()
+        marks.reduced()
+        marks.end()
+        return self._run.rank_batch_size
+
+    def _enter(self, block: int) -> None:
+        """Makes the buffers of a block and checks what one call gives. Raises InvalidRun on every rank alike."""
+        collective = self._workload.plan[block]
+        self._call = None  # the buffers of the block before go first
+        self._call, result = self._group.prepare(collective, self._workload.given(collective))
+        self._call()
+        wrong = self._comm.allgather(self._workload.wrong(collective, result()))
+        self._described[block]["wrong"] = sum(wrong)
+        if any(wrong):
+            ranks = [rank for rank, count in enumerate(wrong) if count]
+            raise InvalidRun(
+                f"{collective.operation} of {collective.bytes} bytes by {self._run.backend} gives wrong results: "
+                f"{sum(wrong)} of {collective.got * len(wrong)} elements, on {len(ranks)} of {len(wrong)} ranks, first "
+                f"on rank {ranks[0]}: no speed of it means anything"
+            )
+
+    def losses(self) -> list[float]:
+        """Nothing is trained."""
+        return [nan] * self._run.steps
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend."""
+        return {
+            **self._group.describe(),
+            "collectives": self._described,
+            "absent_stamps": ["forward_end"],
+            "fused": True,
+        }
+
+    def parameters(self) -> list[Any]:
+        """Nothing is trained."""
+        return []
+
+    def leave(self) -> None:
+        """See Backend."""
+        self._call = None
+        self._group.leave()

@@ -1,0 +1,94 @@
+"""The collectives of both torch backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpc.backends.torch_ddp import TorchDDP
+from hpc.backends.torch_device import describe_device, versions
+from hpc.backends.torch_horovod import TorchHorovod
+from hpc.backends.torch_loop import TorchLoop
+from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.timer import Marks
+from hpc.workloads.collectives import ROOT
+
+Prepared = tuple[Callable[[], None], Callable[[], Any]]
+
+
+class _Collectives(TorchLoop):
+    """What both have of Group."""
+
+    in_place = (ALL_REDUCE, BROADCAST)
+
+    def make_marks(self, steps: int) -> Marks:
+        """See Group. Never a strategy's own: it would look for gradients."""
+        return TorchLoop.make_marks(self, steps)
+
+    def describe(self) -> dict[str, Any]:
+        """See Group."""
+        return {
+            "versions": versions(),
+            "device": describe_device(self._device),
+            "transport": self._transport,
+            "threads": torch.get_num_threads(),
+            "options": self._options,
+        }
+
+    def leave(self) -> None:
+        """See Group."""
+        self._leave_group()
+
+
+class TorchDDPCollectives(_Collectives, TorchDDP):
+    """torch.distributed's: NCCL or gloo."""
+
+    def prepare(self, collective: Collective, given: Any) -> Prepared:
+        """See Group."""
+        operation = collective.operation
+        sent = torch.from_numpy(given).to(self._device)
+        got = sent if operation in self.in_place else torch.empty(collective.got, device=self._device)
+        reduce_scatter, all_gather = _newest("reduce_scatter"), _newest("all_gather")
+        calls: dict[str, Callable[[], Any]] = {
+            ALL_REDUCE: lambda: dist.all_reduce(got),
+            REDUCE_SCATTER: lambda: reduce_scatter(got, sent),
+            ALL_GATHER: lambda: all_gather(got, sent),
+            BROADCAST: lambda: dist.broadcast(got, ROOT),
+        }
+        return calls[operation], lambda: got.cpu().numpy()
+
+
+class TorchHorovodCollectives(_Collectives, TorchHorovod):
+    """Horovod's: NCCL or MPI. Each size keeps its name, as gradients do: Horovod's ranks agree on it once."""
+
+    def prepare(self, collective: Collective, given: Any) -> Prepared:
+        """See Group."""
+        hvd, operation, name = self._hvd, collective.operation, f"{collective.operation}_{collective.bytes}"
+        sent = torch.from_numpy(given).to(self._device)
+        calls: dict[str, Callable[[], Any]] = {
+            ALL_REDUCE: lambda: hvd.allreduce_(sent, op=hvd.Sum, name=name),
+            REDUCE_SCATTER: lambda: hvd.reducescatter(sent, op=hvd.Sum, name=name),
+            ALL_GATHER: lambda: hvd.allgather(sent, name=name),
+            BROADCAST: lambda: hvd.broadcast_(sent, ROOT, name=name),
+        }
+        chosen, held = calls[operation], [sent]
+
+        def call() -> None:
+            held[0] = chosen()
+
+        return call, lambda: held[0].cpu().numpy()
+
+    def describe(self) -> dict[str, Any]:
+        """See Group."""
+        described, facts = super().describe(), dict(self._horovod)
+        described["versions"]["horovod"] = facts.pop("horovod")
+        return {**described, **facts}
+
+
+def _newest(operation: str) -> Any:
+    """The function on one tensor under the name that this torch has for it: 2.13 renamed both."""
+    older = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}[operation]
+    return getattr(dist, f"{operation}_single", None) or getattr(dist, older)

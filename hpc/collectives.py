@@ -1,0 +1,200 @@
+"""Measures what communication could cost at best: the collectives of a backend alone, on the ranks it is started on.
+
+    mpiexec -n 4 python -m hpc.collectives --backend torch-ddp
+    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.collectives --traces traces/
+    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.collectives --operations all-reduce --max-bytes 1G
+
+Every size is called --iterations times back to back, after one call whose result is checked element by element and five
+that nobody counts; a wrong result ends the run as invalid. Rank 0 prints a table in the conventions of nccl-tests (time
+is the mean over calls and ranks, `slowest` that of the slowest rank) and leaves a trace like that of a training. Beside
+trainings on the same ranks, `python -m hpc.sweep … --collectives` asks for it, and the ledger compares the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import BACKENDS, operations_of
+from hpc.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
+from hpc.options import OptionError, read_options
+from hpc.outcome import Outcome, stem
+from hpc.rank import EXIT_STATUS, Asked, LaunchError, run_ranks, start_mpi
+from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
+from hpc.world import World, world_from_mpi
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
+    arguments = _parser().parse_args(argv)
+    try:
+        comm = start_mpi()
+    except LaunchError as error:
+        print(f"hpc.collectives: {error}", file=sys.stderr)
+        return EXIT_STATUS[Outcome.LAUNCH_FAIL]
+    try:
+        run = _run(arguments, comm)
+    except (SpecError, OptionError) as error:
+        if comm.rank == 0:
+            print(f"hpc.collectives: {error}", file=sys.stderr)
+        return 2
+    attempt = _next_attempt(arguments.traces, run, comm)
+    rank = comm.rank
+    comm.Free()
+    asked = Asked(
+        run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0
+    )
+    status = run_ranks(asked, run)
+    if status == 0 and rank == 0:
+        _show(arguments.traces / f"{stem(run.run_id, attempt)}.h5")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.collectives", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
+    add = parser.add_argument_group("what is measured").add_argument
+    add("--backend", metavar="NAME", default="torch-ddp", help=f"whose collectives: {having} (default torch-ddp)")
+    add("--operations", metavar="NAME,…", help=f"{', '.join(_OPERATIONS)} (default: all that the backend has)")
+    for name in ("min_bytes", "max_bytes", "factor", "iterations"):
+        option = OPTIONS[name]
+        small = f", on CPUs {option.small}" if option.small else ""
+        add(f"--{name.replace('_', '-')}", metavar="N", help=f"{option.help} (default {option.default}{small})")
+    add("--option", metavar="NAME=V", action="append", default=[],
+        help=f"an option of the backend: {', '.join(COMMUNICATION_OPTIONS)}")  # fmt: skip
+    add = parser.add_argument_group(
+        "what it is measured on: asked of a training alike, so that the two are compared"
+    ).add_argument
+    add(
+        "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"
+    )
+    add("--cpus-per-rank", metavar="N", type=int, help="threads of each rank (default SLURM_CPUS_PER_TASK, else 1)")
+    add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
+    add("--container", metavar="IMAGE", default="", help="image that the ranks run in, where they do")
+    add("--env", metavar="NAME", action="append", default=[],
+        help="a variable of this launch that is a part of what is asked, as NCCL_ALGO")  # fmt: skip
+    add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
+    add = parser.add_argument_group("where it goes").add_argument
+    add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
+    return parser
+
+
+_OPERATIONS = str(OPTIONS["operations"].default).split("+")
+
+
+def _run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
+    """The run that this launch is. Collective; raises SpecError or OptionError on all ranks alike."""
+    if arguments.backend not in BACKENDS:
+        raise SpecError(f"unknown backend {arguments.backend!r}; known: {', '.join(BACKENDS)}")
+    nodes, ranks_per_node = _layout(arguments.simulate_nodes, comm)
+    framework = BACKENDS[arguments.backend].framework
+    gpus = arguments.gpus_per_node
+    if gpus is None:
+        everywhere = min(comm.allgather(_gpus_here()))
+        gpus = ranks_per_node if everywhere and framework != "numpy" else 0
+    ranks = RunSpec(
+        nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus, cpus_per_rank=_cpus_per_rank(arguments),
+        backend=arguments.backend, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak",
+        warmup_steps=MIN_WARMUP_STEPS, measured_steps=1, repeat=1, seed=0,
+        site=arguments.site or os.environ.get("SLURM_CLUSTER_NAME") or "local", container=arguments.container,
+        options=_options(arguments), env=_variables(arguments.env),
+    )  # fmt: skip
+    return collectives_run(ranks, operations_of(arguments.backend, gpus > 0), _sizes(arguments, small=gpus == 0))
+
+
+def _layout(simulated_nodes: int, comm: Intracomm) -> tuple[int, int]:
+    """Nodes, and ranks on each. Raises SpecError where there is but one rank, or nodes have different numbers."""
+    if comm.size == 1:
+        raise SpecError(
+            "MPI sees one rank, and nothing goes from rank to rank: start several, as mpiexec -n 4 python -m "
+            "hpc.collectives. Where the launcher did start several, it is not of the MPI that mpi4py loads"
+        )
+    if simulated_nodes:
+        if comm.size % simulated_nodes:
+            raise SpecError(f"{comm.size} ranks do not make {simulated_nodes} nodes of equal size")
+        return simulated_nodes, comm.size // simulated_nodes
+    found: list[World] = comm.allgather(world_from_mpi(comm))
+    sizes = sorted({world.local_size for world in found})
+    if len(sizes) > 1:
+        raise SpecError(
+            f"nodes have {' and '.join(map(str, sizes))} ranks: give each as many (srun --ntasks-per-node, mpiexec "
+            "--map-by ppr:N:node)"
+        )
+    return found[0].nodes, sizes[0]
+
+
+def _gpus_here() -> int:
+    """How many NVIDIA GPUs the driver of this machine shows."""
+    return len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+
+
+def _cpus_per_rank(arguments: argparse.Namespace) -> int:
+    if arguments.cpus_per_rank is not None:
+        return int(arguments.cpus_per_rank)
+    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(asked) if asked.isdigit() else 1
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, str]:
+    """Options of the backend that change its collectives. Raises OptionError on others: they would change nothing."""
+    options = {}
+    for text in arguments.option:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise OptionError(f"--option {text!r} is not of the form NAME=VALUE")
+        options[name] = value
+    known = {n: one for n, one in BACKENDS[arguments.backend].options.items() if n in COMMUNICATION_OPTIONS}
+    read_options(known, options)
+    return options
+
+
+def _sizes(arguments: argparse.Namespace, small: bool) -> dict[str, str]:
+    """What was asked of the collectives, and what is small on CPUs because nobody chose it."""
+    asked: dict[str, Any] = {name: getattr(arguments, name) for name in OPTIONS}
+    if asked["operations"] is not None:
+        asked["operations"] = asked["operations"].replace(",", "+")
+    chosen = {name: text for name, text in asked.items() if text is not None}
+    shrunk = {name: option.small for name, option in OPTIONS.items() if small and option.small is not None}
+    return {**shrunk, **chosen}
+
+
+def _variables(names: Sequence[str]) -> dict[str, str]:
+    if missing := [name for name in names if name not in os.environ]:
+        raise SpecError(f"--env {', '.join(missing)}: not set here; set it for the launcher, and name it only")
+    return {name: os.environ[name] for name in names}
+
+
+def _next_attempt(traces: Path, run: RunSpec, comm: Intracomm) -> int:
+    """The number of this attempt: one more than the last that left anything in the folder. Collective."""
+    found = None
+    if comm.rank == 0:
+        traces.mkdir(parents=True, exist_ok=True)
+        name = re.compile(rf"{re.escape(run.run_id)}\.(\d+)\..*")
+        there = [name.fullmatch(path.name) for path in traces.glob(f"{escape(run.run_id)}.*")]
+        found = 1 + max((int(match[1]) for match in there if match), default=0)
+    attempt: int = comm.bcast(found)
+    return attempt
+
+
+def _show(path: Path) -> None:
+    from hpc.collective_times import table
+    from hpc.trace_file import read_trace
+
+    print(table(read_trace(path)), f"trace: {path}", sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""What the ranks give to a collective, and what they must get: whole numbers, so that a sum is right or wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, plan_of
+from hpc.options import OptionError
+from hpc.spec import RunSpec
+
+Floats = npt.NDArray[np.float32]
+
+ROOT = 0
+_PERIOD = 251  # a prime, so that no power of two of elements or ranks hides a shift; sums stay exact to 67,000 ranks
+_STEP = 17
+
+
+class Collectives:
+    """Element i of rank r is (i + 17 r) mod 251. Raises OptionError where the run's blocks are not its collectives."""
+
+    def __init__(self, run: RunSpec, device: object, rank: int) -> None:
+        self.plan = plan_of(run)
+        if len(self.plan) != len(run.blocks):
+            raise OptionError(
+                f"the run has {len(run.blocks)} blocks for {len(self.plan)} collectives; ask for it by hpc.sweep "
+                "--collectives or hpc.collectives, which plan both"
+            )
+        self._rank, self._ranks = rank, run.ranks
+        of_rank = (np.arange(_PERIOD) + _STEP * np.arange(run.ranks)[:, None]) % _PERIOD
+        self._sums = of_rank.sum(axis=0).astype(np.float32)
+
+    def given(self, collective: Collective) -> Floats:
+        """What this rank gives; of a broadcast all but the root hold what must be gone afterwards."""
+        return _values(collective.given, self._rank)
+
+    def wrong(self, collective: Collective, got: npt.NDArray[np.generic]) -> int:
+        """How many elements of what this rank got are not what they must be; all, where their number is not right."""
+        expected = self._expected(collective)
+        return int(np.count_nonzero(got != expected)) if got.shape == expected.shape else collective.got
+
+    def _expected(self, collective: Collective) -> Floats:
+        if collective.operation == ALL_REDUCE:
+            return np.resize(self._sums, collective.got)
+        if collective.operation == REDUCE_SCATTER:
+            return np.resize(np.roll(self._sums, -self._rank * collective.got), collective.got)
+        if collective.operation == ALL_GATHER:
+            return np.concatenate([_values(collective.given, rank) for rank in range(self._ranks)])
+        assert collective.operation == BROADCAST, collective.operation
+        return _values(collective.got, ROOT)
+
+
+def _values(count: int, rank: int) -> Floats:
+    return np.resize(((np.arange(_PERIOD) + _STEP * rank) % _PERIOD).astype(np.float32), count)
