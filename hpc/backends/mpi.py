@@ -28,6 +28,7 @@ class MPIAllreduce:
         if run.precision != "fp32":
             raise InvalidRun(f"precision {run.precision} was asked for; backend mpi knows fp32 only")
         self._run, self._rank, self._comm = run, world.rank, comm.Dup()
+        self._reduces = run.reduction == "on"
 
     def build(self, factory: Any) -> None:
         """See Backend; docs/workloads.md has what a numpy workload offers."""
@@ -56,7 +57,7 @@ class MPIAllreduce:
         marks.forward_end()
         gradients = self._workload.backward()
         marks.grads_ready()
-        self._workload.receive(self._average(gradients, MPI))
+        self._workload.receive(self._average(gradients, MPI) if self._reduces else gradients)
         marks.reduced()
         self._workload.update()
         samples: int = self._workload.samples(batch)
@@ -86,6 +87,9 @@ class MPIAllreduce:
             "absent_stamps": list(INNER) if self._run.stamps == "coarse" else [],
             "fused": True,
             "synchronises_every_step": False,
+            "reduces": self._reduces,
+            "gradient_bytes": self._buffer.nbytes if self._reduces else 0,
+            "meets_before_gradients": [],
         }
 
     def parameters(self) -> list[Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from math import ceil, nan
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, InvalidRun, check_workload
 from hpc.backends.loss_scale import static_scale
+from hpc.backends.meetings import check_twin, of_layers
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
 from hpc.settings import options_of_run
@@ -39,6 +40,7 @@ class PaddleFleet:
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
         self._run, self._world, self._comm = run, world, comm
+        self._reduces = run.reduction == "on"
         asked = options_of_run(run)
         self._options = {name: asked[name] for name in BACKENDS["paddle-fleet"].options}
         self._scale = static_scale(self._options["loss_scale"])
@@ -53,16 +55,18 @@ class PaddleFleet:
             open_group(self._paddle, world, self._gpu)
 
     def build(self, factory: Any) -> None:
-        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract."""
+        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract, InvalidRun if it has no
+        twin and is asked to be one."""
         paddle = self._paddle
         self._workload = workload = factory(self._run, self._place, self._world.rank)
         check_workload(workload, "paddle")
+        check_twin(self._run, self._meetings())
         workload.model.train()
         self._parameters = [p for p in workload.model.parameters() if not p.stop_gradient]
         self._optimizer = workload.optimizer()
         self._one_bucket = self._gpu is None and self._run.stamps == "fine"
         if self._one_bucket:
-            whole = ceil(sum(p.size * p.element_size() for p in self._parameters) / _MIB) + 1
+            whole = ceil(self._gradient_bytes() / _MIB) + 1
             self._options.update(comm_buffer_mb=whole, last_comm_buffer_mb=whole)
         self._wait_for_all()
         self._model = paddle.DataParallel(
@@ -70,6 +74,9 @@ class PaddleFleet:
             comm_buffer_size=int(self._options["comm_buffer_mb"]),
             last_comm_buffer_size=int(self._options["last_comm_buffer_mb"]),
         )
+        self._unreduced = ExitStack()
+        if not self._reduces:
+            self._unreduced.enter_context(self._model.no_sync())
         half = {"bf16": "bfloat16", "amp-fp16": "float16"}.get(self._run.precision)
         self._autocast: Any = partial(paddle.amp.auto_cast, level="O1", dtype=half) if half else nullcontext
         self._scaler = _make_scaler(paddle, self._scale) if self._run.precision == "amp-fp16" else None
@@ -93,6 +100,12 @@ class PaddleFleet:
 
     def _complete(self, _: Any) -> None:
         self._marks.grads_ready()
+
+    def _meetings(self) -> list[str]:
+        return of_layers(self._run, self._workload.model.sublayers(include_self=True))
+
+    def _gradient_bytes(self) -> int:
+        return sum(p.size * p.element_size() for p in self._parameters)
 
     def _absent_stamps(self) -> list[str]:
         if self._run.stamps == "coarse":
@@ -150,6 +163,9 @@ class PaddleFleet:
             "fused": not self._one_bucket,
             # GradScaler asks the device whether to skip the step.
             "synchronises_every_step": self._scaler is not None,
+            "reduces": self._reduces,
+            "gradient_bytes": self._gradient_bytes() if self._reduces else 0,
+            "meets_before_gradients": self._meetings(),
         }
 
     def parameters(self) -> list[Any]:
@@ -160,6 +176,7 @@ class PaddleFleet:
         """See Backend."""
         for hook in self._hooks:
             hook.remove()
+        self._unreduced.close()
         del self._model, self._workload, self._optimizer, self._parameters, self._hooks, self._losses
         gc.collect()
         if self._world.size > 1:

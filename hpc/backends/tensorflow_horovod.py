@@ -49,6 +49,9 @@ class TensorFlowHorovod(TensorFlowLoop):
             batch, partial(self._hvd.DistributedGradientTape, op=self._hvd.Average, compression=self._compression)
         )
 
+    def _element_bytes(self, variable: Any) -> int:
+        return 2 if self._options["compression"] == "fp16" else super()._element_bytes(variable)
+
     def describe(self) -> dict[str, Any]:
         """See Backend."""
         described, facts = super().describe(), dict(self._horovod)

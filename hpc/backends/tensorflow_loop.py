@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, WorkloadError, check_workload
 from hpc.backends.loss_scale import static_scale
+from hpc.backends.meetings import check_twin
 from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
+from hpc.backends.tensorflow_graph import meetings
 from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loss_scale import LossScale
 from hpc.backends.tensorflow_precision import check_traced, set_precision
@@ -28,7 +30,8 @@ class TensorFlowLoop(ABC):
     """A TensorFlow backend but for its strategy: the methods with one underscore that a subclass overrides.
 
     A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
-    between them; with coarse stamps one function does it all.
+    between them; with coarse stamps one function does it all. A twin is the same
+    without `_average`.
     """
 
     @abstractmethod
@@ -63,13 +66,18 @@ class TensorFlowLoop(ABC):
         loss, gradients = self._loss_and_gradients(batch)
         return loss, self._average(gradients)
 
+    def _element_bytes(self, variable: Any) -> int:
+        """How much of a gradient is reduced per element."""
+        size: int = variable.dtype.size
+        return size
+
     @abstractmethod
     def _leave_group(self) -> None:
         """Ends what `_join_group` began."""
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
-        self._run, self._rank = run, world.rank
+        self._run, self._rank, self._reduces = run, world.rank, run.reduction == "on"
         asked = options_of_run(run)
         self._options = {name: asked[name] for name in BACKENDS[run.backend].options}
         scale = static_scale(self._options["loss_scale"])
@@ -107,6 +115,7 @@ class TensorFlowLoop(ABC):
         self._first = tf.function(self._whole_step if coarse else self._computed)
         self._reduce, self._update = tf.function(self._reduced), tf.function(self._apply)
         self._is_checked = False
+        self._meetings: list[str] = []
 
     def _loss_of(self, batch: Any) -> Any:
         loss = self._workload.loss(self._workload.model, batch)
@@ -133,7 +142,7 @@ class TensorFlowLoop(ABC):
         return self._in_replica(self._loss_and_gradients, batch)
 
     def _reduced(self, gradients: list[Any]) -> Any:
-        return self._in_replica(self._average, gradients)
+        return self._in_replica(self._average, gradients) if self._reduces else gradients
 
     def _apply(self, gradients: list[Any]) -> None:
         if self._scale is None:
@@ -142,7 +151,8 @@ class TensorFlowLoop(ABC):
             self._scale.apply(self._optimizer, gradients, self._variables)
 
     def _whole_step(self, batch: Any) -> Any:
-        loss, gradients = self._in_replica(self._loss_and_averaged_gradients, batch)
+        whole = self._loss_and_averaged_gradients if self._reduces else self._loss_and_gradients
+        loss, gradients = self._in_replica(whole, batch)
         self._apply(gradients)
         return loss
 
@@ -173,7 +183,7 @@ class TensorFlowLoop(ABC):
         self._wait()
         marks.end()
         if not self._is_checked:
-            self._check_precision(batch)
+            self._check(batch)
         return samples
 
     def _wait(self) -> None:
@@ -181,9 +191,14 @@ class TensorFlowLoop(ABC):
         if self._device != CPU:
             tf.test.experimental.sync_devices()
 
-    def _check_precision(self, batch: Any) -> None:
+    def _check(self, batch: Any) -> None:
+        """Raises InvalidRun where what was traced is not what was asked for. Finds the meetings before t3 in it."""
         traced = self._first.get_concrete_function(batch).graph
         check_traced(self._run.precision, traced, self._run.workload)
+        if self._run.ranks > 1 and (self._run.stamps == "fine" or not self._reduces):
+            # In place: who was told before the first step what this is, sees it too.
+            self._meetings += [f"{said} in the function of the gradients" for said in meetings(traced)]
+        check_twin(self._run, self._meetings)
         self._is_checked = True
 
     def losses(self) -> list[float]:
@@ -204,7 +219,13 @@ class TensorFlowLoop(ABC):
             "absent_stamps": list(INNER) if coarse else ["forward_end"],
             "fused": coarse,
             "synchronises_every_step": self._device != CPU,
+            "reduces": self._reduces,
+            "gradient_bytes": self._reduced_bytes() if self._reduces else 0,
+            "meets_before_gradients": self._meetings,
         }
+
+    def _reduced_bytes(self) -> int:
+        return sum(v.shape.num_elements() * self._element_bytes(v) for v in self._variables)
 
     def parameters(self) -> list[Any]:
         """See Backend."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from hpc.backends import InvalidRun
+from hpc.backends.tensorflow_graph import REDUCING, nodes
 from hpc.backends.tensorflow_import import tf
 
 _HALVES = {"bf16": tf.bfloat16, "amp-fp16": tf.float16}
@@ -15,7 +15,6 @@ _MOVING = frozenset({
     "Cast", "Const", "Fill", "Identity", "IdentityN", "Placeholder", "PlaceholderWithDefault", "ReadVariableOp",
     "Reshape", "Shape", "StopGradient", "Transpose", "ZerosLike", "_Arg", "_Retval",
 })  # fmt: skip
-_REDUCING = ("Horovod", "Collective")
 
 
 def compute_dtype(precision: str) -> Any:
@@ -49,14 +48,8 @@ def check_traced(precision: str, graph: Any, workload: str) -> None:
 def _computes_in(dtype: Any, graph: Any) -> bool:
     return any(
         dtype.as_datatype_enum in (value.type, *value.list.type)
-        for node in _nodes(graph.as_graph_def())
-        if node.op not in _MOVING and not node.op.startswith(_REDUCING)
+        for node in nodes(graph)
+        if node.op not in _MOVING and not node.op.startswith(REDUCING)
         for name, value in node.attr.items()
         if name in ("T", "dtype")
     )
-
-
-def _nodes(definition: Any) -> Iterator[Any]:
-    yield from definition.node
-    for function in definition.library.function:
-        yield from function.node_def

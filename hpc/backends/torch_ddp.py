@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class TorchDDP(TorchLoop):
     """One process per device, each with a replica; gradients are averaged in buckets while backward goes on.
 
     t3 comes from hooks that fire when a gradient is complete, and t4 when `backward()` has returned: the hooks change
-    nothing of the reduction.
+    nothing of the reduction. A twin is the same model in the same wrapping, told not to reduce.
     """
 
     def _join_group(self, world: World, comm: Intracomm) -> str:
@@ -51,10 +52,27 @@ class TorchDDP(TorchLoop):
             device_ids=[self._device] if self._device.type == "cuda" else None,
             bucket_cap_mb=_bucket_cap(float(options["bucket_cap_mb"])),
             gradient_as_bucket_view=bool(options["gradient_as_bucket_view"]),
-            static_graph=bool(options["static_graph"]),
-            **_broadcasting_buffers(bool(options["broadcast_buffers"])),
+            # A static graph is reduced in its first step whatever DDP is told later; so are buffers broadcast.
+            static_graph=bool(options["static_graph"]) and self._reduces,
+            **_broadcasting_buffers(bool(options["broadcast_buffers"]) and self._reduces),
         )
+        self._unreduced = ExitStack()
+        if not self._reduces:
+            self._unreduced.enter_context(model.no_sync())
         return model, optimizer
+
+    def _meetings(self) -> list[str]:
+        broadcasts = self._options["broadcast_buffers"] and self._reduces and self._run.ranks > 1
+        if broadcasts and any(True for _ in self._workload.model.buffers()):
+            return ["DDP broadcasts buffers before each forward", *super()._meetings()]
+        return super()._meetings()
+
+    def describe(self) -> dict[str, Any]:
+        """See Backend."""
+        described = super().describe()
+        if not self._reduces:
+            described["options"] |= {"static_graph": False, "broadcast_buffers": False}
+        return described
 
     def make_marks(self, steps: int) -> Marks:
         """See Backend. Under fine stamps every gradient gets a hook."""
@@ -95,6 +113,7 @@ class TorchDDP(TorchLoop):
         """
         for hook in self._hooks:
             hook.remove()
+        self._unreduced.close()
         super().leave()
 
     def _leave_group(self) -> None:

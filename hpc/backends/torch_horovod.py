@@ -39,14 +39,16 @@ class TorchHorovod(TorchLoop):
         _check_takes_over(optimizer)
         values = chain(module.named_parameters(), module.named_buffers())
         hvd.broadcast_parameters([(name, _as_contiguous(value.detach())) for name, value in values], root_rank=0)
+        # Whether gradients overflowed must be asked of the reduced ones, or ranks would disagree on taking the step.
+        self._apart = self._reduces and (self._run.stamps == "fine" or self._scaler is not None)
+        if not self._reduces:
+            return module, optimizer
         distributed = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=module.named_parameters(),
             compression=_InAnyLayout(getattr(hvd.Compression, str(self._options["compression"]))),
             op=hvd.Average,
         )
-        # Whether gradients overflowed must be asked of the reduced ones, or ranks would disagree on taking the step.
-        self._apart = self._run.stamps == "fine" or self._scaler is not None
         return module, distributed
 
     def _reduce(self, marks: Marks) -> None:
@@ -59,6 +61,11 @@ class TorchHorovod(TorchLoop):
         with self._optimizer.skip_synchronize() if self._apart else nullcontext():
             super()._update()
 
+    def _reduced_bytes(self) -> int:
+        if self._options["compression"] == "fp16":
+            return sum(2 * parameter.numel() for parameter in self._parameters)
+        return super()._reduced_bytes()
+
     def describe(self) -> dict[str, Any]:
         """See Backend."""
         described = super().describe()
@@ -66,7 +73,7 @@ class TorchHorovod(TorchLoop):
         described["versions"]["horovod"] = facts.pop("horovod")
         # `synchronize()` waits on the host for reductions that a GPU does, unless that is switched off.
         waits = self._device.type == "cuda" and not _switched_on("HOROVOD_ENABLE_ASYNC_COMPLETION")
-        described["synchronises_every_step"] |= waits
+        described["synchronises_every_step"] |= waits and self._reduces
         return {**described, **facts}
 
     def _leave_group(self) -> None:

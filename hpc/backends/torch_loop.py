@@ -12,6 +12,7 @@ import torch
 
 from hpc.backends import BACKENDS, check_workload
 from hpc.backends.loss_scale import static_scale
+from hpc.backends.meetings import check_twin, of_layers
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
 from hpc.settings import options_of_run
 from hpc.stamps import INNER
@@ -53,9 +54,17 @@ class TorchLoop(ABC):
     def _leave_group(self) -> None:
         """Ends what `_join_group` began."""
 
+    def _meetings(self) -> list[str]:
+        """Why ranks meet before their own gradients are complete."""
+        return of_layers(self._run, self._workload.model.modules())
+
+    def _reduced_bytes(self) -> int:
+        """How much is reduced in a step: all gradients, in the type of their parameters."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self._parameters)
+
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
-        self._run, self._rank = run, world.rank
+        self._run, self._rank, self._reduces = run, world.rank, run.reduction == "on"
         asked = options_of_run(run)
         self._options = {name: asked[name] for name in BACKENDS[run.backend].options}
         self._scale = static_scale(self._options["loss_scale"])
@@ -68,9 +77,11 @@ class TorchLoop(ABC):
         self._transport = self._join_group(world, comm)
 
     def build(self, factory: Any) -> None:
-        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract."""
+        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract, InvalidRun if it has no
+        twin and is asked to be one."""
         self._workload = workload = factory(self._run, self._device, self._rank)
         check_workload(workload, "torch")
+        check_twin(self._run, self._meetings())
         layout = torch.channels_last if self._options["channels_last"] else torch.preserve_format
         module = workload.model.to(device=self._device, memory_format=layout).train()
         self._parameters = [p for p in module.parameters() if p.requires_grad]
@@ -137,6 +148,9 @@ class TorchLoop(ABC):
             "fused": True,
             # GradScaler asks the device whether to skip the step unless the optimizer looks by itself.
             "synchronises_every_step": self._scaler is not None and not looks_by_itself,
+            "reduces": self._reduces,
+            "gradient_bytes": self._reduced_bytes() if self._reduces else 0,
+            "meets_before_gradients": self._meetings(),
         }
 
     def parameters(self) -> list[Any]:

@@ -43,6 +43,12 @@ def parse_delays(text: str) -> list[Delay]:
     return [_parse_delay(part, text) for part in text.split("+")]
 
 
+def sleeps_of(run: RunSpec) -> dict[str, OptionValue]:
+    """What the run asks for, by option; where nothing is reduced, the sleep that stands for the reduction is none."""
+    asked = dict(options_of_run(run))
+    return asked if run.reduction == "on" else {**asked, "transfer_ms": "0"}
+
+
 def _parse_delay(part: str, text: str) -> Delay:
     duration, _, conditions = part.strip().partition("@")
     try:
@@ -98,7 +104,7 @@ class DelayWorkload:
     """For numpy backends: a straight line fitted to a few samples, with the sleeps in its phases."""
 
     def __init__(self, run: RunSpec, device: object, rank: int) -> None:
-        self._sleeper = Sleeper(options_of_run(run), rank, run.ranks, run.steps)
+        self._sleeper = Sleeper(sleeps_of(run), rank, run.ranks, run.steps)
         self.injected_ns = self._sleeper.injected_ns
         random = np.random.default_rng((run.seed, rank))
         self._inputs = random.standard_normal((run.rank_batch_size, 8)).astype(np.float32)

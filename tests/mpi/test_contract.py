@@ -18,6 +18,7 @@ from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = HERE / "contract.py"
 ON_CPUS = [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node]
+WITH_TWINS = [name for name in ON_CPUS if not BACKENDS[name].no_twin]
 TRAINS_RESNET50 = [name for name in ON_CPUS if BACKENDS[name].framework != "numpy"]
 
 
@@ -54,6 +55,19 @@ def test_they_do_so_to_the_last_digits_in_fp64(ranks: Ranks, backend: str) -> No
 def test_they_do_so_with_coarse_stamps(ranks: Ranks, backend: str) -> None:
     done = ranks(2, CONTRACT, backend, "joined", "3", "fp32", "coarse")
     assert "joined holds on 2 ranks" in done.stdout
+
+
+@over(WITH_TWINS)
+def test_without_reduction_ranks_learn_from_their_own_data_and_wait_for_nobody(ranks: Ranks, backend: str) -> None:
+    # A rank begins when the one before it has ended: any waiting would last until the time limit, and nothing is timed.
+    done = ranks(2, CONTRACT, backend, "alone", "3", "fp32", timeout_s=120)
+    assert "alone holds on 2 ranks" in done.stdout
+
+
+@over([name for name in WITH_TWINS if name not in ("mpi", "torch-ddp", "paddle-fleet")])
+def test_they_do_so_where_coarse_stamps_take_another_way(ranks: Ranks, backend: str) -> None:
+    done = ranks(2, CONTRACT, backend, "alone", "3", "fp32", "coarse", timeout_s=120)
+    assert "alone holds on 2 ranks" in done.stdout
 
 
 @over(ON_CPUS)

@@ -2,6 +2,7 @@
 
 BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS steps with other data on every rank all
 hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out),
+`alone` (without reduction every rank learns from its own data alone, and none waits for another),
 `resnet50` (ranks agree with one another), `falls` (the loss on a fixed batch), `samples` (those really seen). Ends with
 1, and says what differs, where a check does not hold.
 """
@@ -48,9 +49,12 @@ def loaded(where):
 
 
 class Training:
-    """A backend that has trained some steps; what it did is in its attributes."""
+    """A backend that has trained some steps; what it did is in its attributes.
 
-    def __init__(self, where, comm, steps, factory=None, change=None, **asked):
+    `one_by_one`: a rank begins its steps when the one before it has ended all of its own.
+    """
+
+    def __init__(self, where, comm, steps, factory=None, change=None, one_by_one=False, **asked):
         self.backend, name = loaded(where)
         self.framework = BACKENDS[name].framework
         self.run = spec(name, comm, steps, **asked)
@@ -59,9 +63,13 @@ class Training:
         if change is not None:
             change(self.backend)
         marks = self.backend.make_marks(self.run.steps)
+        if one_by_one and comm.rank:
+            comm.recv(source=comm.rank - 1)
         marks.begin(0)
         self.samples = [self.backend.step(step, marks) for step in range(steps)]
         marks.resolve()
+        if one_by_one and comm.rank + 1 < comm.size:
+            comm.send("ended", dest=comm.rank + 1)
         self.losses = self.backend.losses()
         self.parameters = [value.copy() for value in self.backend.parameters()]
         self.stamps = np.array(marks.stamps.tolist()).reshape(-1, 6)[:steps]
@@ -94,13 +102,31 @@ def joined(where, comm, steps, kind, broken=False, **asked):
     return right
 
 
-def _agrees(rank, values, of_rank_0, wanted, kind):
+def alone(where, comm, steps, kind, **asked):
+    """Prints what differs from one process on each rank's own data; True where nothing does. Hangs where ranks wait."""
+    seed = {"fp32": 32, "fp64": 64}[kind]
+    done = Training(
+        where, comm, steps, lambda framework: of_contract(framework).Workload, one_by_one=True, seed=seed,
+        reduction="off", **asked,
+    )  # fmt: skip
+    described = done.backend.describe()
+    assert (described["reduces"], described["gradient_bytes"]) == (False, 0)
+    mine = of_contract(done.framework).in_order(done.parameters)
+    joined_batch = contract_model.learned(done.run, steps)
+    apart = max(float(np.abs(a - b).max()) for a, b in zip(mine, joined_batch, strict=True))
+    assert apart > 1e-3, "as far from the joined batch as rounding: the check would prove nothing"
+    right = _agrees(comm.rank, mine, mine, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
+    done.backend.leave()
+    return comm.allreduce(right, op=MPI.LAND)
+
+
+def _agrees(rank, values, of_rank_0, wanted, kind, of="the joined batch"):
     for number, (found, its) in enumerate(zip(values, wanted, strict=True)):
         if found.dtype != {"fp32": np.float32, "fp64": np.float64}[kind]:
             print(f"rank {rank}, parameter {number}: is {found.dtype} under {kind}")
             return False
         if not (off := float(np.abs(found - its).max())) <= TOLERANCE[kind]:
-            print(f"rank {rank}, parameter {number}: {off:.3g} off the joined batch")
+            print(f"rank {rank}, parameter {number}: {off:.3g} off {of}")
             return False
         if not np.array_equal(found, of_rank_0[number]):
             print(f"rank {rank}, parameter {number}: not equal to rank 0's")
@@ -152,9 +178,11 @@ def samples(where, comm, steps):
 def main():
     where, check, steps, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     comm = MPI.COMM_WORLD
+    stamps = "coarse" if "coarse" in sys.argv else "fine"
     if check in ("joined", "broken"):
-        stamps = "coarse" if "coarse" in sys.argv else "fine"
         right = joined(where, comm, steps, kind, broken=check == "broken", stamps=stamps)
+    elif check == "alone":
+        right = alone(where, comm, steps, kind, stamps=stamps)
     else:
         right = {"resnet50": resnet50, "falls": falls, "samples": samples}[check](where, comm, steps)
     right = comm.bcast(right)

@@ -54,12 +54,14 @@ def gradients(parameters, features, labels, hidden, shares):
     return [features.T @ back, back.sum(axis=0), hidden.T @ errors, errors.sum(axis=0)]
 
 
-def learned(run, steps):
-    """The parameters after some steps of one process on the joined batch, float64, from rank 0's beginning."""
+def learned(run, steps, rank=None):
+    """The parameters after some steps of one process on the joined batch, or on one rank's share of it alone, float64;
+    from rank 0's beginning."""
     parameters = [value.astype(np.float64) for value in first_values(run, 0)]
     momenta = [np.zeros_like(value) for value in parameters]
     for step in range(steps):
-        features, labels = joined_batch(step, run.global_batch_size)
+        whole = joined_batch(step, run.global_batch_size)
+        features, labels = whole if rank is None else share(run, rank, step)
         features = features.astype(dtype_of(run)).astype(np.float64)
         _, hidden, shares = forward(parameters, features, labels)
         update(parameters, momenta, gradients(parameters, features, labels, hidden, shares))
