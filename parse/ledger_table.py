@@ -12,6 +12,9 @@ from parse.summary import Summary, asked_of, labels, varying
 
 PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
+TITLE = (
+    "where the time of a step goes: means over ranks, steps and ok runs; what is lost against 1n1g; intervals of 95 %"
+)
 NOTHING = "no ledger: no run here has a trace and ended ok"
 
 Table = tuple[list[tuple[str, str]], list[list[str]], int]
@@ -23,13 +26,14 @@ def ledger_text(summary: Summary) -> list[str]:
     named = _named(summary)
     if not named:
         return [NOTHING]
-    lines = [*_in_columns(_terms(summary, named)), "", *wrapped(_errors(named))]
+    under = wrapped(_under(named))
+    lines = [*wrapped([TITLE]), "", *_in_columns(_terms(summary, named)), *(["", *under] if under else []), ""]
+    lines += wrapped(sentence(ledger, name) for name, ledger in named)
     for name, ledger in named:
-        lines += wrapped([sentence(ledger, name)])
-    for name, ledger in named:
-        lines += ["", *wrapped([f"{name}:"]), *wrapped(notes(ledger), "  ")]
+        below = wrapped(notes(ledger), "  ")
         for caption, table in _places(ledger):
-            lines += [f"  {caption}", *(f"    {line}" for line in _in_columns(table))]
+            below += [f"  {caption}", *(f"    {line}" for line in _in_columns(table))]
+        lines += ["", *wrapped([f"{name}:"]), *below] if below else []
     return lines
 
 
@@ -45,9 +49,11 @@ def ledger_markdown(summary: Summary) -> list[str]:
     if not named:
         return [NOTHING]
     heads, rows, _ = _terms(summary, named)
-    parts = [_markdown_table(heads, rows), _markdown_list([*_errors(named), *(sentence(one, at) for at, one in named)])]
+    parts = [markdown_text(TITLE), _markdown_table(heads, rows)]
+    parts += [_markdown_list([*_under(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
-        parts += [markdown_text(f"{name}:"), _markdown_list(notes(ledger))]
+        said = _markdown_list(notes(ledger))
+        parts += [markdown_text(f"{name}:"), said] if said else []
         for caption, (heads, rows, _) in _places(ledger):
             parts += [markdown_text(f"{name}, {caption}"), _markdown_table(heads, rows)]
     return parts
@@ -67,10 +73,15 @@ def _named(summary: Summary) -> list[tuple[str, Ledger]]:
     return [(names[ledger.result.asked.point], ledger) for ledger in summary.ledgers or ()]
 
 
-def _errors(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
+def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
+    """What must be known of the terms before they are read: errors of the measurement, and why several are one."""
+    merged: dict[str, list[str]] = {}
     for name, ledger in named:
-        for problem in ledger.problems:
-            yield f"{name}: error of the measurement: {problem}"
+        yield from (f"{name}: error of the measurement: {problem}" for problem in ledger.problems)
+        if ledger.merged:
+            terms = " and ".join(term.name for term in ledger.terms if "+" in term.name)
+            merged.setdefault(f"{terms}: {ledger.merged}" if terms else ledger.merged, []).append(name)
+    yield from (f"{', '.join(of)}: {why}" for why, of in merged.items())
 
 
 def _terms(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
@@ -107,7 +118,7 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures) -> Iterator[t
     if ledger.loss is not None:
         means = [ledger.loss, *(term.loss if term else None for term in there)]
         yield "loss", [write.bare(mean.value, "+") if mean else "" for mean in means]
-    yield "95 %", [(write.interval(mean) or "-") if mean else "" for mean in means]
+    yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]
     if any(term.share is not None for term in ledger.terms):
         yield "share", ["100 %", *(_share(term) if term else "" for term in there)]
 
@@ -127,8 +138,8 @@ def _place(name: str) -> float:
 
 
 def _places(ledger: Ledger) -> Iterator[tuple[str, Table]]:
-    """Tables of nodes and ranks, where there are several."""
-    if len(ledger.nodes) > 1:
+    """Tables of nodes, where they have several ranks, and of ranks."""
+    if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
         caption = f"by node, ms{_of(shown, ledger.nodes)}:"
         rows = [[node.name, numbers(node.ranks)] for node in shown]

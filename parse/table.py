@@ -40,7 +40,8 @@ def text(summary: Summary) -> str:
         heads, rows = _cells(summary.results)
         legend, rows = numbered([name for name, _ in heads], rows)
         lines += ["", *legend, *aligned([*zip(*heads, strict=True), *rows])]
-    lines += ["", *_below(summary)]
+    below = _below(summary)
+    lines += ["", *below] if below else []
     if summary.ledgers is not None:
         lines += ["", *ledger_text(summary)]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parse.ledger.nouns import Ledger
+from parse.ledger.nouns import Ledger, RunLedger
 from parse.ledger.sentence import SMALL, Figures, fine, verdict_word
 
 
 def notes(ledger: Ledger) -> Iterator[str]:
     """What else there is to know of the point, a line each."""
     write = Figures([ledger])
-    if ledger.merged:
-        yield f"{' and '.join(term.name for term in ledger.terms if '+' in term.name) or 'terms'}: {ledger.merged}"
     yield from _split(ledger, write)
     yield from _alone(ledger, write)
     yield from ledger.telemetry
     yield from _clock(ledger, write)
     apart = ledger.median_step / ledger.step.value - 1
     if abs(apart) > SMALL:
-        yield (
-            f"the median step takes {write.ms(ledger.median_step)}, {abs(apart):.0%} {'less' if apart < 0 else 'more'} "
-            "than the mean, which the terms add up to"
-        )
+        than = f"{abs(apart) * 100:.0f} % {'less' if apart < 0 else 'more'} than the mean, which the terms add up to"
+        yield f"the median step takes {write.ms(ledger.median_step)}, {than}"
     yield from _pauses(ledger)
     yield from ledger.remarks
 
@@ -76,11 +72,10 @@ def _clock(ledger: Ledger, write: Figures) -> Iterator[str]:
     words = [verdict_word(run.verdict) for run in ledger.runs]
     said = f"culprit {verdict_word(ledger.verdict)}"
     if chance is not None:
-        said += f"; of equal ranks {'fewer than 0.1' if chance < 1e-3 else f'{chance * 100:.1f}'} % would show as much"
+        often = f"{chance * 100:.1f} %" if chance >= 1e-3 else "less than 0.1 %"
+        said += f": equal ranks would show as much in {often} of all cases"
     if len({*words}) > 1:
-        runs = ", ".join(
-            f"{run.run_id.rpartition('_')[2]} {word}" for run, word in zip(ledger.runs, words, strict=True)
-        )
+        runs = ", ".join(f"run {_repeat(run)} {word}" for run, word in zip(ledger.runs, words, strict=True))
         said += f"; the runs differ: {runs}"
     yield said
 
@@ -90,4 +85,8 @@ def _pauses(ledger: Ledger) -> Iterator[str]:
         if run.pauses:
             longest = f", the longest {max(run.pauses):.0f}" if len(run.pauses) > 1 else ""
             count = f"{len(run.pauses)} pause{'' if len(run.pauses) == 1 else 's'} between blocks"
-            yield f"{run.run_id}: {count}, outside every number: {sum(run.pauses):.0f} ms{longest}"
+            yield f"run {_repeat(run)}: {count}, outside every number: {sum(run.pauses):.0f} ms{longest}"
+
+
+def _repeat(run: RunLedger) -> str:
+    return run.run_id.rpartition("_r")[2]

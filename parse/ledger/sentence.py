@@ -8,9 +8,9 @@ from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIEN
 
 DUE_TO = {
     "release": "leaving the reduction before later",
-    "update": "its previous update",
-    "data": "its data",
-    "compute": "its compute",
+    "update": "{whose} previous update",
+    "data": "{whose} data",
+    "compute": "{whose} compute",
 }
 """What CAUSES are called after the rank that is late."""
 SMALL = 0.05
@@ -92,6 +92,13 @@ class Figures:
         low, high = sorted((mean.low * factor, mean.high * factor))
         return f"[{self.bare(low)}, {self.bare(high)}]"
 
+    def margin(self, mean: Mean) -> str:
+        """`±0.30`; an interval whose middle is another value in full, and empty where there is none."""
+        if mean.low is None or mean.high is None:
+            return ""
+        below, above = self.bare(mean.value - mean.low), self.bare(mean.high - mean.value)
+        return f"±{above}" if below == above else self.interval(mean)
+
     def change(self, mean: Mean) -> str:
         """With its sign and unit; with its interval where 0 is in it."""
         interval = "" if mean.resolved else f" {self.interval(mean)}".rstrip()
@@ -134,7 +141,7 @@ def _by_terms(ledger: Ledger, write: Figures) -> str:
         f"{term.name} {write.ms(mean.value) if ledger.loss is None else write.change(mean)}{share(term)}"
         for term, mean in said
     ]
-    return ", ".join([*parts, *([f"the rest {write.ms(rest, sign)}"] if len(said) < len(there) else [])])
+    return ", ".join([*parts, *([f"the rest {write.ms(rest, sign)}"] if float(write.bare(rest)) else [])])
 
 
 def _culprit_first(ledger: Ledger) -> bool:
@@ -163,21 +170,22 @@ def _culprit(ledger: Ledger, write: Figures) -> str:
     in_steps = f"in {verdict.share * 100:.0f} % of the steps"
     who = _who(verdict, ledger)
     if verdict.kind == PERSISTENT:
-        said = f"{who} is late {in_steps} {late}"
+        said = f"{who} late {in_steps} {late}"
     elif verdict.kind == TRANSIENT:
         steps = ", ".join([*map(str, verdict.steps[:NAMED]), *(["…"] if len(verdict.steps) > NAMED else [])])
-        said = f"{who} is late in step{'' if len(verdict.steps) == 1 else 's'} {steps} only, {late}"
+        said = f"{who} late in step{'' if len(verdict.steps) == 1 else 's'} {steps} only, {late}"
     else:
         turns = f" ({numbers(verdict.ranks)})" if verdict.ranks else ""
-        said = f"ranks take turns{turns} in being late, {in_steps} {late}"
+        said = f"ranks take turns in being late{turns}: {in_steps} one is, {late}"
     return f"{said}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else said
 
 
 def _due_to(verdict: Verdict, write: Figures) -> str:
     """What the lateness consists of, the largest part first; empty where that is not known."""
+    whose = "its" if len(verdict.ranks) == 1 or verdict.node or verdict.kind == ROTATING else "their"
     parts = sorted(verdict.cause.items(), key=lambda part: -part[1])
     said = [
-        f"{DUE_TO.get(cause, cause)} ({write.ms(value, '+')})"
+        f"{DUE_TO.get(cause, cause).format(whose=whose)} ({write.ms(value, '+')})"
         for place, (cause, value) in enumerate(parts)
         if not place or value >= NOTABLE_CAUSE * verdict.late
     ]
@@ -186,8 +194,8 @@ def _due_to(verdict: Verdict, write: Figures) -> str:
 
 def _who(verdict: Verdict, ledger: Ledger) -> str:
     if verdict.node:
-        return f"node {verdict.node} (rank{'' if len(verdict.ranks) == 1 else 's'} {numbers(verdict.ranks)})"
+        return f"node {verdict.node} (ranks {numbers(verdict.ranks)}) is"
     if len(verdict.ranks) == 1:
         host = host_of(ledger, verdict.ranks[0])
-        return f"rank {verdict.ranks[0]}{f' ({host})' if host else ''}"
-    return f"one of the ranks {numbers(verdict.ranks)}" if verdict.ranks else "some rank"
+        return f"rank {verdict.ranks[0]}{f' ({host})' if host else ''} is"
+    return f"ranks {numbers(verdict.ranks)} are"
