@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import subprocess
@@ -104,6 +105,79 @@ def test_nothing_readable_is_1_and_every_file_named(tmp_path, capsys):
 def test_an_empty_folder_is_one_line_and_1(tmp_path, capsys):
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"nothing to summarise in {tmp_path}\n"
+
+
+def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, capsys):
+    one = make_run()
+    for run, step_s in [*((r, 0.1) for r in repeats(one, 2)), *((r, 0.15) for r in repeats(make_run(nodes=2), 2))]:
+        put(tmp_path, make_trace(run, step_s=step_s))
+    assert main([str(tmp_path)]) == 0
+    table_alone = capsys.readouterr().out
+    assert main([str(tmp_path), "--ledger"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(table_alone)
+    assert "\n2n1g: a step takes 150.00 ms, 50.00 ms [50.00, 50.00] longer than 1n1g's 100.00 ms: " in out
+    assert main([str(tmp_path), "--ledger", "--format", "json"]) == 0
+    ledgers = json.loads(capsys.readouterr().out)["ledgers"]
+    assert [one["case"] for one in ledgers] == ["1n1g", "2n1g"]
+    assert sum(term["loss"]["value"] for term in ledgers[1]["terms"]) == pytest.approx(50.0)
+
+
+def test_the_ledger_of_chosen_points_is_still_held_against_their_baseline(tmp_path, capsys):
+    for nodes in (1, 2):
+        put(tmp_path, make_trace(make_run(nodes=nodes)))
+    assert main([str(tmp_path), "--ledger", "--where", "case=2n1g"]) == 0
+    out = capsys.readouterr().out
+    assert "\n2n1g: a step takes 100.00 ms, 0.00 ms " in out
+    assert "\n1n1g" not in out
+
+
+def test_a_plan_alone_has_no_ledger_and_says_so(tmp_path, capsys):
+    put_plan(tmp_path, repeats(make_run(nodes=2), 3))
+    assert main([str(tmp_path), "--ledger"]) == 0
+    assert "no ledger: no run here has a trace and ended ok" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--format", "csv"], "--ledger --format csv: a ledger has the formats table, markdown, json"),
+        (["--format", "dlperf"], "--ledger --format dlperf: a ledger has the formats"),
+        (["--kind", "logs"], "--ledger --kind logs: only traces have the stamps"),
+        (["--kind", "table"], "--ledger --kind table: only traces have the stamps"),
+    ],
+)
+def test_a_ledger_where_there_can_be_none_is_wrong_usage(traces, capsys, words, why):
+    with pytest.raises(SystemExit) as ended:
+        main([str(traces), "--ledger", *words])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_probes_are_no_points_of_the_table(tmp_path, capsys):
+    run = make_run(nodes=2, workload="resnet50")
+    twins = repeats(dataclasses.replace(run, reduction="off"), 2)
+    put_plan(tmp_path, [run, *twins])
+    for one in (run, twins[0]):
+        put(tmp_path, make_trace(one))
+        put_exit_record(tmp_path, one, Outcome.OK)
+    put_exit_record(tmp_path, twins[1], Outcome.TIMEOUT)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n2n1g ") == 1
+    assert "\nbeside the points: twin of 2n1g 1/2 ok\ntwin of 2n1g: run 2: timeout" in out
+    assert main([str(tmp_path), "--format", "dlperf"]) == 0
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)["r50"]) == ["2n1g"]
+    assert "twin of 2n1g: run 2: timeout" in err
+    assert main([str(tmp_path), "--format", "csv"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_probes_alone_are_said_to_be_there(tmp_path, capsys):
+    put(tmp_path, make_trace(make_run(nodes=2, workload="collectives", batch_size=1)))
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("beside the points: collectives of 2n1g 1/? ok\n")
 
 
 @pytest.mark.parametrize("words", [[], ["x", "--format", "xml"], ["x", "--where", "case"]])
