@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import socket
 import time
@@ -174,7 +175,8 @@ class GlobalClock:
         there = np.zeros(2, np.float64)
         self._comm.Send(np.array([parent_ns], np.int64), parent, _WHEN_TAG)
         self._comm.Recv(there, parent, _THERE_TAG)
-        return None if np.isnan(there[0]) else SyncPoint(parent_ns, float(there[0]), float(there[1]))
+        offset_ns, bound_ns = there.tolist()
+        return None if math.isnan(offset_ns) else SyncPoint(parent_ns, offset_ns, bound_ns)
 
     def _answer(self, child: int, model: ClockModel | None) -> None:
         """Answers a child's pings, then tells it where this clock stood at a time that it names (NaN: not known)."""
@@ -189,12 +191,12 @@ class GlobalClock:
             pong[1] = clock()
             comm.Send(send, child, _PONG_TAG)
         comm.Recv(receive, child, _WHEN_TAG)
-        there = np.zeros(2, np.float64)
-        if model is None or ping[0] == ABSENT:
-            there[:] = np.nan
-        elif self._parent is not None:
-            at_ns = ping.reshape(1, 1)
-            there[:] = (model.to_global(at_ns) - at_ns)[0, 0], model.bounds_ns(at_ns)[0, 0]
+        there = np.full(2, np.nan)
+        if self._parent is None:
+            there[:] = 0.0
+        elif model is not None and ping[0] != ABSENT:
+            place = model.place(int(ping[0]))
+            there[:] = place.offset_ns, place.bound_ns
         comm.Send(there, child, _THERE_TAG)
 
     def _suspended(self) -> str:

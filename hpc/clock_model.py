@@ -149,6 +149,11 @@ class ClockModel:
             np.array([[point.bound_ns for point in points]], np.float64),
         )
 
+    def place(self, local_ns: int) -> SyncPoint:
+        """Where the only rank of this model stands when its clock shows `local_ns`."""
+        stamp = np.array([[local_ns]], np.int64)
+        return SyncPoint(local_ns, float(self.to_global(stamp)[0, 0] - local_ns), float(self.bounds_ns(stamp)[0, 0]))
+
     def to_global(self, local_ns: Ints, out: Ints | None = None) -> Ints:
         """Rank 0's time of each stamp [rank, n], ns; absent stays absent. `out` may be `local_ns` itself."""
         out = np.empty(local_ns.shape, np.int64) if out is None else out

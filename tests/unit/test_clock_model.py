@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
@@ -14,49 +13,9 @@ from hypothesis import strategies as st
 
 from hpc.clock_model import MAX_DRIFT, ROUNDING_NS, WANDER, ClockError, ClockModel, SyncPoint, estimate
 from hpc.stamps import ABSENT
-
-SECOND_NS = 10**9
+from tests.unit.synthetic_clocks import SECOND_NS, Path, SyntheticClock
 
 untimed = settings(deadline=None)  # a slow machine is no failure
-
-
-@dataclass(frozen=True)
-class SyntheticClock:
-    """A clock that shows a true time T with an offset, a drift, a rate that wanders, and a step at some time."""
-
-    offset_ns: int = 0
-    drift: float = 0.0
-    wander: float = 0.0
-    period_ns: float = 5e9
-    step_at_ns: float = math.inf
-    step_ns: int = 0
-
-    def read(self, true_ns: int) -> int:
-        turn = 2 * math.pi / self.period_ns
-        gained = true_ns * self.drift + self.wander / turn * (1 - math.cos(true_ns * turn))
-        return true_ns + self.offset_ns + round(gained) + (self.step_ns if true_ns >= self.step_at_ns else 0)
-
-
-@dataclass(frozen=True)
-class Path:
-    """How long messages take: at least so much each way, and a random delay on top."""
-
-    out_ns: int = 5_000
-    back_ns: int = 5_000
-    jitter_ns: int = 1_000
-
-    def burst(self, child: SyntheticClock, root: SyntheticClock, start_ns: int, pings: int = 20, seed: int = 0):
-        """The four stamps of each ping, and when the burst ended."""
-        rng = np.random.default_rng(seed)
-        now_ns, rows = start_ns, []
-        for _ in range(pings):
-            out_ns, hold_ns, back_ns, gap_ns = (int(x) for x in rng.exponential(self.jitter_ns, 4))
-            received_ns = now_ns + self.out_ns + out_ns
-            answered_ns = received_ns + hold_ns
-            returned_ns = answered_ns + self.back_ns + back_ns
-            rows.append((child.read(now_ns), root.read(received_ns), root.read(answered_ns), child.read(returned_ns)))
-            now_ns = returned_ns + gap_ns
-        return np.array(rows, np.int64).T, now_ns
 
 
 def convert(clock: ClockModel, local_ns):
@@ -196,6 +155,17 @@ def test_order_on_a_rank_is_order_on_the_global_clock(child, drift, seed):
     times_ns = np.sort(np.random.default_rng(seed).integers(0, 30 * SECOND_NS, 200))
     global_ns, _ = convert(clock, np.array([child.read(int(t)) for t in times_ns], np.int64))
     assert (np.diff(global_ns) >= 0).all()
+
+
+def test_a_rate_as_far_from_its_mean_as_is_allowed_is_just_inside_the_bound():
+    mean, half_ns = 40e-6, 5 * SECOND_NS
+    # 10 ppm too fast up to the middle, 10 ppm too slow from there on: exactly the allowance, and exactly the bound.
+    clock = model([0, 2 * half_ns], [0.0, -mean * 2 * half_ns], [5.0, 5.0])
+    for sign in (-1, 1):
+        truth_ns = half_ns - (mean + sign * WANDER) * half_ns
+        global_ns, bound_ns = convert(clock, [half_ns])
+        assert abs(global_ns[0] - truth_ns) == pytest.approx(WANDER * half_ns)
+        assert abs(global_ns[0] - truth_ns) <= bound_ns[0] <= abs(global_ns[0] - truth_ns) + 5.001
 
 
 # Between and beyond the points, in figures

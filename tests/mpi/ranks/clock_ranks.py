@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from hpc.clock import GlobalClock
+from hpc.clock import STAR, GlobalClock
 from hpc.clock_model import ClockError, ClockModel
 
 SECOND_NS = 10**9
@@ -42,6 +42,7 @@ class Clock:
         self.offset_ns = int(rng.integers(-(10**12), 10**12)) if seed else 0
         self.drift = float(rng.uniform(-50e-6, 50e-6)) if seed else 0.0
         self.wander = 4e-6 if seed else 0.0
+        self.slept_ns = 0
         self.readings = 0
         self.jump_after_readings = -1
         self.jump_ns = 0
@@ -50,6 +51,9 @@ class Clock:
         turn = 2 * math.pi / (7 * SECOND_NS)
         gained = true_ns * self.drift + self.wander / turn * (1 - math.cos(true_ns * turn))
         return true_ns + self.offset_ns + round(gained)
+
+    def slept(self) -> tuple[int, int]:
+        return self.slept_ns, self.slept_ns + 500
 
     def __call__(self) -> int:
         self.readings += 1
@@ -65,13 +69,13 @@ def found(global_clock: GlobalClock) -> dict:
     }
 
 
-def synthetic(comm: MPI.Intracomm, ranks_per_clock: int) -> dict:
+def synthetic(comm: MPI.Intracomm, ranks_per_clock: int, star: int = STAR) -> dict:
     """Three synchronisations ten seconds apart; errors at times before, between and after them."""
     seed = comm.rank // ranks_per_clock
     true_time = TrueTime(comm)
     clock = Clock(true_time, seed)
     true_time.skip(5)
-    global_clock = GlobalClock(comm, clock=clock, domain=f"clock {seed}")
+    global_clock = GlobalClock(comm, clock=clock, domain=f"clock {seed}", star=star)
     first_ns = true_time.now_ns()
     for _ in range(3):
         global_clock.synchronise()
@@ -103,10 +107,10 @@ def real(comm: MPI.Intracomm) -> dict:
     return {**found(global_clock), "readings": readings}
 
 
-def refused(comm: MPI.Intracomm, break_it: Callable[[GlobalClock, Clock], None], domain: str) -> dict:
-    """What every rank hears when the last rank's clock is broken, and whether the next synchronisation works."""
+def refused(comm: MPI.Intracomm, break_it: Callable[[GlobalClock, Clock], None], domain: str, star: int = STAR) -> dict:
+    """What every rank hears when one rank's clock is broken, and whether the next synchronisation works."""
     clock = Clock(TrueTime(comm), 0)
-    global_clock = GlobalClock(comm, clock=clock, domain=domain)
+    global_clock = GlobalClock(comm, clock=clock, slept=clock.slept, domain=domain, star=star)
     break_it(global_clock, clock)
     before = len(global_clock.points)
     try:
@@ -137,6 +141,45 @@ def suspend(comm: MPI.Intracomm) -> dict:
     return refused(comm, break_it, domain=f"clock {comm.rank}")
 
 
+def fast(comm: MPI.Intracomm) -> dict:
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        if comm.rank == comm.size - 1:
+            clock.drift = 300e-6
+        global_clock.synchronise()
+        clock.true_time.skip(100)
+
+    return refused(comm, break_it, domain=f"clock {comm.rank}")
+
+
+def just_not_too_fast(comm: MPI.Intracomm) -> dict:
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        if comm.rank == comm.size - 1:
+            clock.drift = 199e-6
+        global_clock.synchronise()
+        clock.true_time.skip(100)
+
+    return refused(comm, break_it, domain=f"clock {comm.rank}")
+
+
+def slept(comm: MPI.Intracomm) -> dict:
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        global_clock.synchronise()
+        # Less than what two readings leave open on one rank, 90 s on the next.
+        clock.slept_ns = {comm.size - 2: 400, comm.size - 1: 90 * SECOND_NS}.get(comm.rank, 0)
+
+    return refused(comm, break_it, domain=f"clock {comm.rank}")
+
+
+def parent(comm: MPI.Intracomm) -> dict:
+    """In a tree of six with stars of two, rank 4 serves rank 5."""
+
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        if comm.rank == 4:
+            clock.jump_after_readings, clock.jump_ns = 50, HOUR_NS
+
+    return refused(comm, break_it, domain=f"clock {comm.rank}", star=2)
+
+
 def impostor(comm: MPI.Intracomm) -> dict:
     def break_it(global_clock: GlobalClock, clock: Clock) -> None:
         if comm.rank == comm.size - 1:
@@ -147,10 +190,15 @@ def impostor(comm: MPI.Intracomm) -> dict:
 
 SCENES: dict[str, Callable[[MPI.Intracomm], dict]] = {
     "own": lambda comm: synthetic(comm, ranks_per_clock=1),
+    "tree": lambda comm: synthetic(comm, ranks_per_clock=1, star=2),
     "pairs": lambda comm: synthetic(comm, ranks_per_clock=2),
     "real": real,
     "step": step,
     "suspend": suspend,
+    "fast": fast,
+    "just not too fast": just_not_too_fast,
+    "slept": slept,
+    "parent": parent,
     "impostor": impostor,
 }
 

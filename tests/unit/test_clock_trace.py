@@ -1,0 +1,157 @@
+"""A trace's stamps on the global clock, with the bound of each rank and step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc.clock_model import MAX_DRIFT, WANDER, SyncPoint, estimate
+from hpc.stamps import ABSENT, STAMPS
+from hpc.trace import Trace, TraceError
+from hpc.trace_file import open_trace
+from tests.unit.synthetic_clocks import SECOND_NS, Path
+from tests.unit.traces import make_ranks, make_run, make_trace, put
+
+
+@dataclass(frozen=True)
+class WanderingClock:
+    """Runs at another rate in each stretch of time; no rate is further than WANDER from the mean of any others."""
+
+    offset_ns: int
+    drift: float
+    stretch_ns: int
+    wander: tuple[float, ...]  # of each stretch by turns, −1 … 1
+
+    def read(self, true_ns: int) -> int:
+        done, rest_ns = divmod(true_ns, self.stretch_ns)
+        rounds, left = divmod(done, len(self.wander))
+        turns = rounds * sum(self.wander) + sum(self.wander[:left])
+        gained = turns * self.stretch_ns + self.wander[left] * rest_ns
+        return true_ns + self.offset_ns + round(true_ns * self.drift + gained * WANDER / 2)
+
+
+clocks = st.builds(
+    WanderingClock,
+    offset_ns=st.integers(-1000 * SECOND_NS, 1000 * SECOND_NS),
+    drift=st.floats(-50e-6, 50e-6),
+    stretch_ns=st.integers(SECOND_NS // 10, 30 * SECOND_NS),
+    wander=st.lists(st.floats(-1, 1), min_size=1, max_size=5).map(tuple),
+)
+paths = st.builds(
+    Path, out_ns=st.integers(0, 300_000), back_ns=st.integers(0, 300_000), jitter_ns=st.integers(0, 50_000)
+)
+
+
+def trace_of(
+    seen: list[WanderingClock | None], path: Path, blocks_s: list[float], seed: int, own_ns: float = 0.0
+) -> tuple[Trace, np.ndarray]:
+    """A run whose clocks are compared at every border of its blocks, and the truth: [rank, step, stamp] of rank 0.
+
+    `None` is a clock that is rank 0's. Stamps lie anywhere in the run, and a little before and after it.
+    """
+    rng = np.random.default_rng(seed)
+    run = make_run(nodes=len(seen), measured_steps=25)
+    borders_ns = np.rint(np.cumsum([1.0, *blocks_s]) * SECOND_NS).astype(np.int64).tolist()
+    true_ns = rng.integers(borders_ns[0] - SECOND_NS, borders_ns[-1] + SECOND_NS, (run.ranks, run.steps, len(STAMPS)))
+    true_ns.sort(axis=1)
+    root = seen[0]
+    points, stamps = [], np.empty_like(true_ns)
+    for rank, own in enumerate(seen):
+        clock = own or root
+        stamps[rank] = [[clock.read(int(t)) for t in step] for step in true_ns[rank]]
+        if own is None or rank == 0:
+            points.append([SyncPoint(clock.read(t), 0.0, 0.0) for t in borders_ns])
+        else:
+            bursts = [path.burst(clock, root, t, pings=4, seed=seed + rank)[0] for t in borders_ns]
+            points.append([estimate(*burst, MAX_DRIFT) for burst in bursts])
+    stamps[-1, 3, 2] = ABSENT
+    trace = make_trace(
+        run,
+        stamps=stamps,
+        clock_local_ns=np.array([[p.local_ns for p in own] for own in points]),
+        clock_offset_ns=np.array([[p.offset_ns for p in own] for own in points]),
+        clock_bound_ns=np.array([[p.bound_ns for p in own] for own in points]),
+        barrier_exits_ns=np.zeros((run.ranks, 0), np.int64),
+        ranks=make_ranks(run, stamp_bound_ns=own_ns),
+    )
+    truth_ns = np.array([[[root.read(int(t)) for t in step] for step in rank] for rank in true_ns])
+    return trace, np.where(stamps == ABSENT, ABSENT, truth_ns)
+
+
+@given(
+    st.lists(clocks, min_size=1, max_size=3),
+    paths,
+    st.lists(st.floats(0.5, 600), min_size=1, max_size=6),
+    st.integers(0, 2**32),
+)
+def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(own, path, blocks_s, seed):
+    root = WanderingClock(offset_ns=123, drift=0.0, stretch_ns=SECOND_NS, wander=(0.0,))
+    trace, truth_ns = trace_of([root, *own, None], path, blocks_s, seed)
+    ranks, steps, stamps = trace.stamps.shape
+    found_ns = trace.global_stamps(0, steps)
+    bound_ns = trace.bounds_of(trace.stamps.reshape(ranks, -1)).reshape(trace.stamps.shape)
+    there = truth_ns != ABSENT
+    assert (np.abs(found_ns - truth_ns)[there] <= bound_ns[there]).all()
+    assert (found_ns[~there] == ABSENT).all()
+    assert np.isnan(bound_ns[~there]).all()
+    assert (bound_ns[0] == 0).all()
+    assert (bound_ns[1:-1][there[1:-1]] > 0).all()
+    # Piece by piece, stamp by stamp: the same.
+    np.testing.assert_array_equal(trace.global_stamps(3, 9), found_ns[:, 3:9])
+    for stamp in range(stamps):
+        np.testing.assert_array_equal(trace.to_global(stamp), found_ns[:, :, stamp])
+        chosen = np.array([4, steps - 1])
+        np.testing.assert_array_equal(trace.bounds_ns(stamp, chosen), bound_ns[:, chosen, stamp])
+
+
+DRIFTING = WanderingClock(offset_ns=10**12, drift=40e-6, stretch_ns=SECOND_NS, wander=(0.0,))
+
+
+def test_what_a_device_may_be_off_comes_on_top():
+    bare, _ = trace_of([DRIFTING, DRIFTING], Path(), [3.0], 0)
+    device, _ = trace_of([DRIFTING, DRIFTING], Path(), [3.0], 0, own_ns=700.0)
+    local_ns = bare.stamps[:, :, 5]
+    assert device.bounds_of(local_ns) == pytest.approx(bare.bounds_of(local_ns) + 700)
+    alone = make_trace(
+        make_run(),
+        ranks=make_ranks(make_run(), stamp_bound_ns=40.0),
+        clock_local_ns=np.empty((1, 0), np.int64),
+        clock_offset_ns=np.empty((1, 0)),
+        clock_bound_ns=np.empty((1, 0)),
+    )
+    bound_ns = alone.bounds_of(np.array([[5, ABSENT]]))
+    assert bound_ns[0, 0] == 40
+    assert np.isnan(bound_ns[0, 1])
+
+
+def test_the_trace_itself_stays_as_it_was_taken():
+    trace, _ = trace_of([DRIFTING, WanderingClock(0, 0.0, SECOND_NS, (0.0,))], Path(), [3.0], 0)
+    before = trace.stamps.copy()
+    one = make_trace(
+        stamps=np.ascontiguousarray(before[:1, :15]),
+        clock_offset_ns=np.full((1, 2), 5.0),
+        clock_bound_ns=np.ones((1, 2)),
+    )
+    for whole in (trace, one):
+        kept = whole.stamps.copy()
+        found_ns = whole.global_stamps(0, kept.shape[1])
+        assert (found_ns != kept).any()
+        np.testing.assert_array_equal(whole.stamps, kept)
+
+
+def test_a_trace_that_lies_in_its_file_says_the_same(tmp_path):
+    trace, _ = trace_of([DRIFTING, WanderingClock(0, 0.0, SECOND_NS, (0.0,))], Path(), [3.0, 4.0], 0)
+    with open_trace(put(tmp_path, trace)) as lazy:
+        np.testing.assert_array_equal(lazy.global_stamps(2, 9), trace.global_stamps(2, 9))
+        grads_ready = lazy.stamps[:, 2:9][:, :, 3]
+        np.testing.assert_array_equal(lazy.bounds_of(grads_ready), trace.bounds_ns(3, np.arange(2, 9)))
+
+
+def test_clocks_that_contradict_themselves_name_the_run_and_the_rank():
+    trace = make_trace(make_run(nodes=2), clock_offset_ns=np.array([[0.0, 0.0], [0.0, 1e12]]))
+    with pytest.raises(TraceError, match=rf"{trace.run_id}: the offset jumped .*\(rank 1\)"):
+        trace.bounds_of(trace.stamps[:, :, 3])
