@@ -82,7 +82,8 @@ class Sleeper:
     ) -> None:
         asked = [parse_delays(str(options[f"{phase}_ms"])) for phase in PHASES]
         for phase, delays in zip(PHASES, asked, strict=True):
-            if wrong := [d.rank for d in delays if isinstance(d.rank, int) and not 0 <= d.rank < ranks]:
+            wrong = [d.rank for d in delays if isinstance(d.rank, int) and not 0 <= d.rank < ranks]
+            if wrong and ranks > 1:  # the baseline, one rank alone, has no other that could be late
                 raise OptionError(f"{phase}_ms: rank {wrong[0]} is none of the {ranks} ranks")
         self.injected_ns: npt.NDArray[np.int64] = np.full((steps, len(PHASES)), ABSENT, np.int64)
         self._asked_s = [

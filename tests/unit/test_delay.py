@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpc.options import OptionError
 from hpc.stamps import ABSENT
-from hpc.workloads.delay import Delay, Sleeper, parse_delays
+from hpc.workloads.delay import PHASES, Delay, Sleeper, parse_delays
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,13 @@ def test_what_was_asked_is_slept_and_written_down() -> None:
     assert sleeper.injected_ns[1, 3] >= 0
     assert sleeper.injected_ns[1, 2] == ABSENT
     assert (sleeper.injected_ns[0] == ABSENT).all()
+
+
+def test_a_rank_that_there_is_not_is_refused_but_in_the_baseline_left_out() -> None:
+    options = {f"{phase}_ms": "0" for phase in PHASES} | {"compute_ms": "10+30@rank=1"}
+    with pytest.raises(OptionError, match="compute_ms: rank 5 is none of the 2 ranks"):
+        Sleeper({**options, "compute_ms": "30@rank=5"}, 0, 2, 1)
+    slept: list[float] = []
+    for rank, ranks in ((0, 1), (1, 2)):
+        Sleeper(options, rank, ranks, 1, slept.append).sleep("compute", 0)
+    assert slept == [0.01, 0.04]
