@@ -35,7 +35,7 @@ def start_telemetry(comm: Intracomm, world: World, run: RunSpec, facts: Mapping[
     node.Free()
     if everyone is None:
         return None
-    uuids = [uuid for _, gpus in everyone for uuid in gpus]
+    uuids = list(dict.fromkeys(uuid for _, gpus in everyone for uuid in gpus))
     recorder = Recorder(
         [rank for rank, _ in everyone],
         None if run.gpus_per_node == 0 else [] if None in uuids else [uuid for uuid in uuids if uuid],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from math import isnan, nan
 from types import ModuleType
 from typing import Any
@@ -109,8 +110,9 @@ def _counters(name: str, gpu: Any, nvml: Any) -> Reading:
             raise Unread(str(error)) from None
         return [_value(answer, nvml) * scale for answer, (*_, scale) in zip(answers, asked, strict=True)]
 
-    known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
-    had = [each for each, value in zip(known, ask(known), strict=True) if not isnan(value)]
+    had = known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
+    with suppress(Unread):  # then they are absent by their names
+        had = [each for each, value in zip(known, ask(known), strict=True) if not isnan(value)]
     return Reading([f"{name}.{kind}" for kind, *_ in had], lambda: ask(had))
 
 

@@ -57,7 +57,10 @@ class Recorder:
         self._samples = self._errors = -1
 
     def start(self) -> None:
-        """Starts the helper and waits until it knows what there is to read."""
+        """Starts the helper and waits until it knows what there is to read.
+
+        It ends with the thread that calls this, whatever ends that.
+        """
         try:
             # Files without a name: whatever ends this process leaves nothing behind.
             self._samples, self._errors = os.memfd_create("samples"), os.memfd_create("errors")

@@ -16,6 +16,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+_Read = Callable[[], Sequence[float]]
+
+
 class Unread(Exception):
     """A figure could not be read; the text says why."""
 
@@ -29,7 +32,7 @@ class Reading:
     """Some series that are read together: `read` gives one number for each, or raises one of UNREADABLE."""
 
     series: Sequence[str]
-    read: Callable[[], Sequence[float]]
+    read: _Read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ class Kept:
         return b"".join(pieces).decode("ascii", "replace")
 
 
-def number_in(path: Path, scale: float = 1.0) -> Callable[[], Sequence[float]]:
+def number_in(path: Path, scale: float = 1.0) -> _Read:
     """Reads a file that holds one number. Raises OSError where it cannot be opened."""
     kept = Kept(path)
     return lambda: (float(kept.text()) * scale,)
@@ -126,18 +129,20 @@ def throttling(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
     folders = [cpus / f"cpu{core}/thermal_throttle" for core in cores]
     if not folders or not all(folder.is_dir() for folder in folders):
         raise Unread("this kernel does not count it")
-    for name, file, scale in (
-        ("throttles", "core_throttle_count", 1.0),
-        ("throttled_s", "core_throttle_total_time_ms", 1e-3),
-        ("package_throttles", "package_throttle_count", 1.0),
-        ("package_throttled_s", "package_throttle_total_time_ms", 1e-3),
+    for name, file, scale, combine in (
+        ("throttles", "core_throttle_count", 1.0, sum),
+        ("throttled_s", "core_throttle_total_time_ms", 1e-3, sum),
+        # Every core of a package shows the same.
+        ("package_throttles", "package_throttle_count", 1.0, max),
+        ("package_throttled_s", "package_throttle_total_time_ms", 1e-3, max),
     ):
         if all((folder / file).exists() for folder in folders):
-            yield Reading((f"ranks_cpu.{name}",), _sum_of([Kept(folder / file) for folder in folders], scale))
+            kept = [Kept(folder / file) for folder in folders]
+            yield Reading((f"ranks_cpu.{name}",), _combined(kept, combine, scale))
 
 
-def _sum_of(files: Sequence[Kept], scale: float) -> Callable[[], Sequence[float]]:
-    return lambda: (sum(float(file.text()) for file in files) * scale,)
+def _combined(files: Sequence[Kept], combine: Callable[[list[float]], float], scale: float) -> _Read:
+    return lambda: (combine([float(file.text()) for file in files]) * scale,)
 
 
 def packages(powercap: Path) -> Iterator[Reading]:

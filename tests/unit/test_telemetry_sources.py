@@ -1,0 +1,211 @@
+"""hpc.telemetry.sources: the kernel's files, as real kernels write them, and what is missing or odd."""
+
+from __future__ import annotations
+
+import os
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from hpc.telemetry.__main__ import Readings
+from hpc.telemetry.sources import MAX_CORES, MAX_INTERFACES, Beside, Kept, sources_of_node
+
+RANK = Beside(pid=17, cores=(0, 1), pid_namespace="pid:[1]")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+PROC = {
+    # user nice system idle iowait irq softirq steal guest guest_nice, in ticks of 10 ms
+    "stat": "cpu  1000 100 500 9000 200 10 40 30 0 0\ncpu0 400 0 200 300 50 0 20 10 0 0\n"
+    "cpu1 300 0 100 400 0 0 0 0 0 0\n"
+    "cpu2 1 1 1 1 1 1 1 1 0 0\nintr 123 4 5\nctxt 4711\nbtime 1700000000\nprocesses 99\nprocs_running 3\n"
+    "procs_blocked 0\n",
+    "loadavg": "0.75 0.58 0.70 1/106 26352\n",
+    "meminfo": "MemTotal:       64000 kB\nMemFree:  1000 kB\nMemAvailable:   32000 kB\n",
+    "vmstat": "nr_free_pages 1\npswpin 5\npswpout 7\npgmajfault 3\n",
+    "net/dev": "Inter-|   Receive                                                |  Transmit\n"
+    " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier "
+    "compressed\n"
+    "    lo:     100     1    0    0    0     0          0         0      100     1    0    0    0     0       0    0\n"
+    "  eth0:   98084    21    2    3    0     0          0         0    11036    14    5    7    0     0       0    0\n"
+    "eth0.12:  40    21    0    0    0     0          0         0    50    14    0    0    0     0       0          0\n"
+    "  ifb0:       0   0    0    0    0     0          0         0        0     0    0    0    0     0       0    0\n",
+    "net/snmp": "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm RetransSegs InErrs\nTcp: 1 43265 0\n",
+    # A process may call itself anything.
+    "17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 1020 0 33 0 250 50 0 0 20 0 1 0 3593603 2998272 415 1 1 1 1 1\n",
+    "17/status": "Name:\tpy\nState:\tR (running)\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t34\n",
+    "17/schedstat": "5000000000 2500000000 77\n",
+}
+SYS = {
+    "class/infiniband/mlx5_0/ports/1/counters/port_rcv_data": "250\n",
+    "class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "1000\n",
+    "class/infiniband/mlx5_0/ports/1/counters/symbol_error": "0\n",
+    "class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence": "6\n",
+    "class/infiniband/rdmap0/ports/1/hw_counters/rx_bytes": "77\n",
+    "class/infiniband/rdmap0/ports/1/hw_counters/tx_bytes": "88\n",
+    "class/powercap/intel-rapl:0/name": "package-0\n",
+    "class/powercap/intel-rapl:0/energy_uj": "900000\n",
+    "class/powercap/intel-rapl:0/max_energy_range_uj": "999999\n",
+    "class/powercap/intel-rapl:0/constraint_0_power_limit_uw": "205000000\n",
+    "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "3000000\n",
+    "devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "2400000\n",
+    "devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "2\n",
+    "devices/system/cpu/cpu1/thermal_throttle/core_throttle_count": "3\n",
+    "devices/system/cpu/cpu0/thermal_throttle/package_throttle_total_time_ms": "500\n",
+    "devices/system/cpu/cpu1/thermal_throttle/package_throttle_total_time_ms": "500\n",
+}
+
+
+class Node:
+    """A node's /proc and /sys in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.sys = folder / "proc", folder / "sys"
+        for root, files in ((self.proc, PROC), (self.sys, SYS)):
+            for name, text in files.items():
+                self.put(root / name, text)
+        self.namespace("pid:[1]")
+
+    def put(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def namespace(self, name: str) -> None:
+        link = self.proc / "self/ns/pid"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+
+    def readings(self, *ranks: Beside) -> Readings:
+        sources = sources_of_node(ranks or (RANK,), self.proc, self.sys)
+        return Readings({what: source for what, source in sources.items() if what != "telemetry"})
+
+    def read(self, *ranks: Beside) -> dict[str, float]:
+        found = self.readings(*ranks)
+        return dict(zip(found.series, found.read(), strict=True))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def ticks_of_10_ms(monkeypatch):
+    monkeypatch.setattr("hpc.telemetry.sources._TICKS_PER_S", 100)
+
+
+def test_all_that_a_node_tells_in_the_units_of_the_names(node):
+    assert node.read() == pytest.approx(
+        {
+            "cpu.busy_s": 16.5, "cpu.idle_s": 92.0, "cpu.interrupts_s": 0.5, "cpu.stolen_s": 0.3,
+            "ranks_cpu.busy_s": 10.2, "ranks_cpu.idle_s": 7.5, "ranks_cpu.interrupts_s": 0.2, "ranks_cpu.stolen_s": 0.1,
+            "cpu.context_switches": 4711, "cpu.running_processes": 3, "cpu.load_processes": 0.75,
+            "ranks_cpu.frequency_mean_mhz": 2700, "ranks_cpu.frequency_min_mhz": 2400,
+            "ranks_cpu.throttles": 5, "ranks_cpu.package_throttled_s": 0.5,
+            "power.package-0_0_j": 0, "power.package-0_0_limit_w": 205,
+            "memory.available_bytes": 32_768_000,
+            "memory.swapped_in_bytes": 5 * PAGE_BYTES, "memory.swapped_out_bytes": 7 * PAGE_BYTES,
+            "net.eth0.received_bytes": 98084, "net.eth0.sent_bytes": 11036, "net.eth0.dropped_packets": 10,
+            "net.eth0.errors": 7,
+            "net.eth0.12.received_bytes": 40, "net.eth0.12.sent_bytes": 50, "net.eth0.12.dropped_packets": 0,
+            "net.eth0.12.errors": 0,
+            "net.lo.received_bytes": 100, "net.lo.sent_bytes": 100, "net.lo.dropped_packets": 0, "net.lo.errors": 0,
+            "net.tcp_retransmitted_segments": 43265,
+            "net.mlx5_0_port1.received_bytes": 1000, "net.mlx5_0_port1.sent_bytes": 4000,
+            "net.mlx5_0_port1.symbol_errors": 0, "net.mlx5_0_port1.out_of_sequence_packets": 6,
+            "net.rdmap0_port1.received_bytes": 77, "net.rdmap0_port1.sent_bytes": 88,
+            "local_rank0.minor_faults": 1020, "local_rank0.major_faults": 33, "local_rank0.cpu_s": 3.0,
+            "local_rank0.memory_bytes": 415 * PAGE_BYTES,
+            "local_rank0.main_thread_voluntary_switches": 12, "local_rank0.main_thread_involuntary_switches": 34,
+            "local_rank0.main_thread_queued_s": 2.5,
+        }
+    )  # fmt: skip
+
+
+def test_what_a_machine_does_not_have_is_absent_with_the_reason(node, tmp_path):
+    readings = Readings(
+        {k: v for k, v in sources_of_node([RANK], node.proc, tmp_path / "none").items() if k != "telemetry"}
+    )
+    assert set(readings.absent) == {"CPU frequency", "CPU throttling", "CPU power", "fabric"}
+    assert all(readings.absent.values())
+    assert "cpu.busy_s" in readings.series
+
+
+def test_a_counter_that_may_not_be_read_is_absent_by_itself(node):
+    (node.sys / "class/powercap/intel-rapl:0/energy_uj").unlink()
+    (node.proc / "17/schedstat").unlink()
+    absent = node.readings().absent
+    assert absent["CPU power"].endswith("energy_uj: No such file or directory")
+    assert absent["processes of ranks"].endswith("schedstat: No such file or directory")
+
+
+def test_energy_goes_on_where_its_counter_begins_anew(node):
+    readings = node.readings()
+    at = readings.series.index("power.package-0_0_j")
+    counter = node.sys / "class/powercap/intel-rapl:0/energy_uj"
+    for count, joules in (("950000", 0.05), ("50000", 0.15), ("60000", 0.16)):
+        counter.write_text(count)
+        assert readings.read()[at] == pytest.approx(joules)
+
+
+def test_a_process_of_another_namespace_is_not_taken_for_the_rank(node):
+    node.namespace("pid:[2]")
+    readings = node.readings()
+    assert not [name for name in readings.series if name.startswith("local_rank")]
+    assert "namespace" in readings.absent["processes of ranks"]
+
+
+def test_where_the_kernel_names_no_namespace_nobody_is_taken_for_the_rank(node):
+    (node.proc / "self/ns/pid").unlink()
+    unnamed = Beside(pid=17, cores=(0,), pid_namespace="")
+    assert "processes of ranks" in node.readings(unnamed).absent
+
+
+def test_an_interface_that_goes_is_nan_and_the_rest_stays(node):
+    readings = node.readings()
+    lines = PROC["net/dev"].splitlines(keepends=True)
+    (node.proc / "net/dev").write_text("".join(line for line in lines if "eth0:" not in line))
+    values = dict(zip(readings.series, readings.read(), strict=True))
+    assert isnan(values["net.eth0.sent_bytes"])
+    assert values["net.lo.sent_bytes"] == 100
+
+
+def test_of_very_many_interfaces_the_busiest_are_read(node):
+    rows = [f"veth{index}: {index} 0 0 0 0 0 0 0 {index} 0 0 0 0 0 0 0\n" for index in range(100)]
+    (node.proc / "net/dev").write_text("".join(rows))
+    found = {name for name in node.read() if name.endswith("sent_bytes") and "veth" in name}
+    assert found == {f"net.veth{index}.sent_bytes" for index in range(100 - MAX_INTERFACES, 100)}
+
+
+def test_of_very_many_cores_some_are_asked_for_their_frequency(node):
+    for core in range(256):
+        node.put(node.sys / f"devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{core}000")
+    values = node.read(Beside(pid=17, cores=tuple(range(256)), pid_namespace="pid:[1]"))
+    cores = list(range(0, 256, 256 // MAX_CORES))
+    assert values["ranks_cpu.frequency_mean_mhz"] == pytest.approx(sum(cores) / len(cores))
+
+
+def test_text_of_another_form_is_nan_not_the_end(node):
+    readings = node.readings()
+    (node.proc / "stat").write_text("cpu what\n")
+    (node.proc / "17/status").write_text("Name:\tpy\n")
+    values = dict(zip(readings.series, readings.read(), strict=True))
+    assert isnan(values["cpu.busy_s"])
+    assert isnan(values["local_rank0.main_thread_voluntary_switches"])
+    assert values["local_rank0.cpu_s"] == 3.0
+    assert set(readings.failed) == {"cpu.busy_s", "local_rank0.main_thread_voluntary_switches"}
+
+
+def test_a_file_longer_than_one_read_is_read_whole(tmp_path):
+    (tmp_path / "long").write_text("x" * (3 << 20))
+    assert len(Kept(tmp_path / "long").text()) == 3 << 20
+
+
+def test_this_machine_itself_tells_what_every_linux_does():
+    found = Readings(sources_of_node([Beside.this_process()]))
+    values = dict(zip(found.series, found.read(), strict=True))
+    assert values["cpu.busy_s"] > 0
+    assert values["local_rank0.minor_faults"] > 0
+    assert values["memory.available_bytes"] > 0
+    assert values["telemetry.cpu_s"] > 0
