@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.options import Option, OptionError, read_options
@@ -105,6 +105,19 @@ def collectives_run(ranks: RunSpec, operations: Sequence[str], asked: Mapping[st
         measured_steps=iterations * len(_planned(options, ranks.ranks)), block_steps=iterations,
         options={**kept, **asked},
     )  # fmt: skip
+
+
+def collectives_beside(
+    trainings: Iterable[RunSpec], asked: Sequence[Mapping[str, str]], operations: Mapping[str, tuple[str, ...]]
+) -> Iterator[RunSpec]:
+    """For each training on several ranks the runs of their collectives, one for each of `asked`; equal ones come again.
+
+    `operations` has those of each backend. Raises OptionError as collectives_run.
+    """
+    for training in trainings:
+        if training.ranks > 1 and not training.probe and training.backend in operations:
+            for options in asked:
+                yield collectives_run(training, operations[training.backend], options)
 
 
 def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...]:

@@ -197,8 +197,8 @@ class Target:
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
     person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
-    `one_rank_per_node` the backends whose one rank drives all GPUs of its node, `without_twins` those that cannot leave
-    gradients unreduced.
+    `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
+    drives all GPUs of its node, `without_twins` those that cannot leave gradients unreduced.
     """
 
     site: str
@@ -211,6 +211,7 @@ class Target:
     reduced: tuple[str, ...] = ()
     one_rank_per_node: tuple[str, ...] = ()
     without_twins: tuple[str, ...] = ()
+    collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +237,7 @@ class Plan:
             "target": {
                 k: v
                 for k, v in dataclasses.asdict(self.target).items()
-                if k not in ("reduced", "one_rank_per_node", "without_twins")
+                if k not in ("reduced", "one_rank_per_node", "without_twins", "collectives")
             },
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],

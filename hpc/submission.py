@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hpc.backends import BACKENDS
 from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, settling_record, stem
-from hpc.spec import Plan, SpecError
+from hpc.spec import COLLECTIVES, Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import TargetError, cannot_run, decide_target, no_twins, odd_builds, options_of, with_absolute_paths
 from launch.follow import Follower, follow, write_missing_records
@@ -178,7 +178,8 @@ def _speed(path: Path) -> float | None:
     from parse.attempt import measure
 
     try:
-        return measure(read_trace(path)).throughput
+        trace = read_trace(path)
+        return None if trace.run.probe == COLLECTIVES else measure(trace).throughput
     except TraceError:
         return None  # shown as no speed; the summary names the file and what is wrong with it
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import Option, OptionError
-from hpc.spec import MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
+from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
 from hpc.sweep_spec import LONGEST_BLOCK, SweepSpec
 
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
@@ -90,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", metavar="N", help="seed of weights and synthetic data (default 0)")
     add("--no-baseline", dest="baseline", action="store_const", const=False,
         help="do not add 1n1g runs: there will be no speedup")  # fmt: skip
+    add("--collectives", action="store_const", const=True,
+        help="add to every set of ranks that trains one run of its collectives alone: what communication could cost at "
+        "best (sizes by --option; --list shows them)")  # fmt: skip
     add("--twin", action="store_const", const=True,
         help="add to every point on several ranks the same without reduction of gradients, for the ledger")  # fmt: skip
     add = parser.add_argument_group("where it runs").add_argument
@@ -132,7 +135,8 @@ class _List(argparse.Action):
             _print_options(backend.options)
         print("workloads:")
         for name, workload in WORKLOADS.items():
-            print(f"  {name} (for {', '.join(workload.factories)})")
+            how = "by --collectives" if name == COLLECTIVES else f"for {', '.join(workload.factories)}"
+            print(f"  {name} ({how})")
             _print_options(workload.options)
         print("sites:")
         for name, path in known_sites().items():

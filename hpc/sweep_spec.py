@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
+from hpc.collective_plan import collectives_beside
 from hpc.options import Option
-from hpc.spec import MIN_WARMUP_STEPS, Plan, RunSpec, SpecError, Target
+from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, Plan, RunSpec, SpecError, Target
 
 LONGEST_BLOCK = 500
 """Measured steps of a block unless somebody says otherwise: runs with more have several."""
@@ -24,7 +26,7 @@ class SweepSpec:
     """What a person asks for. None is a size that nobody chose: the target decides it (`expand`).
 
     `block_steps` is how many measured steps a block has at most, 0 for one block however long. `twin` adds to every
-    training on several ranks the same without its reduction.
+    training on several ranks the same without its reduction, `collectives` one run of what communication costs there.
     """
 
     nodes: tuple[int, ...] = ()
@@ -46,6 +48,7 @@ class SweepSpec:
     seed: int = 0
     baseline: bool = True
     twin: bool = False
+    collectives: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -69,7 +72,7 @@ class SweepSpec:
                 values[name] = _positive(name, value)
             elif name in ("gpus_per_node", "seed", "block_steps"):
                 values[name] = _whole(name, value)
-            elif name in ("baseline", "twin"):
+            elif name in ("baseline", "twin", "collectives"):
                 values[name] = _truth(name, value)
             else:
                 values[name] = tuple(_words(name, value))
@@ -108,14 +111,28 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
             if sweep.twin and run.ranks > 1 and not run.probe and backend not in target.without_twins:
                 twin = dataclasses.replace(run, reduction="off")
                 points.setdefault(twin.point_id, twin)
+    reduced += _add_collectives(points, sweep, target)
     _refuse_options_nobody_knows(sweep, options_of)
     assert sweep.repeats is not None
     runs = tuple(
         dataclasses.replace(point, repeat=repeat)
         for repeat in range(1, sweep.repeats + 1)
         for point in sorted(points.values(), key=lambda p: (p.nodes, p.devices_per_node))
+        if repeat == 1 or point.probe != COLLECTIVES
     )
     return Plan(target=target, runs=runs, reduced=(*target.reduced, *reduced))
+
+
+def _add_collectives(points: dict[str, RunSpec], sweep: SweepSpec, target: Target) -> tuple[str, ...]:
+    """Adds the collectives of each set of ranks that trains, if asked for; a line for each size made small."""
+    if not sweep.collectives:
+        return ()
+    options, reduced = _with_options(sweep, COLLECTIVE_OPTIONS, small=target.gpus_per_node == 0)
+    found = list(collectives_beside(points.values(), _combinations(options), target.collectives))
+    if not found:
+        raise SpecError("collectives were asked for, and no point has ranks between which anything goes: add --nodes 2")
+    points.update((run.point_id, run) for run in found)
+    return tuple(reduced)
 
 
 def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str, ...]]:
@@ -163,6 +180,7 @@ def _with_options(
 
 def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
     known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
+    known |= set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
     if unknown := sorted(set(sweep.options) - known):
         raise SpecError(
             f"unknown option {', '.join(unknown)}; {', '.join(sweep.backend)} with {', '.join(sweep.workload)} "

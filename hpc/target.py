@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpc.backends import BACKENDS, missing_modules
+from hpc.backends import BACKENDS, missing_modules, operations_of
 from hpc.backends.horovod_build import build_problem
 from hpc.options import Option
-from hpc.spec import SpecError, Target
+from hpc.spec import COLLECTIVES, SpecError, Target
 from hpc.sweep_spec import SweepSpec
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
 from launch.local import cpus_here, gpus_here, ranks_env
@@ -29,6 +29,11 @@ def options_of(backend: str, workload: str) -> Mapping[str, Option]:
     if is_user_code(workload):
         _user_file(workload)
         return entry.options
+    if workload == COLLECTIVES:
+        raise SpecError(
+            f"workload {workload} trains nothing: --collectives measures them beside trainings, "
+            "python -m hpc.collectives by themselves"
+        )
     if workload not in WORKLOADS:
         raise SpecError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}, or FILE.py:FACTORY of your own")
     if entry.framework not in WORKLOADS[workload].factories:
@@ -100,7 +105,7 @@ def decide_target(asked: SweepSpec, site: Site | None) -> Target:
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
+        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS, collectives=_collectives(gpus),
     )  # fmt: skip
 
 
@@ -116,7 +121,12 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
         env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
+        collectives=_collectives(gpus or 0),
     )  # fmt: skip
+
+
+def _collectives(gpus_per_node: int) -> dict[str, tuple[str, ...]]:
+    return {name: operations_of(name, gpus_per_node > 0) for name, entry in BACKENDS.items() if entry.collectives}
 
 
 def _user_file(workload: str) -> Path:
