@@ -142,7 +142,7 @@ def _places(ledger: Ledger) -> Iterator[tuple[str, Table]]:
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
         caption = f"by node, ms{_of(shown, ledger.nodes)}:"
-        rows = [[node.name, numbers(node.ranks)] for node in shown]
+        rows = [[host_of(ledger, node.ranks[0]), numbers(node.ranks)] for node in shown]
         yield caption, _table(ledger, [("node", ""), ("ranks", "")], rows, shown)
     if len(ledger.ranks) > 1:
         shown = worth_a_row(ledger, ledger.ranks)

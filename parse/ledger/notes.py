@@ -31,8 +31,8 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     if split.contention is None or split.interference is None:
         if loss.resolved and loss.value > 0:
             yield (
-                f"compute {write.change(loss)}: all of it unexplained; a twin with reduction off (--twin) would tell "
-                "contention from interference"
+                f"compute {write.change(loss)}: unexplained; no twin with reduction off is here (hpc.sweep --twin) to "
+                "tell contention from interference"
             )
         return
     yield (

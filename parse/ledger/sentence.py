@@ -48,9 +48,16 @@ def verdict_word(verdict: Verdict) -> str:
     return f"{verdict.kind} ({verdict.because})" if verdict.kind == CANNOT_TELL and verdict.because else verdict.kind
 
 
+def node_names(ledger: Ledger) -> list[str]:
+    """What its nodes are called; those that are only groups of ranks on one machine with their number."""
+    names = [node.name for node in ledger.nodes]
+    return [name if names.count(name) == 1 else f"{name}:{place}" for place, name in enumerate(names)]
+
+
 def host_of(ledger: Ledger, rank: int) -> str:
     """The name of the node that a rank is on; empty where nobody says."""
-    return next((node.name for node in ledger.nodes if rank in node.ranks), "")
+    named = zip(node_names(ledger), ledger.nodes, strict=True)
+    return next((name for name, node in named if rank in node.ranks), "")
 
 
 def numbers(ranks: Sequence[int]) -> str:

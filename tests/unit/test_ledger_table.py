@@ -298,7 +298,7 @@ def test_a_twin_parts_the_loss_in_compute_and_without_one_all_is_unexplained():
         "(what reducing beside it adds), unexplained +1.30 ms"
     ) in [*notes(two(split=split))]
     none = ComputeSplit(contention=None, interference=None, unexplained=7.5)
-    assert any("compute +7.50 ms: all of it unexplained; a twin" in line for line in notes(two(split=none)))
+    assert any("compute +7.50 ms: unexplained; no twin" in line for line in notes(two(split=none)))
     equal = two(terms=CROWD | {"compute": 27.0}, split=none)
     assert not any("unexplained" in line for line in notes(equal))
 
@@ -339,6 +339,14 @@ def test_runs_that_differ_in_their_verdict_are_told():
 
 
 # Tables of places
+
+
+def test_nodes_of_one_name_are_told_apart():
+    ledger = two(verdict=LATE)
+    simulated = dataclasses.replace(ledger, nodes=tuple(dataclasses.replace(one, name="vm") for one in ledger.nodes))
+    lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)))
+    assert any("rank 3 (vm:1) is late" in line for line in lines)
+    assert [line.split()[0] for line in lines if line.startswith("    vm:")] == ["vm:0", "vm:1"]
 
 
 def test_of_many_ranks_those_are_shown_that_come_last_most_and_the_one_that_waits_most():
