@@ -3,99 +3,12 @@
 from __future__ import annotations
 
 from math import isnan
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from hpc.telemetry.__main__ import Readings
 from hpc.telemetry.nvidia import THROTTLE_REASONS, gpus
-
-UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000")
-
-
-class FakeNvml:
-    """Stands in for the module pynvml: two GPUs, of which the second supports less. Values are made up."""
-
-    class NVMLError(Exception):
-        pass
-
-    NVML_SUCCESS = 0
-    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
-    NVML_TEMPERATURE_GPU = 0
-    NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
-    NVML_VOLATILE_ECC = 0
-    NVML_VALUE_TYPE_DOUBLE, NVML_VALUE_TYPE_UNSIGNED_INT, NVML_VALUE_TYPE_UNSIGNED_LONG = 0, 1, 2
-    NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, NVML_VALUE_TYPE_SIGNED_LONG_LONG = 3, 4
-    # An old version of the module: no counters of PCIe.
-    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 138, 139
-    NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL = 52
-
-    def __init__(self) -> None:
-        self.lost = False
-        self.asked: list[Any] = []
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(UUIDS)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetUUID(self, gpu: int) -> str | bytes:
-        return UUIDS[gpu].encode() if gpu else UUIDS[gpu]  # old versions give bytes
-
-    def nvmlDeviceGetUtilizationRates(self, gpu: int) -> Any:
-        return SimpleNamespace(gpu=97, memory=41)
-
-    def nvmlDeviceGetClockInfo(self, gpu: int, kind: int) -> int:
-        if self.lost:
-            raise self.NVMLError("GPU is lost")
-        return {self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind]
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: int) -> int:
-        return 0x4 | 0x40
-
-    def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
-        return 690_500
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: int) -> int:
-        return 700_000
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
-        return 1_234_500
-
-    def nvmlDeviceGetTemperature(self, gpu: int, kind: int) -> int:
-        return 61
-
-    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:
-        return SimpleNamespace(total=80 << 30, used=70 << 30)
-
-    def nvmlDeviceGetTotalEccErrors(self, gpu: int, kind: int, counter: int) -> int:
-        if gpu == 1:
-            raise self.NVMLError("Not Supported")
-        return 3 + kind
-
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, gpu: int) -> int:
-        return 5
-
-    def nvmlDeviceGetCurrPcieLinkWidth(self, gpu: int) -> int:
-        return 16
-
-    def nvmlDeviceGetPcieReplayCounter(self, gpu: int) -> int:
-        return 2
-
-    def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[tuple[int, int]]) -> list[Any]:
-        if gpu == 1:
-            raise self.NVMLError("Not Supported")
-        self.asked = fields
-        values = {138: SimpleNamespace(ullVal=10), 139: SimpleNamespace(ullVal=20)}
-        return [
-            SimpleNamespace(nvmlReturn=0 if field in values else 3, valueType=3, value=values.get(field))
-            for field, _ in fields
-        ]
+from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
 
 def read(readings: Readings) -> dict[str, float]:
@@ -114,10 +27,11 @@ def test_a_gpu_in_the_units_of_the_names():
         "gpu0.temperature_c": 61, "gpu0.memory_used_bytes": 70 << 30, "gpu0.ecc_corrected_errors": 3,
         "gpu0.ecc_uncorrected_errors": 4, "gpu0.pcie_generation": 5, "gpu0.pcie_width_lanes": 16,
         "gpu0.pcie_replays": 2, "gpu0.nvlink_sent_bytes": 10 * 1024, "gpu0.nvlink_received_bytes": 20 * 1024,
+        "gpu0.nvlink_replays": 1,
     }  # fmt: skip
     assert readings.absent == {}
     # All links together; what the GPU does not have is not asked for again.
-    assert driver.asked == [(138, 0xFFFFFFFF), (139, 0xFFFFFFFF)]
+    assert driver.asked == [(138, 0xFFFFFFFF), (139, 0xFFFFFFFF), (52, 0)]
 
 
 def test_the_gpus_of_the_ranks_are_read_in_their_order_and_no_others():

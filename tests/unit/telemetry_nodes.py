@@ -1,0 +1,171 @@
+"""A node for telemetry to read: its kernel's files in a folder, and a FAKE driver of GPUs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from hpc.telemetry.__main__ import Readings
+from hpc.telemetry.sources import Beside, sources_of_node
+
+RANK = Beside(pid=17, cores=(0, 1), pid_namespace="pid:[1]")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+PROC = {
+    # user nice system idle iowait irq softirq steal guest guest_nice, in ticks of 10 ms
+    "stat": "cpu  1000 100 500 9000 200 10 40 30 0 0\ncpu0 400 0 200 300 50 0 20 10 0 0\n"
+    "cpu1 300 0 100 400 0 0 0 0 0 0\n"
+    "cpu2 1 1 1 1 1 1 1 1 0 0\nintr 123 4 5\nctxt 4711\nbtime 1700000000\nprocesses 99\nprocs_running 3\n"
+    "procs_blocked 0\n",
+    "loadavg": "0.75 0.58 0.70 1/106 26352\n",
+    "meminfo": "MemTotal:       64000 kB\nMemFree:  1000 kB\nMemAvailable:   32000 kB\n",
+    "vmstat": "nr_free_pages 1\npswpin 5\npswpout 7\npgmajfault 3\n",
+    "net/dev": "Inter-|   Receive                                                |  Transmit\n"
+    " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier "
+    "compressed\n"
+    "    lo:     100     1    0    0    0     0          0         0      100     1    0    0    0     0       0    0\n"
+    "  eth0:   98084    21    2    3    0     0          0         0    11036    14    5    7    0     0       0    0\n"
+    "eth0.12:  40    21    0    0    0     0          0         0    50    14    0    0    0     0       0          0\n"
+    "  ifb0:       0   0    0    0    0     0          0         0        0     0    0    0    0     0       0    0\n",
+    "net/snmp": "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm RetransSegs InErrs\nTcp: 1 43265 0\n",
+    # A process may call itself anything.
+    "17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 1020 0 33 0 250 50 0 0 20 0 1 0 3593603 2998272 415 1 1 1 1 1\n",
+    "17/status": "Name:\tpy\nState:\tR (running)\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t34\n",
+    "17/schedstat": "5000000000 2500000000 77\n",
+}
+SYS = {
+    "class/infiniband/mlx5_0/ports/1/counters/port_rcv_data": "250\n",
+    "class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "1000\n",
+    "class/infiniband/mlx5_0/ports/1/counters/symbol_error": "0\n",
+    "class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence": "6\n",
+    "class/infiniband/rdmap0/ports/1/hw_counters/rx_bytes": "77\n",
+    "class/infiniband/rdmap0/ports/1/hw_counters/tx_bytes": "88\n",
+    "class/powercap/intel-rapl:0/name": "package-0\n",
+    "class/powercap/intel-rapl:0/energy_uj": "900000\n",
+    "class/powercap/intel-rapl:0/max_energy_range_uj": "999999\n",
+    "class/powercap/intel-rapl:0/constraint_0_power_limit_uw": "205000000\n",
+    "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "3000000\n",
+    "devices/system/cpu/cpu1/cpufreq/scaling_cur_freq": "2400000\n",
+    "devices/system/cpu/cpu0/thermal_throttle/core_throttle_count": "2\n",
+    "devices/system/cpu/cpu1/thermal_throttle/core_throttle_count": "3\n",
+    "devices/system/cpu/cpu0/thermal_throttle/package_throttle_total_time_ms": "500\n",
+    "devices/system/cpu/cpu1/thermal_throttle/package_throttle_total_time_ms": "500\n",
+}
+
+
+class Node:
+    """A node's /proc and /sys in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.sys = folder / "proc", folder / "sys"
+        for root, files in ((self.proc, PROC), (self.sys, SYS)):
+            for name, text in files.items():
+                self.put(root / name, text)
+        self.namespace("pid:[1]")
+
+    def put(self, path: Path, text: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def namespace(self, name: str) -> None:
+        link = self.proc / "self/ns/pid"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)
+
+    def readings(self, *ranks: Beside) -> Readings:
+        sources = sources_of_node(ranks or (RANK,), self.proc, self.sys)
+        return Readings({what: source for what, source in sources.items() if what != "telemetry"})
+
+    def read(self, *ranks: Beside) -> dict[str, float]:
+        found = self.readings(*ranks)
+        return dict(zip(found.series, found.read(), strict=True))
+
+
+UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000")
+
+
+class FakeNvml:
+    """Stands in for the module pynvml: two GPUs, of which the second supports less. Values are made up."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_SUCCESS = 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+    NVML_TEMPERATURE_GPU = 0
+    NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1
+    NVML_VOLATILE_ECC = 0
+    NVML_VALUE_TYPE_DOUBLE, NVML_VALUE_TYPE_UNSIGNED_INT, NVML_VALUE_TYPE_UNSIGNED_LONG = 0, 1, 2
+    NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, NVML_VALUE_TYPE_SIGNED_LONG_LONG = 3, 4
+    # An old version of the module: no counters of PCIe.
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 138, 139
+    NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 52, 38
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.asked: list[Any] = []
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(UUIDS)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, gpu: int) -> str | bytes:
+        return UUIDS[gpu].encode() if gpu else UUIDS[gpu]  # old versions give bytes
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: int) -> Any:
+        return SimpleNamespace(gpu=97, memory=41)
+
+    def nvmlDeviceGetClockInfo(self, gpu: int, kind: int) -> int:
+        if self.lost:
+            raise self.NVMLError("GPU is lost")
+        return {self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 2619}[kind]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: int) -> int:
+        return 0x4 | 0x40
+
+    def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
+        return 690_500
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, gpu: int) -> int:
+        return 700_000
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
+        return 1_234_500
+
+    def nvmlDeviceGetTemperature(self, gpu: int, kind: int) -> int:
+        return 61
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:
+        return SimpleNamespace(total=80 << 30, used=70 << 30)
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: int, kind: int, counter: int) -> int:
+        if gpu == 1:
+            raise self.NVMLError("Not Supported")
+        return 3 + kind
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, gpu: int) -> int:
+        return 5
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, gpu: int) -> int:
+        return 16
+
+    def nvmlDeviceGetPcieReplayCounter(self, gpu: int) -> int:
+        return 2
+
+    def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[tuple[int, int]]) -> list[Any]:
+        if gpu == 1:
+            raise self.NVMLError("Not Supported")
+        self.asked = fields
+        values = {138: SimpleNamespace(ullVal=10), 139: SimpleNamespace(ullVal=20), 52: SimpleNamespace(ullVal=1)}
+        return [
+            SimpleNamespace(nvmlReturn=0 if field in values else 3, valueType=3, value=values.get(field))
+            for field, _ in fields
+        ]

@@ -1,0 +1,209 @@
+"""parse.ledger.telemetry: traces reduced to their windows' conditions, and what of these is worth a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.stamps import ABSENT, END
+from hpc.telemetry.__main__ import Readings
+from hpc.telemetry.nvidia import gpus
+from hpc.trace import Telemetry, Trace
+from hpc.trace_file import open_trace
+from parse.ledger.telemetry import QUANTITIES, Conditions, Figure, compare_conditions, reduce_telemetry
+from tests.unit.telemetry_nodes import UUIDS, FakeNvml, Node
+from tests.unit.traces import make_run, make_trace, put
+
+STEP_S = 1.0
+
+
+def traced(nodes: int, series: Mapping[str, Any], per_block: Sequence[int] = (4,)) -> Trace:
+    """A trace of `nodes` with telemetry every 0.7 s; `series` gives each its values by (node, seconds of run)."""
+    measured = sum(per_block)
+    block_steps = max(per_block) if len(per_block) > 1 else 0
+    run = make_run(nodes=nodes, measured_steps=measured, block_steps=block_steps)
+    trace = make_trace(run, step_s=STEP_S)
+    begin_ns = trace.stamps[:, 0, 0]
+    at_s = np.arange(0.13, run.steps * STEP_S, 0.7)
+    local_ns = (begin_ns[:, None] + at_s * 1e9).astype(np.int64)
+    values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in range(nodes)])
+    told = Telemetry(ranks=np.arange(nodes), local_ns=local_ns, values=values, series=tuple(series))
+    return make_trace(run, step_s=STEP_S, telemetry=told)
+
+
+def only(conditions: Conditions | None, name: str) -> Mapping[str, Figure]:
+    assert conditions is not None
+    return conditions.figures[name]
+
+
+def test_a_trace_without_telemetry_says_nothing():
+    assert reduce_telemetry(make_trace()) is None
+    assert compare_conditions([], []) == ()
+
+
+def test_only_the_window_counts_on_each_nodes_own_clock():
+    """Warm-up takes 5 s, the window 4 s; clocks of the two nodes are 7 s apart."""
+    clock = traced(2, {"gpu0.sm_clock_mhz": lambda node, s: (1755 if 5 <= s <= 9 else 10) - node})
+    conditions = reduce_telemetry(clock)
+    found = only(conditions, "SM clock")
+    assert {host: figure.mean for host, figure in found.items()} == {"n0": 1755, "n1": 1754}
+    assert conditions is not None
+    assert conditions.samples == {"n0": 6, "n1": 6}
+
+
+def test_pauses_between_blocks_do_not_count():
+    """Two blocks of 4 steps, entered through 5 steps each: 5 to 9 s and 14 to 18 s."""
+
+    def inside(s: float) -> bool:
+        return 5 <= s <= 9 or 14 <= s <= 18
+
+    level = traced(1, {"gpu0.sm_clock_mhz": lambda _, s: 1755 if inside(s) else 10}, (4, 4))
+    assert only(reduce_telemetry(level), "SM clock")["n0"] == Figure(1755.0, 0.0)
+    # A counter grows a thousandfold faster outside; no difference spans the pause.
+    counter = traced(
+        1, {"local_rank0.major_faults": lambda _, s: 3 * s + 3000 * (max(0, min(s - 9, 5)) + min(s, 5))}, (4, 4)
+    )
+    assert only(reduce_telemetry(counter), "major page faults of a rank")["n0"].mean == pytest.approx(3)
+
+
+def test_rates_counts_levels_and_shares():
+    trace = traced(
+        1,
+        {
+            "gpu0.power_w": lambda _, s: 600,
+            "gpu1.power_w": lambda _, s: 700,
+            "gpu0.throttle_power_cap_flag": lambda _, s: 1.0,
+            "gpu1.throttle_power_cap_flag": lambda _, s: 0.0,
+            "local_rank0.main_thread_queued_s": lambda _, s: 0.1 * s,
+            "local_rank1.main_thread_queued_s": lambda _, s: 0.3 * s,
+            "gpu0.pcie_replays": lambda _, s: 7 + float(s > 7),
+            "gpu1.pcie_replays": lambda _, s: 9 + float(s > 6),
+            "memory.swapped_out_bytes": lambda _, s: 5e6 * s,
+        },
+    )
+    means = {name: figures["n0"].mean for name, figures in (reduce_telemetry(trace) or Conditions()).figures.items()}
+    assert means == pytest.approx(
+        {
+            "GPU power": 650, "GPUs throttled (power cap) in": 50, "a rank ready to run waits for a core": 20,
+            "PCIe replays": 2, "swapped out": 5,
+        }
+    )  # fmt: skip
+
+
+def test_what_a_node_could_not_read_is_left_out_there():
+    nan = float("nan")
+    trace = traced(
+        2,
+        {
+            "gpu0.power_w": lambda node, s: 600 if s < 7 else nan,
+            "gpu1.power_w": lambda node, s: nan if node else 700,  # the second node has one GPU only
+            "gpu0.sm_clock_mhz": lambda node, s: nan if node else 1755,
+        },
+    )
+    conditions = reduce_telemetry(trace)
+    assert {host: figure.mean for host, figure in only(conditions, "GPU power").items()} == {"n0": 650, "n1": 600}
+    assert list(only(conditions, "SM clock")) == ["n0"]
+
+
+def test_samples_after_a_nodes_last_do_not_count():
+    trace = traced(1, {"gpu0.power_w": lambda _, s: 600})
+    assert trace.telemetry is not None
+    local_ns = trace.telemetry.local_ns.copy()
+    local_ns[0, local_ns[0] > trace.stamps[0, 5, END]] = ABSENT
+    told = Telemetry(
+        ranks=trace.telemetry.ranks, local_ns=local_ns, values=trace.telemetry.values, series=trace.telemetry.series
+    )
+    conditions = reduce_telemetry(make_trace(trace.run, step_s=STEP_S, telemetry=told))
+    assert conditions is not None
+    assert conditions.samples == {"n0": 2}
+    assert conditions.figures == {}
+    assert compare_conditions([conditions], []) == (
+        "telemetry: 2 samples in the window of a run; it takes 3 to say something",
+    )
+
+
+def test_a_trace_that_stays_in_its_file_says_the_same(tmp_path):
+    trace = traced(2, {"gpu0.power_w": lambda node, s: 600 + s}, (4, 4))
+    with open_trace(put(tmp_path, trace)) as opened:
+        assert reduce_telemetry(opened) == reduce_telemetry(trace)
+
+
+def conditions(**quantities: Any) -> Conditions:
+    """`clock={"n0": 1755}`, or with a deviation `{"n0": (1755, 20)}`."""
+    names = {
+        "clock": "SM clock", "capped": "GPUs throttled (power cap) in", "ecc": "uncorrected ECC errors",
+        "faults": "minor page faults of a rank", "again": "TCP segments sent again",
+    }  # fmt: skip
+    figures = {
+        names[name]: {
+            host: Figure(*(value if isinstance(value, tuple) else (value, 0.0))) for host, value in of.items()
+        }
+        for name, of in quantities.items()
+    }
+    return Conditions(figures=figures, samples={"n0": 10})
+
+
+BASE = [conditions(clock={"n0": 1980}, capped={"n0": 0.0}), conditions(clock={"n0": 1978}, capped={"n0": 0.0})]
+
+
+@pytest.mark.parametrize(
+    ("point", "lines"),
+    [
+        ({"clock": {"n0": 1755, "n1": 1755}}, ("SM clock 1755 MHz against 1979 MHz alone (−11.3 %)",)),
+        ({"clock": {"n0": 2200}}, ("SM clock 2200 MHz against 1979 MHz alone (+11.2 %)",)),
+        ({"clock": {"n0": 1979, "n3": 1755}}, ("SM clock 1755 MHz against 1979 MHz alone (−11.3 %) on node n3",)),
+        (
+            {"clock": {"n0": 1979, "n3": 1755, "n4": 2100}},
+            (
+                "SM clock 1755 MHz against 1979 MHz alone (−11.3 %) on node n3",
+                "SM clock 2100 MHz against 1979 MHz alone (+6.11 %) on node n4",
+            ),
+        ),
+        (
+            {"clock": {f"n{node}": 1979 if node == 9 else 1800 for node in range(10)}},
+            ("SM clock 1800 MHz against 1979 MHz alone (−9.04 %) on nodes n0, n1, n2 and 6 more",),
+        ),
+        ({"clock": {"n0": 1950}}, ()),  # less than 2 %
+        ({"clock": {"n0": (1755, 300)}}, ()),  # less than its samples scatter
+        (
+            {"capped": {"n0": 0.0, "n3": 43.2}},
+            ("GPUs throttled (power cap) in 43.2 % of the samples against 0 alone on node n3",),
+        ),
+        ({"capped": {"n0": 1.5}}, ()),
+        ({"faults": {"n0": 1e6}}, ()),  # the baseline did not tell
+        ({"ecc": {"n0": 2}}, ("uncorrected ECC errors 2",)),
+        ({"again": {"n0": 0.5}}, ()),
+    ],
+)  # fmt: skip
+def test_a_line_where_it_differs_notably(point, lines):
+    assert compare_conditions([conditions(**point)], BASE) == lines
+
+
+def test_runs_that_overlap_do_not_differ():
+    spread = [conditions(clock={"n0": clock}) for clock in (1980, 1700)]
+    assert compare_conditions([conditions(clock={"n0": 1755})], spread) == ()
+    assert len(compare_conditions([conditions(clock={"n0": 1600})], spread)) == 1
+    runs = [conditions(clock={"n0": clock}) for clock in (1990, 1500)]
+    assert compare_conditions(runs, BASE) == ()
+
+
+def test_a_fault_is_told_without_a_baseline_and_compared_with_the_worst_of_one():
+    capped = [conditions(capped={"n0": 43.0})]
+    assert compare_conditions(capped, []) == ("GPUs throttled (power cap) in 43 % of the samples",)
+    assert compare_conditions([conditions(clock={"n0": 100})], []) == ()
+    assert compare_conditions(capped, [conditions(capped={"n0": value}) for value in (0.0, 42.0)]) == ()
+
+
+def test_equal_conditions_say_nothing():
+    assert compare_conditions(BASE, BASE) == ()
+
+
+def test_what_is_compared_is_what_is_read(tmp_path):
+    """Names of series are written down in two places, apart because parse knows nothing that runs."""
+    read = [*Node(tmp_path).read(), *Readings({"GPU": gpus([UUIDS[0]], FakeNvml())}).series]
+    for quantity in QUANTITIES:
+        assert any(re.fullmatch(quantity.series, name) for name in read), quantity.name
