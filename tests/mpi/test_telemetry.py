@@ -1,0 +1,105 @@
+"""Telemetry of whole runs: a helper on each node, gone with its rank; what the nodes read is brought together."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.stamps import ABSENT, BEGIN, END
+from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+
+MARK = "RANKWISE_TEST_MARK"
+PATIENCE_S = 60
+
+
+def helpers(mark: str) -> list[str]:
+    """Helpers that live and were started beneath a process with this mark in its environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            marked = f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0")
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        if marked and b"hpc.telemetry" in words:
+            found.append(process.name)
+    return found
+
+
+def test_a_run_brings_telemetry_on_the_clock_of_its_stamps(ranks: Ranks, tmp_path: Path) -> None:
+    trace = Attempt(ranks, tmp_path, spec()).trace()
+    told = trace.telemetry
+    assert told is not None
+    assert told.ranks.tolist() == [0]
+    assert (np.diff(told.local_ns) > 0).all()
+    assert told.local_ns[0, 0] < trace.stamps[0, 0, BEGIN]
+    assert told.local_ns[0, -1] > trace.stamps[0, -1, END]
+    for rank in range(2):
+        seconds = told.values[0, :, list(told.series).index(f"local_rank{rank}.cpu_s")]
+        assert (seconds > 0).all()
+        assert (np.diff(seconds) >= 0).all()
+    facts = trace.ranks[0]["telemetry"]
+    assert facts["interval_s"] == 1.0
+    assert facts["placed"]
+    assert "problem" not in facts
+    assert "telemetry" not in trace.ranks[1]
+
+
+def test_simulated_nodes_are_one_machine_with_one_helper(ranks: Ranks, tmp_path: Path) -> None:
+    trace = Attempt(ranks, tmp_path, spec(nodes=2, ranks_per_node=1), "--simulate-nodes").trace()
+    assert trace.telemetry is not None
+    assert trace.telemetry.ranks.tolist() == [0]
+    assert {"local_rank0.cpu_s", "local_rank1.cpu_s"} <= set(trace.telemetry.series)
+
+
+def test_a_run_without_telemetry_has_none_and_says_nothing_of_it(ranks: Ranks, tmp_path: Path) -> None:
+    trace = Attempt(ranks, tmp_path, spec(telemetry="off")).trace()
+    assert trace.telemetry is None
+    assert not any("telemetry" in facts for facts in trace.ranks)
+
+
+@pytest.mark.parametrize("workload", ["RaisesAtStep7", "Line"])
+def test_no_helper_outlives_its_run(ranks: Ranks, tmp_path: Path, workload: str) -> None:
+    mark = str(uuid.uuid4())
+    run = spec(workload=f"{HERE / 'user_workloads.py'}:{workload}")
+    made = Attempt(ranks, tmp_path, run, env={MARK: mark}, check=False)
+    assert (made.done.returncode == 0) == (workload == "Line")
+    until = time.monotonic() + PATIENCE_S
+    while (left := helpers(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
+
+
+def gathered(ranks: Ranks, limit: int, who: str = "some") -> Any:
+    done = ranks(4, HERE / "telemetry_ranks.py", str(limit), who)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_nodes_with_different_series_and_lengths_are_brought_together(ranks: Ranks) -> None:
+    nothing = [-1, -1, -1]
+    assert gathered(ranks, 1000) == {
+        "ranks": [0, 3],
+        "local_ns": [[0, 1, 2, 3, 4], [300, 301, 302, ABSENT, ABSENT]],
+        "series": ["a", "b", "c"],
+        "values": [
+            [[0, 1, -1], [10, 11, -1], [20, 21, -1], [30, 31, -1], [40, 41, -1]],
+            [[-1, 3000, 3001], [-1, 3010, 3011], [-1, 3020, 3021], nothing, nothing],
+        ],
+    }
+
+
+def test_of_too_many_samples_every_node_leaves_out_alike(ranks: Ranks) -> None:
+    """30 numbers are too many for 20: every other sample stays."""
+    found = gathered(ranks, 20)
+    assert found["local_ns"] == [[0, 2, 4], [300, 302, ABSENT]]
+    assert found["values"][1] == [[-1, 3000, 3001], [-1, 3020, 3021], [-1, -1, -1]]
+
+
+def test_where_nobody_recorded_there_is_no_telemetry(ranks: Ranks) -> None:
+    assert gathered(ranks, 1000, "nobody") is None
