@@ -16,6 +16,7 @@ from hpc.journal import collect
 from hpc.outcome import Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
+from parse.attempt import measure
 from parse.recover import main as recover
 from tests.mpi.attempts import HERE, STEPS, WARMUP, Attempt, Ranks, spec
 
@@ -62,6 +63,24 @@ def test_a_run_leaves_a_trace(attempt: Callable[..., Attempt], backend: str, wor
     assert "NCCL_DEBUG=WARN" in trace.script
     assert "hush" not in trace.script
     assert made.left_nothing_but_its_trace()
+
+
+def test_a_run_in_blocks_synchronises_its_clocks_between_them(attempt: Callable[..., Attempt]) -> None:
+    made = attempt(spec(block_steps=2))
+    trace = made.trace()
+    assert trace.blocks.tolist() == made.run.blocks == [[6, 8], [13, 15], [20, 22]]
+    assert trace.samples.tolist() == [[4] * 22] * 2
+    assert trace.clock_local_ns.shape == (2, 5)
+    pauses = [1, 8, 15]  # the step before which the clocks are synchronised, five before each block
+    gaps = trace.stamps[:, 1:, BEGIN] - trace.stamps[:, :-1, END]
+    assert (np.delete(gaps, [pause - 1 for pause in pauses], axis=1) == 0).all()
+    for point, pause in enumerate(pauses, start=1):
+        assert (trace.clock_local_ns[:, point] > trace.stamps[:, pause - 1, END]).all()
+        assert (trace.clock_local_ns[:, point] < trace.stamps[:, pause, BEGIN]).all()
+    measured = measure(trace)
+    assert len(measured.step_s) == 6
+    assert len(measured.pauses_s) == 2
+    assert min(measured.pauses_s) > 0
 
 
 @pytest.mark.parametrize("backend", ["mpi", "torch-ddp"])

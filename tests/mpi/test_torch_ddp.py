@@ -51,6 +51,16 @@ def test_all_hooks_stay_where_the_graph_may_change(ranks: Ranks) -> None:
     assert found["hooks"] == [found["parameters"]] * 3
 
 
+def test_a_twin_is_stamped_as_what_it_is_the_twin_of(ranks: Ranks) -> None:
+    found, twin = facts(ranks), facts(ranks, reduction="off")
+    assert (twin["taken"], twin["ordered"], twin["absent_stamps"]) == ([0, 1, 2, 3, 4, 5], True, [])
+    assert twin["hooks"] == found["hooks"]
+    # A static graph would be reduced once.
+    assert {**twin["options"], "static_graph": True} == found["options"]
+    assert twin["losses"][0] == found["losses"][0]
+    assert twin["losses"][1:] != found["losses"][1:]
+
+
 def test_coarse_stamps_leave_out_what_lies_inside_a_step_and_its_hooks(ranks: Ranks) -> None:
     fine, coarse = facts(ranks), facts(ranks, stamps="coarse")
     assert coarse["hooks"] == [0, 0, 0]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hpc.options import OptionError
 from hpc.stamps import ABSENT
-from hpc.workloads.delay import PHASES, Delay, Sleeper, parse_delays
+from hpc.workloads.delay import PHASES, Delay, Sleeper, parse_delays, sleeps_of
+from tests.unit.traces import make_run
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,9 @@ def test_a_rank_that_there_is_not_is_refused_but_in_the_baseline_left_out() -> N
     for rank, ranks in ((0, 1), (1, 2)):
         Sleeper(options, rank, ranks, 1, slept.append).sleep("compute", 0)
     assert slept == [0.01, 0.04]
+
+
+def test_where_nothing_is_reduced_the_sleep_of_the_reduction_is_none() -> None:
+    options = {f"{phase}_ms": "3" for phase in PHASES}
+    assert sleeps_of(make_run(options=options)) == options
+    assert sleeps_of(make_run(options=options, reduction="off")) == {**options, "transfer_ms": "0"}
