@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from hpc.outcome import Outcome
 from hpc.stamps import ABSENT, STAMPS
-from hpc.trace import Int64, Telemetry, Trace, TraceError, run_of
+from hpc.trace import Telemetry, Trace, TraceError, run_of
 
 SCHEMA = "rankwise-trace"
 SCHEMA_VERSION = 1
@@ -37,6 +37,7 @@ _ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "clock_bound_ns": ("clock/bound_ns", {"unit": "ns", "axes": "rank, point"}),
     "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
 }
+_OF_STEPS = ("stamps", "samples", "losses")
 _INJECTED = "injected_ns"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
@@ -135,9 +136,10 @@ def read_trace(path: Path) -> Trace:
 
 @contextmanager
 def open_trace(path: Path) -> Iterator[Trace]:
-    """As read_trace, but the stamps stay in the file: `stamps[:, first:past]` reads those steps of all ranks.
+    """As read_trace, but what has a value per rank and step stays in the file: stamps, samples and losses.
 
-    So a trace of any size is looked at in bounded memory. The trace is good inside the `with` only.
+    `stamps[:, first:past]` reads those steps of all ranks, and nothing else can be done with them; so a trace of any
+    size is looked at in bounded memory. The trace is good inside the `with` only.
     """
     with ExitStack() as stack:
         with _naming(path):
@@ -148,30 +150,31 @@ def open_trace(path: Path) -> Iterator[Trace]:
 
 
 class _Rows:
-    """A dataset [rank, step, 6] in the file, of which ranges of steps are read.
+    """A dataset [rank, step, …] in the file, of which ranges of steps are read.
 
     Not by HDF5, which for a short piece of each row reads a long one: the rows lie one behind the other.
     """
 
-    def __init__(self, dataset: Any, descriptor: int) -> None:
+    def __init__(self, dataset: Any, descriptor: int | None) -> None:
+        assert descriptor is not None
         self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
         self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __getitem__(self, asked: Any) -> Int64:
+    def __getitem__(self, asked: Any) -> npt.NDArray[Any]:
         first, past, _ = asked[1].indices(self.shape[1])
         if asked[0] != slice(None) or asked[2:] or asked[1].step not in (None, 1):
-            raise IndexError("stamps in a file are read as [:, first:past]")
-        if self._offset is None or not self.dtype.isnative:
-            return np.asarray(self._dataset[:, first:past], np.int64)
-        out = np.empty((self.shape[0], max(0, past - first), *self.shape[2:]), np.int64)
+            raise IndexError("what stays in the file is read as [:, first:past]")
+        if self._offset is None:  # another tool stored it in chunks
+            return np.asarray(self._dataset[:, first:past])
+        out = np.empty((self.shape[0], max(0, past - first), *self.shape[2:]), self.dtype)
         row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
         at = self._offset + first * row_bytes // max(1, self.shape[1])
         for rank, row in enumerate(out if out.size else ()):
             if os.preadv(self._descriptor, [row], at + rank * row_bytes) != row.nbytes:
-                raise TraceError(f"the file is cut off inside the stamps of rank {rank}")
+                raise TraceError(f"the file is cut off inside what rank {rank} recorded")
         return out
 
 
@@ -209,7 +212,7 @@ def _why_unreadable(error: Exception) -> str:
 
 
 def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
-    """The trace; with a `descriptor` of the same file its stamps stay there."""
+    """The trace; with a `descriptor` of the same file what lies in _OF_STEPS stays there."""
     schema, version = _decoded(file.attrs.get("schema")), file.attrs.get("schema_version")
     if schema != SCHEMA:
         raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
@@ -218,10 +221,11 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     described = _json(file, "run", dict, size_bytes)
     run, extra = run_of(described)
     injected = file.get(_INJECTED)
-    arrays = {name: _array(file, where, size_bytes) for name, (where, _) in _ARRAYS.items() if name != "stamps"}
-    arrays["stamps"] = (
-        _array(file, "stamps", size_bytes) if descriptor is None else _Rows(_dataset(file, "stamps"), descriptor)
-    )
+    stays = _OF_STEPS if descriptor is not None else ()
+    arrays: dict[str, Any] = {
+        name: _Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
+        for name, (where, _) in _ARRAYS.items()
+    }
     return Trace(
         run=run,
         run_extra=extra,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from parse.ledger.arrivals import Arrivals
 from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
-from parse.ledger.terms import Account
+from parse.ledger.terms import PIECES, Account
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ SPIKE, SEVERE = 5.0, 50.0
 """How many times the median lateness a step's is that stands out; and one that needs no other like it."""
 SELDOM = 0.4
 """Steps that stand out are at most this share of the window."""
-SPIKE_CHANCE = 0.002
+SPIKE_CHANCE = 0.005
 """How often so many of them would fall on one rank by chance, at most."""
 
 
@@ -75,10 +75,10 @@ def _persistent(account: Account, arrivals: Arrivals) -> Verdict | None:
         return None
     ranks = list(suspect.ranks)
     costs_ns = _costs_ns(arrivals, suspect)
-    if costs_ns.sum() / len(costs_ns) < MATERIAL * account.step_ns:
+    typical_ns = float(arrivals.typical[ranks].mean())
+    if min(typical_ns, costs_ns.mean()) < MATERIAL * account.step_ns:  # a few bad steps alone cost much, too
         return None
     late_steps = arrivals.late_steps[ranks]
-    typical_ns = float(arrivals.typical[ranks].mean())
     bound_ns = float(np.median(arrivals.late_bound))
     chance = _chance(arrivals.typical)
     if suspect.node is not None:
@@ -128,6 +128,8 @@ def _costs_ns(arrivals: Arrivals, suspect: _Suspect) -> Floats:
 
 def _chance(typical: Floats) -> float:
     """How often the largest mean over the pieces [rank, piece] is as large where names are dealt out in every piece."""
+    if typical.shape[1] >= 2 * PIECES:
+        typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES, axis=1)], axis=1)
     ranks, pieces = typical.shape
     found = typical.mean(axis=1).max()
     random = np.random.default_rng(ranks * 1_000_003 + pieces)

@@ -72,7 +72,7 @@ def _clock(ledger: Ledger, write: Figures) -> Iterator[str]:
     words = [verdict_word(run.verdict) for run in ledger.runs]
     said = f"culprit {verdict_word(ledger.verdict)}"
     if chance is not None:
-        often = f"{chance * 100:.1f} %" if chance >= 1e-3 else "less than 0.1 %"
+        often = f"at most {chance * 100:.1f} %" if chance >= 1e-3 else "less than 0.1 %"
         said += f": equal ranks would show as much in {often} of all cases"
     if len({*words}) > 1:
         runs = ", ".join(f"run {_repeat(run)} {word}" for run, word in zip(ledger.runs, words, strict=True))

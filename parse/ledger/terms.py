@@ -23,7 +23,7 @@ BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
 PIECES = 10
 """A window is looked at in at least as many pieces: steps of a run are correlated, so what is tested and averaged are
 the pieces."""
-PIECE_STAMPS = 1_000_000
+PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
 
 
@@ -109,11 +109,18 @@ def account(trace: Trace) -> Account:
 
     Reads the stamps in pieces of steps: with `hpc.trace_file.open_trace` memory is bounded whatever their number.
     """
-    return _Accounting(trace).account()
+    try:
+        return _Accounting(trace, {}).account()
+    except _Absent:  # hardly ever: a trace is read once where it is whole
+        return _Accounting(trace, _missing(trace)).account()
+
+
+class _Absent(Exception):
+    """A stamp between two terms is missing that was thought to be there."""
 
 
 class _Accounting:
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, missing: Mapping[str, str]) -> None:
         self.trace = trace
         self.ranks = len(trace.stamps)
         self.steps = sum(int(past - first) for first, past in trace.blocks)
@@ -121,7 +128,7 @@ class _Accounting:
             raise TraceError("it has no measured block")
         self.hosts = tuple(str(facts.get("hostname", "")) for facts in trace.ranks)
         self.nodes = tuple(int(facts.get("node_rank", 0)) for facts in trace.ranks)
-        self.borders, self.merged = _borders(trace)
+        self.borders, self.merged = _borders(trace, missing)
         self.problems: list[str] = []
         self.backwards = self.early = self.gaps = 0
         self.worst_ns = 0.0
@@ -140,11 +147,12 @@ class _Accounting:
             block: list[Ints] = []
             for first, past in pieces:
                 local_ns = np.ascontiguousarray(self.trace.stamps[:, first - 1 : past])
+                self._check_presence(local_ns, (first, past))
                 stamps_ns = self.trace.globally(local_ns)
                 terms_ns = step_terms(stamps_ns, self.borders)
                 rank_ns += terms_ns.sum(axis=1)
                 piece_ns.append(terms_ns.mean(axis=(0, 1)))
-                self._check_order(local_ns, (first, past))
+                self._check_order(local_ns)
                 block.append(stamps_ns[:, 1:, END].max(axis=0))
                 if first == pieces[0][0]:
                     begin_ns = stamps_ns[:, 0, END]
@@ -176,10 +184,17 @@ class _Accounting:
             problems=self._problems(),
         )
 
-    def _check_order(self, local_ns: Ints, steps: tuple[int, int]) -> None:
-        """Counts stamps of a rank that lie before one that comes before them, and steps that do not begin at an end."""
+    def _check_presence(self, local_ns: Ints, steps: tuple[int, int]) -> None:
+        """Raises TraceError where a step has no end, _Absent where a border is missing that is counted on."""
         if (local_ns[:, :, END] == ABSENT).any():
             raise TraceError(f"ranks lack the end of a step among {steps[0] - 1} to {steps[1] - 1}")
+        for border in self.borders - {"last_grads_ready"}:
+            # What a rank does to be ready begins where it left the reduction of the step before.
+            if (local_ns[:, border != "reduced" :, STAMPS.index(border)] == ABSENT).any():
+                raise _Absent
+
+    def _check_order(self, local_ns: Ints) -> None:
+        """Counts stamps of a rank that lie before one that comes before them, and steps that do not begin at an end."""
         latest = local_ns[:, 1:, BEGIN]
         self.gaps += int(((latest != local_ns[:, :-1, END]) & (latest != ABSENT)).sum())
         for stamp in range(BEGIN + 1, len(STAMPS)):
@@ -224,13 +239,13 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         yield list(pairwise(cuts))
 
 
-def _borders(trace: Trace) -> tuple[frozenset[str], str]:
+def _borders(trace: Trace, missing: Mapping[str, str]) -> tuple[frozenset[str], str]:
     """The borders that are there in all steps and mean something, and what is wrong with the others."""
     known = set(BORDERS)
     why = []
-    for border, missing in _missing(trace).items():
+    for border, where in missing.items():
         known -= {border, "last_grads_ready"} if border == "grads_ready" else {border}
-        why.append(f"{border} was not recorded in {missing}")
+        why.append(f"{border} was not recorded in {where}")
     if trace.run.reduction == "off":
         known -= {"last_grads_ready"}
         why.append("gradients are not reduced")
