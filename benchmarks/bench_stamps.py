@@ -1,0 +1,168 @@
+"""What looking at a run costs it: all stamps and telemetry on against all off, and what they keep of a step.
+
+`python -m benchmarks.bench_stamps`. To be met: 0.5 % of a 10 ms step and 100 bytes per rank and step at most. Blocks
+with and without alternate in one process. The helper that reads telemetry is the same one throughout: without, it is
+stopped by a signal. What it takes of a core is told beside: so much it could take from a rank, were it on its core.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.memory import KEPT
+from benchmarks.pairs import compare
+from hpc.journal import Journal
+from hpc.telemetry.recorder import Recorder
+from hpc.telemetry.sources import Beside, pid_namespace
+from hpc.timer import HostMarks, Marks
+
+ENVIRONMENT = {**KEPT, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+STEP_S, STEPS, BLOCKS = 0.010, 100, 60
+PARTS = 10
+"""A step is so many equal parts, which the marks come between as between the parts of a training step."""
+TIME_LIMIT, MEMORY_LIMIT_BYTES = 1.005, 100
+FEW_STEPS, MANY_STEPS = 2_000, {"mpi": 202_000, "torch-ddp": 22_000}
+
+
+class NoMarks(HostMarks):
+    """Records nothing."""
+
+    def begin(self, step: int) -> None:
+        """Nothing."""
+
+    def batch_ready(self) -> None:
+        """Nothing."""
+
+    def forward_end(self) -> None:
+        """Nothing."""
+
+    def grads_ready(self) -> None:
+        """Nothing."""
+
+    def reduced(self) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def main() -> None:
+    """Prints one line per comparison."""
+    core = min(os.sched_getaffinity(0))
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    work = _work()
+    if everywhere - {core}:
+        _compare_time("helper on a core of its own", work, (core,), everywhere - {core})
+    _compare_time("helper on the rank's core, there being no other", work, tuple(everywhere), {core})
+    for backend, steps in MANY_STEPS.items():
+        print(_memory(backend, steps))
+
+
+def _work() -> Callable[[], None]:
+    """A part of a step: products of matrices that stay in the core's cache, PARTS of which take STEP_S."""
+    generator = np.random.default_rng(0)
+    left, right = (generator.standard_normal((96, 96), np.float32) for _ in range(2))
+    out = np.empty_like(left)
+
+    def products(count: int) -> None:
+        for _ in range(count):
+            np.matmul(left, right, out=out)
+
+    products(1000)
+    taken_s = []
+    for _ in range(20):
+        begin = perf_counter()
+        products(200)
+        taken_s.append((perf_counter() - begin) / 200)
+    return partial(products, max(1, round(STEP_S / PARTS / min(taken_s))))
+
+
+def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...], helper_on: set[int]) -> None:
+    with tempfile.TemporaryDirectory() as traces:
+        journal = Journal(Path(traces), "bench", 0, STEPS)
+        recorder = Recorder([Beside(pid=os.getpid(), cores=of_ranks, pid_namespace=pid_namespace())])
+        recorder.start()
+        assert recorder._helper is not None, "no telemetry can be had here"
+        helper = recorder._helper.pid
+        os.sched_setaffinity(helper, helper_on)
+        marks = HostMarks(STEPS)
+        marks.record_into(journal.stamps)
+        nothing = NoMarks(STEPS)
+
+        def watched() -> None:
+            os.kill(helper, signal.SIGCONT)
+            _steps(work, marks, journal.samples)
+
+        def alone() -> None:
+            os.kill(helper, signal.SIGSTOP)
+            _steps(work, nothing, journal.samples)
+
+        before_s = _ran_s(helper)
+        try:
+            found = compare(f"stamps and telemetry / neither, {name}", watched, alone, limit=TIME_LIMIT, blocks=BLOCKS)
+        finally:
+            ran_s = _ran_s(helper) - before_s
+            os.kill(helper, signal.SIGCONT)
+            recording = recorder.stop()
+            journal.remove()
+    watched_s = (BLOCKS + 1) * found.ours_s
+    print(found)
+    print(
+        f"    a step of {found.reference_s / STEPS * 1e3:.2f} ms; {len(recording.series)} series, "
+        f"{len(recording.local_ns) / watched_s:.2f} samples/s; the helper ran {ran_s / watched_s:.3%} of the time "
+        f"{recording.facts['placed']}"
+    )
+
+
+def _ran_s(process: int) -> float:
+    """How long a process has been on a core so far."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+
+
+def _steps(work: Callable[[], None], marks: Marks, samples: memoryview) -> None:
+    marks.begin(0)
+    for step in range(STEPS):
+        work()
+        marks.batch_ready()
+        for _ in range(3):
+            work()
+        marks.forward_end()
+        for _ in range(4):
+            work()
+        marks.grads_ready()
+        work()
+        marks.reduced()
+        work()
+        samples[step] = 1
+        marks.end()
+    marks.resolve()
+
+
+def _memory(backend: str, steps: int) -> str:
+    """How much more is held after many steps than after few, per step."""
+    held = {}
+    for count in (FEW_STEPS, steps):
+        command = [sys.executable, "-m", "benchmarks.stamps_memory", backend, str(count)]
+        environment = {name: value for name, value in os.environ.items() if name not in KEPT}
+        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        held[count] = int(said.split()[-1])
+    bytes_per_step = (held[steps] - held[FEW_STEPS]) / (steps - FEW_STEPS)
+    verdict = "met" if bytes_per_step <= MEMORY_LIMIT_BYTES else "missed"
+    return f"kept of a step, {backend}: {bytes_per_step:.0f} bytes; limit {MEMORY_LIMIT_BYTES}: {verdict}"
+
+
+if __name__ == "__main__":
+    if not ENVIRONMENT.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.bench_stamps"], {**os.environ, **ENVIRONMENT})
+    main()
