@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 STAR = 32
 """So many clock domains are compared with rank 0's directly; more, in a tree (docs/clock.md says why so many)."""
+_REPORT = np.dtype(
+    [
+        ("entered_ns", "i8"),
+        ("left_ns", "i8"),
+        ("local_ns", "i8"),
+        ("offset_ns", "f8"),
+        ("bound_ns", "f8"),
+        ("wrong", "i8"),
+    ]
+)
+"""What a rank tells all others at the end of a synchronisation: its barrier, its point, whether something is wrong."""
 _PING_TAG, _PONG_TAG, _WHEN_TAG, _THERE_TAG = 77, 78, 79, 80
 
 
@@ -54,16 +65,6 @@ def slept_ns() -> tuple[int, int] | None:
     before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return boot_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC), boot_ns - before_ns
-
-
-@dataclass(frozen=True)
-class _Report:
-    """What a rank tells all others at the end of a synchronisation."""
-
-    entered_ns: int
-    left_ns: int
-    point: SyncPoint | None
-    error: str
 
 
 class GlobalClock:
@@ -112,22 +113,22 @@ class GlobalClock:
 
         Raises ClockError on every rank alike where the clocks of any contradict causality; no point is added then.
         """
-        leader = self._leader
         with _no_garbage_collection():
             entered_ns = self._clock()
             self._comm.Barrier()
             left_ns = self._clock()
-            point, error = self._measure() if self._comm.rank == leader else (None, "")
-            reports: list[_Report] = self._comm.allgather(_Report(entered_ns, left_ns, point, error))
-            if errors := [report.error for report in reports if report.error] + self._false_domains(reports):
-                raise ClockError("; ".join(errors))
+            point, error = self._measure() if self._comm.rank == self._leader else (None, "")
+            at_ns, offset_ns, bound_ns = (0, 0.0, 0.0) if point is None else astuple(point)
+            own = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, bool(error))], _REPORT)
+            reports = np.empty(self._comm.size, _REPORT)
+            self._comm.Allgather(own.view(np.uint8), reports.view(np.uint8))
+            self._raise_what_is_wrong(reports, error)
             self._comm.Barrier()
             end_ns = self._clock()
-        point = reports[leader].point
-        assert point is not None
-        self.points.append(point)
+        _, _, at_ns, offset_ns, bound_ns, _ = reports[self._leader].item()
+        self.points.append(SyncPoint(at_ns, offset_ns, bound_ns))
         self.barrier_exits_ns += [left_ns, end_ns]
-        return point
+        return self.points[-1]
 
     def _measure(self) -> tuple[SyncPoint | None, str]:
         """This leader's point, or what is wrong with it: told to all, because raising here would leave them waiting."""
@@ -217,18 +218,19 @@ class GlobalClock:
             "them was stepped or suspended (a virtual machine moved or paused?); the times of this run mean nothing"
         )
 
-    def _false_domains(self, reports: list[_Report]) -> list[str]:
-        """Domains whose ranks cannot be reading one clock: one had left the barrier before another entered it."""
-        errors = []
+    def _raise_what_is_wrong(self, reports: NDArray[np.void], error: str) -> None:
+        errors = [told for told in self._comm.allgather(error) if told] if reports["wrong"].any() else []
         for name, ranks in self._domains.items():
-            last = max(ranks, key=lambda rank: reports[rank].entered_ns)
-            first = min(ranks, key=lambda rank: reports[rank].left_ns)
-            if (ahead_ns := reports[last].entered_ns - reports[first].left_ns) > 0:
+            # Whose clocks are one cannot have left the barrier before another entered it.
+            last = ranks[int(np.argmax(reports["entered_ns"][ranks]))]
+            first = ranks[int(np.argmin(reports["left_ns"][ranks]))]
+            if (ahead_ns := int(reports["entered_ns"][last] - reports["left_ns"][first])) > 0:
                 errors.append(
                     f"{self._name(last)} and {self._name(first)} both name their clock {name}, but the first is at "
                     f"least {ahead_ns / 1e6:.3f} ms ahead. Machines resumed from one image share a boot id: reboot them"
                 )
-        return errors
+        if errors:
+            raise ClockError("; ".join(errors))
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} on {self._hosts[rank]}"

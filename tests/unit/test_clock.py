@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from hpc.clock import GlobalClock, clock_domain
+from hpc.clock import GlobalClock, clock_domain, slept_ns
+from hpc.clock_model import ClockError
 
 
 def make_proc(folder, boot: str | None, namespace: str | None):
@@ -40,13 +41,16 @@ def test_where_nothing_names_the_clock_each_process_has_its_own(tmp_path):
 class Alone:
     """A communicator of one rank."""
 
-    rank = 0
+    rank, size = 0, 1
 
     def Dup(self):
         return self
 
     def allgather(self, value):
         return [value]
+
+    def Allgather(self, sent, received):
+        received[:] = sent
 
     def Barrier(self):
         pass
@@ -85,3 +89,52 @@ def test_a_rank_alone_is_the_global_clock():
     # Read four times each: on entering and leaving the first barrier, at the point, on leaving the second.
     assert clock.barrier_exits_ns == [1, 3, 5, 7]
     assert [p.local_ns for p in clock.points] == [2, 6]
+
+
+def test_a_star_of_one_is_refused():
+    with pytest.raises(ValueError, match="star is 1"):
+        GlobalClock(Alone(), star=1)
+
+
+# Suspended systems
+
+
+def alone(slept) -> GlobalClock:
+    told = iter(slept)
+    return GlobalClock(Alone(), slept=lambda: next(told))
+
+
+@pytest.mark.parametrize(
+    "slept",
+    [
+        [(5, 10), (5, 10), (6, 12)],
+        [(0, 1_000_000), (999_999, 1_000_500), (1_000_400, 1_000_800)],  # what is left open may touch
+        [(5, 10), (13, 20)],  # readings are whole nanoseconds
+        [None, None],
+        [None, (5, 10)],
+        [(5, 10), None],
+    ],
+)
+def test_a_system_that_may_have_been_awake_all_the_time_is_taken(slept):
+    clock = alone(slept)
+    for _ in slept:
+        clock.synchronise()
+    assert len(clock.points) == len(slept)
+
+
+@pytest.mark.parametrize(("again", "words"), [((14, 20), "0.000 s"), ((3_000_000_010, 3_000_000_050), "3.000 s")])
+def test_a_system_that_was_suspended_is_named_with_how_long(again, words):
+    clock = alone([(0, 7), (5, 10), again])
+    clock.synchronise()
+    clock.synchronise()
+    with pytest.raises(ClockError, match=f"the system of rank 0 on .* was suspended for {words} since"):
+        clock.synchronise()
+    assert len(clock.points) == 2
+
+
+def test_this_system_says_how_long_it_slept():
+    first, second = slept_ns(), slept_ns()
+    if first is None:
+        pytest.skip("this system has no CLOCK_BOOTTIME")
+    assert first[0] <= first[1]
+    assert max(first[0], second[0]) <= min(first[1], second[1])
