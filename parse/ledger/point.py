@@ -14,8 +14,9 @@ from hpc.spec import COLLECTIVES
 from hpc.trace import TraceError
 from hpc.trace_file import open_trace
 from parse import stats
+from parse.ledger.alone import beside
 from parse.ledger.lateness import verdict
-from parse.ledger.nouns import CANNOT_TELL, ComputeSplit, Ledger, Mean, Place, RunLedger, Term, Verdict
+from parse.ledger.nouns import CANNOT_TELL, Alone, ComputeSplit, Ledger, Mean, Place, RunLedger, Term, Verdict
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import Account, account, merge, names
 from parse.result import Result
@@ -64,10 +65,12 @@ class _Reader:
             theirs = theirs / result.run.devices
         loss = _difference(ours.sum(axis=1), theirs.sum(axis=1)) if base else None
         step = _mean(ours.sum(axis=1))
+        terms = _terms(names(borders), ours, theirs if base else None, loss)
+        alone, remarks = _alone(result, read.accounts, terms, collectives)
         runs = tuple(_of_run(one) for one in read.accounts)
         return Ledger(
             result=result,
-            terms=_terms(names(borders), ours, theirs if base else None, loss),
+            terms=terms,
             step=step,
             median_step=stats.mean([one.median_step_ns / 1e6 for one in read.accounts]),
             skew=stats.mean([one.skew_ns / 1e6 for one in read.accounts]),
@@ -80,7 +83,8 @@ class _Reader:
             nodes=_nodes(read.accounts, borders),
             split=self._split(result, borders, ours, theirs) if base else None,
             telemetry=compare_conditions(read.conditions, against.conditions),
-            remarks=read.remarks,
+            alone=alone,
+            remarks=(*read.remarks, *remarks),
         )
 
     def _split(self, result: Result, borders: frozenset[str], ours: Floats, theirs: Floats) -> ComputeSplit | None:
@@ -166,6 +170,16 @@ def _no_loss(result: Result, baseline: Result | None) -> str:
     if baseline is None:
         return "no 1n1g baseline with all else equal is here"
     return "no run of its 1n1g baseline ended ok with a trace"
+
+
+def _alone(
+    result: Result, accounts: Sequence[Account], terms: Sequence[Term], collectives: Sequence[Result]
+) -> tuple[Alone | None, tuple[str, ...]]:
+    """What the gradients' all-reduce costs by itself, where its volume and what is exposed of it are known."""
+    volumes = {one.gradient_bytes for one in accounts}
+    exposed = [term.mean.value for term in terms if term.name == "transfer"]
+    volume = volumes.pop() if len(volumes) == 1 else None
+    return beside(result, volume, exposed[0], collectives) if volume and exposed else (None, ())
 
 
 def _of_run(one: Account) -> RunLedger:
