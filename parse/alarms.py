@@ -22,15 +22,16 @@ Rule = Callable[[Result, Beside], Iterator[str]]
 
 
 def judge(results: Sequence[Result]) -> tuple[Result, ...]:
-    """The results, each with the alarms that ring for it."""
-    beside = _beside(results)
-    return tuple(
+    """The results, each with the alarms that ring for it; what is no training has none, and rings for none."""
+    trainings = [result for result in results if not result.run.probe]
+    judged = (
         dataclasses.replace(
             result,
             alarms=tuple(Alarm(name=name, text=text) for name, rule in RULES.items() for text in rule(result, there)),
         )
-        for result, there in zip(results, beside, strict=True)
+        for result, there in zip(trainings, _beside(trainings), strict=True)
     )
+    return tuple(result if result.run.probe else next(judged) for result in results)
 
 
 def _beside(results: Sequence[Result]) -> list[Beside]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc.spec import RunSpec
+from hpc.spec import COLLECTIVES, RunSpec
 from parse import stats
 from parse.attempt import Asked, Attempt, Machine, Measured, settling
 from parse.load import Loaded
@@ -19,6 +19,11 @@ MISSING = "missing"
 UNENDED = "no record of its end"
 UNMEASURED = "ok without numbers"
 UNREACHED = "no number"
+NO_TRAINING = {
+    "twin": "a twin is no training: its gradients are not reduced",
+    COLLECTIVES: "collectives are no training",
+}
+"""Why a run that explains others has no speedup, by its kind; it is no baseline either."""
 
 PERCENTILES = (5, 50, 95, 99)
 
@@ -190,7 +195,7 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
 def with_speedups(found: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
     alone = list(found)
-    points = {result.asked.point: result for result in alone}
+    points = {result.asked.point: result for result in alone if not result.run.probe}
     return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
 
 
@@ -247,6 +252,8 @@ def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
 def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
     """The result with its speedup against the 1n1g point that is equal in all else, or the reason why it has none."""
     baseline = points.get(result.asked.baseline_point)
+    if result.run.probe:
+        return dataclasses.replace(result, no_speedup=NO_TRAINING[result.run.probe])
     if result.median_speed is None:
         return dataclasses.replace(result, no_speedup=_no_number(result) or "no run ended ok")
     if baseline is None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hpc.outcome import Outcome
+from hpc.spec import COLLECTIVES
 from parse.alarms import RULES, judge
 from parse.attempt import Attempt
 from parse.load import Loaded
@@ -43,6 +44,17 @@ def times(factor: float, speeds: Sequence[float] = FIVE) -> list[float]:
 def test_a_clean_sweep_rings_nothing():
     found = scaled(g1=FIVE, g2=times(1.95), g4=times(3.8))
     assert [result.alarms for result in found] == [(), (), ()]
+
+
+@pytest.mark.parametrize("changes", [{"reduction": "off"}, {"workload": COLLECTIVES}])
+def test_what_is_no_training_rings_nothing_and_for_nothing(changes):
+    training, probe = make_run(ranks_per_node=2), make_run(ranks_per_node=2, **changes)
+    odd = {"evidence": "the loss is not finite", "ranks": make_ranks(training, affinity=[0])}
+    alone = judged(point(training, FIVE))
+    both = judged([*point(training, FIVE), *point(probe, times(9), **odd)])
+    assert [result.alarms for result in both if result.run.probe] == [()]
+    assert [result.alarms for result in both if not result.run.probe] == [alone[0].alarms]
+    assert judged(point(training, FIVE, **odd))[0].alarms
 
 
 # Scaling

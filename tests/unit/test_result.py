@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpc.outcome import Outcome
+from hpc.spec import COLLECTIVES
 from parse.load import load
 from parse.result import MISSING, UNENDED, UNMEASURED, Result, results
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
@@ -74,6 +75,22 @@ def test_without_its_baseline_a_point_has_no_speedup(tmp_path):
     assert result.speedup is None
     assert result.scaling_efficiency is None
     assert result.no_speedup == "no 1n1g baseline with all else equal is here"
+
+
+@pytest.mark.parametrize(
+    ("changes", "because"),
+    [
+        ({"reduction": "off"}, "a twin is no training: its gradients are not reduced"),
+        ({"workload": COLLECTIVES}, "collectives are no training"),
+    ],
+)
+def test_what_is_no_training_has_no_speedup_and_is_no_baseline(tmp_path, changes, because):
+    for nodes in (1, 2):
+        put(tmp_path, make_trace(make_run(nodes=nodes, **changes)))
+    put(tmp_path, make_trace(make_run(nodes=2)))
+    *probes, training = sorted(results(load([tmp_path])), key=lambda result: not result.run.probe)
+    assert [(probe.speedup, probe.no_speedup) for probe in probes] == [(None, because)] * 2
+    assert (training.speedup, training.no_speedup) == (None, "no 1n1g baseline with all else equal is here")
 
 
 def test_a_baseline_that_never_ended_ok_gives_no_speedup(tmp_path):
