@@ -132,7 +132,9 @@ def _accounts(result: Result) -> _Read:
 def _samples(accounts: Sequence[Account], borders: frozenset[str]) -> Floats:
     """Mean terms in ms of every run, [run, term]; where there is one run, of every piece of its window."""
     if len(accounts) == 1:
-        return merge(accounts[0].piece_ns, borders) / 1e6
+        # Pieces differ in length by a step: their plain mean is not the run's.
+        own = accounts[0]
+        return merge(own.piece_ns + (own.mean_ns - own.piece_ns.mean(axis=0)), borders) / 1e6
     if not accounts:
         return np.empty((0, len(names(borders))))
     return merge(np.stack([one.mean_ns for one in accounts]), borders) / 1e6
