@@ -22,7 +22,7 @@ define part
 	echo "== $(1): $$(($$(date +%s) - start)) s of $(2) s$$([ $$code -ne 124 ] || echo ', and not done')"; exit $$code
 endef
 
-.PHONY: demo test lint bench fuzz unit mpi slurm gpu golden horovod set-up clean
+.PHONY: demo test lint bench fuzz truth unit mpi slurm gpu golden horovod set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4
@@ -56,6 +56,10 @@ bench: $(VENV)/.test
 # 100,000 mutated logs; what fails is printed with its seed, which `$(PY) -m tests.fuzz.fuzz_logs --seed N` tries again.
 fuzz: $(VENV)/.test
 	$(call part,fuzz,1800,$(PY) -m tests.fuzz.fuzz_logs)
+
+# 50 runs on a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them.
+truth: $(VENV)/.test
+	$(call part,truth,1800,$(PY) -m tests.truth.run)
 
 golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden

@@ -19,49 +19,54 @@ MERGED = {name: (name,) for name in TERMS} | {"compute+communication": ("compute
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """A point: the means of its terms in the ledger and in truth (sleeps and background), ms [term] by `names`; the
-    largest differences, over ranks and means, from the sleeps and from the exact stamps; the verdict; the misses."""
+    """A point: the means of its terms in the ledger, of the sleeps and of the background, ms [term] by `names`; the
+    largest differences, over ranks and means, from these and from the exact stamps; the verdict; the misses."""
 
     names: tuple[str, ...]
     found: Ms
-    truth: Ms
+    slept: Ms
+    beside: Ms
     from_slept_ms: float
     from_stamped_ms: float
     verdict: str
     misses: tuple[Miss, ...]
 
 
-def background(quiet: Sequence[Known]) -> Ms:
-    """What a step takes beside its sleeps, ms [5], by runs in which nothing is injected: the median over ranks and
-    runs. Nothing of it is wait, which is what differs between the ranks."""
-    beside = np.concatenate([known.stamped.per_rank - known.slept.per_rank for known in quiet])
-    return np.where(np.array(TERMS) == "wait", 0.0, np.median(beside, axis=0))
+def background(runs: Sequence[Known]) -> Ms:
+    """What a step of these runs takes beside its sleeps, ms [5]: the same on all ranks, as the median rank has it.
+
+    Wait is what differs between ranks, so nothing of it is background; and none is negative: a sleep that shows up
+    under another name than its own is no background.
+    """
+    beside = np.mean([known.stamped.per_rank - known.slept.per_rank for known in runs], axis=0)
+    return np.where(np.array(TERMS) == "wait", 0.0, np.maximum(0.0, np.median(beside, axis=0)))
 
 
-def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, beside: Ms | None) -> Comparison:
-    """The point's ledger against its runs. `beside` is the background; None where only the exact stamps count."""
+def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measured: bool) -> Comparison:
+    """The point's ledger against its runs; `measured`: against the sleeps too, not the exact stamps alone."""
     names = tuple(term.name for term in ledger.terms)
     misses = list(_wrong_names(names, expected))
     if misses:
         none = np.full(len(names), np.nan)
         return Comparison(
-            names=names, found=none, truth=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
+            names=names, found=none, slept=none, beside=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
             verdict=said(ledger.verdict), misses=tuple(misses),
         )  # fmt: skip
     found = np.vstack([[place.terms for place in ledger.ranks], [[term.mean.value for term in ledger.terms]]])
     exact = _with_mean(_merged(np.mean([known.stamped.per_rank for known in runs], axis=0), names))
     slept = _with_mean(_merged(np.mean([known.slept.per_rank for known in runs], axis=0), names))
-    truth = slept if beside is None else slept + _merged(beside, names)
-    bound_ms = 2 * max(run.bound for run in ledger.runs) + ROUNDING_MS
+    beside = _merged(background(runs), names)
+    truth = slept + beside
+    bound_ms = max(known.open_ms for known in runs) + ROUNDING_MS
     from_stamped, from_slept = np.abs(found - exact), np.abs(found - truth)
     wrong = from_stamped > bound_ms
-    missed = wrong if beside is None else wrong | (from_slept > np.maximum(ALLOWED_MS, ALLOWED * truth))
+    missed = wrong | (measured & (from_slept > np.maximum(ALLOWED_MS, ALLOWED * truth)))
     for rank, term in np.argwhere(missed):
         who = "mean" if rank == len(found) - 1 else f"rank {rank}"
         misses.append(
             Miss(
                 text=f"{who} {names[term]}: ledger {found[rank, term]:.3f}, sleeps {slept[rank, term]:.3f} and "
-                f"{(truth - slept)[rank, term]:.3f} beside them, exact stamps {exact[rank, term]:.3f} ms, clocks leave "
+                f"{beside[term]:.3f} beside them, exact stamps {exact[rank, term]:.3f} ms, clocks leave "
                 f"{bound_ms * 1e3:.1f} µs open{_where(runs, rank, names[term])}",
                 machine=not wrong[rank, term],
             )
@@ -69,31 +74,42 @@ def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, beside: M
     if abs(ledger.step.value - exact[-1].sum()) > bound_ms:
         misses.append(Miss(text=f"mean step: ledger {ledger.step.value:.4f}, exact stamps {exact[-1].sum():.4f} ms"))
     misses += [Miss(text=f"claims an error of the measurement: {problem}") for problem in ledger.problems]
-    misses += held_against(ledger.verdict, runs, expected, measured=beside is not None)
-    if len(runs) > 1:
-        for own in ledger.runs:
-            known = [known for known in runs if known.run_id == own.run_id]
-            for miss in held_against(own.verdict, known, expected, measured=beside is not None):
-                misses.append(Miss(text=f"{own.run_id} {miss.text}", machine=miss.machine))
+    misses += _verdicts(ledger, runs, expected, measured=measured)
     return Comparison(
-        names=names, found=found[-1], truth=truth[-1], from_slept_ms=float(from_slept.max()),
+        names=names, found=found[-1], slept=slept[-1], beside=beside, from_slept_ms=float(from_slept.max()),
         from_stamped_ms=float(from_stamped.max()), verdict=said(ledger.verdict), misses=tuple(misses),
     )  # fmt: skip
 
 
 def compare_loss(ledger: Ledger, runs: Sequence[Known], baseline: Sequence[Known]) -> Iterator[Miss]:
-    """The losses of a point against those of the exact stamps; between two runs' clocks nothing is open but theirs."""
+    """The losses of a point against those of the exact stamps."""
     names = tuple(term.name for term in ledger.terms)
     of_runs, of_baseline = (
         _merged(np.mean([known.stamped.terms.mean(axis=(0, 1)) for known in some], axis=0), names)
         for some in (runs, baseline)
     )
-    bound_ms = 2 * max(run.bound for run in ledger.runs) + ROUNDING_MS
+    bound_ms = max(known.open_ms for known in runs) + ROUNDING_MS
     for term, exact in zip(ledger.terms, of_runs - of_baseline, strict=True):
         if term.loss is None:
             yield Miss(text=f"loss in {term.name}: none is given ({ledger.no_loss}); exact stamps {exact:.3f} ms")
         elif abs(term.loss.value - exact) > bound_ms:
             yield Miss(text=f"loss in {term.name}: ledger {term.loss.value:.4f}, exact stamps {exact:.4f} ms")
+
+
+def _verdicts(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measured: bool) -> Iterator[Miss]:
+    """That of the point and, where it has several, that of each run: what a run has met, the point has met."""
+    all_machine = False
+    if len(runs) > 1:
+        of_runs = {known.run_id: known for known in runs}
+        found = [
+            Miss(text=f"{own.run_id}: {miss.text}", machine=miss.machine)
+            for own in ledger.runs
+            for miss in held_against(own.verdict, [of_runs[own.run_id]], expected, measured=measured)
+        ]
+        yield from found
+        all_machine = bool(found) and all(miss.machine for miss in found)
+    for miss in held_against(ledger.verdict, runs, expected, measured=measured):
+        yield Miss(text=miss.text, machine=miss.machine or all_machine)
 
 
 def _wrong_names(names: tuple[str, ...], expected: Expected) -> Iterator[Miss]:

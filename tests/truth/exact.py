@@ -80,12 +80,14 @@ def _ms(*parts: Ns) -> Ms:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Known:
-    """What is known of one run: both truths of its measured steps, and their numbers [step]."""
+    """What is known of one run: both truths of its measured steps, their numbers [step], and what the clocks of two
+    ranks may be apart by the trace's own bounds."""
 
     run_id: str
     stamped: Truth
     slept: Truth
     steps: Ns
+    open_ms: float
 
 
 def known_of(trace: Trace, distance_s: int) -> Known:
@@ -101,4 +103,5 @@ def known_of(trace: Trace, distance_s: int) -> Known:
         stamped=stamped(trace.stamps, ahead_ns, trace.blocks),
         slept=slept(trace.injected_ns, trace.blocks),
         steps=_measured(trace.blocks),
+        open_ms=2 * float(trace.clock_bound_ns.max()) / 1e6,
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,10 @@ from parse.ledger.nouns import Ledger
 from parse.ledger.point import ledgers
 from parse.load import load
 from parse.result import Result, results
-from tests.truth.cases import NOBODY, NODES, RANKS_PER_NODE, STEPS, SWEEPS, WARMUP, Sweep
-from tests.truth.compare import Comparison, background, compare, compare_loss
+from tests.truth.cases import NODES, RANKS_PER_NODE, STEPS, SWEEPS, WARMUP, Sweep
+from tests.truth.compare import compare, compare_loss
 from tests.truth.exact import Known, known_of
-from tests.truth.table import background_line, durations, heading, line, misses_of
+from tests.truth.table import durations, heading, line, misses_of
 from tests.truth.verdicts import Miss
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,10 +49,16 @@ class Point:
     runs: Sequence[Known]
     baseline: Sequence[Known]
 
+    @property
+    def name(self) -> str:
+        """What was run, and what was injected."""
+        return f"{self.sweep.name} {self.sweep.varied}={self.value}"
+
 
 def main() -> int:
     """Command line: 0 where the ledger is right, 1 where not, 2 where the runs could not be made."""
     asked = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
     begin = perf_counter()
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as scratch:
         folder = asked.traces or asked.keep or Path(scratch) / "runs"
@@ -125,44 +131,29 @@ def points_of(traces: Path, sweeps: Sequence[Sweep] = SWEEPS) -> list[Point]:
 
 
 def report(points: Sequence[Point]) -> int:
-    """Prints the table, what was missed, and what durations would have said. Returns where the ledger was wrong."""
-    quiet: dict[str, list[Known]] = defaultdict(list)
-    for point in points:
-        if point.sweep.measured and point.sweep.cases[point.value] is NOBODY and point.sweep.varied == "compute_ms":
-            quiet[point.sweep.backend] += point.runs
-    beside = {backend: background(runs) for backend, runs in quiet.items()}
-    for backend, ms in beside.items():
-        print(background_line(backend, ms))
+    """Prints the table, what was missed, and what durations would have said. Returns how often the ledger was wrong."""
     print(heading())
-    compared = []
+    misses: dict[str, tuple[Miss, ...]] = {}
     for point in points:
-        one = compare(
-            point.ledger,
-            point.runs,
-            point.sweep.cases[point.value],
-            beside.get(point.sweep.backend) if point.sweep.measured else None,
-        )
-        lost = tuple(compare_loss(point.ledger, point.runs, point.baseline)) if point.baseline else ()
-        compared.append((point, one, (*one.misses, *lost)))
-        print(line(point.sweep, point.value, len(point.runs), one, len(one.misses) + len(lost)))
-    for point, _, misses in compared:
-        print(misses_of(point.sweep, point.value, point.ledger, misses), end="")
+        expected = point.sweep.cases[point.value]
+        one = compare(point.ledger, point.runs, expected, measured=point.sweep.measured)
+        lost = compare_loss(point.ledger, point.runs, point.baseline) if point.baseline else ()
+        misses[point.name] = (*one.misses, *lost)
+        print(line(point.name, len(point.runs), one, len(misses[point.name])))
+    for point in points:
+        print(misses_of(point.name, point.ledger, misses[point.name]), end="")
     for point in points:
         if not point.sweep.measured:
-            print(durations(point.sweep, point.value, point.runs, point.ledger))
-    return _sum_up(compared)
-
-
-def _sum_up(compared: Sequence[tuple[Point, Comparison, tuple[Miss, ...]]]) -> int:
-    runs = sum(len(point.runs) for point, _, _ in compared)
-    all_misses = [miss for _, _, misses in compared for miss in misses]
-    wrong = [miss for miss in all_misses if not miss.machine]
-    hit = sum(len(point.runs) for point, _, misses in compared if not misses)
+            print(durations(point.name, point.runs, point.ledger))
+    runs = sum(len(point.runs) for point in points)
+    hit = sum(len(point.runs) for point in points if not misses[point.name])
+    told = [miss for of_point in misses.values() for miss in of_point]
+    wrong = sum(not miss.machine for miss in told)
     print(
-        f"{runs} runs, {hit} without a miss; {len(all_misses)} misses: {len(wrong)} of the ledger, "
-        f"{len(all_misses) - len(wrong)} of the machine (the exact stamps say what the ledger says)"
+        f"\n{runs} runs, {hit} without a miss; {len(told)} misses: {wrong} of the ledger, {len(told) - wrong} of the "
+        "machine (the exact stamps say what the ledger says)"
     )
-    return len(wrong)
+    return wrong
 
 
 def _known(result: Result) -> list[Known]:
