@@ -175,12 +175,20 @@ def compare_conditions(point: Sequence[Conditions], baseline: Sequence[Condition
     """A line for each quantity that differs notably from the baseline's, on all nodes or on those that it names.
 
     Notable is what differs by more than NOTABLE, by more than one sample scatters on either side, and by more than the
-    runs: none of the point's lies among the baseline's. Of what should be 0, what is more than it ever was there.
+    runs: none of the point's lies among the baseline's. Of what should be 0, whose mean is more than it ever was there.
     """
-    if point and not any(conditions.figures for conditions in point):
-        most = max((count for conditions in point for count in conditions.samples.values()), default=0)
-        return (f"telemetry: {most} samples in the window of a run; it takes {MIN_SAMPLES} to say something",)
-    return tuple(line for quantity in QUANTITIES for line in _lines(quantity, point, baseline))
+    lines = [line for quantity in QUANTITIES for line in _lines(quantity, point, baseline)]
+    if point and baseline:
+        lines += [_too_few("this point's", point), _too_few("the baseline's", baseline)]
+    return tuple(filter(None, lines))
+
+
+def _too_few(whose: str, conditions: Sequence[Conditions]) -> str:
+    """Says that nothing can be compared, where no run has samples enough."""
+    if any(one.figures for one in conditions):
+        return ""
+    most = max((count for one in conditions for count in one.samples.values()), default=0)
+    return f"telemetry: {whose} runs have at most {most} samples in their windows, of {MIN_SAMPLES} that it takes"
 
 
 def _lines(quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[Conditions]) -> Iterator[str]:
@@ -204,7 +212,7 @@ def _lines(quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[C
 def _notable(quantity: Quantity, figures: Sequence[Figure], of_baseline: Sequence[Figure]) -> bool:
     values, usual = [figure.mean for figure in figures], [figure.mean for figure in of_baseline]
     if quantity.fault:
-        return min(values) > max([*usual, 0]) and float(np.mean(values)) - max([*usual, 0]) > quantity.floor
+        return float(np.mean(values)) - max([*usual, 0]) > quantity.floor
     apart = min(values) > max(usual) or max(values) < min(usual)
     difference = abs(float(np.mean(values) - np.mean(usual)))
     scatter = max(float(np.mean([figure.deviation for figure in some])) for some in (figures, of_baseline))

@@ -133,9 +133,11 @@ def test_a_helper_that_is_killed_costs_telemetry_and_nothing_else(recorder):
     pidfd = os.pidfd_open(helper_of(recorder))
     os.kill(helper_of(recorder), signal.SIGKILL)
     assert ended(pidfd)
+    os.write(recorder._samples, b"half a row")
     recording = recorder.stop()
     assert recording.facts["problem"] == "ended early: signal 9"
     assert len(recording.local_ns) >= 1
+    assert (recording.values[:, recording.series.index("cpu.busy_s")] > 0).all()
 
 
 def test_a_helper_that_fails_says_why():

@@ -121,9 +121,10 @@ def test_samples_after_a_nodes_last_do_not_count():
     assert conditions is not None
     assert conditions.samples == {"n0": 2}
     assert conditions.figures == {}
-    assert compare_conditions([conditions], []) == (
-        "telemetry: 2 samples in the window of a run; it takes 3 to say something",
-    )
+    few = "telemetry: {} runs have at most 2 samples in their windows, of 3 that it takes"
+    assert compare_conditions([conditions], BASE) == (few.format("this point's"),)
+    assert compare_conditions(BASE, [conditions]) == (few.format("the baseline's"),)
+    assert compare_conditions([conditions], []) == ()
 
 
 def test_a_trace_that_stays_in_its_file_says_the_same(tmp_path):
@@ -196,6 +197,11 @@ def test_a_fault_is_told_without_a_baseline_and_compared_with_the_worst_of_one()
     assert compare_conditions(capped, []) == ("GPUs throttled (power cap) in 43 % of the samples",)
     assert compare_conditions([conditions(clock={"n0": 100})], []) == ()
     assert compare_conditions(capped, [conditions(capped={"n0": value}) for value in (0.0, 42.0)]) == ()
+
+
+def test_a_fault_in_one_run_is_a_fault():
+    runs = [conditions(ecc={"n0": count}) for count in (0, 0, 3)]
+    assert compare_conditions(runs, [conditions(ecc={"n0": 0})]) == ("uncorrected ECC errors 1 against 0 alone",)
 
 
 def test_equal_conditions_say_nothing():
