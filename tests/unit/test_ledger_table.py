@@ -28,7 +28,7 @@ from parse.ledger.nouns import (
     Term,
     Verdict,
 )
-from parse.ledger.sentence import numbers, sentence
+from parse.ledger.sentence import numbers, sentence, share
 from parse.ledger_table import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.result import Result
 from parse.summary import Summary
@@ -200,6 +200,15 @@ def test_a_term_within_its_own_scatter_shows_its_interval_and_no_share():
     )
     said = sentence(dataclasses.replace(ledger, terms=terms), "2n2g")
     assert "wait +22.50 ms (66 %), compute +7.50 ms [-1.50, 16.50], transfer" in said
+
+
+def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
+    ledger = two(margin=0.5)
+    loss = around(ledger.loss.value, 90.0)
+    terms = tuple(dataclasses.replace(term, share=None) for term in ledger.terms)
+    ledger = dataclasses.replace(ledger, loss=loss, terms=terms)
+    assert all(share(term) == "" for term in terms) and any(term.loss.resolved for term in terms)
+    assert not any("share" in line for line in ledger_text(Summary(results=(ledger.result,), ledgers=(ledger,))))
 
 
 def test_a_step_that_takes_less_is_shorter_and_what_saves_most_comes_first():
