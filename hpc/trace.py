@@ -33,7 +33,8 @@ class Telemetry:
 
     `ranks` [node] names the rank of each node by whose clock `local_ns` [node, sample] was taken; ABSENT after a node's
     last sample. `values` [node, sample, series]; NaN where a node has no such figure or could not read it then. A name
-    in `series` ends with its unit (`gpu0.sm_clock_mhz`, `net.eth0.received_bytes`). Raises TraceError on wrong shapes.
+    in `series` ends with its unit (`gpu0.sm_clock_mhz`, `net.eth0.received_bytes`). Raises TraceError on wrong shapes
+    and types.
     """
 
     ranks: Int64
@@ -48,6 +49,9 @@ class Telemetry:
                 f"telemetry of {nodes} nodes and {len(self.series)} series has shapes {list(self.local_ns.shape)} and "
                 f"{list(self.values.shape)}"
             )
+        types = [array.dtype for array in (self.ranks, self.local_ns, self.values)]
+        if types != [np.int64, np.int64, np.float64]:
+            raise TraceError(f"telemetry is {', '.join(map(str, types))}; it must be int64, int64, float64")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,6 +109,8 @@ class Trace:
                 raise TraceError(f"{name} has {len(getattr(self, name))} entries for {ranks} ranks")
         if not all(isinstance(facts, Mapping) for facts in self.ranks):
             raise TraceError("ranks has entries that are no tables of facts")
+        if self.telemetry is not None and not all(0 <= rank < ranks for rank in self.telemetry.ranks):
+            raise TraceError(f"telemetry is of ranks {self.telemetry.ranks.tolist()}, of which there are {ranks}")
         if any(not 0 < first < past <= steps for first, past in self.blocks):
             raise TraceError(f"blocks {self.blocks.tolist()} do not lie inside the {steps} steps after the first")
 
