@@ -1,0 +1,175 @@
+"""`python -m hpc.collectives` on real ranks, with every backend of the table; and within a sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc.backends import BACKENDS, missing_modules, operations_of
+from hpc.collective_plan import plan_of
+from hpc.collective_times import collective_times, table
+from hpc.journal import collect
+from hpc.outcome import Outcome, read_rank_note
+from hpc.stamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.trace import Trace
+from hpc.trace_file import read_trace
+from parse.ledger.alone import alone
+from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+
+SMALL = ("--min-bytes", "1K", "--max-bytes", "16K", "--factor", "16", "--iterations", "3", "--gpus-per-node", "0")
+
+
+def collectives(
+    ranks: Ranks, size: int, traces: Path, backend: str, *words: str, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    argv = ["--backend", backend, "--traces", str(traces), *SMALL, *words]
+    return ranks(size, Path("-m"), "hpc.collectives", *argv, check=check)
+
+
+def only_trace(traces: Path) -> Trace:
+    (path,) = traces.glob("*.h5")
+    assert [path.name for path in traces.iterdir()] == [path.name]
+    return read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("backend", "size"),
+    [*((name, 2) for name, entry in BACKENDS.items() if entry.collectives), ("mpi", 4)],
+)
+def test_every_collective_of_a_backend_gives_what_it_must(
+    ranks: Ranks, tmp_path: Path, backend: str, size: int
+) -> None:
+    if missing := missing_modules(backend):
+        pytest.skip("; ".join(missing))
+    done = collectives(ranks, size, tmp_path, backend, "--site", "here")
+    trace = only_trace(tmp_path)
+    operations = operations_of(backend, gpus=False)
+    assert (trace.outcome, trace.run.probe, trace.run.site, trace.evidence) == (Outcome.OK, "collectives", "here", "")
+    assert (trace.run.nodes, trace.run.ranks_per_node, trace.run.gpus_per_node) == (1, size, 0)
+
+    times = collective_times(trace)
+    assert [(one.operation, one.bytes) for one in times] == [(name, n) for name in operations for n in (1024, 16384)]
+    assert [(one.wrong, one.iterations) for one in times] == [(0, 3)] * len(times)
+    assert all(0 < one.time_ns <= one.slowest_ns for one in times)
+    assert set(alone(trace)) == set(operations)
+    assert table(trace) in done.stdout
+    assert f"# {backend} by {trace.environment['backend']['transport']} on 1 nodes x {size} ranks, CPUs" in done.stdout
+    assert trace.environment["software"][BACKENDS[backend].framework]
+    stamps_are_those_of_calls(trace)
+
+
+def stamps_are_those_of_calls(trace: Trace) -> None:
+    """Every step is one call between t3 and t4, back to back inside a block; clocks are synchronised before each."""
+    assert trace.blocks.tolist() == trace.run.blocks
+    assert len(trace.blocks) == len(plan_of(trace.run))
+    taken = trace.stamps[:, :, [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END]]
+    assert (np.diff(taken, axis=2) >= 0).all()
+    assert (np.diff(trace.stamps[:, :, [GRADS_READY, REDUCED]], axis=2) > 0).all()
+    assert (trace.stamps[:, :, FORWARD_END] == np.iinfo(np.int64).min).all()
+    for first, past in trace.blocks:
+        inside = slice(first - 4, past)
+        assert (trace.stamps[:, inside, BEGIN] == trace.stamps[:, first - 5 : past - 1, END]).all()
+    # Before the first step, before each block, after the last.
+    assert trace.clock_local_ns.shape[1] == len(trace.blocks) + 2
+    assert (trace.steps_completed == trace.run.steps).all()
+
+
+@pytest.mark.parametrize("operation", ["all-reduce", "broadcast"])
+def test_a_wrong_result_ends_the_run_as_invalid(ranks: Ranks, tmp_path: Path, operation: str) -> None:
+    argv = [operation, "--backend", "mpi", "--traces", str(tmp_path), *SMALL]
+    done = ranks(2, HERE / "collectives_wrong.py", *argv, check=False)
+    assert done.returncode == 3
+    note = read_rank_note(next(tmp_path.glob("*.rank*.json")))
+    assert note.outcome is Outcome.INVALID
+    assert f"{operation} of 1024 bytes by mpi gives wrong results: 1 of 512 elements, on 1 of 2 ranks" in note.message
+    assert "first on rank 1" in note.message
+    assert not list(tmp_path.glob("*.h5"))
+    left = next(tmp_path.glob("*.rank*.json")).name
+    collect(tmp_path, re.sub(r"\.rank\d+\.json", "", left))
+
+
+REFUSED = [
+    (["--backend", "torch-dp"], "backend torch-dp has no collectives"),
+    (["--backend", "jax"], "unknown backend 'jax'; known: torch-ddp"),
+    (["--operations", "alltoall"], "operations: alltoall was asked for; mpi has all-reduce, reduce-scatter"),
+    (["--simulate-nodes", "3"], "2 ranks do not make 3 nodes"),
+    (["--env", "NCCL_HUSH"], "--env NCCL_HUSH: not set here"),
+    (["--backend", "torch-ddp", "--option", "sgd=fused"], "unknown option sgd"),
+    (["--option", "cycle"], "--option 'cycle' is not of the form NAME=VALUE"),
+]
+
+
+def test_what_cannot_be_measured_is_one_line_each(ranks: Ranks, tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    asked = [["--backend", "mpi", "--traces", str(traces), *SMALL, *words] for words, _ in REFUSED]
+    done = ranks(2, HERE / "collectives_refused.py", json.dumps(asked))
+    assert json.loads(done.stdout) == [2] * len(REFUSED)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hpc.collectives: ")]
+    assert len(lines) == len(REFUSED), done.stderr
+    for line, (_, says) in zip(lines, REFUSED, strict=True):
+        assert says in line
+    assert not traces.exists()
+
+
+def test_one_rank_has_nobody_to_talk_to(ranks: Ranks, tmp_path: Path) -> None:
+    done = collectives(ranks, 1, tmp_path, "mpi", check=False)
+    assert done.returncode != 0
+    assert "MPI sees one rank, and nothing goes from rank to rank: start several" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_launch_asks_for_is_in_its_name_and_again_is_another_attempt(ranks: Ranks, tmp_path: Path) -> None:
+    words = ("--operations", "all-reduce,broadcast", "--simulate-nodes", "2", "--cpus-per-rank", "3", "--env", "HOME")
+    for _ in range(2):
+        collectives(ranks, 2, tmp_path, "mpi", *words)
+    first, second = (read_trace(path) for path in sorted(tmp_path.glob("*.h5")))
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.run == second.run
+    run = first.run
+    assert (run.nodes, run.ranks_per_node, run.cpus_per_rank, list(run.env)) == (2, 1, 3, ["HOME"])
+    assert run.options["operations"] == "all-reduce+broadcast"
+    assert {rank["nodes_simulated"] for rank in first.ranks} == {True}
+
+
+def test_a_backend_without_collectives_ends_as_invalid_in_a_plan_written_by_hand(ranks: Ranks, tmp_path: Path) -> None:
+    run = spec(backend="torch-dp", workload="collectives", gpus_per_node=0)
+    if missing := missing_modules("torch-dp"):
+        pytest.skip("; ".join(missing))
+    made = Attempt(ranks, tmp_path, run, check=False)
+    assert (made.done.returncode, made.notes()[0].outcome) == (3, Outcome.INVALID)
+    assert "torch-dp has no collectives" in made.notes()[0].message
+
+
+def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
+    from launch.local import what_is_missing
+
+    if lacking := what_is_missing():
+        pytest.skip("; ".join(lacking))
+    argv = [sys.executable, "-m", "hpc.sweep", "--cluster", "local", "--gpus-per-node", "0", "--repeats", "2"]
+    argv += ["--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5"]
+    argv += ["--nodes", "2", "--collectives", "--option", "max_bytes=4K", "--option", "iterations=3"]
+    root = Path(__file__).resolve().parents[2]
+    for says in ("5 ok", "every run is settled"):
+        done = subprocess.run(
+            argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"},
+            capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert says in done.stdout
+    (path,) = (tmp_path / "traces").glob("*collectives*.h5")
+    trace = read_trace(path)
+    assert [(one.operation, one.bytes) for one in collective_times(trace)][:2] == [
+        ("all-reduce", 1024),
+        ("all-reduce", 4096),
+    ]
+    assert "hpc.rank" in trace.script
+    record = json.loads((path.parent / f"{trace.run_id}.1.exit.json").read_text())
+    assert record["outcome"] == "ok"
+    assert not re.search(r"_collectives_.*samples/s", done.stdout)
