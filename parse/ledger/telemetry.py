@@ -188,7 +188,7 @@ def _too_few(whose: str, conditions: Sequence[Conditions]) -> str:
     if any(one.figures for one in conditions):
         return ""
     most = max((count for one in conditions for count in one.samples.values()), default=0)
-    return f"telemetry: {whose} runs have at most {most} samples in their windows, of {MIN_SAMPLES} that it takes"
+    return f"telemetry: {whose} runs have at most {most} of the {MIN_SAMPLES} samples that it takes in their windows"
 
 
 def _lines(quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[Conditions]) -> Iterator[str]:

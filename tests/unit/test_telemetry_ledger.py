@@ -121,7 +121,7 @@ def test_samples_after_a_nodes_last_do_not_count():
     assert conditions is not None
     assert conditions.samples == {"n0": 2}
     assert conditions.figures == {}
-    few = "telemetry: {} runs have at most 2 samples in their windows, of 3 that it takes"
+    few = "telemetry: {} runs have at most 2 of the 3 samples that it takes in their windows"
     assert compare_conditions([conditions], BASE) == (few.format("this point's"),)
     assert compare_conditions(BASE, [conditions]) == (few.format("the baseline's"),)
     assert compare_conditions([conditions], []) == ()
