@@ -10,17 +10,19 @@ import pytest
 
 from hpc.trace import Trace, TraceError
 from hpc.trace_file import open_trace, read_trace
+from parse.ledger.lateness import verdict
+from parse.ledger.terms import account
 from tests.unit.simulated import draw_clocks, equal_ranks, simulate
 from tests.unit.test_trace import assert_equal
 from tests.unit.traces import make_run, make_trace, put
 
 
-def drawn_trace(steps: int = 60) -> Trace:
+def drawn_trace(steps: int = 60, absent: float = 0.01) -> Trace:
     generator = np.random.default_rng(0)
     run = make_run(nodes=3, ranks_per_node=2, measured_steps=steps - 10, block_steps=25, warmup_steps=10)
-    absent = generator.random((run.ranks, run.steps, 6)) < 0.01
+    missing = generator.random((run.ranks, run.steps, 6)) < absent
     durations = equal_ranks(generator, run.ranks, run.steps)
-    return simulate(run, durations, draw_clocks(generator, 3), generator, absent=absent).trace
+    return simulate(run, durations, draw_clocks(generator, 3), generator, absent=missing).trace
 
 
 def test_all_is_there_as_in_a_trace_that_is_read(tmp_path):
@@ -43,6 +45,16 @@ def test_a_piece_of_the_steps_is_that_of_the_whole(tmp_path, pieces):
         for first, past in pieces:
             np.testing.assert_array_equal(opened.stamps[:, first:past], whole.stamps[:, first:past])
             np.testing.assert_array_equal(opened.global_stamps(first, past), whole.global_stamps(first, past))
+
+
+def test_the_ledger_of_a_trace_in_its_file_is_that_of_the_whole(tmp_path):
+    trace = drawn_trace(steps=200, absent=0.0)
+    whole = account(trace)
+    with open_trace(put(tmp_path, trace)) as opened:
+        found = account(opened)
+    assert verdict(found) == verdict(whole)
+    np.testing.assert_array_equal(found.rank_ns, whole.rank_ns)
+    np.testing.assert_array_equal(found.piece_ns, whole.piece_ns)
 
 
 def test_a_piece_is_written_to_without_harm_to_the_file(tmp_path):

@@ -125,6 +125,17 @@ def delayed(
     return where, (rank,), ()
 
 
+def test_a_rank_that_is_a_little_late_always_is_not_persistent_for_what_it_loses_now_and_then():
+    generator = np.random.default_rng(0)
+    run = make_run(nodes=2, ranks_per_node=3, warmup_steps=10, measured_steps=100)
+    always, seldom = np.zeros((2, run.ranks, run.steps), bool)
+    always[1], seldom[1, 10::10] = True, True
+    durations = equal_ranks(generator, run.ranks, run.steps, spread=0.001)
+    durations = durations.longer("backward", always, MS // 20).longer("backward", seldom, 18 * MS)
+    said = verdict(account(simulate(run, durations, draw_clocks(generator, 2), generator).trace))
+    assert (said.kind, said.ranks, said.steps) == (TRANSIENT, (1,), tuple(range(10, 110, 10)))
+
+
 @settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8))
 def test_what_the_clocks_cannot_tell_is_not_told(seed, late_ms):
