@@ -79,7 +79,7 @@ def beside(
                 return Alone(gradient_bytes=gradient_bytes, alone=took_ms, exposed=exposed_ms, run_id=run_id), ()
             remarks.append(
                 f"what {gradient_bytes} bytes of gradients would take alone is not known: {run_id} measured all-reduce "
-                f"from {curve.sizes[0]} to {curve.sizes[-1]} bytes (--option max_bytes=…)"
+                f"from {curve.sizes[0]} to {curve.sizes[-1]} bytes (--option min_bytes=…, max_bytes=…)"
             )
         if not probe.ok:
             words = ", ".join(run.word for run in probe.runs)

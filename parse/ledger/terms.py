@@ -264,8 +264,8 @@ def _missing(trace: Trace) -> dict[str, str]:
             absent = trace.stamps[:, first - 1 : past] == ABSENT
             places += absent.shape[0] * (past - first)
             for border in missing:
-                # What a rank does to be ready begins where it left the reduction of the step before.
-                of = absent[:, border != "reduced" :, STAMPS.index(border)]
+                before = border == "reduced" and first == pieces[0][0]
+                of = absent[:, not before :, STAMPS.index(border)]
                 missing[border] += int(of.sum())
     return {
         border: "any step" if count >= places else f"{count} of {places} (ranks × steps)"

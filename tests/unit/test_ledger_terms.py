@@ -193,3 +193,8 @@ def test_how_much_is_reduced_is_known_only_where_ranks_agree() -> None:
 def test_without_the_batch_s_stamp_input_is_part_of_compute() -> None:
     trace = without(trace_of(run_of()), BATCH_READY)
     assert mean_ms(trace)["data+compute"] == pytest.approx(10.0, abs=EXACT_MS)
+
+
+def test_a_missing_stamp_is_counted_once() -> None:
+    trace = without(trace_of(run_of()), REDUCED, ranks=slice(0, 1), steps=slice(9, 10))
+    assert account(trace).merged == "reduced was not recorded in 1 of 160 (ranks × steps)"
