@@ -132,29 +132,30 @@ class GlobalClock:
 
     def _measure(self) -> tuple[SyncPoint | None, str]:
         """This leader's point, or what is wrong with it: told to all, because raising here would leave them waiting."""
-        point, error = (SyncPoint(self._clock(), 0.0, 0.0), "") if self._parent is None else self._ask(self._parent)
-        model = None if point is None else ClockModel.of([*self.points, point])
+        point, model, error = (
+            (SyncPoint(self._clock(), 0.0, 0.0), None, "") if self._parent is None else self._ask(self._parent)
+        )
         for child in self._children:
             self._answer(child, model)
         return point, error or self._suspended()
 
-    def _ask(self, parent: int) -> tuple[SyncPoint | None, str]:
+    def _ask(self, parent: int) -> tuple[SyncPoint | None, ClockModel | None, str]:
         """Against rank 0, by way of the parent, which stands against rank 0 already."""
         stamps = self._exchange(parent)
         try:
-            near, error = estimate(*stamps, drift=MAX_DRIFT), ""
+            point, error = estimate(*stamps, drift=MAX_DRIFT), ""
         except ClockError as contradiction:
-            near, error = None, self._mistrust(parent, contradiction)
-        # Asked in any case: the parent waits for it.
-        there = self._place_of(parent, ABSENT if near is None else near.local_ns + round(near.offset_ns))
-        if near is None or there is None:
-            return None, error  # a parent without a place has told why
-        point = through(near, there)
+            point, error = None, self._mistrust(parent, contradiction)
+        if parent != 0:
+            # Asked in any case: the parent waits for it. One without a place of its own has told why.
+            there = self._place_of(parent, ABSENT if point is None else point.local_ns + round(point.offset_ns))
+            point = None if point is None or there is None else through(point, there)
+        if point is None:
+            return None, None, error
         try:
-            ClockModel.of([*self.points, point])
+            return point, ClockModel.of([*self.points, point]), ""
         except ClockError as contradiction:
-            return None, self._mistrust(0, contradiction)
-        return point, ""
+            return None, None, self._mistrust(0, contradiction)
 
     def _exchange(self, parent: int) -> tuple[Ints, Ints, Ints, Ints]:
         from mpi4py import MPI
@@ -180,7 +181,7 @@ class GlobalClock:
         return None if math.isnan(offset_ns) else SyncPoint(parent_ns, offset_ns, bound_ns)
 
     def _answer(self, child: int, model: ClockModel | None) -> None:
-        """Answers a child's pings, then tells it where this clock stood at a time that it names (NaN: not known)."""
+        """Answers a child's pings; unless this is rank 0, tells it where this clock stands at a time that it names."""
         from mpi4py import MPI
 
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
@@ -191,11 +192,11 @@ class GlobalClock:
             pong[0] = clock()
             pong[1] = clock()
             comm.Send(send, child, _PONG_TAG)
-        comm.Recv(receive, child, _WHEN_TAG)
-        there = np.full(2, np.nan)
         if self._parent is None:
-            there[:] = 0.0
-        elif model is not None and ping[0] != ABSENT:
+            return
+        comm.Recv(receive, child, _WHEN_TAG)
+        there = np.full(2, np.nan)  # not known
+        if model is not None and ping[0] != ABSENT:
             place = model.place(int(ping[0]))
             there[:] = place.offset_ns, place.bound_ns
         comm.Send(there, child, _THERE_TAG)

@@ -62,8 +62,6 @@ def through(point: SyncPoint, parent: SyncPoint) -> SyncPoint:
 
     That time, which is the parent's, is itself known to the point's bound only: the parent's clock drifts meanwhile.
     """
-    if parent.bound_ns == 0:
-        return point  # the parent's clock is rank 0's
     offset = point.offset_ns + parent.offset_ns
     bound = point.bound_ns * (1 + MAX_DRIFT) + parent.bound_ns + float(np.spacing(abs(offset)))
     return SyncPoint(point.local_ns, offset, bound)
