@@ -3,6 +3,7 @@
     mpiexec -n 4 python -m hpc.collectives --backend torch-ddp
     srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.collectives --traces traces/
     srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.collectives --operations all-reduce --max-bytes 1G
+    python -m hpc.collectives --show traces/2n8g_torch-ddp_collectives_….h5
 
 Every size is called --iterations times back to back, after one call whose result is checked element by element and five
 that nobody counts; a wrong result ends the run as invalid. Rank 0 prints a table in the conventions of nccl-tests (time
@@ -38,6 +39,8 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
     arguments = _parser().parse_args(argv)
+    if arguments.show is not None:
+        return _show(arguments.show)
     try:
         comm = start_mpi()
     except LaunchError as error:
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     status = run_ranks(asked, run)
     if status == 0 and rank == 0:
-        _show(arguments.traces / f"{stem(run.run_id, attempt)}.h5")
+        return _show(arguments.traces / f"{stem(run.run_id, attempt)}.h5")
     return status
 
 
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
     add = parser.add_argument_group("where it goes").add_argument
     add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
+    add("--show", metavar="TRACE.h5", type=Path, help="print the table of a trace that is there already, and exit")
     return parser
 
 
@@ -189,11 +193,18 @@ def _next_attempt(traces: Path, run: RunSpec, comm: Intracomm) -> int:
     return attempt
 
 
-def _show(path: Path) -> None:
+def _show(path: Path) -> int:
+    """Prints the table of a trace; the exit status of the command line."""
     from hpc.collective_times import table
+    from hpc.trace import TraceError
     from hpc.trace_file import read_trace
 
-    print(table(read_trace(path)), f"trace: {path}", sep="\n", flush=True)
+    try:
+        print(table(read_trace(path)), f"trace: {path}", sep="\n", flush=True)
+    except TraceError as error:
+        print(f"hpc.collectives: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
