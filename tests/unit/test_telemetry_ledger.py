@@ -30,7 +30,7 @@ def traced(nodes: int, series: Mapping[str, Any], per_block: Sequence[int] = (4,
     begin_ns = trace.stamps[:, 0, 0]
     at_s = np.arange(0.13, run.steps * STEP_S, 0.7)
     local_ns = (begin_ns[:, None] + at_s * 1e9).astype(np.int64)
-    values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in range(nodes)])
+    values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in range(nodes)], np.float64)
     told = Telemetry(ranks=np.arange(nodes), local_ns=local_ns, values=values, series=tuple(series))
     return make_trace(run, step_s=STEP_S, telemetry=told)
 

@@ -1,0 +1,45 @@
+"""hpc.telemetry.nvidia on a real driver. Where there is none this says so and is skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc.telemetry.recorder import Recorder, Recording
+from hpc.telemetry.sources import Beside
+
+
+@pytest.fixture(scope="module")
+def nvml() -> Any:
+    """NVIDIA's own module with a driver behind it."""
+    module = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install -e '.[telemetry]'")
+    try:
+        module.nvmlInit()
+    except module.NVMLError as error:
+        pytest.skip(f"no NVIDIA driver here ({error})")
+    return module
+
+
+def recorded(*uuids: str) -> Recording:
+    recorder = Recorder([Beside.this_process()], uuids)
+    recorder.start()
+    return recorder.stop()
+
+
+def test_a_gpu_tells_its_clocks_power_and_memory(nvml: Any) -> None:
+    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+    recording = recorded(nvml.nvmlDeviceGetUUID(gpu))
+    last = dict(zip(recording.series, recording.values[-1], strict=True))
+    assert "problem" not in recording.facts, recording.facts
+    assert 0 < last["gpu0.sm_clock_mhz"] <= nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)
+    assert 0 < last["gpu0.memory_used_bytes"] <= nvml.nvmlDeviceGetMemoryInfo(gpu).total
+    assert 0 <= last["gpu0.utilisation_percent"] <= 100
+    assert last["gpu0.throttle_power_cap_flag"] in (0.0, 1.0)
+    for name in ("gpu0.power_w", "gpu0.temperature_c"):
+        assert last.get(name, 0) > 0 or recording.facts["absent"][name]  # not in every virtual machine
+
+
+def test_without_a_name_all_gpus_are_read(nvml: Any) -> None:
+    read = {name.partition(".")[0] for name in recorded().series if name.startswith("gpu")}
+    assert read == {f"gpu{place}" for place in range(nvml.nvmlDeviceGetCount())}
