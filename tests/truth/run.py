@@ -65,7 +65,7 @@ def main() -> int:
         try:
             if asked.traces is None:
                 run_all(_chosen(asked.only), folder, Path(scratch) / "cluster")
-            points = points_of(folder / "traces")
+            points = points_of(folder / "traces", SWEEPS, distance_s=CLOCK_DISTANCE_S)
         except TruthError as error:
             print(error, file=sys.stderr)
             return 2
@@ -89,12 +89,12 @@ def run_all(sweeps: Sequence[Sweep], folder: Path, root: Path) -> None:
     shutil.rmtree(root)
 
 
-def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster) -> None:
+def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster, *, steps: int = STEPS, warmup: int = WARMUP) -> None:
     """Makes the runs of one sweep. Raises TruthError where one does not end ok."""
     varied = f"{sweep.varied}={','.join(sweep.cases)}"
     argv = [
         sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", str(NODES),
-        "--ranks-per-node", str(RANKS_PER_NODE), "--cpus-per-rank", "1", "--steps", str(STEPS), "--warmup", str(WARMUP),
+        "--ranks-per-node", str(RANKS_PER_NODE), "--cpus-per-rank", "1", "--steps", str(steps), "--warmup", str(warmup),
         "--repeats", str(sweep.repeats), "--backend", sweep.backend, "--workload", sweep.workload,
         "--option" if sweep.is_option else "--env", varied, "--minutes-per-run", "2", "--out", str(folder),
         *(word for name, value in sweep.options.items() for word in ("--option", f"{name}={value}")),
@@ -106,8 +106,9 @@ def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster) -> None:
         raise TruthError(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
 
 
-def points_of(traces: Path, sweeps: Sequence[Sweep] = SWEEPS) -> list[Point]:
-    """All points of the sweeps that have been run, with what is known of them."""
+def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list[Point]:
+    """All points of the sweeps that have been run, with what is known of them; node k's clock is k times `distance_s`
+    ahead. Raises TruthError where there is none."""
     found = results(load([traces]))
     by_point = {result.asked.point: result for result in found}
     points = []
@@ -121,8 +122,8 @@ def points_of(traces: Path, sweeps: Sequence[Sweep] = SWEEPS) -> list[Point]:
                         sweep=sweep,
                         value=value,
                         ledger=ledger,
-                        runs=_known(ledger.result),
-                        baseline=_known(baseline) if baseline else (),
+                        runs=_known(ledger.result, distance_s),
+                        baseline=_known(baseline, distance_s) if baseline else (),
                     )
                 )
     if not points:
@@ -156,10 +157,10 @@ def report(points: Sequence[Point]) -> int:
     return wrong
 
 
-def _known(result: Result) -> list[Known]:
+def _known(result: Result, distance_s: int) -> list[Known]:
     """The truth of the point's ok runs."""
     paths = [run.attempt.trace for run in result.ok if run.attempt is not None and run.attempt.trace is not None]
-    return [known_of(read_trace(path), CLOCK_DISTANCE_S) for path in paths]
+    return [known_of(read_trace(path), distance_s) for path in paths]
 
 
 def _chosen(only: str | None) -> Sequence[Sweep]:

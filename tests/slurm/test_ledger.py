@@ -1,0 +1,93 @@
+"""The ledger on a real Slurm whose nodes have clocks of their own: who is late, and why. Figures are for `make truth`.
+
+Delays are so long that a busy machine changes no verdict; what else is compared are exact times of the same steps.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.devcluster import DevCluster
+from launch.devcluster_config import CLOCK_DISTANCE_S
+from parse.ledger.nouns import PERSISTENT, ROTATING, TRANSIENT
+from tests.truth.cases import Expected, Sweep
+from tests.truth.compare import compare
+from tests.truth.run import Point, points_of, run_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS, WARMUP = 45, 5
+SWEEPS = (
+    Sweep(
+        backend="mpi",
+        varied="compute_ms",
+        cases={
+            "5+80@rank=1": Expected(kinds=(PERSISTENT,), ranks=(1,), cause="compute"),
+            "5+80@rank=2+80@rank=3": Expected(kinds=(PERSISTENT,), ranks=(2, 3), node="node2", cause="compute"),
+            "5+80@rank=rotate": Expected(kinds=(ROTATING,), ranks=(0, 1, 2, 3), cause="compute"),
+            "5+150@rank=3;every=5": Expected(kinds=(TRANSIENT,), ranks=(3,), cause="compute", every=5),
+        },
+    ),
+    Sweep(
+        backend="mpi",
+        varied="update_ms",
+        cases={"80@rank=2": Expected(kinds=(PERSISTENT,), ranks=(2,), cause="update")},
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def traces(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the runs of all sweeps."""
+    folder = tmp_path_factory.mktemp("delays")
+    for sweep in SWEEPS:
+        run_sweep(sweep, folder, cluster, steps=STEPS, warmup=WARMUP)
+    yield folder / "traces"
+
+
+@pytest.fixture(scope="module")
+def points(traces: Path, cluster: DevCluster) -> dict[str, Point]:
+    found = points_of(traces, SWEEPS, distance_s=CLOCK_DISTANCE_S if cluster.shape.clocks else 0)
+    return {point.value: point for point in found}
+
+
+@pytest.mark.parametrize(("sweep", "value"), [(sweep, value) for sweep in SWEEPS for value in sweep.cases])
+def test_the_ledger_names_who_is_late_and_why(points: dict[str, Point], sweep: Sweep, value: str) -> None:
+    point = points[value]
+    compared = compare(point.ledger, point.runs, sweep.cases[value], measured=False)
+    assert [miss.text for miss in compared.misses if not miss.machine] == []
+
+
+def test_what_is_lost_is_waited_for(points: dict[str, Point]) -> None:
+    """A sleep on one of four ranks is the others' wait; on that rank it has its own name, and no wait."""
+    for value, term, rank in (("5+80@rank=1", "compute", 1), ("80@rank=2", "update", 2)):
+        ledger = points[value].ledger
+        names = [one.name for one in ledger.terms]
+        assert max(ledger.terms, key=lambda one: one.mean.value).name == "wait"
+        of_ranks = [place.terms[names.index(term)] for place in ledger.ranks]
+        waits = [place.terms[names.index("wait")] for place in ledger.ranks]
+        assert of_ranks.index(max(of_ranks)) == waits.index(min(waits)) == rank
+
+
+def test_the_summary_says_it_in_a_sentence(traces: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "parse.summarize", str(traces), "--ledger"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    for value, *words in (
+        ("5+80@rank=1", "rank 1 (node1) is late", "its compute"),
+        ("5+80@rank=2+80@rank=3", "node node2 (ranks 2, 3) is late", "its compute"),
+        ("5+80@rank=rotate", "ranks take turns", "its compute"),
+        ("5+150@rank=3;every=5", "rank 3 (node2) is late in steps 5, ", "its compute"),
+        ("80@rank=2", "rank 2 (node2) is late", "its previous update"),
+    ):
+        found = re.search(rf"{re.escape(value)}: (a step takes .*?) which costs", said)
+        assert found is not None, value
+        assert all(word in found[1] for word in words), found[1]
