@@ -26,10 +26,14 @@ def stand_aside(of_ranks: set[int]) -> str:
     Its priority is the lowest in any case: the core may be another job's, where nothing confines this one to its own.
     """
     os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
-    os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))  # the kernel leaves what this job may use
-    core = spare_core(os.sched_getaffinity(0), of_ranks, thread_siblings)
+    try:
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))  # the kernel leaves what this job may use
+        core = spare_core(os.sched_getaffinity(0), of_ranks, thread_siblings)
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+    except OSError as error:
+        return f"where its rank runs, at the lowest priority: it may not choose a core ({error.strerror})"
     if core is not None:
-        os.sched_setaffinity(0, {core})
         shared = " (a hardware thread of a core that ranks use)" if thread_siblings(core) & of_ranks else ""
         return f"on core {core}, which no rank uses{shared}"
     try:

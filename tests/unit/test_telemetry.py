@@ -16,7 +16,7 @@ import pytest
 
 from hpc.telemetry import recorder as module
 from hpc.telemetry.__main__ import Readings
-from hpc.telemetry.cores import cores_in, spare_core
+from hpc.telemetry.cores import cores_in, spare_core, stand_aside
 from hpc.telemetry.recorder import Recorder
 from hpc.telemetry.sources import Beside, Reading, Unread
 
@@ -95,6 +95,15 @@ def test_where_every_core_is_a_ranks_the_helper_runs_when_they_are_idle():
     policy, priority = os.sched_getscheduler(helper_of(recorder)), os.getpriority(os.PRIO_PROCESS, helper_of(recorder))
     assert "on the ranks' cores" in recorder.stop().facts["placed"]
     assert (policy, priority) == (os.SCHED_IDLE, 19)
+
+
+def test_where_it_may_not_choose_a_core_it_reads_all_the_same(monkeypatch):
+    def refused(pid: int, cores: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refused)
+    monkeypatch.setattr(os, "setpriority", lambda *_: None)  # of this test's own process: it could not go back
+    assert stand_aside({0}).endswith("it may not choose a core (Operation not permitted)")
 
 
 @pytest.mark.parametrize(

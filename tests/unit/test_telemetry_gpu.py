@@ -51,6 +51,17 @@ def test_what_a_gpu_does_not_support_is_absent_with_the_drivers_words():
     assert "gpu1.nvlink_sent_bytes" not in readings.series
 
 
+def test_what_an_old_module_cannot_ask_is_absent_by_itself():
+    class Older(FakeNvml):
+        @property
+        def nvmlDeviceGetTotalEnergyConsumption(self):
+            raise AttributeError("module 'pynvml' has no attribute 'nvmlDeviceGetTotalEnergyConsumption'")
+
+    readings = Readings({"GPU": gpus([UUIDS[0]], Older())})
+    assert "has no attribute" in readings.absent["gpu0.energy_j"]
+    assert "gpu0.pcie_replays" in readings.series
+
+
 def test_a_gpu_that_is_lost_is_nan_from_then_on():
     driver = FakeNvml()
     readings = Readings({"GPU": gpus([UUIDS[0]], driver)})
