@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from parse.layout import LONG, aligned, markdown_table, markdown_text, number, numbered, wrapped
 from parse.ledger.notes import notes
@@ -38,9 +39,12 @@ def ledger_text(summary: Summary) -> list[str]:
 
 
 def _in_columns(table: Table) -> list[str]:
+    """The head of several terms in one stands in several lines."""
     heads, rows, words = table
     legend, rows = numbered([name for name, _ in heads], rows)
-    return [*legend, *aligned([*zip(*heads, strict=True), *rows], words)]
+    columns = [name.replace("+", "\n+").split("\n") for name, _ in heads]
+    lines = zip_longest(*columns, fillvalue="")
+    return [*legend, *aligned([*lines, [unit for _, unit in heads], *rows], words)]
 
 
 def ledger_markdown(summary: Summary) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parse.ledger.nouns import Ledger, RunLedger
-from parse.ledger.sentence import SMALL, Figures, fine, verdict_word
+from parse.ledger.sentence import SMALL, Figures, fine, numbers, verdict_word
 
 
 def notes(ledger: Ledger) -> Iterator[str]:
@@ -14,7 +14,8 @@ def notes(ledger: Ledger) -> Iterator[str]:
     yield from _split(ledger, write)
     yield from _alone(ledger, write)
     yield from ledger.telemetry
-    yield from _clock(ledger, write)
+    yield from _clock(ledger)
+    yield from _chance(ledger)
     apart = ledger.median_step / ledger.step.value - 1
     if abs(apart) > SMALL:
         than = f"{abs(apart) * 100:.0f} % {'less' if apart < 0 else 'more'} than the mean, which the terms add up to"
@@ -60,7 +61,7 @@ def _bytes(count: int) -> str:
     return f"{count} bytes"
 
 
-def _clock(ledger: Ledger, write: Figures) -> Iterator[str]:
+def _clock(ledger: Ledger) -> Iterator[str]:
     """How far the clocks can be trusted, and what they make of the throughput's step."""
     if len(ledger.ranks) < 2:
         return
@@ -68,16 +69,23 @@ def _clock(ledger: Ledger, write: Figures) -> Iterator[str]:
     bound = f"the clocks leave up to {fine(bound_ms)} open" if bound_ms else "all ranks read one clock"
     skew = f"{fine(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
     yield f"{bound}; the throughput's step is {skew}"
-    chance = ledger.verdict.chance
-    words = [verdict_word(run.verdict) for run in ledger.runs]
-    said = f"culprit {verdict_word(ledger.verdict)}"
-    if chance is not None:
-        often = f"at most {chance * 100:.1f} %" if chance >= 1e-3 else "less than 0.1 %"
-        said += f": equal ranks would show as much in {often} of all cases"
+
+
+def _chance(ledger: Ledger) -> Iterator[str]:
+    """How far the verdict can be trusted: against equal ranks, and between runs."""
+    verdict = ledger.verdict
+    if len(ledger.ranks) < 2:
+        return
+    if verdict.chance is not None:
+        often = f"at most {verdict.chance * 100:.1f} %" if verdict.chance >= 1e-3 else "less than 0.1 %"
+        yield f"culprit {verdict_word(verdict)}: equal ranks would show as much in {often} of all cases"
+    words = [
+        f"{verdict_word(run.verdict)}{f' ({numbers(run.verdict.ranks)})' if run.verdict.ranks else ''}"
+        for run in ledger.runs
+    ]
     if len({*words}) > 1:
         runs = ", ".join(f"run {_repeat(run)} {word}" for run, word in zip(ledger.runs, words, strict=True))
-        said += f"; the runs differ: {runs}"
-    yield said
+        yield f"the runs differ in their culprit: {runs}"
 
 
 def _pauses(ledger: Ledger) -> Iterator[str]:

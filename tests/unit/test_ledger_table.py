@@ -343,7 +343,7 @@ def test_runs_that_differ_in_their_verdict_are_told():
     ledger = two(verdict=LATE)
     runs = (ledger.runs[0], dataclasses.replace(ledger.runs[1], verdict=NOBODY))
     said = [*notes(dataclasses.replace(ledger, runs=runs))]
-    assert any(line.endswith("of all cases; the runs differ: run 1 persistent, run 2 none") for line in said)
+    assert "the runs differ in their culprit: run 1 persistent (3), run 2 none" in said
     assert not any("differ" in line for line in notes(ledger))
 
 
