@@ -37,6 +37,7 @@ def train(
             for step in range(begin, past):
                 samples[step] = backend.step(step, marks)
             marks.resolve()
+            backend.settle()
             gc.collect()  # of this block alone, since all else is frozen: long runs do not grow
 
     synchronise()

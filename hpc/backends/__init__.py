@@ -37,7 +37,8 @@ class Backend(Protocol):
         """The recorder of this backend's stamps: the host's clock, or events of its device."""
 
     def settle(self) -> None:
-        """Called once, at least five steps before the window: frees what only the first steps needed."""
+        """Called between stretches of steps, the first time at least five steps before the window: frees what only the
+        steps so far needed. May wait for the device."""
 
     def step(self, index: int, marks: Marks) -> int:
         """One optimizer step, with its marks. Returns how many samples this rank really saw."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc.backends import InvalidRun
+from hpc.backends.losses import Losses
 from hpc.stamps import INNER
 from hpc.timer import Marks, host_marks
 
@@ -38,14 +39,15 @@ class MPIAllreduce:
         sizes = [parameter.size for parameter in self._workload.parameters]
         self._cuts = np.cumsum([0, *sizes])
         self._buffer = np.zeros(sum(sizes), np.result_type(*self._workload.parameters))
-        self._losses: list[float] = [float("nan")] * self._run.steps
+        self._losses = Losses(self._run.steps)
 
     def make_marks(self, steps: int) -> Marks:
         """See Backend."""
         return host_marks(self._run.stamps, steps)
 
     def settle(self) -> None:
-        """Nothing was needed for the first steps only."""
+        """See Backend."""
+        self._losses.settle()
 
     def step(self, index: int, marks: Marks) -> int:
         """See Backend."""
@@ -53,7 +55,7 @@ class MPIAllreduce:
 
         batch = self._workload.batch(index)
         marks.batch_ready()
-        self._losses[index] = self._workload.forward(batch)
+        self._losses.keep(index, self._workload.forward(batch))
         marks.forward_end()
         gradients = self._workload.backward()
         marks.grads_ready()
@@ -74,7 +76,7 @@ class MPIAllreduce:
 
     def losses(self) -> list[float]:
         """See Backend."""
-        return self._losses
+        return self._losses.values()
 
     def describe(self) -> dict[str, Any]:
         """See Backend."""

@@ -6,11 +6,12 @@ import gc
 import os
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from math import ceil, nan
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, InvalidRun, check_workload
 from hpc.backends.loss_scale import static_scale
+from hpc.backends.losses import Losses
 from hpc.backends.meetings import check_twin, of_layers
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
@@ -80,7 +81,7 @@ class PaddleFleet:
         half = {"bf16": "bfloat16", "amp-fp16": "float16"}.get(self._run.precision)
         self._autocast: Any = partial(paddle.amp.auto_cast, level="O1", dtype=half) if half else nullcontext
         self._scaler = _make_scaler(paddle, self._scale) if self._run.precision == "amp-fp16" else None
-        self._losses: list[Any] = [None] * self._run.steps
+        self._losses = Losses(self._run.steps)
 
     def _wait_for_all(self) -> None:
         """By MPI, which has patience: gloo waits 30 s for a rank that is late, and then Paddle aborts the process."""
@@ -118,7 +119,8 @@ class PaddleFleet:
         return [len(bucket) for bucket in reversed(getattr(self._model, "group_indices", []))]
 
     def settle(self) -> None:
-        """Nothing is to be freed: Paddle is not told that its graph never changes, so any hook may be needed again."""
+        """See Backend. Hooks stay: Paddle is not told that its graph never changes, so any may be needed again."""
+        self._losses.settle()
 
     def step(self, index: int, marks: Marks) -> int:
         """See Backend."""
@@ -131,7 +133,7 @@ class PaddleFleet:
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         marks.reduced()
         self._update()
-        self._losses[index] = loss.detach()
+        self._losses.keep(index, loss.detach())
         del loss  # its graph is freed in the time of this step, not in that of the next one's batch
         samples: int = self._workload.samples(batch)
         marks.end()
@@ -147,7 +149,7 @@ class PaddleFleet:
 
     def losses(self) -> list[float]:
         """See Backend. Waits for the device."""
-        return [nan if loss is None else float(loss) for loss in self._losses]
+        return self._losses.values()
 
     def describe(self) -> dict[str, Any]:
         """See Backend."""

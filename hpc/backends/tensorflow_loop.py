@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, WorkloadError, check_workload
 from hpc.backends.loss_scale import static_scale
+from hpc.backends.losses import Losses
 from hpc.backends.meetings import check_twin
 from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
 from hpc.backends.tensorflow_graph import meetings
@@ -105,7 +106,7 @@ class TensorFlowLoop(ABC):
         self._optimizer = self._make_optimizer()
         if hasattr(self._optimizer, "build"):
             self._optimizer.build(self._variables)
-        self._losses: list[Any] = [None] * self._run.steps
+        self._losses = Losses(self._run.steps)
         self._make_functions()
 
     def _make_functions(self) -> None:
@@ -160,19 +161,21 @@ class TensorFlowLoop(ABC):
         """See Backend. Always the host's: where TensorFlow computes on a GPU, each mark waits for it."""
         return host_marks(self._run.stamps, steps)
 
-    def settle(self) -> None:  # noqa: B027 - most strategies have nothing to free
+    def settle(self) -> None:
         """See Backend."""
+        self._losses.settle()
 
     def step(self, index: int, marks: Marks) -> int:
         """See Backend."""
         batch = self._workload.batch(index)
         if self._run.stamps == "coarse":
             marks.batch_ready()
-            self._losses[index] = self._first(batch)
+            self._losses.keep(index, self._first(batch))
         else:
             self._wait()
             marks.batch_ready()
-            self._losses[index], gradients = self._first(batch)
+            loss, gradients = self._first(batch)
+            self._losses.keep(index, loss)
             self._wait()
             marks.grads_ready()
             gradients = self._reduce(gradients)
@@ -203,7 +206,7 @@ class TensorFlowLoop(ABC):
 
     def losses(self) -> list[float]:
         """See Backend. Waits for the device."""
-        return [float("nan") if loss is None else float(loss) for loss in self._losses]
+        return self._losses.values()
 
     def describe(self) -> dict[str, Any]:
         """See Backend."""

@@ -91,10 +91,11 @@ class TorchDDP(TorchLoop):
         return complete
 
     def settle(self) -> None:
-        """Keeps the hooks of those parameters only whose gradients were ever a step's last.
+        """See Backend. Keeps the hooks of those parameters only whose gradients were ever a step's last.
 
         Where the graph may change, or before any step has shown it, all are kept.
         """
+        super().settle()
         if not self._options["static_graph"] or not self._seen_last:
             return
         for number, hook in enumerate(self._hooks):

@@ -12,6 +12,7 @@ import torch
 
 from hpc.backends import BACKENDS, check_workload
 from hpc.backends.loss_scale import static_scale
+from hpc.backends.losses import Losses
 from hpc.backends.meetings import check_twin, of_layers
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
 from hpc.settings import options_of_run
@@ -92,8 +93,7 @@ class TorchLoop(ABC):
         if self._options["compile"]:
             # Around DDP, so that the graph is cut where its buckets end and reduction still overlaps backward.
             self._model = torch.compile(self._model)
-        self._losses = torch.full((self._run.steps,), torch.nan, device=self._device)
-        self._loss_of_step = self._losses.unbind()  # views made here: making one in a step costs as much as all marks
+        self._losses = Losses(self._run.steps)
 
     def make_marks(self, steps: int) -> Marks:
         """See Backend."""
@@ -102,8 +102,9 @@ class TorchLoop(ABC):
         stream = torch.cuda.current_stream(self._device)
         return device_marks(self._run.stamps, steps, partial(torch.cuda.Event, enable_timing=True), stream)
 
-    def settle(self) -> None:  # noqa: B027 - most strategies have nothing to free
+    def settle(self) -> None:
         """See Backend."""
+        self._losses.settle()
 
     def step(self, index: int, marks: Marks) -> int:
         """See Backend."""
@@ -115,7 +116,7 @@ class TorchLoop(ABC):
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         self._reduce(marks)
         self._update()
-        self._loss_of_step[index].copy_(loss.detach())
+        self._losses.keep(index, loss.detach())
         samples: int = self._workload.samples(batch)
         marks.end()
         return samples
@@ -130,8 +131,7 @@ class TorchLoop(ABC):
 
     def losses(self) -> list[float]:
         """See Backend. Waits for the device."""
-        values: list[float] = self._losses.tolist()
-        return values
+        return self._losses.values()
 
     def describe(self) -> dict[str, Any]:
         """See Backend."""
