@@ -22,7 +22,9 @@ OPTIONS: Mapping[str, Option] = {
     "operations": Option(default="+".join(OPERATIONS), help="collectives, joined by +"),
     "min_bytes": Option(default="1K", help="smallest message, in bytes; K, M, G are powers of 1024"),
     "max_bytes": Option(default="256M", help="largest message", small="16M"),
-    "factor": Option(default=4, help="each message is so many times as large as the one before"),
+    "factor": Option(
+        default=4, help="each message is so many times as large as the one before, and the last is the largest"
+    ),
     "iterations": Option(default=20, help="calls back to back whose mean is the time"),
 }
 
@@ -131,9 +133,10 @@ def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...
             f"first must be at least {ELEMENT_BYTES} bytes and not larger than the second"
         )
     sizes = []
-    while smallest <= largest:
+    while smallest < largest:
         sizes.append(smallest)
         smallest *= factor
+    sizes.append(largest)
     return collectives(str(options["operations"]).split("+"), sizes, ranks)
 
 
