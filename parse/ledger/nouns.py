@@ -85,7 +85,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLedger:
-    """What one run of the point says."""
+    """What one run of the point says. `pauses` are those between its blocks, each in ms."""
 
     run_id: str
     verdict: Verdict
@@ -131,7 +131,7 @@ class Ledger:
     `merged` says why terms are one; `no_loss` why there is no baseline to lose against; `median_step` is the median
     where `step` is the mean. `skew` is what the step time of the throughput has more than `step`: (end skew − start
     skew) / steps. `verdict` is that of all runs together, `telemetry` lines on clocks, power and load beside the
-    baseline's. `sentence` says it all in one.
+    baseline's.
     """
 
     result: Result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Ledger, Mean, Term, Verdict
@@ -51,7 +52,8 @@ def verdict_word(verdict: Verdict) -> str:
 def node_names(ledger: Ledger) -> list[str]:
     """What its nodes are called; those that are only groups of ranks on one machine with their number."""
     names = [node.name for node in ledger.nodes]
-    return [name if names.count(name) == 1 else f"{name}:{place}" for place, name in enumerate(names)]
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name}:{place}" for place, name in enumerate(names)]
 
 
 def host_of(ledger: Ledger, rank: int) -> str:
