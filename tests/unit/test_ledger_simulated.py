@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc.spec import RunSpec
-from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
+from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from parse import stats
 from parse.attempt import measure
 from parse.ledger import terms
@@ -286,3 +286,28 @@ def test_a_border_that_is_missing_anywhere_is_no_border(recipe):
     widest = np.nanmax([bounds_ns(drawn, stamp)[:, steps] for stamp in (BEGIN, END)])
     assert np.abs(merged - wanted).max() <= 2 * widest + FLOAT_NS
     assert found.mean_ns.sum() == pytest.approx(found.step_ns, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("step", "stamp", "lost"),
+    [
+        (12, BATCH_READY, {"batch_ready"}),
+        (12, FORWARD_END, set()),
+        (12, GRADS_READY, {"grads_ready", "last_grads_ready"}),
+        (12, REDUCED, {"reduced"}),
+        (29, BATCH_READY, set()),  # the step before the second block
+        (29, GRADS_READY, set()),
+        (29, REDUCED, {"reduced"}),
+        (26, REDUCED, set()),  # the steps through which it is entered
+    ],
+)
+def test_one_stamp_that_is_missing_takes_its_border_and_no_other(step, stamp, lost):
+    generator = np.random.default_rng(0)
+    run = make_run(nodes=2, ranks_per_node=2, measured_steps=40, block_steps=20)
+    assert run.blocks == [[5, 25], [30, 50]]
+    absent = np.zeros((run.ranks, run.steps, len(STAMPS)), bool)
+    absent[1, step, stamp] = True
+    durations = equal_ranks(generator, run.ranks, run.steps)
+    found = account(simulate(run, durations, draw_clocks(generator, 2), generator, absent=absent).trace)
+    assert found.borders == EVERY_BORDER - lost
+    assert (found.arrivals is None) == ("grads_ready" in lost)
