@@ -11,7 +11,7 @@ from tests.truth.compare import MERGED, Comparison
 from tests.truth.exact import TERMS, Known
 from tests.truth.verdicts import Miss, said
 
-_NAME, _CELL = 62, 17
+_NAME, _CELL = 69, 17
 
 
 def heading() -> str:
