@@ -71,7 +71,8 @@ def main() -> None:
     name, steps = sys.argv[1], int(sys.argv[2])
     run = RunSpec(
         nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend=name, workload="mlp", batch_size=1,
-        precision="fp32", scaling="weak", warmup_steps=10, measured_steps=steps - 10, block_steps=500, repeat=1, seed=0, site="here",
+        precision="fp32", scaling="weak", warmup_steps=10, measured_steps=steps - 10, block_steps=500, repeat=1,
+        seed=0, site="here",
         options={} if name == "mpi" else {"width": "8", "depth": "1"},
     )  # fmt: skip
     backend = load_backend(name)
