@@ -117,7 +117,7 @@ def collectives_beside(
     `operations` has those of each backend. Raises OptionError as collectives_run.
     """
     for training in trainings:
-        if training.ranks > 1 and not training.probe and training.backend in operations:
+        if training.ranks > 1 and training.backend in operations:
             for options in asked:
                 yield collectives_run(training, operations[training.backend], options)
 

@@ -77,9 +77,10 @@ def beside(
             took_ms = curve.time_ms(gradient_bytes)
             if took_ms is not None:
                 return Alone(gradient_bytes=gradient_bytes, alone=took_ms, exposed=exposed_ms, run_id=run_id), ()
+            border = "min" if gradient_bytes < curve.sizes[0] else "max"
             remarks.append(
                 f"what {gradient_bytes} bytes of gradients would take alone is not known: {run_id} measured all-reduce "
-                f"from {curve.sizes[0]} to {curve.sizes[-1]} bytes (--option min_bytes=…, max_bytes=…)"
+                f"from {curve.sizes[0]} to {curve.sizes[-1]} bytes (--option {border}_bytes={gradient_bytes})"
             )
         if not probe.ok:
             words = ", ".join(run.word for run in probe.runs)

@@ -87,6 +87,11 @@ def test_sizes_are_written_as_in_nccl_tests(text: str, size: int) -> None:
     assert plan_of(asked(min_bytes=text, max_bytes=text))[0].bytes == size
 
 
+def test_the_largest_message_is_measured_whatever_the_factor() -> None:
+    run = asked(FOUR, ["broadcast"], max_bytes="100000000", factor="100")
+    assert [one.bytes for one in plan_of(run)] == [1024, 102_400, 10_240_000, 100_000_000]
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_only_what_the_definition_gives_is_right(operation: str, ranks: int) -> None:
@@ -208,8 +213,12 @@ def plan(target: Target = GPUS, **sweep: object) -> Plan:
 
 
 def test_a_sweep_measures_the_collectives_of_each_set_of_ranks_once() -> None:
-    made = plan(nodes="1,2", cases="1n1g", batch_size="64,128", precision="fp32,bf16", env={"NCCL_ALGO": "Ring,Tree"})
-    probes = [run for run in made.runs if run.probe]
+    made = plan(
+        nodes="1,2", cases="1n1g", batch_size="64,128", precision="fp32,bf16", env={"NCCL_ALGO": "Ring,Tree"}, seed=7,
+        twin=True,
+    )  # fmt: skip
+    probes = [run for run in made.runs if run.probe == "collectives"]
+    assert {run.seed for run in probes} == {0}  # nothing of it is random: another seed is not another measurement
     assert [(run.case, run.env["NCCL_ALGO"], run.repeat) for run in probes] == [
         ("1n8g", "Ring", 1), ("1n8g", "Tree", 1), ("2n8g", "Ring", 1), ("2n8g", "Tree", 1),
     ]  # fmt: skip

@@ -97,7 +97,8 @@ def test_what_was_not_measured_at_that_size_is_said_and_never_extrapolated(tmp_p
     found, (remark,) = beside(result, 100_000_000, 0.7, probes)
     assert found is None
     assert "what 100000000 bytes of gradients would take alone is not known" in remark
-    assert "from 1024 to 4096 bytes" in remark
+    assert "from 1024 to 4096 bytes (--option max_bytes=100000000)" in remark
+    assert "--option min_bytes=32)" in beside(result, 32, 0.7, probes)[1][0]
 
 
 def test_of_several_runs_the_one_that_reaches_the_size_counts(tmp_path: Path) -> None:
@@ -134,8 +135,10 @@ def test_collectives_of_other_ranks_do_not_count(tmp_path: Path, other: dict[str
 def test_what_a_training_asks_for_beside_its_ranks_does_not_matter(tmp_path: Path, same: dict[str, Any]) -> None:
     put(tmp_path, measured(collectives_of(FOUR)))
     result, probes = training(tmp_path, dataclasses.replace(FOUR, **same))
-    assert matching(result, probes) == tuple(probes)
+    assert matching(result, [*probes, result]) == tuple(probes)
     assert matching(probes[0], probes) == ()
+    from_log = dataclasses.replace(result, asked=dataclasses.replace(result.asked, unknown=("cpus_per_rank",)))
+    assert matching(from_log, probes) == ()
 
 
 def test_collectives_that_did_not_end_ok_are_said(tmp_path: Path) -> None:
