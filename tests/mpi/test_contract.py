@@ -71,6 +71,13 @@ def test_they_do_so_where_coarse_stamps_take_another_way(ranks: Ranks, backend: 
 
 
 @over(ON_CPUS)
+def test_a_ranks_own_gradients_are_complete_whatever_the_others_do(ranks: Ranks, backend: str) -> None:
+    # Another rank begins its step when this one has told its t3: were that late, both would wait until the time limit.
+    done = ranks(2, CONTRACT, backend, "complete", "5", "fp32", timeout_s=120)
+    assert "complete holds on 2 ranks" in done.stdout
+
+
+@over(ON_CPUS)
 def test_the_contract_rejects_a_backend_that_does_not_average(ranks: Ranks, backend: str) -> None:
     done = ranks(2, CONTRACT, backend, "broken", "1", "fp32", check=False)
     assert done.returncode != 0

@@ -2,9 +2,9 @@
 
 BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS steps with other data on every rank all
 hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out),
-`alone` (without reduction every rank learns from its own data alone, and none waits for another),
-`resnet50` (ranks agree with one another), `falls` (the loss on a fixed batch), `samples` (those really seen). Ends with
-1, and says what differs, where a check does not hold.
+`alone` (without reduction every rank learns from its own data alone, and none waits for another), `complete` (a rank
+has its gradients complete before another has begun its step), `resnet50` (ranks agree with one another), `falls` (the
+loss on a fixed batch), `samples` (those really seen). Ends with 1, and says what differs, where a check does not hold.
 """
 
 import importlib.util
@@ -51,10 +51,13 @@ def loaded(where):
 class Training:
     """A backend that has trained some steps; what it did is in its attributes.
 
-    `one_by_one`: a rank begins its steps when the one before it has ended all of its own.
+    `one_by_one`: a rank begins its steps when the one before it has ended all of its own. `through` is given the marks
+    and the backend, and gives the marks that are taken.
     """
 
-    def __init__(self, where, comm, steps, factory=None, change=None, one_by_one=False, **asked):
+    def __init__(
+        self, where, comm, steps, factory=None, change=None, one_by_one=False, through=lambda marks, _: marks, **asked
+    ):
         self.backend, name = loaded(where)
         self.framework = BACKENDS[name].framework
         self.run = spec(name, comm, steps, **asked)
@@ -62,7 +65,7 @@ class Training:
         self.backend.build(factory(self.framework))
         if change is not None:
             change(self.backend)
-        marks = self.backend.make_marks(self.run.steps)
+        marks = through(self.backend.make_marks(self.run.steps), self.backend)
         if one_by_one and comm.rank:
             comm.recv(source=comm.rank - 1)
         marks.begin(0)
@@ -118,6 +121,45 @@ def alone(where, comm, steps, kind, **asked):
     right = _agrees(comm.rank, mine, mine, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
     done.backend.leave()
     return comm.allreduce(right, op=MPI.LAND)
+
+
+def complete(where, comm, steps):
+    """Rank 1 takes its batch when rank 0 says that its own gradients are complete. Hangs where that comes too late.
+
+    Not in the first three steps: DDP agrees on its buckets in the second forward, of a static graph in the third.
+    """
+    begin = 3
+
+    class Telling:
+        """Marks whose t3 is told to rank 1, when the last of a step's calls has come."""
+
+        def __init__(self, marks, backend):
+            self._marks, self._backend, self._calls = marks, backend, 0
+            if hasattr(backend, "_marks"):
+                backend._marks = self  # what the gradients' hooks call
+
+        def __getattr__(self, name):
+            return getattr(self._marks, name)
+
+        def grads_ready(self):
+            self._marks.grads_ready()
+            self._calls += 1
+            each = len(getattr(self._backend, "_hooks", "1"))
+            if comm.rank == 0 and self._calls > begin * each and self._calls % each == 0:
+                comm.send("complete", dest=1)
+
+    def waiting(framework):
+        class Waiting(of_contract(framework).Workload):
+            def batch(self, step):
+                if comm.rank == 1 and step >= begin:
+                    comm.recv(source=0)
+                return super().batch(step)
+
+        return Waiting
+
+    done = Training(where, comm, steps, waiting, through=Telling, seed=32)
+    done.backend.leave()
+    return (done.stamps[:, 3] > done.stamps[:, 1]).all()
 
 
 def _agrees(rank, values, of_rank_0, wanted, kind, of="the joined batch"):
@@ -184,7 +226,9 @@ def main():
     elif check == "alone":
         right = alone(where, comm, steps, kind, stamps=stamps)
     else:
-        right = {"resnet50": resnet50, "falls": falls, "samples": samples}[check](where, comm, steps)
+        right = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete}[check](
+            where, comm, steps
+        )
     right = comm.bcast(right)
     if comm.rank == 0 and right:
         print(f"{check} holds on {comm.size} ranks")
