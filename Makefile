@@ -22,7 +22,7 @@ define part
 	echo "== $(1): $$(($$(date +%s) - start)) s of $(2) s$$([ $$code -ne 124 ] || echo ', and not done')"; exit $$code
 endef
 
-.PHONY: demo test lint bench fuzz truth unit mpi slurm gpu golden horovod set-up clean
+.PHONY: demo test lint bench fuzz truth unit mpi hosts slurm gpu golden horovod set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4
@@ -33,9 +33,10 @@ test: $(VENV)/.test
 	$(call part,gpu,300,$(PY) -m pytest -q tests/gpu)
 	$(call part,unit,600,$(PY) -m pytest -q tests/unit)
 	$(call part,mpi,1800,$(PY) -m pytest -q tests/mpi)
+	$(call part,hosts,600,$(PY) -m pytest -q tests/hosts)
 	$(call part,slurm,1500,$(PY) -m pytest -q tests/slurm)
 
-unit mpi slurm gpu: $(VENV)/.test
+unit mpi hosts slurm gpu: $(VENV)/.test
 	@$(HOROVOD_FOR_TESTS)
 	$(PY) -m pytest -q tests/$@
 

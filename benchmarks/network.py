@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +72,7 @@ class Network:
         self._paths = paths
         self._started: list[subprocess.Popen[str]] = []
         self._folder = Path()
+        self._networks: set[str] = set()
 
     def __enter__(self) -> Network:
         self._folder = Path(tempfile.mkdtemp(prefix="rw-hosts-", dir="/tmp"))
@@ -97,18 +100,23 @@ class Network:
             self._folder / "agent", "h0", "mpirun", "--allow-run-as-root", *settings, *hosts, "--bind-to", "none",
             "-x", "PYTHONPATH", sys.executable, *argv,
         ]  # fmt: skip
-        done = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=ROOT, capture_output=True,
-            text=True, timeout=timeout_s, check=False,
-        )  # fmt: skip
+        asked = shlex.join(map(str, argv))
+        try:
+            done = subprocess.run(
+                command, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=ROOT,
+                capture_output=True, text=True, timeout=timeout_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise NetworkError(f"{asked} was not done within {timeout_s:g} s") from None
         if done.returncode:
-            raise NetworkError(f"{shlex.join(map(str, argv))} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+            raise NetworkError(f"{asked} ended with {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def _start(self) -> None:
         hosts = self._folder / "hosts"
         hosts.write_text("127.0.0.1 localhost\n" + "".join(f"10.77.0.{10 + i} h{i}\n" for i in range(HOSTS)))
         pids = [self._start_host(host, hosts) for host in range(HOSTS)]
+        self._networks = {_network_of(pid) for pid in pids}
         switch = self._folder / "switch"
         built = subprocess.run(
             ["gcc", "-O2", "-o", switch, ROOT / "benchmarks" / "switch.c"], capture_output=True, text=True, check=False
@@ -127,7 +135,7 @@ class Network:
         agent.chmod(0o755)
 
     def _start_host(self, host: int, hosts: Path) -> str:
-        """The id of a process that keeps this host's namespaces alive."""
+        """Starts the process that keeps this host's namespaces alive; returns its id."""
         ahead_s = str(host * APART_S)
         become = 'hostname "$1" && mount --bind "$2" /etc/hosts && echo $$ && exec cat'
         unshare = ["unshare", *_NAMESPACES, "--monotonic", ahead_s, "--boottime", ahead_s, "--fork", "--kill-child"]
@@ -147,7 +155,21 @@ class Network:
         return line
 
     def _stop(self) -> None:
+        """Ends all that runs on the hosts, whoever started it, and then the hosts."""
+        keepers = {started.pid for started in self._started}
+        for pid in (path.name for path in Path("/proc").glob("[0-9]*")):
+            if self._networks and int(pid) not in keepers and _network_of(pid) in self._networks:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
         for started in reversed(self._started):
             started.communicate()
         self._started.clear()
         shutil.rmtree(self._folder)
+
+
+def _network_of(pid: str) -> str:
+    """Names the network namespace of a process; empty where it has ended or is not ours to look into."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    except (FileNotFoundError, PermissionError):
+        return ""

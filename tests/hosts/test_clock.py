@@ -1,0 +1,76 @@
+"""The global clock between hosts with networks and clocks of their own, whose truth the kernel tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.bench_clock import Found, busy_cores
+from benchmarks.network import APART_S, HOSTS, Network, NetworkError, Paths
+
+SYNCHRONISATIONS = 3
+
+
+@pytest.mark.parametrize(
+    ("paths", "busy", "repeats"),
+    [
+        (Paths(name="quiet"), 0, 3),
+        (Paths(name="a jitter", delay_us=100, jitter_us=20), 0, 3),
+        (Paths(name="one way three times the other", delay_us=100, back_us=300), 0, 3),
+        (Paths(name="loss", delay_us=100, jitter_us=20, loss_percent=0.5), 0, 1),
+        (Paths(name="busy cores"), 2, 1),
+    ],
+    ids=lambda value: value.name if isinstance(value, Paths) else "",
+)
+def test_drifting_clocks_are_inside_their_bounds_whatever_the_network(paths, busy, repeats):
+    with Network(paths) as network, busy_cores(busy):
+        printed = json.loads(network.run("-m", "benchmarks.clock_ranks", str(repeats)))
+    ours = Found.of(printed["ours"])
+    assert ours.after.shape == (repeats, HOSTS - 1, SYNCHRONISATIONS)
+    assert (ours.after <= ours.after_bound).all()
+    assert (ours.between <= ours.between_bound).all()
+    # No message was faster than its path: a bound below half of there and back would be a claim without a proof.
+    round_trip_us = paths.delay_us + (paths.delay_us if paths.back_us is None else paths.back_us) - 2 * paths.jitter_us
+    assert (ours.after_bound > round_trip_us / 2 * 1e3).all()
+    if paths.back_us is not None:
+        # The path's asymmetry is there, unseen, and the bound covers it.
+        assert np.median(ours.after) > 50_000
+
+
+def test_hosts_with_clocks_of_their_own_name_them_and_are_inside_their_bounds():
+    with Network(Paths(name="quiet")) as network:
+        everybody = json.loads(network.run("tests/mpi/ranks/clock_namespaces.py"))
+    assert [found["host"] for found in everybody] == [f"h{host}" for host in range(HOSTS)]
+    assert [found["ahead_s"] for found in everybody] == [APART_S * host for host in range(HOSTS)]
+    assert len({found["domain"] for found in everybody}) == HOSTS
+    for host, found in enumerate(everybody):
+        error_ns, bound_ns = np.abs(found["error_ns"]), np.array(found["bound_ns"])
+        assert (error_ns <= bound_ns).all()
+        assert (bound_ns > 0).all() == (host > 0)
+
+
+def test_what_fails_on_a_host_is_told():
+    with Network(Paths(name="quiet")) as network, pytest.raises(NetworkError, match=r"ended with(.|\n)*out of luck"):
+        network.run("-c", "raise SystemExit('out of luck')")
+
+
+def test_nothing_that_ran_on_a_host_outlives_it():
+    leave = "import subprocess as s; print(s.Popen(['sleep', '1000'], stdout=s.DEVNULL, stderr=s.DEVNULL).pid)"
+    with Network(Paths(name="quiet")) as network:
+        pids = network.run("-c", f"from mpi4py import MPI; {leave}").split()
+        assert len(pids) == HOSTS
+        assert all(Path(f"/proc/{pid}/cmdline").read_text().startswith("sleep") for pid in pids)
+    for pid in pids:
+        state = Path(f"/proc/{pid}/status")
+        assert not state.exists() or "zombie" in state.read_text()
+
+
+def test_a_rule_that_is_none_is_refused():
+    class Wrong(Paths):
+        rules = ("here:there",)
+
+    with pytest.raises(NetworkError, match="a rule is FROM:TO"), Network(Wrong(name="wrong")):
+        pass
