@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parse.ledger.nouns import Ledger, RunLedger
+from parse import stats
+from parse.ledger.nouns import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
 from parse.ledger.sentence import SMALL, Figures, fine, numbers, verdict_word
 
 
@@ -25,22 +26,37 @@ def notes(ledger: Ledger) -> Iterator[str]:
 
 
 def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """What the loss in compute consists of: by ranks, and by what a twin tells."""
     split = ledger.split
     loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
     if split is None or loss is None:
         return
+    lost = f"compute {write.change(loss)}{_culprits_part(ledger, loss, write)}"
     if split.contention is None or split.interference is None:
         if loss.resolved and loss.value > 0:
-            yield (
-                f"compute {write.change(loss)}: unexplained; no twin with reduction off is here (hpc.sweep --twin) to "
-                "tell contention from interference"
-            )
+            none = "no twin with reduction off is here (hpc.sweep --twin) to tell contention from interference"
+            yield f"{lost}: unexplained; {none}"
         return
     yield (
-        f"compute {write.change(loss)}: contention {write.change(split.contention)} (lost with reduction off, too), "
+        f"{lost}: contention {write.change(split.contention)} (lost with reduction off, too), "
         f"interference {write.change(split.interference)} (what reducing beside it adds), "
         f"unexplained {write.ms(split.unexplained, '+')}"
     )
+
+
+def _culprits_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
+    """How much of the mean loss in compute the culprit's ranks make, by what they take more than the median rank."""
+    verdict = ledger.verdict
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or not loss.resolved:
+        return ""
+    at = [term.name for term in ledger.terms].index("compute")
+    ms = {rank: place.terms[at] for place in ledger.ranks for rank in place.ranks}
+    median = stats.median([*ms.values()])
+    part = sum(ms[rank] - median for rank in verdict.ranks) / len(ms)
+    if part < SMALL * loss.value:
+        return ""
+    ranks = f"rank{'' if len(verdict.ranks) == 1 else 's'} {numbers(verdict.ranks)}"
+    return f", {write.ms(part, '+')} of it by {ranks} beyond the median rank"
 
 
 def _alone(ledger: Ledger, write: Figures) -> Iterator[str]:

@@ -312,6 +312,17 @@ def test_a_twin_parts_the_loss_in_compute_and_without_one_all_is_unexplained():
     assert not any("unexplained" in line for line in notes(equal))
 
 
+def test_what_of_the_loss_in_compute_is_the_culprits_is_told():
+    none = ComputeSplit(contention=None, interference=None, unexplained=7.5)
+    ledger = two(verdict=LATE, split=none)
+    slow = dataclasses.replace(ledger.ranks[3], terms=(1.0, 57.0, 0.0, 4.1, 1.0))
+    others = (dataclasses.replace(one, terms=(1.0, 27.0, 30.0, 4.1, 1.0)) for one in ledger.ranks[:3])
+    uneven = dataclasses.replace(ledger, ranks=(*others, slow))
+    part = "compute +7.50 ms, +7.50 ms of it by rank 3 beyond the median rank: unexplained"
+    assert any(line.startswith(part) for line in notes(uneven))
+    assert not any("beyond the median rank" in line for line in notes(ledger))
+
+
 def test_what_is_hidden_behind_compute_and_what_is_exposed_beyond_need():
     alone = Alone(gradient_bytes=102_228_128, alone=55.0, exposed=41.0, run_id="c_r1")
     said = (
