@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpc.backends import InvalidRun
+from hpc.backends import BACKENDS, InvalidRun
 from hpc.backends.torch_device import check_precision, describe_device, visible_gpus
 from hpc.backends.torch_loop import HALF, TorchLoop
 from hpc.timer import Marks
@@ -73,6 +73,8 @@ class Autocasting(torch.nn.Module):
 
 
 def _check_layout(run: RunSpec) -> None:
+    if run.reduction == "off":
+        raise InvalidRun(f"reduction was switched off; torch-dp has no twin: {BACKENDS['torch-dp'].no_twin}")
     if run.gpus_per_node == 0:
         raise InvalidRun(
             "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model on a "

@@ -34,6 +34,11 @@ print(*found)
         ({"gpus_per_node": 2}, (), "2 GPUs per node were asked for; torch "),
         ({"gpus_per_node": 2}, ("one_gpu",), "2 GPUs per node were asked for; "),
         ({"gpus_per_node": 1, "ranks_per_node": 2}, (), "1 nodes with 2 ranks each were asked for; torch-dp is one"),
+        (
+            {"gpus_per_node": 2, "reduction": "off"},
+            (),
+            "reduction was switched off; torch-dp has no twin: ",
+        ),
         ({"gpus_per_node": 2, "nodes": 2}, (), "2 nodes with 1 ranks each were asked for; torch-dp is one rank"),
         ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was asked for; torch.compile does"),
     ],
