@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc.stamps import END
-from hpc.trace import Trace
+from hpc.trace import Telemetry, Trace
+from parse import stats
 
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 MIN_SAMPLES = 3
 """Fewer samples of a node in a run's window say nothing."""
@@ -122,53 +126,64 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
     told = trace.telemetry
     if told is None:
         return None
-    borders = [(trace.stamps[:, first - 1 : first], trace.stamps[:, past - 1 : past]) for first, past in trace.blocks]
+    hosts = [str(trace.ranks[rank].get("hostname") or f"rank {rank}") for rank in told.ranks]
+    block = _block_of_samples(trace, told)
+    samples = dict(zip(hosts, (block >= 0).sum(axis=1).tolist(), strict=True))
     figures: dict[str, dict[str, Figure]] = {}
-    samples: dict[str, int] = {}
-    for node, rank in enumerate(told.ranks):
-        host = str(trace.ranks[rank].get("hostname") or f"rank {rank}")
-        at_ns = told.local_ns[node]
-        inside = [(at_ns >= before[rank, 0, END]) & (at_ns <= last[rank, 0, END]) for before, last in borders]
-        pieces = [(at_ns[each], told.values[node, each]) for each in inside]
-        samples[host] = sum(len(piece_ns) for piece_ns, _ in pieces)
-        if samples[host] < MIN_SAMPLES:
+    for quantity in QUANTITIES:
+        columns = [column for column, name in enumerate(told.series) if re.fullmatch(quantity.series, name)]
+        if not columns:
             continue
-        for quantity in QUANTITIES:
-            found = _figure(quantity, told.series, pieces)
-            if found is not None:
-                figures.setdefault(quantity.name, {})[host] = found
+        means, deviations = _figures(quantity, told.values[:, :, columns], told.local_ns, block)
+        found = {
+            host: Figure(mean, deviation)
+            for host, mean, deviation in zip(hosts, means.tolist(), deviations.tolist(), strict=True)
+            if samples[host] >= MIN_SAMPLES and not isnan(mean)
+        }
+        if found:
+            figures[quantity.name] = found
     return Conditions(figures=figures, samples=samples)
 
 
-def _figure(
-    quantity: Quantity, series: Sequence[str], pieces: Sequence[tuple[npt.NDArray[np.int64], Float64]]
-) -> Figure | None:
-    """The quantity over a node's pieces of samples, each (times [sample], values [sample, series]); None if absent."""
-    columns = [
-        column
-        for column, name in enumerate(series)
-        if re.fullmatch(quantity.series, name)
-        and any(not np.isnan(values[:, column]).all() for _, values in pieces)  # others' nodes may have more
-    ]
-    if not columns:
-        return None
-    combine = np.sum if quantity.summed else np.mean
-    levels, growths, spans_s = [], [], []
-    for at_ns, values in pieces:
-        taken = values[:, columns]
-        whole = ~np.isnan(taken).any(axis=1)
-        combined = combine(taken[whole], axis=1) * quantity.scale
-        levels.append(combined)
-        growths.append(np.diff(combined))
-        spans_s.append(np.diff(at_ns[whole]) / 1e9)
-    level, growth, span_s = np.concatenate(levels), np.concatenate(growths), np.concatenate(spans_s)
+def _block_of_samples(trace: Trace, told: Telemetry) -> Ints:
+    """Which measured block each sample lies in, [node, sample]; -1 for none."""
+    block = np.full(told.local_ns.shape, -1)
+    for number, (first, past) in enumerate(trace.blocks):
+        begin_ns = trace.stamps[:, first - 1 : first][told.ranks, :, END]
+        end_ns = trace.stamps[:, past - 1 : past][told.ranks, :, END]
+        block[(told.local_ns >= begin_ns) & (told.local_ns <= end_ns)] = number
+    return block
+
+
+def _figures(quantity: Quantity, taken: Float64, local_ns: Ints, block: Ints) -> tuple[Float64, Float64]:
+    """Mean and deviation of the quantity in the window, [node] each, from its series [node, sample, series].
+
+    NaN where a node has none. A series that a node has not at all, others do; a sample that lacks one that it has is
+    left out.
+    """
+    inside, known = block >= 0, ~np.isnan(taken)
+    had: Bools = np.asarray((known & inside[:, :, None]).any(axis=1))
+    whole: Bools = inside & np.asarray((known | ~had[:, None]).all(axis=2)) & np.asarray(had.any(axis=1))[:, None]
+    combined = np.where(known, taken, 0).sum(axis=2) * quantity.scale
+    if not quantity.summed:
+        combined /= np.maximum(1, had.sum(axis=1))[:, None]
     if quantity.kind == "level":
-        return Figure(float(level.mean()), float(level.std())) if len(level) else None
-    if not len(growth):
-        return None
+        return _moments(combined, whole, whole.astype(np.float64))
+    grown = whole[:, 1:] & whole[:, :-1] & (block[:, 1:] == block[:, :-1])
+    growth, span_s = np.diff(combined, axis=1), np.diff(local_ns, axis=1) / 1e9
     if quantity.kind == "count":
-        return Figure(float(growth.sum()), 0.0)
-    return Figure(float(growth.sum() / span_s.sum()), float((growth / span_s).std()))
+        counted = np.where(grown.any(axis=1), np.where(grown, growth, 0).sum(axis=1), np.nan)
+        return counted, np.zeros_like(counted)
+    return _moments(np.divide(growth, span_s, out=np.zeros_like(growth), where=grown), grown, span_s)
+
+
+def _moments(values: Float64, valid: Bools, weights: Float64) -> tuple[Float64, Float64]:
+    """Weighted mean and standard deviation of the valid values of each node; NaN where it has none."""
+    weights = np.where(valid, weights, 0)
+    total = weights.sum(axis=1)
+    total[total == 0] = np.nan
+    mean = (values * weights).sum(axis=1) / total
+    return mean, np.sqrt(((values - mean[:, None]) ** 2 * weights).sum(axis=1) / total)
 
 
 def compare_conditions(point: Sequence[Conditions], baseline: Sequence[Conditions]) -> tuple[str, ...]:
@@ -191,33 +206,48 @@ def _too_few(whose: str, conditions: Sequence[Conditions]) -> str:
     return f"telemetry: {whose} runs have at most {most} of the {MIN_SAMPLES} samples that it takes in their windows"
 
 
+@dataclass(frozen=True)
+class _Usual:
+    """What the baseline's runs and nodes have: their mean, the lowest and highest of them, the scatter of a sample."""
+
+    mean: float
+    low: float
+    high: float
+    deviation: float
+
+
+def _usual(figures: Sequence[Figure]) -> _Usual | None:
+    if not figures:
+        return None
+    means = [figure.mean for figure in figures]
+    return _Usual(stats.mean(means), min(means), max(means), stats.mean([figure.deviation for figure in figures]))
+
+
 def _lines(quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[Conditions]) -> Iterator[str]:
-    hosts = sorted({host for conditions in point for host in conditions.figures.get(quantity.name, ())})
-    of_baseline = [figure for conditions in baseline for figure in conditions.figures.get(quantity.name, {}).values()]
-    if not of_baseline and not quantity.fault:
+    usual = _usual([figure for one in baseline for figure in one.figures.get(quantity.name, {}).values()])
+    if usual is None and not quantity.fault:
         return
-    usual = float(np.mean([figure.mean for figure in of_baseline])) if of_baseline else None
+    by_host: dict[str, list[Figure]] = {}
+    for one in point:
+        for host, figure in one.figures.get(quantity.name, {}).items():
+            by_host.setdefault(host, []).append(figure)
     moved: dict[bool, dict[str, float]] = {False: {}, True: {}}
-    for host in hosts:
-        figures = [found for conditions in point if (found := conditions.figures.get(quantity.name, {}).get(host))]
-        value = float(np.mean([figure.mean for figure in figures]))
-        if _notable(quantity, figures, of_baseline):
-            moved[value > (usual or 0)][host] = value
-    for values in moved.values():
-        if values:
-            where = _where(sorted(values), len(hosts))
-            yield f"{_said(quantity, float(np.mean(list(values.values()))), usual)}{where}"
+    for host, figures in by_host.items():
+        if _notable(quantity, figures, usual):
+            value = stats.mean([figure.mean for figure in figures])
+            moved[value > (0 if usual is None else usual.mean)][host] = value
+    for values in filter(None, moved.values()):
+        said = _said(quantity, stats.mean(list(values.values())), None if usual is None else usual.mean)
+        yield f"{said}{_where(sorted(values), len(by_host))}"
 
 
-def _notable(quantity: Quantity, figures: Sequence[Figure], of_baseline: Sequence[Figure]) -> bool:
-    values, usual = [figure.mean for figure in figures], [figure.mean for figure in of_baseline]
-    if quantity.fault:
-        return float(np.mean(values)) - max([*usual, 0]) > quantity.floor
-    apart = min(values) > max(usual) or max(values) < min(usual)
-    difference = abs(float(np.mean(values) - np.mean(usual)))
-    scatter = max(float(np.mean([figure.deviation for figure in some])) for some in (figures, of_baseline))
-    least = max(NOTABLE * abs(float(np.mean(usual))), quantity.floor, scatter)
-    return apart and difference > least
+def _notable(quantity: Quantity, figures: Sequence[Figure], usual: _Usual | None) -> bool:
+    values = [figure.mean for figure in figures]
+    if quantity.fault or usual is None:
+        return stats.mean(values) - max(0, 0 if usual is None else usual.high) > quantity.floor
+    apart = min(values) > usual.high or max(values) < usual.low
+    scatter = max(stats.mean([figure.deviation for figure in figures]), usual.deviation)
+    return apart and abs(stats.mean(values) - usual.mean) > max(NOTABLE * abs(usual.mean), quantity.floor, scatter)
 
 
 def _said(quantity: Quantity, value: float, usual: float | None) -> str:

@@ -21,18 +21,28 @@ from tests.unit.traces import make_run, make_trace, put
 STEP_S = 1.0
 
 
-def traced(nodes: int, series: Mapping[str, Any], per_block: Sequence[int] = (4,)) -> Trace:
-    """A trace of `nodes` with telemetry every 0.7 s; `series` gives each its values by (node, seconds of run)."""
+def traced(
+    nodes: int,
+    series: Mapping[str, Any],
+    per_block: Sequence[int] = (4,),
+    step_s: float = STEP_S,
+    without: Sequence[int] = (),
+) -> Trace:
+    """A trace of `nodes` of two ranks with telemetry every 0.7 s, `without` some samples.
+
+    `series` gives each its values by (node, seconds of run).
+    """
     measured = sum(per_block)
     block_steps = max(per_block) if len(per_block) > 1 else 0
-    run = make_run(nodes=nodes, measured_steps=measured, block_steps=block_steps)
-    trace = make_trace(run, step_s=STEP_S)
-    begin_ns = trace.stamps[:, 0, 0]
-    at_s = np.arange(0.13, run.steps * STEP_S, 0.7)
+    run = make_run(nodes=nodes, ranks_per_node=2, measured_steps=measured, block_steps=block_steps)
+    trace = make_trace(run, step_s=step_s)
+    ranks = 2 * np.arange(nodes)
+    begin_ns = trace.stamps[ranks, 0, 0]
+    at_s = np.delete(np.arange(0.13, run.steps * step_s, 0.7), without)
     local_ns = (begin_ns[:, None] + at_s * 1e9).astype(np.int64)
     values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in range(nodes)], np.float64)
-    told = Telemetry(ranks=np.arange(nodes), local_ns=local_ns, values=values, series=tuple(series))
-    return make_trace(run, step_s=STEP_S, telemetry=told)
+    told = Telemetry(ranks=ranks, local_ns=local_ns, values=values, series=tuple(series))
+    return make_trace(run, step_s=step_s, telemetry=told)
 
 
 def only(conditions: Conditions | None, name: str) -> Mapping[str, Figure]:
@@ -68,6 +78,19 @@ def test_pauses_between_blocks_do_not_count():
         1, {"local_rank0.major_faults": lambda _, s: 3 * s + 3000 * (max(0, min(s - 9, 5)) + min(s, 5))}, (4, 4)
     )
     assert only(reduce_telemetry(counter), "major page faults of a rank")["n0"].mean == pytest.approx(3)
+
+
+def test_a_pause_without_a_sample_does_not_count():
+    """Blocks from 0.5 to 4.5 s and from 5 to 9 s; a counter that grows between them only."""
+    counter = traced(1, {"local_rank0.major_faults": lambda _, s: 0 if s < 4.75 else 100}, (40, 40), step_s=0.1)
+    assert only(reduce_telemetry(counter), "major page faults of a rank")["n0"] == Figure(0.0, 0.0)
+
+
+def test_a_missed_round_has_the_weight_of_its_time():
+    """Samples at 5.03, 5.73, 7.83 and 8.53 s of a counter that has grown by the square of the seconds."""
+    counter = traced(1, {"local_rank0.major_faults": lambda _, s: s * s}, without=(8, 9))
+    rate = only(reduce_telemetry(counter), "major page faults of a rank")["n0"].mean
+    assert rate == pytest.approx((8.53**2 - 5.03**2) / 3.5)
 
 
 def test_rates_counts_levels_and_shares():
