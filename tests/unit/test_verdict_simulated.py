@@ -68,21 +68,25 @@ DELAYS = {
     "one rank after another": ("backward", ROTATING, "compute"),
     "one rank in every tenth step": ("backward", TRANSIENT, "compute"),
     "one rank in one step": ("data", TRANSIENT, "data"),
+    "one node in every tenth step": ("backward", TRANSIENT, "compute"),
+    "the compute of two ranks of two nodes": ("backward", PERSISTENT, "compute"),
     "everybody's transfer": ("transfer", NONE, ""),
+    "everybody's data": ("data", NONE, ""),
+    "the compute of everybody but one": ("backward", NONE, ""),
 }
 
 
 @pytest.mark.parametrize("name", DELAYS)
 def test_delays_well_above_the_noise_are_found_under_their_names(name):
     missed = [wrong for draw in range(FOUND_OF) if (wrong := wrongly_said(name, draw))]
-    assert len(missed) <= MOST_MISSED, "\n".join(missed)
+    assert len(missed) <= MOST_MISSED, "\n".join([f"{len(missed)} missed", *missed[:5]])
 
 
 def wrongly_said(name: str, draw: int) -> str:
     """What the verdict says of the delay that it should not, in one draw; empty where it is right."""
     phase, kind, cause = DELAYS[name]
     generator = np.random.default_rng([draw, list(DELAYS).index(name)])
-    run = draw_run(generator, **({"nodes": 2} if "node" in name else {"ranks": 3, "steps": 100}))
+    run = draw_run(generator, ranks=3, nodes=2 if "node" in name else 1, steps=100)
     where, ranks, steps = delayed(name, run, generator)
     by_ns = int(generator.integers(10, 40)) * MS * (5 if name == "one rank in one step" else 1)
     durations = equal_ranks(
@@ -90,7 +94,8 @@ def wrongly_said(name: str, draw: int) -> str:
         spread=generator.choice([0.01, 0.03, 0.05]),
     ).longer(phase, where, by_ns)  # fmt: skip
     said = verdict(account(simulate(run, durations, draw_clocks(generator, run.nodes), generator).trace))
-    wanted = (kind, ranks if cause else (), f"n{ranks[0] // run.ranks_per_node}" if "node" in name else "", cause)
+    node = f"n{ranks[0] // run.ranks_per_node}" if "one node" in name else ""
+    wanted = (kind, ranks if cause else (), node, cause)
     found = (said.kind, said.ranks, said.node, max(said.cause, key=said.cause.__getitem__, default=""))
     # Long tails make a rank late once in a while that is not delayed: such steps may be named beside the others.
     as_steps = set(steps) <= set(said.steps) and len(said.steps) <= 1.5 * len(steps)
@@ -106,23 +111,24 @@ def delayed(
     """Where the delay is [rank, step], whose it is, and the measured steps of a transient one."""
     where = np.zeros((run.ranks, run.steps), bool)
     rank, steps = int(generator.integers(run.ranks)), window(run)
-    if "node" in name:
+    ranks: tuple[int, ...] = (rank,)
+    if "one node" in name:
         first = rank // run.ranks_per_node * run.ranks_per_node
         ranks = tuple(range(first, first + run.ranks_per_node))
-        where[list(ranks)] = True
-        return where, ranks, ()
+    if "two" in name:
+        ranks = tuple(sorted((rank, (rank + run.ranks_per_node) % run.ranks)))
+    if "everybody" in name:
+        ranks = tuple(other for other in range(run.ranks) if "but" not in name or other != rank)
+    its = steps
+    if "one step" in name or "tenth" in name:
+        its = steps[::10] if "tenth" in name else generator.choice(steps, 1)
+        where[np.ix_(ranks, its)] = True
+        return where, ranks, tuple(its.tolist())
     if "after another" in name:
         where[np.arange(run.steps) % run.ranks, np.arange(run.steps)] = True
         return where, tuple(range(run.ranks)), ()
-    if "everybody" in name:
-        where[:] = True
-        return where, (), ()
-    if "one step" in name or "tenth" in name:
-        its = steps[::10] if "tenth" in name else generator.choice(steps, 1)
-        where[rank, its] = True
-        return where, (rank,), tuple(its.tolist())
-    where[rank] = True
-    return where, (rank,), ()
+    where[list(ranks)] = True
+    return where, ranks, ()
 
 
 def test_a_rank_that_is_a_little_late_always_is_not_persistent_for_what_it_loses_now_and_then():
