@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -74,8 +75,9 @@ class Recorder:
                 env={**os.environ, "PYTHONPATH": path},
             )
             assert self._helper.stdin is not None and self._helper.stdout is not None
-            self._helper.stdin.write(json.dumps(self._asked).encode() + b"\n")
-            self._helper.stdin.flush()
+            with suppress(BrokenPipeError):  # one that ended at once is heard of below
+                self._helper.stdin.write(json.dumps(self._asked).encode() + b"\n")
+                self._helper.stdin.flush()
             said = json.loads(_line(self._helper.stdout.fileno(), START_S))
             self._series = tuple(said.pop("series"))
             self._facts |= said
