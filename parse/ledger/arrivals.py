@@ -14,6 +14,8 @@ from parse.ledger.nouns import CAUSES
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+MATERIAL = 0.01
+"""A culprit costs at least this share of the step; less is nobody's trouble, and no rank equals another to the ns."""
 LATE_IN = 0.6
 """A rank that is typically late is so in at least this share of the steps of a piece."""
 POOL = 1_000_000
@@ -28,11 +30,11 @@ class Arrivals:
 
     The same of nodes, each with its latest rank (`node_last`, `node_gap`, `node_gap_bound`). `typical` [rank, piece] is
     how much later than the median rank a rank is in LATE_IN of a piece's steps; `node_typical` [node, piece] that of
-    the node's least late rank. Of the steps in which a rank is provably later than the median rank: how many
-    (`late_steps` [rank]), by how much on average (`rank_late`), what it consists of (`rank_cause` [rank, 4]).
+    the node's least late rank. Of the steps in which a rank is provably later than the median rank, by MATERIAL of
+    a step at least: how many (`late_steps` [rank]), by how much on average (`rank_late`), what it consists of
+    (`rank_cause` [rank, 4]).
 
-    `exclusive` says by how many standard deviations ranks avoid being late in the same step: from the permutation
-    distribution of the mean of the longest work of a step, when work is shuffled over ranks and steps.
+    `exclusive` says by how many standard deviations ranks avoid being late in the same step, `node_exclusive` nodes.
     """
 
     causes: tuple[str, ...]
@@ -52,6 +54,7 @@ class Arrivals:
     rank_late: Floats
     rank_cause: Floats
     exclusive: float
+    node_exclusive: float
 
 
 class Gathering:
@@ -76,9 +79,8 @@ class Gathering:
         ranks = len(self.nodes)
         self.late_steps = np.zeros(ranks, np.int64)
         self.late_sum = np.zeros((ranks, len(CAUSES)))
-        self.pool: list[Ints] = []
-        self.pooled = 0
-        self.shuffled = np.zeros(3)  # over all pools: longest work as it was, as expected, its variance
+        self.turns = Turns()
+        self.node_turns = Turns()
 
     def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats) -> None:
         """Takes a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, and bounds
@@ -93,7 +95,9 @@ class Gathering:
         lateness = arrive - arrive[row, median][:, None]
         parts = self._parts(stamps_ns)
         causes = parts - parts[row, median][:, None]
-        provable = lateness > self._between(bound, np.arange(ranks), bound[row, median][:, None], median[:, None])
+        open_ns = self._between(bound, np.arange(ranks), bound[row, median][:, None], median[:, None])
+        ends = stamps_ns[:, :, END]
+        provable = lateness > np.maximum(open_ns, MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps)
         self.late_steps += provable.sum(axis=0)
         self.late_sum += np.einsum("srk,sr->rk", causes, provable, dtype=np.float64)
         self.of_steps.append(
@@ -111,7 +115,9 @@ class Gathering:
         at = int((1 - LATE_IN) * steps)
         least = np.minimum.reduceat(lateness[:, self.order], self.starts, axis=1)
         self.typical.append((_smallest(lateness, at), _smallest(least, at)))
-        self._pool(parts[:, :, 1:].sum(axis=2))
+        work = parts[:, :, 1:].sum(axis=2)
+        self.turns.add(work)
+        self.node_turns.add(np.maximum.reduceat(work[:, self.order], self.starts, axis=1))
 
     def _between(self, bound: Floats, ranks: Ints, its: Floats, others: Ints) -> Floats:
         """How far the clocks leave open which of two was first: of `ranks` with these bounds and of `others`."""
@@ -139,24 +145,8 @@ class Gathering:
         second, last = order[:, -2], order[:, -1]
         return self.names[last], latest[row, last] - latest[row, second], widest[row, last] + widest[row, second]
 
-    def _pool(self, work: Ints) -> None:
-        if self.pooled and self.pooled + work.size > POOL:
-            self._shuffle()
-        self.pool.append(work)
-        self.pooled += work.size
-
-    def _shuffle(self) -> None:
-        """Adds what the longest work of a step was, and what it would be if work were dealt out to steps by chance."""
-        work = np.concatenate(self.pool)
-        self.pool, self.pooled = [], 0
-        steps, ranks = work.shape
-        expected, variance = longest_of(np.sort(work, axis=None), ranks)
-        self.shuffled += (float((work.max(axis=1) - int(work.min())).sum()), steps * expected, steps * variance)
-
     def arrivals(self) -> Arrivals:
         """What was gathered."""
-        self._shuffle()
-        taken, expected, variance = self.shuffled
         columns = [np.concatenate(column) for column in zip(*self.of_steps, strict=True)]
         steps, last, gap, gap_bound, late, late_bound, cause, node_last, node_gap, node_gap_bound = columns
         sums, count = self.late_sum, np.maximum(1, self.late_steps)[:, None]
@@ -177,8 +167,40 @@ class Gathering:
             late_steps=self.late_steps,
             rank_late=(sums / count).sum(axis=1),
             rank_cause=sums / count,
-            exclusive=(taken - expected) / variance**0.5 if variance > 0 else 0.0,
+            exclusive=self.turns.exclusive(),
+            node_exclusive=self.node_turns.exclusive(),
         )
+
+
+class Turns:
+    """Whether those who work side by side take turns in taking long: then each step has one who does, not two or none.
+
+    Held against the longest work of a step if all work were dealt out to ranks and steps by chance.
+    """
+
+    def __init__(self) -> None:
+        self.pool: list[Ints] = []
+        self.sums = np.zeros(3)  # over all pools: the longest work of the steps, what is expected of it, its variance
+
+    def add(self, work: Ints) -> None:
+        """Takes steps, [step, rank]."""
+        if self.pool and sum(one.size for one in self.pool) + work.size > POOL:
+            self._shuffle()
+        self.pool.append(work)
+
+    def _shuffle(self) -> None:
+        work = np.concatenate(self.pool)
+        self.pool = []
+        steps, ranks = work.shape
+        expected, variance = longest_of(np.sort(work, axis=None), ranks)
+        self.sums += (float((work.max(axis=1) - int(work.min())).sum()), steps * expected, steps * variance)
+
+    def exclusive(self) -> float:
+        """How many standard deviations the longest work is longer than by chance; 0 where nothing can be dealt out."""
+        if self.pool:
+            self._shuffle()
+        longest, expected, variance = self.sums
+        return float((longest - expected) / variance**0.5) if variance > 0 else 0.0
 
 
 def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:

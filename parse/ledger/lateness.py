@@ -6,21 +6,19 @@ as well be dealt out anew in every piece (a permutation), and so could what make
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.arrivals import Arrivals
+from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals
 from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
 from parse.ledger.terms import PIECES, Account
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-MATERIAL = 0.01
-"""A culprit costs at least this share of the step; less is nobody's trouble, and no rank equals another to the ns."""
 HIDDEN = 0.05
 """Where the clocks leave open more than this share of the step, that nobody is late cannot be told either."""
 CHANCE = 0.01
@@ -57,7 +55,7 @@ def verdict(account: Account) -> Verdict:
             return Verdict(kind=NONE, because="one rank waits for nobody")
         return Verdict(kind=CANNOT_TELL, because=account.merged)
     bound_ns = float(np.median(arrivals.late_bound))
-    found = _persistent(account, arrivals) or _transient(account, arrivals) or _rotating(account, arrivals)
+    found = _rotating(account, arrivals) or _persistent(account, arrivals) or _transient(account, arrivals)
     if found is not None:
         return found
     if bound_ns > HIDDEN * account.step_ns:
@@ -87,7 +85,7 @@ def _persistent(account: Account, arrivals: Arrivals) -> Verdict | None:
         return None
     if typical_ns <= bound_ns:
         return Verdict(kind=CANNOT_TELL, because="clock", bound=bound_ns / 1e6, late=typical_ns / 1e6, chance=chance)
-    weights = late_steps / late_steps.sum()
+    weights = late_steps / max(1, late_steps.sum())
     return Verdict(
         kind=PERSISTENT,
         ranks=suspect.ranks,
@@ -146,29 +144,32 @@ def _least_chance(ranks: int, pieces: int) -> float:
 
 
 def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
-    """Steps that stand out, and the rank or node on which more of them fall than by chance; or one severe incident."""
+    """Steps that stand out, and the rank or node on which more of them fall than by chance; or severe incidents."""
     usual_ns = float(np.median(arrivals.late))
     out = (arrivals.late > SPIKE * usual_ns) & (arrivals.late > arrivals.late_bound)
     if not out.any() or out.mean() > SELDOM:
         return None
-    for who, gap_ns, several in (
-        (arrivals.last, arrivals.gap, False),
-        (arrivals.node_last, arrivals.node_gap, True),
+    for who, gap_ns, names in (
+        (arrivals.last, arrivals.gap, len(account.nodes)),
+        (arrivals.node_last, arrivals.node_gap, len(set(account.nodes))),
     ):
-        names = len(set(account.nodes)) if several else len(account.nodes)
-        for one in np.unique(who[out]):
+        for one in np.unique(who[out]) if names > 1 else ():
             its = out & (who == one)
-            chance: float | None = names * _tail(_events(out, who), _events(its, who), 1 / names) if names > 1 else 1.0
-            assert chance is not None
-            if not several and chance > SPIKE_CHANCE:
-                its &= arrivals.late > SEVERE * usual_ns
-                chance = None
-            elif chance > SPIKE_CHANCE:
-                continue
-            if its.any() and gap_ns[its].sum() / len(its) >= MATERIAL * account.step_ns:
-                suspect = _all_of(account, int(one)) if several else _Suspect(ranks=(int(one),))
+            chance = names * _tail(_events(out, who), _events(its, who), 1 / names)
+            if chance <= SPIKE_CHANCE and _costs(its, gap_ns, account):
+                suspect = _Suspect(ranks=(int(one),)) if who is arrivals.last else _all_of(account, int(one))
                 return _in_steps(account, arrivals, suspect, its, gap_ns, chance)
-    return None
+    severe = out & (arrivals.late > SEVERE * usual_ns)
+    if not _costs(severe, arrivals.gap, account):
+        return None
+    # What happened, whoever it happened to: that equal ranks have incidents, too, makes none of them untrue.
+    ranks = tuple(np.unique(arrivals.last[severe]).tolist())
+    return _in_steps(account, arrivals, _Suspect(ranks=ranks), severe, arrivals.gap, None)
+
+
+def _costs(its: npt.NDArray[np.bool_], gap_ns: Ints, account: Account) -> bool:
+    """Whether what is lost in these steps is worth a word."""
+    return bool(gap_ns[its].sum() >= MATERIAL * account.step_ns * len(its) and its.any())
 
 
 def _events(steps: npt.NDArray[np.bool_], who: Ints) -> int:
@@ -183,16 +184,23 @@ def _tail(events: int, its: int, chance: float) -> float:
 
 
 def _rotating(account: Account, arrivals: Arrivals) -> Verdict | None:
-    """Ranks that take turns: nearly always one is late, hardly ever two, and nobody in most of the steps."""
-    provable = arrivals.gap > arrivals.gap_bound
-    if arrivals.exclusive < SIGMAS or provable.mean() <= MOSTLY:
-        return None
-    costs_ns = np.where(provable, arrivals.gap, 0)
-    if costs_ns.mean() < MATERIAL * account.step_ns:
-        return None
-    counts = np.bincount(arrivals.last[provable], minlength=len(account.nodes))
-    ranks = np.flatnonzero(counts >= provable.sum() / (2 * len(account.nodes)))
-    return _in_steps(account, arrivals, _Suspect(ranks=tuple(ranks.tolist())), provable, costs_ns, None, ROTATING)
+    """Ranks, or nodes, that take turns: nearly always one is late, hardly ever two, and none in most of the steps."""
+    for exclusive, who, gap_ns, bound_ns, of in (
+        (arrivals.exclusive, arrivals.last, arrivals.gap, arrivals.gap_bound, account.nodes),
+        (arrivals.node_exclusive, arrivals.node_last, arrivals.node_gap, arrivals.node_gap_bound, ()),
+    ):
+        provable = gap_ns > np.maximum(bound_ns, MATERIAL * account.step_ns)
+        if exclusive < SIGMAS or provable.mean() <= MOSTLY:
+            continue
+        counts = np.bincount(who[provable])
+        if counts.max() > LATE_IN * provable.sum():
+            continue
+        often = np.flatnonzero(counts >= counts.max() / 2).tolist()
+        ranks = often if of else [rank for rank, node in enumerate(account.nodes) if node in often]
+        hosts = "" if of else ", ".join(_host(account, _all_of(account, node)) for node in often)
+        found = _in_steps(account, arrivals, _Suspect(ranks=tuple(ranks)), provable, gap_ns, None)
+        return replace(found, kind=ROTATING, steps=(), node=hosts)
+    return None
 
 
 def _in_steps(
@@ -202,14 +210,13 @@ def _in_steps(
     its: npt.NDArray[np.bool_],
     gap_ns: Ints,
     chance: float | None,
-    kind: str = TRANSIENT,
 ) -> Verdict:
     """The verdict on those who are late in these steps [step]."""
     return Verdict(
-        kind=kind,
+        kind=TRANSIENT,
         ranks=suspect.ranks,
         node=_host(account, suspect),
-        steps=tuple(arrivals.steps[its].tolist()) if kind == TRANSIENT else (),
+        steps=tuple(arrivals.steps[its].tolist()),
         late=float(arrivals.late[its].mean()) / 1e6,
         cause=_named(arrivals, arrivals.cause[its].mean(axis=0)),
         share=float(its.mean()),

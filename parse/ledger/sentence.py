@@ -184,8 +184,9 @@ def _culprit(ledger: Ledger, write: Figures) -> str:
         steps = ", ".join([*map(str, verdict.steps[:NAMED]), *(["…"] if len(verdict.steps) > NAMED else [])])
         said = f"{who} late in step{'' if len(verdict.steps) == 1 else 's'} {steps} only, {late}"
     else:
-        turns = f" ({numbers(verdict.ranks)})" if verdict.ranks else ""
-        said = f"ranks take turns in being late{turns}: {in_steps} one is, {late}"
+        turns = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
+        who = "nodes" if verdict.node else "ranks"
+        said = f"{who} take turns in being late{f' ({turns})' if turns else ''}: {in_steps} one is, {late}"
     return f"{said}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else said
 
 

@@ -89,6 +89,27 @@ def test_two_ranks_that_take_turns_are_rotating() -> None:
     assert (found.kind, found.ranks) == (ROTATING, (0, 1))
 
 
+def test_nodes_that_take_turns_are_rotating() -> None:
+    run = run_of(nodes=4, measured_steps=80)
+    found = judged(trace_of(run, noise=NOISE, backward=lambda rank, step: 10.0 if rank // 2 == step % 4 else 0.0))
+    assert (found.kind, found.node, found.ranks) == (ROTATING, "n0, n1, n2, n3", tuple(range(8)))
+    assert found.late == pytest.approx(10.0, abs=0.3)
+
+
+def test_two_of_many_ranks_that_take_turns_are_rotating() -> None:
+    run = run_of(nodes=4, measured_steps=80)
+    found = judged(trace_of(run, noise=NOISE, data=lambda rank, step: 10.0 if rank == 5 * (step % 2) else 0.0))
+    assert (found.kind, found.ranks) == (ROTATING, (0, 5))
+
+
+def test_a_rank_that_is_late_in_half_of_the_window_is_told_with_that_half() -> None:
+    found = judged(trace_of(run_of(), noise=0.01, data=lambda rank, step: 10.0 if rank == 1 and step >= 26 else 0.0))
+    assert (found.kind, found.ranks) == (PERSISTENT, (1,))
+    assert found.share == pytest.approx(0.5, abs=0.03)
+    assert found.late == pytest.approx(10.0, abs=0.3)
+    assert found.costs == pytest.approx(5.0, abs=0.5)
+
+
 def test_every_tenth_step_is_transient_with_its_steps() -> None:
     found = judged(trace_of(run_of(), noise=NOISE, backward=on(2, ms=20.0, every=10)))
     assert (found.kind, found.ranks, found.steps) == (TRANSIENT, (2,), (10, 20, 30, 40))
@@ -110,6 +131,14 @@ def test_one_severe_incident_is_transient() -> None:
     found = judged(trace_of(run_of(), noise=NOISE, data=once))
     assert (found.kind, found.ranks, found.steps) == (TRANSIENT, (3,), (25,))
     assert found.cause["data"] == pytest.approx(300.0, abs=1.0)
+    assert found.chance is None
+
+
+def test_incidents_on_several_ranks_are_told_as_what_happened() -> None:
+    incidents = {(3, 25): 300.0, (0, 33): 200.0}
+    found = judged(trace_of(run_of(), noise=NOISE, data=lambda rank, step: incidents.get((rank, step), 0.0)))
+    assert (found.kind, found.ranks, found.steps) == (TRANSIENT, (0, 3), (25, 33))
+    assert found.late == pytest.approx(250.0, abs=1.0)
     assert found.chance is None
 
 
