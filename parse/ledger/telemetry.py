@@ -21,6 +21,8 @@ MIN_SAMPLES = 3
 """Fewer samples of a node in a run's window say nothing."""
 NOTABLE = 0.02
 """A difference up to this share of the baseline's is not worth a line."""
+MANIFOLD = 1000
+"""From this many percent on the two figures say more than their ratio."""
 _MAX_NAMED = 3
 
 
@@ -258,7 +260,8 @@ def _said(quantity: Quantity, value: float, usual: float | None) -> str:
     if quantity.fault or not usual:
         return f"{said} against {_number(usual)} alone"
     share = (value - usual) / abs(usual) * 100
-    return f"{said} against {_number(usual)}{unit} alone ({'−' if share < 0 else '+'}{_number(abs(share))} %)"
+    moved = f" ({'−' if share < 0 else '+'}{_number(abs(share))} %)" if abs(share) < MANIFOLD else ""
+    return f"{said} against {_number(usual)}{unit} alone{moved}"
 
 
 def _where(hosts: Sequence[str], of: int) -> str:
