@@ -16,6 +16,8 @@ ALLOWED_MS, ALLOWED = 1.0, 0.05
 """What a ledger may differ from the sleeps, whichever is larger."""
 SAME_MS = 0.1
 """Figures of a verdict that lie closer are the same: one of the mean, one of certain steps."""
+NOISE = 10
+"""How many times the noise a delay must be for a verdict to be asked for."""
 FULL = 0.95
 """Share of the steps in which somebody is late who always is: load may make another rank later in a few."""
 
@@ -61,7 +63,7 @@ def held_against(verdict: Verdict, runs: Sequence[Known], expected: Expected, *,
     if verdict.kind not in expected.kinds:
         yield Miss(
             text=f"says {said(verdict)}; true is {' or '.join(expected.kinds)}{_names(expected)}{_as_it_was(runs)}",
-            machine=not expected.ranks and _is_so(verdict, runs),
+            machine=_drowns(runs, expected) if expected.ranks else _is_so(verdict, runs),
         )
         return
     if verdict.kind not in (PERSISTENT, TRANSIENT, ROTATING):
@@ -97,7 +99,7 @@ def said(verdict: Verdict) -> str:
 def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
     """Against the sleeps in the steps in which there were any, and the exact stamps in those that the verdict names."""
     slept = [lateness(known.slept, culprits_of(known, expected)) for known in runs]
-    stamped = [lateness(known.stamped, _named(verdict, known, expected)) for known in runs]
+    stamped = [lateness(known.stamped, _named(verdict, known)) for known in runs]
     figures = {
         "lateness": (verdict.late, [x.late for x in slept], [x.late for x in stamped]),
         "costs": (verdict.costs, [x.costs for x in slept], [x.costs for x in stamped]),
@@ -114,12 +116,20 @@ def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Ite
             )
 
 
-def _named(verdict: Verdict, known: Known, expected: Expected) -> Bools:
-    """Who is late in which step by the verdict: bool [rank, step]."""
-    if not verdict.steps:
-        return culprits_of(known, expected)
-    who = np.isin(np.arange(len(known.stamped.terms)), verdict.ranks)[:, None]
-    return who & np.isin(known.steps, verdict.steps)
+def _named(verdict: Verdict, known: Known) -> Bools:
+    """Who is late in which step by the verdict, as far as the exact stamps bear it out: bool [rank, step]."""
+    entry = known.stamped.entries
+    who = np.isin(np.arange(len(entry)), verdict.ranks)[:, None]
+    if verdict.kind == ROTATING:
+        return who & (entry == entry.max(axis=0))
+    if verdict.steps:
+        return who & np.isin(known.steps, verdict.steps)
+    return who & (_after_median(entry) > known.open_ms)
+
+
+def _after_median(entry: Ms) -> Ms:
+    """How much later than the median rank each comes, [rank, step]."""
+    return entry - np.sort(entry, axis=0)[(len(entry) - 1) // 2]
 
 
 def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
@@ -131,16 +141,34 @@ def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Itera
     known = runs[0]
     true = set(known.steps[culprits_of(known, expected).any(axis=0)].tolist())
     entry = known.stamped.entries
-    later = entry[list(expected.ranks)].max(axis=0) - np.sort(entry, axis=0)[(len(entry) - 1) // 2]
+    later = _after_median(entry)[list(expected.ranks)].max(axis=0)
+    last = np.isin(entry.argmax(axis=0), expected.ranks)
     for what, steps in (("not named", true - {*verdict.steps}), ("named, and nothing slept", {*verdict.steps} - true)):
         if steps:
-            of_steps = later[np.isin(known.steps, sorted(steps))]
-            shown = ", ".join(f"{step}: {ms:.2f}" for step, ms in zip(sorted(steps), of_steps, strict=True))
-            late = of_steps > ALLOWED_MS
+            at = np.isin(known.steps, sorted(steps))
+            shown = ", ".join(
+                f"{step}: {ms:.2f}{'' if was_last else ' (not the last)'}"
+                for step, ms, was_last in zip(sorted(steps), later[at], last[at], strict=True)
+            )
+            late = last[at] & (later[at] > ALLOWED_MS)
             yield Miss(
                 text=f"steps {what}: in each, ms by which the rank came after the median rank: {shown}",
-                machine=bool((~late).all() if what == "not named" else late.all()),
+                machine=bool((~late).all() or _drowns(runs, expected) if what == "not named" else late.all()),
             )
+
+
+def _drowns(runs: Sequence[Known], expected: Expected) -> bool:
+    """Whether the sleeps are less than NOISE times what the others show by themselves: their last after their median,
+    by the exact stamps."""
+    slept, noise = [], []
+    for known in runs:
+        who = culprits_of(known, expected)
+        slept.append(lateness(known.slept, who).late)
+        others = np.sort(np.where(who, np.nan, known.stamped.entries), axis=0)  # those that are left out come last
+        count = (~who).sum(axis=0)
+        steps = np.arange(len(count))
+        noise.append(float(np.median(others[count - 1, steps] - others[(count - 1) // 2, steps])))
+    return float(np.mean(slept)) < NOISE * float(np.mean(noise))
 
 
 def _is_so(verdict: Verdict, runs: Sequence[Known]) -> bool:

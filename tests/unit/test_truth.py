@@ -185,3 +185,14 @@ def test_a_verdict_on_equal_ranks_that_the_stamps_bear_out_is_the_machines(late:
     assert [miss.machine for miss in misses] == [True]
     other = dataclasses.replace(ledger.verdict, ranks=(2,))
     assert [miss.machine for miss in held_against(other, [known], NOBODY, measured=True)] == [False]
+
+
+def test_a_delay_in_noise_of_its_size_may_be_overlooked(late: tuple[Trace, Ledger]) -> None:
+    trace, ledger = late
+    none = dataclasses.replace(ledger.verdict, kind=NONE, ranks=())
+    noisy = trace.stamps.copy()
+    noisy[0, ::2, 3] += 2 * MS
+    noisy[1, 1::2, 3] += 2 * MS
+    for stamps, machine in ((trace.stamps, False), (noisy, True)):
+        known = known_of(dataclasses.replace(trace, stamps=stamps), AHEAD_S)
+        assert [miss.machine for miss in held_against(none, [known], LATE, measured=True)] == [machine]
