@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hpc.backends import BACKENDS, operations_of
 from hpc.collective_plan import OPERATIONS, OPTIONS, Collective, bus_factor, collectives, collectives_run, plan_of
 from hpc.collective_times import collective_times, table
+from hpc.collectives import main as collectives_command
 from hpc.options import OptionError
 from hpc.spec import Plan, RunSpec, SpecError, Target
 from hpc.stamps import ABSENT, END
@@ -21,7 +23,7 @@ from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import options_of
 from hpc.trace import Trace, TraceError
 from hpc.workloads.collectives import Collectives
-from tests.unit.traces import make_run, make_trace
+from tests.unit.traces import make_run, make_trace, put
 
 FOUR = make_run(nodes=2, ranks_per_node=2)
 SMALL = {"min_bytes": "1K", "max_bytes": "4K", "iterations": "3"}
@@ -200,6 +202,17 @@ def test_a_trace_that_is_not_whole_says_so() -> None:
     cut.stamps[1, run.blocks[1][1] - 1, END] = ABSENT
     with pytest.raises(TraceError, match="ranks lack steps among"):
         collective_times(cut)
+
+
+def test_the_table_of_a_trace_can_be_shown_without_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = measured(asked(FOUR, ["broadcast"]))
+    path = put(tmp_path, trace)
+    assert collectives_command(["--show", str(path)]) == 0
+    assert capsys.readouterr().out == f"{table(trace)}\ntrace: {path}\n"
+    assert collectives_command(["--show", str(put(tmp_path, make_trace()))]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "not of collectives" in said.err
 
 
 # In a sweep.
