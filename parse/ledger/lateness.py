@@ -31,8 +31,9 @@ SIGMAS = 4.0
 """By how many standard deviations ranks that take turns in being late avoid one another."""
 MOSTLY = 0.5
 """Whoever takes turns is provably last in more than this share of the steps."""
-SPIKE, SEVERE = 5.0, 50.0
-"""How many times the median lateness a step's is that stands out; and one that needs no other like it."""
+SPIKES, SEVERE = (5.0, 10.0, 20.0, 40.0), 50.0
+"""How many times the median lateness a step's is that stands out, so that small incidents of others hide no large ones;
+and one that needs no other like it."""
 SELDOM = 0.4
 """Steps that stand out are at most this share of the window."""
 SPIKE_CHANCE = 0.005
@@ -146,9 +147,20 @@ def _least_chance(ranks: int, pieces: int) -> float:
 def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
     """Steps that stand out, and the rank or node on which more of them fall than by chance; or severe incidents."""
     usual_ns = float(np.median(arrivals.late))
-    out = (arrivals.late > SPIKE * usual_ns) & (arrivals.late > arrivals.late_bound)
-    if not out.any() or out.mean() > SELDOM:
+    for spike in SPIKES:
+        out = (arrivals.late > spike * usual_ns) & (arrivals.late > arrivals.late_bound)
+        if out.any() and out.mean() <= SELDOM and (found := _standing_out(account, arrivals, out)):
+            return found
+    severe = (arrivals.late > SEVERE * usual_ns) & (arrivals.late > arrivals.late_bound)
+    if severe.mean() > SELDOM or not _costs(severe, arrivals.gap, account):
         return None
+    # What happened, whoever it happened to: that equal ranks have incidents, too, makes none of them untrue.
+    ranks = tuple(np.unique(arrivals.last[severe]).tolist())
+    return _in_steps(account, arrivals, _Suspect(ranks=ranks), severe, arrivals.gap, None)
+
+
+def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool_]) -> Verdict | None:
+    """The rank or node on which more of these steps fall than by chance."""
     for who, gap_ns, names in (
         (arrivals.last, arrivals.gap, len(account.nodes)),
         (arrivals.node_last, arrivals.node_gap, len(set(account.nodes))),
@@ -159,12 +171,7 @@ def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
             if chance <= SPIKE_CHANCE and _costs(its, gap_ns, account):
                 suspect = _Suspect(ranks=(int(one),)) if who is arrivals.last else _all_of(account, int(one))
                 return _in_steps(account, arrivals, suspect, its, gap_ns, chance)
-    severe = out & (arrivals.late > SEVERE * usual_ns)
-    if not _costs(severe, arrivals.gap, account):
-        return None
-    # What happened, whoever it happened to: that equal ranks have incidents, too, makes none of them untrue.
-    ranks = tuple(np.unique(arrivals.last[severe]).tolist())
-    return _in_steps(account, arrivals, _Suspect(ranks=ranks), severe, arrivals.gap, None)
+    return None
 
 
 def _costs(its: npt.NDArray[np.bool_], gap_ns: Ints, account: Account) -> bool:
