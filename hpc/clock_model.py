@@ -18,7 +18,8 @@ Bools = NDArray[np.bool_]
 MAX_DRIFT = 200e-6
 """No two clocks' rates differ by more than this: crystals are sold with up to 100 ppm each."""
 WANDER = 10e-6
-"""How far a clock's rate at any moment may be from its mean rate between two synchronisations."""
+"""How far a clock's rate at any moment is taken to be from its mean rate between two synchronisations, unless its
+points prove more."""
 ROUNDING_NS = 3.0
 """What readings and results in whole nanoseconds may add to a bound; so only a shared clock has a bound of 0."""
 _PIECE = 16384  # stamps converted at a time: their scratch stays in the core's cache
@@ -207,10 +208,10 @@ class ClockModel:
 
     @cached_property
     def _bound(self) -> _BrokenLine:
-        """Between two points the bound rises with WANDER to the middle and falls again."""
+        """Between two points the bound rises with the wander to the middle and falls again."""
         points, bound = self._elapsed, self.bound_ns
         _, doubt = self._rate
-        wander = np.where(bound.any(axis=1, keepdims=True), WANDER, 0.0)
+        wander = np.where(bound.any(axis=1, keepdims=True), self._wander, 0.0)
         gap, mean_slope = np.diff(points), np.diff(bound) / np.diff(points)
         knots, heights = np.empty((2, len(points), 2 * points.shape[1] - 1))
         knots[:, ::2], knots[:, 1::2] = points, points[:, :-1] + gap / 2
@@ -219,6 +220,14 @@ class ClockModel:
         slopes[:, :1], slopes[:, -1:] = -doubt, doubt
         slopes[:, 1:-1:2], slopes[:, 2:-1:2] = mean_slope + wander, mean_slope - wander
         return _BrokenLine(knots, heights, slopes)
+
+    @cached_property
+    def _wander(self) -> Floats:
+        """WANDER [rank, 1], or more where the points prove it: one rate at a point has a mean before it and one after."""
+        gap = np.diff(self._elapsed)
+        rate, doubt = np.diff(self.offset_ns) / gap, (self.bound_ns[:, :-1] + self.bound_ns[:, 1:]) / gap
+        proven: Floats = (np.abs(np.diff(rate)) - doubt[:, :-1] - doubt[:, 1:]) / 2
+        return np.maximum(WANDER, proven.max(axis=1, initial=0.0, keepdims=True))
 
     @cached_property
     def _rate(self) -> tuple[Floats, Floats]:
@@ -233,7 +242,7 @@ class ClockModel:
             return np.zeros_like(elapsed), np.where(same_clock, 0.0, MAX_DRIFT)
         span = elapsed[:, -1:]
         rate = (self.offset_ns[:, -1:] - self.offset_ns[:, :1]) / span
-        doubt = (bound[:, :1] + bound[:, -1:]) / span + WANDER
+        doubt = (bound[:, :1] + bound[:, -1:]) / span + self._wander
         lowest, highest = np.maximum(rate - doubt, -MAX_DRIFT), np.minimum(rate + doubt, MAX_DRIFT)
         rate = np.clip(rate, -MAX_DRIFT, MAX_DRIFT)
         return rate, np.where(same_clock, 0.0, np.maximum(highest - rate, rate - lowest))

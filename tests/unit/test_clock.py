@@ -9,6 +9,8 @@ import pytest
 
 from hpc.clock import GlobalClock, clock_domain, slept_ns
 from hpc.clock_model import ClockError
+from hpc.outcome import Outcome
+from hpc.rank import outcome_of
 
 
 def make_proc(folder, boot: str | None, namespace: str | None):
@@ -138,3 +140,8 @@ def test_this_system_says_how_long_it_slept():
         pytest.skip("this system has no CLOCK_BOOTTIME")
     assert first[0] <= first[1]
     assert max(first[0], second[0]) <= min(first[1], second[1])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_clock_that_cannot_be_makes_a_run_invalid(training):
+    assert outcome_of(ClockError("stepped"), training) is Outcome.INVALID

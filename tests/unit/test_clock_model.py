@@ -168,6 +168,21 @@ def test_a_rate_as_far_from_its_mean_as_is_allowed_is_just_inside_the_bound():
         assert abs(global_ns[0] - truth_ns) <= bound_ns[0] <= abs(global_ns[0] - truth_ns) + 5.001
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_clock_that_wanders_more_than_is_allowed_and_shows_it_has_a_wider_bound(sign):
+    # 30 ppm fast for ten seconds, 30 ppm slow for the next, between points that are good to 20 µs.
+    change, rate_ns = sign * 30e-6, sign * 30e-6 * 10 * SECOND_NS
+    clock = model([0, 10 * SECOND_NS, 20 * SECOND_NS], [0.0, rate_ns, 0.0], [20_000.0] * 3)
+    proven = abs(change) - 4e-6  # two bounds in ten seconds, on either side
+    assert convert(clock, [5 * SECOND_NS])[1][0] == pytest.approx(20_000 + proven * 5 * SECOND_NS)
+    assert convert(clock, [15 * SECOND_NS])[1][0] == pytest.approx(20_000 + proven * 5 * SECOND_NS)
+    # Beyond the points: by how much the mean of twenty seconds is known, and the wander.
+    assert convert(clock, [30 * SECOND_NS])[1][0] == pytest.approx(20_000 + (2e-6 + proven) * 10 * SECOND_NS)
+    # Where the points' own bounds explain it, nothing is proven.
+    poor = model([0, 10 * SECOND_NS, 20 * SECOND_NS], [0.0, rate_ns, 0.0], [120_000.0] * 3)
+    assert convert(poor, [5 * SECOND_NS])[1][0] == pytest.approx(120_000 + WANDER * 5 * SECOND_NS)
+
+
 # Between and beyond the points, in figures
 
 TWO = model([10 * SECOND_NS, 20 * SECOND_NS], [1000.0, 101_000.0], [400.0, 600.0])  # 10 ppm, known to 0.1 ppm
