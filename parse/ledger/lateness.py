@@ -6,6 +6,7 @@ as well be dealt out anew in every piece (a permutation), and so could what make
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import comb
 
@@ -147,10 +148,13 @@ def _least_chance(ranks: int, pieces: int) -> float:
 def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
     """Steps that stand out, and the rank or node on which more of them fall than by chance; or severe incidents."""
     usual_ns = float(np.median(arrivals.late))
+    found: list[Verdict] = []
     for spike in SPIKES:
         out = (arrivals.late > spike * usual_ns) & (arrivals.late > arrivals.late_bound)
-        if out.any() and out.mean() <= SELDOM and (found := _standing_out(account, arrivals, out)):
-            return found
+        if out.any() and out.mean() <= SELDOM:
+            found += _standing_out(account, arrivals, out)
+    if found:
+        return min(found, key=lambda one: one.chance or 0.0)
     severe = (arrivals.late > SEVERE * usual_ns) & (arrivals.late > arrivals.late_bound)
     if severe.mean() > SELDOM or not _costs(severe, arrivals.gap, account):
         return None
@@ -159,8 +163,8 @@ def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
     return _in_steps(account, arrivals, _Suspect(ranks=ranks), severe, arrivals.gap, None)
 
 
-def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool_]) -> Verdict | None:
-    """The rank or node on which more of these steps fall than by chance."""
+def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool_]) -> Iterator[Verdict]:
+    """Ranks and nodes on which more of these steps fall than by chance."""
     for who, gap_ns, names in (
         (arrivals.last, arrivals.gap, len(account.nodes)),
         (arrivals.node_last, arrivals.node_gap, len(set(account.nodes))),
@@ -170,8 +174,7 @@ def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool
             chance = names * _tail(_events(out, who), _events(its, who), 1 / names)
             if chance <= SPIKE_CHANCE and _costs(its, gap_ns, account):
                 suspect = _Suspect(ranks=(int(one),)) if who is arrivals.last else _all_of(account, int(one))
-                return _in_steps(account, arrivals, suspect, its, gap_ns, chance)
-    return None
+                yield _in_steps(account, arrivals, suspect, its, gap_ns, chance)
 
 
 def _costs(its: npt.NDArray[np.bool_], gap_ns: Ints, account: Account) -> bool:
