@@ -223,11 +223,12 @@ class ClockModel:
 
     @cached_property
     def _wander(self) -> Floats:
-        """WANDER [rank, 1], or more where the points prove it: one rate at a point has a mean before it and one after."""
+        """WANDER [rank, 1], or more where the points prove it: a rate is as near to the mean before it as after."""
         gap = np.diff(self._elapsed)
         rate, doubt = np.diff(self.offset_ns) / gap, (self.bound_ns[:, :-1] + self.bound_ns[:, 1:]) / gap
         proven: Floats = (np.abs(np.diff(rate)) - doubt[:, :-1] - doubt[:, 1:]) / 2
-        return np.maximum(WANDER, proven.max(axis=1, initial=0.0, keepdims=True))
+        wander: Floats = proven.max(axis=1, initial=WANDER, keepdims=True)
+        return wander
 
     @cached_property
     def _rate(self) -> tuple[Floats, Floats]:
