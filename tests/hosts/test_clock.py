@@ -35,9 +35,6 @@ def test_drifting_clocks_are_inside_their_bounds_whatever_the_network(paths, bus
     # No message was faster than its path: a bound below half of there and back would be a claim without a proof.
     round_trip_us = paths.delay_us + (paths.delay_us if paths.back_us is None else paths.back_us) - 2 * paths.jitter_us
     assert (ours.after_bound > round_trip_us / 2 * 1e3).all()
-    if paths.back_us is not None:
-        # The path's asymmetry is there, unseen, and the bound covers it.
-        assert np.median(ours.after) > 50_000
 
 
 def test_hosts_with_clocks_of_their_own_name_them_and_are_inside_their_bounds():

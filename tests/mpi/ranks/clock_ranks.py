@@ -146,7 +146,7 @@ def fast(comm: MPI.Intracomm) -> dict:
         if comm.rank == comm.size - 1:
             clock.drift = 300e-6
         global_clock.synchronise()
-        clock.true_time.skip(100)
+        clock.true_time.skip(10_000)
 
     return refused(comm, break_it, domain=f"clock {comm.rank}")
 
@@ -156,7 +156,7 @@ def just_not_too_fast(comm: MPI.Intracomm) -> dict:
         if comm.rank == comm.size - 1:
             clock.drift = 199e-6
         global_clock.synchronise()
-        clock.true_time.skip(100)
+        clock.true_time.skip(10_000)
 
     return refused(comm, break_it, domain=f"clock {comm.rank}")
 
