@@ -136,9 +136,8 @@ def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Itera
     """In which steps: named one by one where they are few, else as a share of the window."""
     if verdict.kind != TRANSIENT:
         if verdict.share < FULL:
-            exact = np.mean(
-                [(_after_median(known.stamped.entries) > known.open_ms)[list(verdict.ranks)] for known in runs]
-            )
+            late = [(_after_median(known.stamped.entries) > known.open_ms)[list(verdict.ranks)] for known in runs]
+            exact = np.mean([one.any(axis=0) if verdict.kind == ROTATING else one.mean(axis=0) for one in late])
             text = f"late in {verdict.share * 100:.0f} % of the steps; true is in all{_as_it_was(runs)}"
             yield Miss(text=text, machine=abs(float(exact) - verdict.share) <= 1 - FULL)
         return
