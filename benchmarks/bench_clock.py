@@ -1,6 +1,6 @@
 """The global clock beside the plain method on the same ranks: error, bound, length; and thousands of hosts simulated.
 
-`python -m benchmarks.bench_clock [--repeats 20]`: a repeat is three synchronisations of each in each case. What needs
+`python -m benchmarks.bench_clock [--repeats 20] [--only CASE]`: a repeat is three synchronisations of each in each case. What needs
 hosts of their own is left out, with the reason, where they cannot be made.
 """
 
@@ -79,24 +79,32 @@ def main() -> None:
         prog="python -m benchmarks.bench_clock", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--repeats", type=int, default=20, help="of three synchronisations in each case")
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--only", default="", help="cases whose name has this in it, and nothing else")
+    asked = parser.parse_args()
     print(HEAD)
-    for size, name in ((2, "2, shared memory"), (4, "4, shared memory")):
-        _show(name, _local(size, repeats), compare=False)  # ranks of one clock exchange nothing in a real run
-    if why := refused():
-        print(f"no hosts of their own here: {why}")
-    else:
-        for paths, busy in HOST_CASES:
-            with Network(paths) as network, busy_cores(busy):
-                _show(
-                    paths.name, network.run("-m", "benchmarks.clock_ranks", str(repeats), timeout_s=60 + 30 * repeats)
-                )
+    _measure(asked.repeats, asked.only)
+    if asked.only:
+        return
     print("\n| simulated hosts | hops at most | exchanges in a row | error / bound at most | bound, µs, by hops |")
     for hosts in (4, 32, 33, 256, 1024, 4096):
         print(_simulated(hosts))
     print()
     for line in _converting():
         print(line)
+
+
+def _measure(repeats: int, only: str) -> None:
+    for size, name in ((2, "2, shared memory"), (4, "4, shared memory")):
+        if only in name:
+            _show(name, _local(size, repeats), compare=False)  # ranks of one clock exchange nothing in a real run
+    if why := refused():
+        print(f"no hosts of their own here: {why}")
+        return
+    for paths, busy in HOST_CASES:
+        if only in paths.name:
+            with Network(paths) as network, busy_cores(busy):
+                argv = ["-m", "benchmarks.clock_ranks", str(repeats)]
+                _show(paths.name, network.run(*argv, timeout_s=60 + 30 * repeats))
 
 
 def _show(case: str, printed: str, *, compare: bool = True) -> None:
