@@ -1,6 +1,6 @@
 """The global clock beside the plain method on the same ranks: error, bound, length; and thousands of hosts simulated.
 
-`python -m benchmarks.bench_clock [--repeats 20] [--only CASE]`: a repeat is three synchronisations of each, in each case.
+`python -m benchmarks.bench_clock [--repeats 20] [--only CASE]`: a repeat is three synchronisations of each in a case.
 What needs hosts of their own is left out, with the reason, where they cannot be made.
 """
 
