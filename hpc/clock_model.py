@@ -95,9 +95,9 @@ class _BrokenLine:
     """Straight between the knots [rank, knot]; before and beyond them with a slope of its own, [rank, knot + 1]."""
 
     def __init__(self, knots: Floats, heights: Floats, slopes: Floats) -> None:
-        self.knots, self.slopes = knots, slopes
         # Where each stretch is reckoned from: the knot to its left, the first one before that.
         self.left, self.height = np.hstack([knots[:, :1], knots]), np.hstack([heights[:, :1], heights])
+        self.knots, self.slopes = self.left[:, 1:], slopes
 
     def at(self, ranks: slice, x: Floats, first: Floats, last: Floats) -> Floats:
         """The heights of these ranks' line at x [rank, n], all of which lie from `first` to `last` [rank, 1].
