@@ -66,10 +66,11 @@ DELAYS = {
     "one rank's way out of the reduction": ("leave", PERSISTENT, "release"),
     "one node's compute": ("forward", PERSISTENT, "compute"),
     "one rank after another": ("backward", ROTATING, "compute"),
+    "all of a node, node after node": ("backward", ROTATING, "compute"),
     "one rank in every tenth step": ("backward", TRANSIENT, "compute"),
     "one rank in one step": ("data", TRANSIENT, "data"),
     "one node in every tenth step": ("backward", TRANSIENT, "compute"),
-    "the compute of two ranks of two nodes": ("backward", PERSISTENT, "compute"),
+    "the compute of two ranks, not of one node": ("backward", PERSISTENT, "compute"),
     "everybody's transfer": ("transfer", NONE, ""),
     "everybody's data": ("data", NONE, ""),
     "the compute of everybody but one": ("backward", NONE, ""),
@@ -87,15 +88,15 @@ def wrongly_said(name: str, draw: int) -> str:
     phase, kind, cause = DELAYS[name]
     generator = np.random.default_rng([draw, list(DELAYS).index(name)])
     run = draw_run(generator, ranks=3, nodes=2 if "node" in name else 1, steps=100)
-    where, ranks, steps = delayed(name, run, generator)
+    where, ranks, steps = delayed(name, kind, run, generator)
     by_ns = int(generator.integers(10, 40)) * MS * (5 if name == "one rank in one step" else 1)
     durations = equal_ranks(
         generator, run.ranks, run.steps, jitter=generator.choice(JITTERS), memory=generator.choice([0.0, 0.3]),
         spread=generator.choice([0.01, 0.03, 0.05]),
     ).longer(phase, where, by_ns)  # fmt: skip
     said = verdict(account(simulate(run, durations, draw_clocks(generator, run.nodes), generator).trace))
-    node = f"n{ranks[0] // run.ranks_per_node}" if "one node" in name else ""
-    wanted = (kind, ranks if cause else (), node, cause)
+    nodes = sorted({rank // run.ranks_per_node for rank in ranks}) if "node" in name and "two" not in name else ()
+    wanted = (kind, ranks if cause else (), ", ".join(f"n{node}" for node in nodes), cause)
     found = (said.kind, said.ranks, said.node, max(said.cause, key=said.cause.__getitem__, default=""))
     # Long tails make a rank late once in a while that is not delayed: such steps may be named beside the others.
     as_steps = set(steps) <= set(said.steps) and len(said.steps) <= 1.5 * len(steps)
@@ -106,7 +107,7 @@ def wrongly_said(name: str, draw: int) -> str:
 
 
 def delayed(
-    name: str, run: RunSpec, generator: np.random.Generator
+    name: str, kind: str, run: RunSpec, generator: np.random.Generator
 ) -> tuple[np.ndarray, tuple[int, ...], tuple[int, ...]]:
     """Where the delay is [rank, step], whose it is, and the measured steps of a transient one."""
     where = np.zeros((run.ranks, run.steps), bool)
@@ -124,8 +125,10 @@ def delayed(
         its = steps[::10] if "tenth" in name else generator.choice(steps, 1)
         where[np.ix_(ranks, its)] = True
         return where, ranks, tuple(its.tolist())
-    if "after another" in name:
-        where[np.arange(run.steps) % run.ranks, np.arange(run.steps)] = True
+    if kind == ROTATING:
+        at_once = run.ranks_per_node if "node" in name else 1
+        turn = np.arange(run.steps) % (run.ranks // at_once)
+        where[:] = np.arange(run.ranks)[:, np.newaxis] // at_once == turn
         return where, tuple(range(run.ranks)), ()
     where[list(ranks)] = True
     return where, ranks, ()
