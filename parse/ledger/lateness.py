@@ -32,9 +32,8 @@ SIGMAS = 4.0
 """By how many standard deviations ranks that take turns in being late avoid one another."""
 MOSTLY = 0.5
 """Whoever takes turns is provably last in more than this share of the steps."""
-SPIKES, SEVERE = (5.0, 10.0, 20.0, 40.0), 50.0
-"""How many times the median lateness a step's is that stands out, so that small incidents of others hide no large ones;
-and one that needs no other like it."""
+SPIKE, SEVERE = 5.0, 50.0
+"""How many times the median lateness a step's is that stands out; and one that needs no other like it."""
 SELDOM = 0.4
 """Steps that stand out are at most this share of the window."""
 SPIKE_CHANCE = 0.005
@@ -149,10 +148,11 @@ def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
     """Steps that stand out, and the rank or node on which more of them fall than by chance; or severe incidents."""
     usual_ns = float(np.median(arrivals.late))
     found: list[Verdict] = []
-    for spike in SPIKES:
-        out = (arrivals.late > spike * usual_ns) & (arrivals.late > arrivals.late_bound)
-        if out.any() and out.mean() <= SELDOM:
+    least_ns = np.maximum(SPIKE * usual_ns, arrivals.late_bound)
+    while (out := arrivals.late > least_ns).any():
+        if out.mean() <= SELDOM:
             found += _standing_out(account, arrivals, out)
+        least_ns = np.maximum(1.0, 2 * least_ns)  # small incidents of others hide no large ones
     if found:
         return min(found, key=lambda one: one.chance or 0.0)
     severe = (arrivals.late > SEVERE * usual_ns) & (arrivals.late > arrivals.late_bound)
