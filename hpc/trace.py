@@ -153,12 +153,15 @@ class Trace:
         NaN where one is absent. To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among
         the facts of a rank. Raises as to_global.
         """
-        own_ns = np.array([[float(facts.get("stamp_bound_ns") or 0)] for facts in self.ranks])
         if self._one_clock():
-            return np.where(local_ns == ABSENT, np.nan, own_ns)
+            return np.where(local_ns == ABSENT, np.nan, self._device_bound_ns)
         bound_ns = self._clock_model.bounds_ns(local_ns)
-        bound_ns += own_ns
+        bound_ns += self._device_bound_ns
         return bound_ns
+
+    @cached_property
+    def _device_bound_ns(self) -> Float64:
+        return np.array([[float(facts.get("stamp_bound_ns") or 0)] for facts in self.ranks])
 
     @cached_property
     def _clock_model(self) -> ClockModel:
