@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import comb
+from math import exp, lgamma, log, log1p
 
 import numpy as np
 import numpy.typing as npt
@@ -148,13 +148,16 @@ def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
     """Steps that stand out, and the rank or node on which more of them fall than by chance; or severe incidents."""
     usual_ns = float(np.median(arrivals.late))
     found: list[Verdict] = []
+    sizes = 0
     least_ns = np.maximum(SPIKE * usual_ns, arrivals.late_bound)
     while (out := arrivals.late > least_ns).any():
         if out.mean() <= SELDOM:
             found += _standing_out(account, arrivals, out)
+            sizes += 1
         least_ns = np.maximum(1.0, 2 * least_ns)  # small incidents of others hide no large ones
     if found:
-        return min(found, key=lambda one: one.chance or 0.0)
+        best = min(found, key=lambda one: one.chance or 0.0)
+        return replace(best, chance=min(1.0, sizes * (best.chance or 0.0)))
     severe = (arrivals.late > SEVERE * usual_ns) & (arrivals.late > arrivals.late_bound)
     if severe.mean() > SELDOM or not _costs(severe, arrivals.gap, account):
         return None
@@ -164,17 +167,20 @@ def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
 
 
 def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool_]) -> Iterator[Verdict]:
-    """Ranks and nodes on which more of these steps fall than by chance."""
+    """The rank and the node on which most of these steps fall, where they are more than by chance."""
     for who, gap_ns, names in (
         (arrivals.last, arrivals.gap, len(account.nodes)),
         (arrivals.node_last, arrivals.node_gap, len(set(account.nodes))),
     ):
-        for one in np.unique(who[out]) if names > 1 else ():
-            its = out & (who == one)
-            chance = names * _tail(_events(out, who), _events(its, who), 1 / names)
-            if chance <= SPIKE_CHANCE and _costs(its, gap_ns, account):
-                suspect = _Suspect(ranks=(int(one),)) if who is arrivals.last else _all_of(account, int(one))
-                yield _in_steps(account, arrivals, suspect, its, gap_ns, chance)
+        if names == 1:
+            continue
+        events = who[_events(out, who)]
+        one = int(np.bincount(events).argmax())
+        its = out & (who == one)
+        chance = names * _tail(len(events), int((events == one).sum()), 1 / names)
+        if chance <= SPIKE_CHANCE and _costs(its, gap_ns, account):
+            suspect = _Suspect(ranks=(one,)) if who is arrivals.last else _all_of(account, one)
+            yield _in_steps(account, arrivals, suspect, its, gap_ns, chance)
 
 
 def _costs(its: npt.NDArray[np.bool_], gap_ns: Ints, account: Account) -> bool:
@@ -182,15 +188,19 @@ def _costs(its: npt.NDArray[np.bool_], gap_ns: Ints, account: Account) -> bool:
     return bool(gap_ns[its].sum() >= MATERIAL * account.step_ns * len(its) and its.any())
 
 
-def _events(steps: npt.NDArray[np.bool_], who: Ints) -> int:
-    """Steps, but those in a row by the same one are one."""
+def _events(steps: npt.NDArray[np.bool_], who: Ints) -> npt.NDArray[np.intp]:
+    """Where these steps are; of those in a row by the same one, where the first is."""
     at = np.flatnonzero(steps)
-    return 1 + int(((np.diff(at) > 1) | (np.diff(who[at]) != 0)).sum()) if len(at) else 0
+    return at[np.diff(at, prepend=-2) + np.abs(np.diff(who[at], prepend=-1)) > 1]
 
 
 def _tail(events: int, its: int, chance: float) -> float:
     """The probability of so many or more of the events, where each falls on it with that chance."""
-    return sum(float(comb(events, k)) * chance**k * (1 - chance) ** (events - k) for k in range(its, events + 1))
+    all_ways = lgamma(events + 1)
+    return sum(
+        exp(all_ways - lgamma(k + 1) - lgamma(events - k + 1) + k * log(chance) + (events - k) * log1p(-chance))
+        for k in range(its, events + 1)
+    )
 
 
 def _rotating(account: Account, arrivals: Arrivals) -> Verdict | None:

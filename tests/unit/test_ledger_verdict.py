@@ -10,7 +10,7 @@ import pytest
 
 from hpc.trace import Trace
 from parse.ledger.arrivals import longest_of
-from parse.ledger.lateness import verdict
+from parse.ledger.lateness import _events, _tail, verdict
 from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
 from parse.ledger.terms import account
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
@@ -141,6 +141,24 @@ def test_one_severe_incident_is_transient() -> None:
     assert (found.kind, found.ranks, found.steps) == (TRANSIENT, (3,), (25,))
     assert found.cause["data"] == pytest.approx(300.0, abs=1.0)
     assert found.chance is None
+
+
+def test_thousands_of_bad_steps_are_told() -> None:
+    found = judged(trace_of(run_of(measured_steps=6000), noise=0.01, data=on(2, ms=20.0, every=3)))
+    assert (found.kind, found.ranks, len(found.steps)) == (TRANSIENT, (2,), 2000)
+    assert found.chance is not None and found.chance < 1e-100
+
+
+@pytest.mark.parametrize(("events", "its", "ranks"), [(6, 6, 4), (10, 3, 2), (7, 0, 3)])
+def test_how_often_chance_gives_one_rank_so_many(events: int, its: int, ranks: int) -> None:
+    ways = [chosen.count(0) for chosen in itertools.product(range(ranks), repeat=events)]
+    assert _tail(events, its, 1 / ranks) == pytest.approx(sum(count >= its for count in ways) / len(ways))
+
+
+def test_steps_in_a_row_by_one_rank_are_one_event() -> None:
+    steps = np.array([1, 1, 0, 1, 1, 1, 0, 1], bool)
+    who = np.array([0, 0, 0, 2, 2, 1, 1, 1])
+    assert _events(steps, who).tolist() == [0, 3, 5, 7]
 
 
 def test_incidents_on_several_ranks_are_told_as_what_happened() -> None:
