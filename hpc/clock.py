@@ -20,7 +20,7 @@ from hpc.clock_model import MAX_DRIFT, ROUNDING_NS, ClockError, ClockModel, Sync
 from hpc.stamps import ABSENT
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from mpi4py.MPI import Intracomm, Prequest
 
     Ints = NDArray[np.int64]
 
@@ -158,18 +158,20 @@ class GlobalClock:
             return None, None, self._mistrust(0, contradiction)
 
     def _exchange(self, parent: int) -> tuple[Ints, Ints, Ints, Ints]:
-        from mpi4py import MPI
-
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        send, receive = (ping, 1, MPI.INT64_T), (pong, 2, MPI.INT64_T)
-        comm, clock = self._comm, self._clock
         stamps = np.zeros((1 + self._pings, 4), np.int64)
-        for row in stamps:
-            sent_ns = clock()
-            comm.Send(send, parent, _PING_TAG)
-            comm.Recv(receive, parent, _PONG_TAG)
-            row[3] = clock()
-            row[0], row[1], row[2] = sent_ns, pong[0], pong[1]
+        with _kept(self._comm.Send_init(ping, parent, _PING_TAG), self._comm.Recv_init(pong, parent, _PONG_TAG)) as (
+            send,
+            receive,
+        ):
+            for row in stamps:
+                receive.Start()
+                row[0] = self._clock()
+                send.Start()
+                receive.Wait()
+                row[3] = self._clock()
+                send.Wait()
+                row[1:3] = pong
         c1, p1, p2, c2 = stamps[1:].T  # the first exchange waits for its turn and sets up the connection
         return c1, p1, p2, c2
 
@@ -182,24 +184,26 @@ class GlobalClock:
 
     def _answer(self, child: int, model: ClockModel | None) -> None:
         """Answers a child's pings; unless this is rank 0, tells it where this clock stands at a time that it names."""
-        from mpi4py import MPI
-
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        receive, send = (ping, 1, MPI.INT64_T), (pong, 2, MPI.INT64_T)
-        comm, clock = self._comm, self._clock
-        for _ in range(1 + self._pings):
-            comm.Recv(receive, child, _PING_TAG)
-            pong[0] = clock()
-            pong[1] = clock()
-            comm.Send(send, child, _PONG_TAG)
+        with _kept(self._comm.Recv_init(ping, child, _PING_TAG), self._comm.Send_init(pong, child, _PONG_TAG)) as (
+            receive,
+            send,
+        ):
+            for _ in range(1 + self._pings):
+                receive.Start()
+                receive.Wait()
+                pong[0] = self._clock()
+                pong[1] = self._clock()
+                send.Start()
+                send.Wait()
         if self._parent is None:
             return
-        comm.Recv(receive, child, _WHEN_TAG)
+        self._comm.Recv(ping, child, _WHEN_TAG)
         there = np.full(2, np.nan)  # not known
         if model is not None and ping[0] != ABSENT:
             place = model.place(int(ping[0]))
             there[:] = place.offset_ns, place.bound_ns
-        comm.Send(there, child, _THERE_TAG)
+        self._comm.Send(there, child, _THERE_TAG)
 
     def _suspended(self) -> str:
         before, self._slept_before = self._slept_before, self._slept()
@@ -246,3 +250,13 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def _kept(*requests: Prequest) -> Iterator[tuple[Prequest, ...]]:
+    """Persistent requests: they start faster than new ones, and the bound is the smaller for it. Frees them."""
+    try:
+        yield requests
+    finally:
+        for request in requests:
+            request.Free()
