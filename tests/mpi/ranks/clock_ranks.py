@@ -174,8 +174,10 @@ def parent(comm: MPI.Intracomm) -> dict:
     """In a tree of six with stars of two, rank 4 serves rank 5."""
 
     def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        clock.offset_ns = comm.rank * HOUR_NS
+        global_clock.synchronise()
         if comm.rank == 4:
-            clock.jump_after_readings, clock.jump_ns = 50, HOUR_NS
+            clock.jump_after_readings, clock.jump_ns = clock.readings + 50, HOUR_NS
 
     return refused(comm, break_it, domain=f"clock {comm.rank}", star=2)
 
