@@ -56,7 +56,10 @@ def verdict(account: Account) -> Verdict:
             return Verdict(kind=NONE, because="one rank waits for nobody")
         return Verdict(kind=CANNOT_TELL, because=account.merged)
     bound_ns = float(np.median(arrivals.late_bound))
-    found = _rotating(account, arrivals) or _persistent(account, arrivals) or _transient(account, arrivals)
+    found = _rotating(account, arrivals)
+    if found is None:  # what costs most is the answer
+        both = [one for one in (_persistent(account, arrivals), _transient(account, arrivals)) if one is not None]
+        found = max(both, key=lambda one: one.costs, default=None)
     if found is not None:
         return found
     if bound_ns > HIDDEN * account.step_ns:

@@ -133,6 +133,17 @@ def test_small_incidents_of_others_hide_no_large_ones() -> None:
     assert found.late == pytest.approx(10.0, abs=0.5)
 
 
+def test_of_a_rank_that_is_always_a_little_late_and_one_that_seldom_is_much_the_one_that_costs_more_is_named() -> None:
+    def late(little: float) -> Change:
+        return lambda rank, step: little if rank == 3 else 30.0 if rank == 2 and step % 10 == 0 else 0.0
+
+    run = run_of(measured_steps=80)
+    seldom = judged(trace_of(run, noise=NOISE, backward=late(1.0)))
+    assert (seldom.kind, seldom.ranks, seldom.steps) == (TRANSIENT, (2,), tuple(range(10, 86, 10)))
+    always = judged(trace_of(run, noise=NOISE, backward=late(5.0)))
+    assert (always.kind, always.ranks) == (PERSISTENT, (3,))
+
+
 def test_one_severe_incident_is_transient() -> None:
     def once(rank: int, step: int) -> float:
         return 300.0 if (rank, step) == (3, 25) else 0.0
