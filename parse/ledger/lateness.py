@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals
-from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
+from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Incident, Verdict
 from parse.ledger.terms import PIECES, Account
 
 Ints = npt.NDArray[np.int64]
@@ -33,11 +33,14 @@ SIGMAS = 4.0
 MOSTLY = 0.5
 """Whoever takes turns is provably last in more than this share of the steps."""
 SPIKE, SEVERE = 5.0, 50.0
-"""How many times the median lateness a step's is that stands out; and one that needs no other like it."""
+"""How many times the median lateness a step's is that stands out; and one that is told by itself."""
+ONCE = 10.0
+"""What is so many times as late as all else in the window happened once: there is nothing to hold it against."""
 SELDOM = 0.4
 """Steps that stand out are at most this share of the window."""
-SPIKE_CHANCE = 0.005
-"""How often so many of them would fall on one rank by chance, at most."""
+SPIKE_CHANCE, SEVERE_CHANCE = 0.005, 0.02
+"""How often so many of them would fall on one rank by chance, at most; one look at severe ones may have more than many
+looks at all sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,29 +151,54 @@ def _least_chance(ranks: int, pieces: int) -> float:
 
 
 def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
-    """Steps that stand out, and the rank or node on which more of them fall than by chance; or severe incidents."""
+    """Steps that stand out, and the rank or node on which more of them fall than by chance; or what happened once."""
     usual_ns = float(np.median(arrivals.late))
     found: list[Verdict] = []
     sizes = 0
     least_ns = np.maximum(SPIKE * usual_ns, arrivals.late_bound)
     while (out := arrivals.late > least_ns).any():
         if out.mean() <= SELDOM:
-            found += _standing_out(account, arrivals, out)
+            found += _standing_out(account, arrivals, out, SPIKE_CHANCE)
             sizes += 1
         least_ns = np.maximum(1.0, 2 * least_ns)  # small incidents of others hide no large ones
     if found:
         best = min(found, key=lambda one: one.chance or 0.0)
         return replace(best, chance=min(1.0, sizes * (best.chance or 0.0)))
-    severe = (arrivals.late > SEVERE * usual_ns) & (arrivals.late > arrivals.late_bound)
-    if severe.mean() > SELDOM or not _costs(severe, arrivals.gap, account):
+    if (severe := _severe(arrivals)).any() and severe.mean() <= SELDOM:
+        for one in _standing_out(account, arrivals, severe, SEVERE_CHANCE):
+            return one
+    worst = int(arrivals.late.argmax())
+    its = severe & (arrivals.last == arrivals.last[worst])
+    once = its & (np.abs(np.arange(len(its)) - worst) < max(1, its.sum()))  # with the steps beside it that it lasted
+    if not once[worst] or arrivals.late[worst] <= ONCE * arrivals.late[~once].max(initial=0):
         return None
-    # What happened, whoever it happened to: that equal ranks have incidents, too, makes none of them untrue.
-    ranks = tuple(np.unique(arrivals.last[severe]).tolist())
-    return _in_steps(account, arrivals, _Suspect(ranks=ranks), severe, arrivals.gap, None)
+    suspect = _Suspect(ranks=(int(arrivals.last[worst]),))
+    return (
+        _in_steps(account, arrivals, suspect, once, arrivals.gap, None) if _costs(once, arrivals.gap, account) else None
+    )
 
 
-def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool_]) -> Iterator[Verdict]:
-    """The rank and the node on which most of these steps fall, where they are more than by chance."""
+def incidents(account: Account) -> tuple[Incident, ...]:
+    """Steps in which a rank is late beyond all that is usual, the worst first, where together they cost something.
+
+    Whoever they happened to: equal ranks have them too, so they are told and nobody is accused of them.
+    """
+    arrivals = account.arrivals
+    if arrivals is None or not _costs(severe := _severe(arrivals), arrivals.gap, account) or severe.mean() > SELDOM:
+        return ()
+    worst_first = np.flatnonzero(severe)[np.argsort(-arrivals.late[severe], kind="stable")]
+    return tuple(
+        Incident(step=int(arrivals.steps[at]), rank=int(arrivals.last[at]), late=float(arrivals.late[at]) / 1e6)
+        for at in worst_first
+    )
+
+
+def _severe(arrivals: Arrivals) -> npt.NDArray[np.bool_]:
+    return (arrivals.late > SEVERE * float(np.median(arrivals.late))) & (arrivals.late > arrivals.late_bound)
+
+
+def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool_], limit: float) -> Iterator[Verdict]:
+    """The rank and the node on which most of these steps fall, where chance gives so many no oftener than `limit`."""
     for who, gap_ns, names in (
         (arrivals.last, arrivals.gap, len(account.nodes)),
         (arrivals.node_last, arrivals.node_gap, len(set(account.nodes))),
@@ -181,7 +209,7 @@ def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool
         one = int(np.bincount(events).argmax())
         its = out & (who == one)
         chance = names * _tail(len(events), int((events == one).sum()), 1 / names)
-        if chance <= SPIKE_CHANCE and _costs(its, gap_ns, account):
+        if chance <= limit and _costs(its, gap_ns, account):
             suspect = _Suspect(ranks=(one,)) if who is arrivals.last else _all_of(account, one)
             yield _in_steps(account, arrivals, suspect, its, gap_ns, chance)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from parse import stats
 from parse.ledger.nouns import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
-from parse.ledger.sentence import SMALL, Figures, fine, numbers, verdict_word
+from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_word
 
 
 def notes(ledger: Ledger) -> Iterator[str]:
@@ -21,6 +21,7 @@ def notes(ledger: Ledger) -> Iterator[str]:
     if abs(apart) > SMALL:
         than = f"{abs(apart) * 100:.0f} % {'less' if apart < 0 else 'more'} than the mean, which the terms add up to"
         yield f"the median step takes {write.ms(ledger.median_step)}, {than}"
+    yield from _incidents(ledger, write)
     yield from _pauses(ledger)
     yield from ledger.remarks
 
@@ -102,6 +103,16 @@ def _chance(ledger: Ledger) -> Iterator[str]:
     if len({*words}) > 1:
         runs = ", ".join(f"run {_repeat(run)} {word}" for run, word in zip(ledger.runs, words, strict=True))
         yield f"the runs differ in their culprit: {runs}"
+
+
+def _incidents(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """Steps that are not the verdict's already."""
+    for run in ledger.runs:
+        told = [one for one in run.incidents if one.step not in run.verdict.steps]
+        if told:
+            named = ", ".join(f"{one.step} (rank {one.rank} by {write.ms(one.late)})" for one in told[:NAMED])
+            more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
+            yield f"{run.run_id}: late beyond all that is usual in step{'' if len(told) == 1 else 's'} {named}{more}"
 
 
 def _pauses(ledger: Ledger) -> Iterator[str]:

@@ -84,6 +84,15 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Incident:
+    """A step in which a rank came later than the median rank beyond all that is usual in the window, by `late`."""
+
+    step: int
+    rank: int
+    late: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunLedger:
     """What one run of the point says. `pauses` are those between its blocks, each in ms."""
 
@@ -92,6 +101,7 @@ class RunLedger:
     step: float
     pauses: tuple[float, ...]
     bound: float
+    incidents: tuple[Incident, ...] = ()
     problems: tuple[str, ...] = ()
 
 

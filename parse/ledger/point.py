@@ -15,7 +15,7 @@ from hpc.trace import TraceError
 from hpc.trace_file import open_trace
 from parse import stats
 from parse.ledger.alone import beside
-from parse.ledger.lateness import verdict
+from parse.ledger.lateness import incidents, verdict
 from parse.ledger.nouns import CANNOT_TELL, Alone, ComputeSplit, Ledger, Mean, Place, RunLedger, Term, Verdict
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import Account, account, merge, names
@@ -192,6 +192,7 @@ def _of_run(one: Account) -> RunLedger:
         step=one.step_ns / 1e6,
         pauses=tuple(pause / 1e6 for pause in one.pauses_ns),
         bound=found.bound,
+        incidents=incidents(one),
         problems=one.problems,
     )
 

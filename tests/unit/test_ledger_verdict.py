@@ -10,7 +10,7 @@ import pytest
 
 from hpc.trace import Trace
 from parse.ledger.arrivals import longest_of
-from parse.ledger.lateness import _events, _tail, verdict
+from parse.ledger.lateness import _events, _tail, incidents, verdict
 from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
 from parse.ledger.terms import account
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
@@ -172,12 +172,25 @@ def test_steps_in_a_row_by_one_rank_are_one_event() -> None:
     assert _events(steps, who).tolist() == [0, 3, 5, 7]
 
 
-def test_incidents_on_several_ranks_are_told_as_what_happened() -> None:
-    incidents = {(3, 25): 300.0, (0, 33): 200.0}
-    found = judged(trace_of(run_of(), noise=NOISE, data=lambda rank, step: incidents.get((rank, step), 0.0)))
-    assert (found.kind, found.ranks, found.steps) == (TRANSIENT, (0, 3), (25, 33))
-    assert found.late == pytest.approx(250.0, abs=1.0)
-    assert found.chance is None
+def test_one_incident_may_last_a_few_steps() -> None:
+    def once(rank: int, step: int) -> float:
+        return 300.0 if rank == 3 and 25 <= step < 28 else 0.0
+
+    found = judged(trace_of(run_of(), noise=NOISE, data=once))
+    assert (found.kind, found.ranks, found.steps) == (TRANSIENT, (3,), (25, 26, 27))
+
+
+def test_incidents_on_several_ranks_are_told_and_nobody_is_accused() -> None:
+    happened = {(3, 25): 300.0, (0, 33): 200.0}
+    one = account(trace_of(run_of(), noise=NOISE, data=lambda rank, step: happened.get((rank, step), 0.0)))
+    assert verdict(one).kind == NONE
+    assert [(each.step, each.rank) for each in incidents(one)] == [(25, 3), (33, 0)]
+    assert [each.late for each in incidents(one)] == pytest.approx([300.0, 200.0], abs=1.0)
+
+
+def test_without_incidents_none_is_told() -> None:
+    assert incidents(account(trace_of(run_of(), noise=NOISE))) == ()
+    assert incidents(account(trace_of(run_of(stamps="coarse")))) == ()
 
 
 def test_what_all_ranks_do_alike_has_no_culprit() -> None:
