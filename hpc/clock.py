@@ -225,7 +225,8 @@ class GlobalClock:
 
     def _raise_what_is_wrong(self, reports: NDArray[np.void], error: str) -> None:
         errors = [told for told in self._comm.allgather(error) if told] if reports["wrong"].any() else []
-        for name, ranks in self._domains.items():
+        shared = [(name, ranks) for name, ranks in self._domains.items() if len(ranks) > 1]
+        for name, ranks in shared:
             # Whose clocks are one cannot have left the barrier before another entered it.
             last = ranks[int(np.argmax(reports["entered_ns"][ranks]))]
             first = ranks[int(np.argmin(reports["left_ns"][ranks]))]
