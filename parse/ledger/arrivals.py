@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, expm1
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ MATERIAL = 0.01
 """A culprit costs at least this share of the step; less is nobody's trouble, and no rank equals another to the ns."""
 LATE_IN = 0.6
 """A rank that is typically late is so in at least this share of the steps of a piece."""
+NEVER = 41.0
+"""What has a probability of e to the minus this is left out: less than a double knows beside 1."""
 POOL = 1_000_000
 """How many (ranks × steps) are shuffled as one, at most: what bounds the memory."""
 
@@ -206,14 +209,14 @@ class Turns:
 def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
     """Mean and variance of the largest of `ranks` values drawn without replacement from a sorted pool, less its least.
 
-    The j-th smallest of N is the largest of them with probability C(j − 1, ranks − 1) / C(N, ranks).
+    It is among the j smallest of n with probability F(j) = C(j, ranks) / C(n, ranks); F(j−1) = F(j) · (j−ranks) / j.
     """
     n = len(pool)
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])  # logarithms of factorials
-    j = np.arange(ranks, n + 1)
-    below = np.exp(logs[j] - logs[j - ranks] - (logs[n] - logs[n - ranks]))  # the largest is among the j smallest
-    chance = np.diff(below, prepend=0.0)
-    values = (pool[ranks - 1 :] - pool[0]).astype(np.float64)
+    tried = min(n - ranks + 1, ceil(n * -expm1(-NEVER / ranks)) + 1)  # below these F is less than e^-NEVER
+    j = np.arange(n, n - tried + 1, -1)
+    among = np.exp(np.concatenate([[0.0], np.cumsum(np.log1p(-ranks / j))]))
+    chance = -np.diff(among, append=0.0)
+    values = (pool[n - tried :][::-1] - pool[0]).astype(np.float64)
     mean = float(chance @ values)
     return mean, float(chance @ (values - mean) ** 2)
 
