@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from parse.ledger.nouns import Ledger
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from parse.result import Result
     from parse.summary import Summary
 
+T = TypeVar("T")
 DESCRIPTION = (
     "Prints one scaling table of traces and of other systems' logs, and under it what is wrong with it. Whatever a log "
     "says of itself is believed; else what its folders' and its own name say (4n8g, bz128, r50_b128_fp32_1.log)."
@@ -202,7 +203,8 @@ def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
 
     points = {result.asked.point for result in chosen}
     read = points | {result.asked.baseline_point for result in chosen}
-    found = ledgers([result for result in summary.results if result.asked.point in read], summary.probes)
+    of = [result for result in summary.results if result.asked.point in read]
+    found = ledgers(of, summary.probes, _with_progress if sys.stderr.isatty() else None)
     return tuple(ledger for ledger in found if ledger.result.asked.point in points)
 
 
@@ -229,7 +231,7 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
     )
 
 
-def _with_progress(files: Sequence[Path]) -> Iterable[Path]:
+def _with_progress(files: Sequence[T]) -> Iterable[T]:
     from rich.console import Console
     from rich.progress import track
 

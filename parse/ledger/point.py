@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from parse.ledger.terms import Account, account, merge, names
 from parse.result import Result
 
 Floats = npt.NDArray[np.float64]
+Progress = Callable[[Sequence[Result]], Iterable[Result]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +34,14 @@ class _Read:
     remarks: tuple[str, ...] = ()
 
 
-def ledgers(results: Sequence[Result], probes: Sequence[Result] = ()) -> tuple[Ledger, ...]:
+def ledgers(
+    results: Sequence[Result], probes: Sequence[Result] = (), progress: Progress | None = None
+) -> tuple[Ledger, ...]:
     """The ledger of every point that has an ok run with a trace. `probes` are runs that explain others."""
     reader = _Reader({result.asked.point: result for result in (*results, *probes)})
     collectives = [probe for probe in probes if probe.run.probe == COLLECTIVES]
-    return tuple(reader.ledger(result, collectives) for result in results if reader.read(result).accounts)
+    shown = progress(results) if progress else results
+    return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).accounts)
 
 
 class _Reader:
