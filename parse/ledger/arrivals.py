@@ -37,7 +37,9 @@ class Arrivals:
     a step at least: how many (`late_steps` [rank]), by how much on average (`rank_late`), what it consists of
     (`rank_cause` [rank, 4]).
 
-    `exclusive` says by how many standard deviations ranks avoid being late in the same step, `node_exclusive` nodes.
+    `bound` is how far the clocks leave open, on average, which of two ranks was first, of those it is widest for; 0
+    where all read one clock. `exclusive` says by how many standard deviations ranks avoid being late in the same step,
+    `node_exclusive` nodes.
     """
 
     causes: tuple[str, ...]
@@ -56,6 +58,7 @@ class Arrivals:
     late_steps: Ints
     rank_late: Floats
     rank_cause: Floats
+    bound: float
     exclusive: float
     node_exclusive: float
 
@@ -82,6 +85,8 @@ class Gathering:
         ranks = len(self.nodes)
         self.late_steps = np.zeros(ranks, np.int64)
         self.late_sum = np.zeros((ranks, len(CAUSES)))
+        self.steps = 0
+        self.bounds = np.zeros(ranks)
         self.turns = Turns()
         self.node_turns = Turns()
 
@@ -95,6 +100,8 @@ class Gathering:
         order = np.argpartition(arrive, sorted({middle, ranks - 2, ranks - 1}), axis=1)
         median, second, last = order[:, middle], order[:, ranks - 2], order[:, ranks - 1]
         bound = np.ascontiguousarray(bounds_ns.T)
+        self.steps += steps
+        self.bounds += bound.sum(axis=0)
         lateness = arrive - arrive[row, median][:, None]
         parts = self._parts(stamps_ns)
         causes = parts - parts[row, median][:, None]
@@ -126,6 +133,12 @@ class Gathering:
         """How far the clocks leave open which of two was first: of `ranks` with these bounds and of `others`."""
         same = self.domains[ranks] == self.domains[others]
         return np.where(same, self.device_ns[ranks] + self.device_ns[others], bound + its)
+
+    def _widest(self) -> float:
+        """The sum of the two widest mean bounds of different clocks; of devices' stamps where there is but one."""
+        of_clocks = np.zeros(self.domains.max() + 1)
+        np.maximum.at(of_clocks, self.domains, self.bounds / self.steps)
+        return float(np.sort(of_clocks if len(of_clocks) > 1 else self.device_ns)[-2:].sum())
 
     def _parts(self, stamps_ns: Ints) -> Ints:
         """When each rank left the reduction before, and what it did from then to its t3: [step, rank, 4], CAUSES."""
@@ -170,6 +183,7 @@ class Gathering:
             late_steps=self.late_steps,
             rank_late=(sums / count).sum(axis=1),
             rank_cause=sums / count,
+            bound=self._widest(),
             exclusive=self.turns.exclusive(),
             node_exclusive=self.node_turns.exclusive(),
         )

@@ -82,8 +82,10 @@ def _clock(ledger: Ledger) -> Iterator[str]:
     """How far the clocks can be trusted, and what they make of the throughput's step."""
     if len(ledger.ranks) < 2:
         return
-    bound_ms = max((run.bound for run in ledger.runs), default=0.0)
-    bound = f"the clocks leave up to {fine(bound_ms)} open" if bound_ms else "all ranks read one clock"
+    bounds = [run.bound for run in ledger.runs if run.bound is not None]
+    bound = "how far the clocks leave the ranks' order open is not known"
+    if bounds:
+        bound = f"the clocks leave up to {fine(max(bounds))} open" if any(bounds) else "all ranks read one clock"
     skew = f"{fine(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
     yield f"{bound}; the throughput's step is {skew}"
 

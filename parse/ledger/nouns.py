@@ -94,13 +94,17 @@ class Incident:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLedger:
-    """What one run of the point says. `pauses` are those between its blocks, each in ms."""
+    """What one run of the point says. `pauses` are those between its blocks, each in ms.
+
+    `bound` is how far the clocks leave open which of two ranks was first, of those it is widest for; None where ranks
+    are not compared.
+    """
 
     run_id: str
     verdict: Verdict
     step: float
     pauses: tuple[float, ...]
-    bound: float
+    bound: float | None
     incidents: tuple[Incident, ...] = ()
     problems: tuple[str, ...] = ()
 

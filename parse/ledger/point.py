@@ -195,7 +195,7 @@ def _of_run(one: Account) -> RunLedger:
         verdict=found,
         step=one.step_ns / 1e6,
         pauses=tuple(pause / 1e6 for pause in one.pauses_ns),
-        bound=found.bound,
+        bound=None if one.arrivals is None else one.arrivals.bound / 1e6,
         incidents=incidents(one),
         problems=one.problems,
     )
@@ -211,7 +211,7 @@ def _together(runs: Sequence[RunLedger]) -> Verdict:
         most, count = Counter(of_runs).most_common(1)[0]
         if 2 * count > len(runs):
             return _averaged([one for one, its in zip(found, of_runs, strict=True) if its == most])
-    return Verdict(kind=CANNOT_TELL, because="the runs disagree", bound=max(run.bound for run in runs))
+    return Verdict(kind=CANNOT_TELL, because="the runs disagree", bound=max(run.bound or 0.0 for run in runs))
 
 
 def _averaged(verdicts: Sequence[Verdict]) -> Verdict:
