@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +31,8 @@ SETTLING = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAI
 
 EXIT_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.exit\.json")
 BEGIN_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.begin\.json")
+AGAIN = ".again"
+"""The name of the file that asks for another attempt after this one ends with it; the job script looks for it too."""
 RANK_NOTE = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.rank(?P<rank>\d+)\.json")
 
 
@@ -40,7 +42,11 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ExitRecord:
-    """What the job script wrote after an attempt's launcher had returned."""
+    """What became of an attempt, written by the job script after its launcher had returned, else by who found it dead.
+
+    `evidence` is what the outcome was decided from, a sentence each, the deciding one first. `kept` is where copies of
+    what was measured are that did not come to the traces, as HOST:PATH; empty where all came.
+    """
 
     run_id: str
     attempt: int
@@ -51,6 +57,8 @@ class ExitRecord:
     nodelist: str
     begin_unix_s: int
     end_unix_s: int
+    evidence: tuple[str, ...] = ()
+    kept: str = ""
 
     @property
     def settles(self) -> bool:
@@ -60,6 +68,17 @@ class ExitRecord:
     def write(self, folder: Path) -> Path:
         """Writes `<run id>.<attempt>.exit.json`, beside and renamed, in the form that the job script writes."""
         return _write(folder / f"{stem(self.run_id, self.attempt)}.exit.json", asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeginRecord:
+    """What the job script wrote before it launched an attempt; making the file is what takes the attempt's number."""
+
+    run_id: str
+    attempt: int
+    job_id: str
+    begin_unix_s: int
+    restart_count: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +102,23 @@ def stem(run_id: str, attempt: int) -> str:
     return f"{run_id}.{attempt}"
 
 
+def read_begin_record(path: Path) -> BeginRecord:
+    """Raises RecordError where the file is no begin record."""
+    values = _read(path)
+    try:
+        known = {f.name for f in fields(BeginRecord)}
+        return BeginRecord(**{k: v for k, v in values.items() if k in known} | {"job_id": str(values["job_id"])})
+    except (KeyError, TypeError) as error:
+        raise RecordError(f"{path}: not a begin record ({error})") from None
+
+
 def read_exit_record(path: Path) -> ExitRecord:
     """Raises RecordError where the file is no exit record."""
     values = _read(path)
     try:
         known = {f.name for f in fields(ExitRecord)}
-        return ExitRecord(**{k: v for k, v in values.items() if k in known} | {"outcome": Outcome(values["outcome"])})
+        typed = {"outcome": Outcome(values["outcome"]), "evidence": tuple(values.get("evidence", ()))}
+        return ExitRecord(**{k: v for k, v in values.items() if k in known} | typed)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not an exit record ({error})") from None
 
@@ -119,6 +149,22 @@ def settling_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
     settled = [record for record in records if record.settles]
     ok = [record for record in settled if record.outcome is Outcome.OK]
     return max(ok or settled, key=lambda record: record.attempt, default=None)
+
+
+def ask_again(folder: Path, records: Iterable[ExitRecord]) -> None:
+    """Writes `<run id>.<attempt>.again` beside each of these records: somebody wants the run once more after it."""
+    for record in records:
+        (folder / f"{stem(record.run_id, record.attempt)}{AGAIN}").touch()
+
+
+def asked_again(folder: Path) -> frozenset[str]:
+    """The stems of all attempts after which somebody asked to run again."""
+    return frozenset(path.name.removesuffix(AGAIN) for path in folder.glob(f"*{AGAIN}"))
+
+
+def is_settled(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
+    """Whether a run with these records needs no further attempt; `again` holds stems, as `asked_again` returns them."""
+    return any(record.settles and stem(record.run_id, record.attempt) not in again for record in records)
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
