@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hpc.outside import LEFT_OUT, is_secret
+
 _ROOT = Path(__file__).resolve().parents[1]
 # What Open MPI's launcher tells its own processes (orte, ess, pmix), and where Paddle's ranks meet, changes with every
 # launch and no speed.
@@ -19,8 +21,6 @@ _RECORDED = re.compile(
     r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN|OPENBLAS"
     r"|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"
 )
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|JWT|CREDENTIAL", re.IGNORECASE)
-_ASSIGNMENT = re.compile(r"\b(?P<name>[A-Za-z_]\w*)=(?P<value>'[^']*'|\"(?:[^\"\\]|\\.)*\"|\S*)")
 _PACKAGES = ("numpy", "mpi4py", "h5py")
 _DIFFERING = ("software", "variables", "backend")
 
@@ -53,22 +53,12 @@ def describe_software() -> dict[str, Any]:
 
 
 def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that can change a speed or say where we are; none that looks like a secret."""
-    return {name: value for name, value in sorted(environ.items()) if _RECORDED.match(name) and not is_secret(name)}
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of that name may hold a secret."""
-    return _SECRET.search(name) is not None
-
-
-def without_secrets(script: str) -> str:
-    """The script with the values of assignments left out whose names look like secrets."""
-
-    def redacted(found: re.Match[str]) -> str:
-        return f"{found['name']}=(left out)" if is_secret(found["name"]) else found[0]
-
-    return _ASSIGNMENT.sub(redacted, script)
+    """The variables that can change a speed or say where we are; of those that look like secrets the name alone."""
+    return {
+        name: LEFT_OUT if is_secret(name, value) else value
+        for name, value in sorted(environ.items())
+        if _RECORDED.match(name)
+    }
 
 
 def describe_project(root: Path = _ROOT) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.clock import GlobalClock
-from hpc.environment import describe_job, describe_project, in_common, without_secrets
+from hpc.environment import describe_job, describe_project, in_common
 from hpc.journal import Journal
 from hpc.outcome import Outcome
+from hpc.outside import without_secrets
 from hpc.settings import options_of_run
 from hpc.spec import COLLECTIVES, RunSpec
 from hpc.stamps import STAMPS

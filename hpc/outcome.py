@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hpc.outside import without_secrets
+
 
 class Outcome(StrEnum):
     """The ten words; docs/measurement of the product has their meaning."""
@@ -168,10 +170,16 @@ def is_settled(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    """Written aside and renamed: whoever writes a record may be ended at any moment."""
+    """Written aside and renamed: whoever writes a record may be ended at any moment. No secret comes into one."""
     aside = path.with_name(f".{path.name}.part")
-    aside.write_text(json.dumps(values, indent=1) + "\n")
+    aside.write_text(json.dumps({name: _kept(value) for name, value in values.items()}, indent=1) + "\n")
     return aside.replace(path)
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_kept(one) for one in value]
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -11,11 +11,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpc.outside import plain
 from parse.compare import Comparison, compare, outcomes
 from parse.ledger.nouns import Alone, Ledger
 from parse.ledger.sentence import sentence
 from parse.result import Result, Run
-from parse.summary import Summary, TableError, asked_of, differences, labels, of_logs, plain
+from parse.summary import Summary, TableError, asked_of, differences, labels, of_logs
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
 LOG_SPEEDS = ("wall_clock", "printed")

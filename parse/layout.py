@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
-from parse.summary import plain
+from hpc.outside import plain
 
 WIDTH = 140
 """Of a terminal, in characters."""
@@ -58,7 +58,7 @@ def numbered(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[
 
 def markdown_text(text: str) -> str:
     """The text as Markdown that shows it and does nothing."""
-    return re.sub(r"([\\|<`*]|(?<=\])\()", r"\\\1", plain(text))
+    return re.sub(r"([\\|<`*]|(?<=\])[(:])", r"\\\1", plain(text))
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from hpc.outside import plain
+
 if TYPE_CHECKING:
     from parse.ledger.nouns import Ledger
     from parse.load_logs import HowToRead
@@ -147,7 +149,6 @@ def _explain(path: Path, how: HowToRead | None, parser: argparse.ArgumentParser)
         parser.error("--explain is for logs: not with --kind traces or --kind table")
     from parse.load_logs import explained
     from parse.logs.family import LogError
-    from parse.summary import plain
 
     try:
         text = explained(path, how)
@@ -166,7 +167,7 @@ def _print(text: str) -> None:
 
 def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
     from hpc.trace import TraceError
-    from parse.summary import TableError, choose, plain
+    from parse.summary import TableError, choose
     from parse.table import FORMATS as WRITERS
     from parse.table import warnings
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,11 +90,6 @@ def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tup
     if unknown := sorted(set(where) - names):
         raise TableError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
     return tuple(r for r in results if all(asked_of(r).get(name) in values for name, values in where.items()))
-
-
-def plain(line: str) -> str:
-    """The text with every character that could steer a terminal, or hide, as its escape."""
-    return "".join(c if unicodedata.category(c)[0] != "C" else ascii(c)[1:-1] for c in line)
 
 
 def varying(results: Sequence[Result]) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from hpc.outside import plain
 from parse.compare import Column, Comparison, compare, outcomes
 from parse.export import as_json, comma_separated, dlperf
 from parse.layout import WIDTH, aligned, markdown_table, markdown_text, number, numbered, wrapped
 from parse.ledger_table import ledger_markdown, ledger_text
 from parse.result import Result, Run
-from parse.summary import USUAL, Summary, asked_of, knowing, labels, of_logs, plain, shared, varying
+from parse.summary import USUAL, Summary, asked_of, knowing, labels, of_logs, shared, varying
 
 GAP = 3
 """Between backends."""

@@ -11,11 +11,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from hpc.outside import plain
 from parse.airank.cases import Case, Terms
 from parse.airank.claimed import Comparison
 from parse.airank.rules import Broken
 from parse.airank.training import Evaluation
-from parse.summary import plain
 
 WIDTH = 140
 HEAD = (

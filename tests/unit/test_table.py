@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.outcome import Outcome
+from hpc.outside import plain
 from parse.export import dlperf
-from parse.summary import Summary, TableError, choose, plain
+from parse.summary import Summary, TableError, choose
 from parse.table import FORMATS, text, warnings
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 

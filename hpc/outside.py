@@ -1,0 +1,89 @@
+"""Texts from outside (exceptions, logs, host names, variables): kept without secrets, shown without doing anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+
+LEFT_OUT = "(left out)"
+"""What stands in place of a secret."""
+
+# A PKEY is a partition of InfiniBand, tokenizers are no tokens.
+_STRONG = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|AUTHORIZATION|BEARER|COOKIE|WEBHOOK|API_?KEY")
+_WEAK = re.compile(
+    r"(?:TOKENS?|JWT|(?<!_P)KEYS?)(?![A-Z])|(?<![A-Z])(?:(?:SSH|PG)?PASS|PAT|DSN|AUTH)(?![A-Z])|PWD(?![A-Z])"
+)
+_NONE = frozenset({"PWD", "OLDPWD", "key", "keys"})
+"""Where a shell is, and how Python sorts."""
+_HARMLESS = frozenset({"", "0", "1", "true", "false", "on", "off", "yes", "no", "none"})
+_BY_ITSELF = re.compile(
+    r"(?<=://)[^\s/:@'\"]*:[^\s/@'\"]+(?=@)"  # https://user:password@host
+    r"|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abp]-|AKIA|AIza)[\w-]{16,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|\b(?i:Bearer|Basic)\s+[\w.~+/=-]{12,}"
+    r"|-----BEGIN[A-Z ]{0,20} PRIVATE KEY-----(?:.|\n)*?(?:-----END[A-Z ]{0,20} PRIVATE KEY-----|\Z)"
+)
+_NAMED = re.compile(
+    r"(?P<quote>['\"]?)(?P<assigned>(?<![\w.-])[A-Za-z_][\w.-]*)="  # NAME=value, 'NAME=some value'
+    r"|(?P<around>['\"])(?P<item>[A-Za-z_][\w.-]*)(?P=around)\s*:\s*"  # {'name': 'value'}
+    r"|(?<![\w-])--?(?P<flag>[A-Za-z][\w-]*)[ \t]+(?!-)"  # --name value
+    r"|(?<![\w.-])(?P<field>[A-Za-z_][\w.-]*):[ \t]+"  # Name: value
+)
+# What a shell takes for one word: quoted pieces and others; a quote that nobody closes reaches to the end.
+_WORD = re.compile(r"(?:'[^']*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|\\.|[^\s'\"\\])*", re.DOTALL)
+_VALUE = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|[^\s,}\]]*", re.DOTALL)
+_LINE = re.compile(r"[^\n]*")
+
+
+def is_secret(name: str, value: str | None = None) -> bool:
+    """Whether a variable of that name may hold a secret; with its value, whether that does."""
+    if value is not None and _BY_ITSELF.search(value):
+        return True
+    if value is not None and value.lower() in _HARMLESS:
+        return False
+    words = _words(name)
+    return name not in _NONE and bool(_STRONG.search(words) or _WEAK.search(words))
+
+
+def without_secrets(text: str) -> str:
+    """The text with LEFT_OUT in place of every value that looks like a secret, by its name or by itself."""
+    kept, at = [], 0
+    for found in _NAMED.finditer(text):
+        if found.start() >= at and (end := _end_of_secret(found, text)) is not None:
+            kept += [text[at : found.end()], LEFT_OUT]
+            at = end
+    return _BY_ITSELF.sub(LEFT_OUT, "".join([*kept, text[at:]]))
+
+
+def plain(text: str) -> str:
+    """The text with every character that could steer a terminal, hide, or begin a line, as its escape."""
+    return "".join(ascii(c)[1:-1] if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
+
+
+def deny_world_writing() -> None:
+    """Nothing that this process or its children make can be written by everybody, whatever the umask was."""
+    os.umask(os.umask(0o077) | 0o002)
+
+
+def _end_of_secret(found: re.Match[str], text: str) -> int | None:
+    """Where the value ends whose name was found; None where it is no secret."""
+    said = found.groupdict()
+    if name := said["assigned"]:
+        if not is_secret(name):
+            return None
+        closed = text.find(said["quote"], found.end()) if said["quote"] else -1
+        word = _WORD.match(text, found.end() if closed < 0 else closed + 1)
+    elif name := said["item"]:
+        word = _VALUE.match(text, found.end()) if is_secret(name) else None
+    elif name := said["flag"]:
+        word = _WORD.match(text, found.end()) if is_secret(name) else None
+    else:
+        name = said["field"]
+        of_error = name.endswith(("Error", "Exception", "Warning"))
+        word = _LINE.match(text, found.end()) if _STRONG.search(_words(name)) and not of_error else None
+    return None if word is None else word.end()
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|[.-]", "_", name).upper()
