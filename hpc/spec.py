@@ -6,14 +6,17 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
+
+Thing = TypeVar("Thing")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-fp16")
 SCALINGS = ("weak", "strong")
 STAMPINGS = ("fine", "coarse")
+PLACEMENTS = ("separate", "nested")
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
 COLLECTIVES = "collectives"
@@ -36,7 +39,8 @@ class RunSpec:
 
     `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a twin:
     the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper reads
-    clocks, power and counters beside the ranks.
+    clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an allocation of
+    its own, `nested` where all share the largest one's nodes, the smaller on some of those that the larger run on.
     """
 
     nodes: int
@@ -58,6 +62,7 @@ class RunSpec:
     block_steps: int = 0
     reduction: str = "on"
     telemetry: str = "on"
+    placement: str = "separate"
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -85,6 +90,8 @@ class RunSpec:
             raise SpecError(f"scaling {self.scaling!r} is not one of {', '.join(SCALINGS)}")
         if self.stamps not in STAMPINGS:
             raise SpecError(f"stamps {self.stamps!r} is not one of {', '.join(STAMPINGS)}")
+        if self.placement not in PLACEMENTS:
+            raise SpecError(f"placement {self.placement!r} is not one of {', '.join(PLACEMENTS)}")
         if self.scaling == "strong" and self.batch_size % self.devices:
             raise SpecError(
                 f"strong scaling: the global batch of {self.batch_size} samples does not divide by the "
@@ -242,6 +249,12 @@ class Plan:
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],
         }
+
+
+def shuffled(things: Iterable[Thing], seed: int, name: str) -> list[Thing]:
+    """The things in an order that comes from the seed and the name, the same everywhere and for ever; each thing's
+    text must be its own."""
+    return sorted(things, key=lambda thing: hashlib.sha256(f"{seed} {name} {thing}".encode()).digest())
 
 
 def _default(spec_field: dataclasses.Field[Any]) -> Any:

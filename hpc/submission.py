@@ -17,7 +17,7 @@ from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import TargetError, cannot_run, decide_target, no_twins, odd_builds, options_of, with_absolute_paths
 from launch.follow import Follower, follow, write_missing_records
 from launch.local import LocalCluster, launcher, what_is_missing
-from launch.plan import JobPlan, PlanError, WrittenJob, plan_jobs, write_sweep
+from launch.plan import JobPlan, PlanError, WrittenJob, nested_in_words, plan_jobs, write_sweep
 from launch.script import Folders, render_job, render_local
 from launch.site import Site, SiteError, find_site
 from launch.slurm import SlurmCluster, SubmitError, controller_answers, header
@@ -89,7 +89,7 @@ def _render(job: JobPlan, site: Site | None, folders: Folders) -> str:
     if site is None:
         return render_local(job.runs, launcher(), folders)
     frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
-    return render_job(job.runs, header(job, folders), site, folders, frameworks)
+    return render_job(job.runs, header(job, folders), site, folders, frameworks, job.subsets)
 
 
 def _tell(console: Console, plan: Plan, jobs: Sequence[JobPlan], written: Sequence[WrittenJob]) -> None:
@@ -104,6 +104,10 @@ def _tell(console: Console, plan: Plan, jobs: Sequence[JobPlan], written: Sequen
     if not plan.target.nodes_simulated:
         hours = sum(job.node_hours for job in jobs)
         say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
+        for line in nested_in_words(jobs):
+            say(line)
+    elif any(job.subsets for job in jobs):
+        say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
     if plan.reduced:
         say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
     for job in written:

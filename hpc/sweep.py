@@ -88,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
         f"entered through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between")  # fmt: skip
     add("--repeats", metavar="N", help="runs of every point (default 5)")
     add("--seed", metavar="N", help="seed of weights and synthetic data (default 0)")
+    add("--placement", metavar="P",
+        help="separate (default): a job, and so an allocation, for each node count; nested: one for all, the smaller "
+        "cases on some of the larger ones' nodes, in blocks shuffled by seed")  # fmt: skip
     add("--no-baseline", dest="baseline", action="store_const", const=False,
         help="do not add 1n1g runs: there will be no speedup")  # fmt: skip
     add("--collectives", action="store_const", const=True,

@@ -12,7 +12,7 @@ from typing import Any
 from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.collective_plan import collectives_beside
 from hpc.options import Option
-from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, Plan, RunSpec, SpecError, Target
+from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PLACEMENTS, Plan, RunSpec, SpecError, Target, shuffled
 
 LONGEST_BLOCK = 500
 """Measured steps of a block unless somebody says otherwise: runs with more have several."""
@@ -27,6 +27,7 @@ class SweepSpec:
 
     `block_steps` is how many measured steps a block has at most, 0 for one block however long. `twin` adds to every
     training on several ranks the same without its reduction, `collectives` one run of what communication costs there.
+    `placement` is one of hpc.spec's PLACEMENTS.
     """
 
     nodes: tuple[int, ...] = ()
@@ -46,6 +47,7 @@ class SweepSpec:
     block_steps: int = LONGEST_BLOCK
     repeats: int | None = None
     seed: int = 0
+    placement: str = "separate"
     baseline: bool = True
     twin: bool = False
     collectives: bool = False
@@ -74,6 +76,8 @@ class SweepSpec:
                 values[name] = _whole(name, value)
             elif name in ("baseline", "twin", "collectives"):
                 values[name] = _truth(name, value)
+            elif name == "placement":
+                values[name] = _one_of(name, value, PLACEMENTS)
             else:
                 values[name] = tuple(_words(name, value))
         for name in values.get("env", {}):
@@ -97,7 +101,8 @@ OptionsOf = Callable[[str, str], Mapping[str, Option]]
 def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     """Decides every size for the target and multiplies the axes out; adds the 1n1g baselines, and twins if asked for.
 
-    Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike.
+    Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike. Nested, the points of
+    each repeat come in an order of its own, made from the seed.
     """
     sweep, reduced = _with_sizes(sweep, target)
     points: dict[str, RunSpec] = {}
@@ -117,10 +122,17 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     runs = tuple(
         dataclasses.replace(point, repeat=repeat)
         for repeat in range(1, sweep.repeats + 1)
-        for point in sorted(points.values(), key=lambda p: (p.nodes, p.devices_per_node))
+        for point in _block(points, repeat, sweep)
         if repeat == 1 or point.probe != COLLECTIVES
     )
     return Plan(target=target, runs=runs, reduced=(*target.reduced, *reduced))
+
+
+def _block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
+    """Every point once, in the order of this repeat."""
+    if sweep.placement == "nested":
+        return [points[name] for name in shuffled(points, sweep.seed, f"block {repeat}")]
+    return sorted(points.values(), key=lambda point: (point.nodes, point.devices_per_node))
 
 
 def _add_collectives(points: dict[str, RunSpec], sweep: SweepSpec, target: Target) -> tuple[str, ...]:
@@ -246,6 +258,7 @@ def _multiply(
             block_steps=block_steps,
             repeat=1,
             seed=sweep.seed,
+            placement=sweep.placement,
             site=target.site,
             container=target.containers.get(backend, ""),
             code_digest=target.code_digests.get(workload, ""),
@@ -305,6 +318,12 @@ def _positive(name: str, value: Any) -> int:
     if number < 1:
         raise SpecError(f"{name}: {number} is not a count; it must be at least 1")
     return number
+
+
+def _one_of(name: str, value: Any, words: Sequence[str]) -> str:
+    if value not in words:
+        raise SpecError(f"{name} {value!r} is not one of {', '.join(words)}")
+    return str(value)
 
 
 def _truth(name: str, value: Any) -> bool:

@@ -8,8 +8,16 @@ from hpc.spec import RunSpec
 from launch.site import Site
 
 
+class Unquoted(str):
+    """A token that stands in the script as it is, for the shell to fill in; all others are quoted."""
+
+
 def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
-    """Starts `program` as the run's ranks, `ranks_per_node` on each of its nodes, in blocks."""
+    """Starts `program` as the run's ranks, `ranks_per_node` on each of its nodes, in blocks.
+
+    A nested run has its nodes, some of the job's, in the script's variable `nodes`.
+    """
+    nested = run.placement == "nested"
     if site.launcher == "srun":
         # Since Slurm 22.05 srun inherits no --cpus-per-task from the job. GPUs are given to the node, not to tasks:
         # --gpus-per-task hides the GPUs of a node from one another, and NCCL falls back to PCIe without a word.
@@ -17,6 +25,7 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
         launcher = [
             "srun",
             f"--nodes={run.nodes}",
+            *([Unquoted('--nodelist="$nodes"')] if nested else []),
             f"--ntasks={run.ranks}",
             f"--ntasks-per-node={run.ranks_per_node}",
             f"--cpus-per-task={run.cpus_per_rank}",
@@ -27,9 +36,12 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
         ]
         return [*_env(run.env), *launcher, *_in_container(run, site), *program]
     if site.mpi == "openmpi":
-        launcher = ["mpirun", "-n", str(run.ranks), "--map-by", f"ppr:{run.ranks_per_node}:node", "--bind-to", "none"]
+        hosts = ["--host", Unquoted(f'"${{nodes//,/:{run.ranks_per_node},}}:{run.ranks_per_node}"')] if nested else []
+        placed = ["--map-by", f"ppr:{run.ranks_per_node}:node", "--bind-to", "none"]
+        launcher = ["mpirun", *hosts, "-n", str(run.ranks), *placed]
     else:
-        launcher = ["mpirun", "-n", str(run.ranks), "-ppn", str(run.ranks_per_node)]
+        hosts = ["-hosts", Unquoted('"$nodes"')] if nested else []
+        launcher = ["mpirun", *hosts, "-n", str(run.ranks), "-ppn", str(run.ranks_per_node)]
     # mpirun hands only its own variables to other nodes: the run's are set again behind it.
     return [*_env(run.env), *launcher, *_env(run.env), *_in_container(run, site), *program]
 
@@ -40,14 +52,19 @@ def local_argv(run: RunSpec, launcher: Sequence[str], program: Sequence[str]) ->
 
 
 def node_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
-    """Starts `program` once on each node of the run."""
+    """Starts `program` once on each node of the run; of a nested one on those in the script's `nodes`."""
+    nested = run.placement == "nested"
+    count = Unquoted('"$node_count"') if nested else str(run.nodes)
     if site.launcher == "srun":
-        sizes = [f"--nodes={run.nodes}", f"--ntasks={run.nodes}", "--ntasks-per-node=1", "--cpus-per-task=1"]
-        launcher = ["srun", *sizes, "--mpi=none"]
+        where = [Unquoted(f"--nodes={count}"), Unquoted(f"--ntasks={count}")]
+        where += [Unquoted('--nodelist="$nodes"')] if nested else []
+        launcher = ["srun", *where, "--ntasks-per-node=1", "--cpus-per-task=1", "--mpi=none"]
     elif site.mpi == "openmpi":
-        launcher = ["mpirun", "-n", str(run.nodes), "--map-by", "ppr:1:node"]
+        hosts = ["--host", Unquoted('"${nodes//,/:1,}:1"')] if nested else []
+        launcher = ["mpirun", *hosts, "-n", count, "--map-by", "ppr:1:node"]
     else:
-        launcher = ["mpirun", "-n", str(run.nodes), "-ppn", "1"]
+        hosts = ["-hosts", Unquoted('"$nodes"')] if nested else []
+        launcher = ["mpirun", *hosts, "-n", count, "-ppn", "1"]
     return [*launcher, *_in_container(run, site), *program]
 
 

@@ -1,13 +1,14 @@
-"""One job per node count, split where it would not fit the time limit; and its files, written once and kept."""
+"""One job per node count, or nested one for all; split where it would not fit the time limit. And its files, written
+once and kept."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpc.spec import Plan, RunSpec
+from hpc.spec import COLLECTIVES, Plan, RunSpec, shuffled
 from launch.script import Folders
 from launch.site import Site
 
@@ -20,13 +21,17 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """One job: its name (`2n`, `2n-part2`), what it asks of the scheduler in Slurm's words, its runs in order."""
+    """One job: its name (`2n`, `2n-part2`, `4n-nested`), what it asks of the scheduler in its words, its runs in order.
+
+    `subsets` holds of each nested run, by its id, which of the job's nodes it uses, as indices.
+    """
 
     name: str
     nodes: int
     time_min: int
     request: Mapping[str, RequestValue]
     runs: tuple[RunSpec, ...]
+    subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def node_hours(self) -> float:
@@ -44,7 +49,8 @@ class WrittenJob:
 
 
 def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_min: int | None) -> list[JobPlan]:
-    """Groups runs by node count; each run is allowed `minutes_per_run`, a job at most the limit of site and person."""
+    """Groups runs by node count, nested ones all in one; each run is allowed `minutes_per_run`, a job at most the limit
+    of site and person. A nested job is split between blocks only, so that each has one allocation for all its runs."""
     limits = [limit for limit in (site.time_limit_min, time_min) if limit is not None]
     limit = min(limits, default=None)
     if limit is not None and limit < minutes_per_run:
@@ -52,28 +58,91 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
             f"a job may take {limit} min and a run is allowed {minutes_per_run} min: not one run fits; "
             "raise --time, or lower --minutes-per-run"
         )
-    by_nodes: dict[int, list[RunSpec]] = {}
+    separate: dict[int, list[list[RunSpec]]] = {}
+    nested: dict[int, list[RunSpec]] = {}
     for run in runs:
-        by_nodes.setdefault(run.nodes, []).append(run)
+        if run.placement == "nested":
+            nested.setdefault(run.repeat, []).append(run)
+        else:
+            separate.setdefault(run.nodes, []).append([run])
+    groups = [(f"{nodes}n", nodes, pieces) for nodes, pieces in sorted(separate.items())]
+    if nested:
+        largest = max(run.nodes for block in nested.values() for run in block)
+        groups.append((f"{largest}n-nested", largest, list(nested.values())))
     jobs = []
-    for nodes, its_runs in sorted(by_nodes.items()):
-        fit = len(its_runs) if limit is None else limit // minutes_per_run
-        for part, first in enumerate(range(0, len(its_runs), fit), start=1):
-            chosen = tuple(its_runs[first : first + fit])
-            name = f"{nodes}n" if part == 1 else f"{nodes}n-part{part}"
+    for name, nodes, pieces in groups:
+        for part, chosen in enumerate(_fitting(pieces, limit, minutes_per_run), start=1):
+            own = name if part == 1 else f"{name}-part{part}"
             minutes = time_min if time_min is not None and limit == time_min else len(chosen) * minutes_per_run
+            request = _request(own, nodes, chosen, site, minutes)
             jobs.append(
                 JobPlan(
-                    name=name, nodes=nodes, time_min=minutes, runs=chosen, request=_request(name, chosen, site, minutes)
+                    name=own, nodes=nodes, time_min=minutes, runs=chosen, request=request,
+                    subsets=_subsets(chosen, nodes),
                 )
-            )
+            )  # fmt: skip
     return jobs
 
 
-def _request(name: str, runs: Sequence[RunSpec], site: Site, minutes: int) -> dict[str, RequestValue]:
+def _fitting(
+    pieces: Sequence[Sequence[RunSpec]], limit: int | None, minutes_per_run: int
+) -> Iterator[tuple[RunSpec, ...]]:
+    """The runs of as many whole pieces at a time as the limit allows. Raises PlanError where one does not fit."""
+    chosen: list[RunSpec] = []
+    for piece in pieces:
+        if limit is not None and len(piece) * minutes_per_run > limit:
+            raise PlanError(
+                f"a nested block has {len(piece)} runs, one of every point, of {minutes_per_run} min each, and a job "
+                f"may take {limit} min: not one block fits; raise --time, lower --minutes-per-run, or ask for fewer "
+                "points"
+            )
+        if limit is not None and (len(chosen) + len(piece)) * minutes_per_run > limit:
+            yield tuple(chosen)
+            chosen = []
+        chosen += piece
+    yield tuple(chosen)
+
+
+def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
+    """Which of a job's nodes each nested run uses: the first of its block's order of them.
+
+    All runs of a block (a repeat) share one order, so that fewer nodes are always some of more. The orders come from
+    the seed; over as many blocks as there are nodes each node comes first once.
+    """
+    seed = next((run.seed for run in runs if run.probe != COLLECTIVES), 0)  # collectives have no seed of their own
+    subsets = {}
+    for run in runs:
+        if run.placement == "nested":
+            circle, turn = divmod(run.repeat - 1, nodes)
+            order = shuffled(range(nodes), seed, f"nodes {circle}")
+            subsets[run.run_id] = (*order[turn:], *order[:turn])[: run.nodes]
+    return subsets
+
+
+def nested_in_words(jobs: Sequence[JobPlan]) -> list[str]:
+    """What a nested plan costs against a separate one, and where its blocks may meet different nodes; else nothing."""
+    nested = [job for job in jobs if job.subsets]
+    if not nested:
+        return []
+    asked = sum(job.node_hours for job in nested)
+    runs = sum(len(job.runs) for job in nested)
+    separate = sum(run.nodes * job.time_min / len(job.runs) / 60 for job in nested for run in job.runs)
+    lines = [
+        f"nested: {runs} runs share allocations of {nested[0].nodes} nodes, {asked:.1f} node-hours at most; "
+        f"separate jobs would ask for {separate:.1f}"
+    ]
+    if len(nested) > 1:
+        lines.append(
+            f"split between blocks into {len(nested)} jobs, to keep the time limit: each gets an allocation of its "
+            "own, maybe of other nodes"
+        )
+    return lines
+
+
+def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes: int) -> dict[str, RequestValue]:
     asked: dict[str, RequestValue] = {
         "job_name": f"rankwise-{name}",
-        "nodes": runs[0].nodes,
+        "nodes": nodes,
         "ntasks_per_node": max(run.ranks_per_node for run in runs),
         "cpus_per_task": max(run.cpus_per_rank for run in runs),
         "time": minutes,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hpc.outcome import SETTLING
 from hpc.spec import RunSpec
-from launch.launchers import local_argv, node_argv, run_argv
+from launch.launchers import Unquoted, local_argv, node_argv, run_argv
 from launch.site import Site
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -56,8 +57,12 @@ def here_python() -> str:
     return str(Path(sys.executable).absolute())
 
 
-def render_job(runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str]) -> str:
-    """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend."""
+def render_job(
+    runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
+    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> str:  # fmt: skip
+    """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
+    the nodes of the job that each nested run uses, as indices."""
     python = site.python("default", here_python())
     collect = node_argv(runs[0], site, [python, "-m", "hpc.journal", "collect"])
 
@@ -67,8 +72,12 @@ def render_job(runs: Sequence[RunSpec], header: str, site: Site, folders: Folder
 
     return _render(
         header=Raw(header), submit=Raw("sbatch"), traces=folders.traces, logs=folders.logs, python=python,
-        checkout=CHECKOUT, modules=site.modules, collect=Raw(shlex.join(collect)),
-        runs=[{"id": run.run_id, "lines": _lines(argv(run))} for run in runs],
+        checkout=CHECKOUT, modules=site.modules, collect=Raw(_joined(collect)),
+        allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
+        runs=[
+            {"id": run.run_id, "lines": _lines(argv(run)), "on": ",".join(map(str, subsets.get(run.run_id, ())))}
+            for run in runs
+        ],
     )  # fmt: skip
 
 
@@ -82,8 +91,8 @@ def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Fold
 
     return _render(
         header=Raw("#!/bin/bash\n"), submit=Raw("bash"), traces=folders.traces, logs=folders.logs, python=python,
-        checkout=CHECKOUT, modules=(), collect=Raw(shlex.join(collect)),
-        runs=[{"id": run.run_id, "lines": _lines(argv(run))} for run in runs],
+        checkout=CHECKOUT, modules=(), collect=Raw(_joined(collect)), allocated=0,
+        runs=[{"id": run.run_id, "lines": _lines(argv(run)), "on": ""} for run in runs],
     )  # fmt: skip
 
 
@@ -94,11 +103,19 @@ def _program(run: RunSpec, python: str, folders: Folders) -> list[str]:
 def _lines(argv: Sequence[str], width: int = 100) -> list[Raw]:
     """The tokens, each quoted, gathered into lines no wider than `width` where they can be."""
     lines = [""]
-    for token in map(shlex.quote, argv):
+    for token in map(_token, argv):
         if lines[-1] and len(lines[-1]) + len(token) >= width:
             lines.append("")
         lines[-1] += f" {token}" if lines[-1] else token
     return [Raw(line) for line in lines]
+
+
+def _token(token: str) -> str:
+    return token if isinstance(token, Unquoted) else shlex.quote(token)
+
+
+def _joined(argv: Sequence[str]) -> str:
+    return " ".join(map(_token, argv))
 
 
 def _quoted(value: object) -> str:

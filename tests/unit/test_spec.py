@@ -202,7 +202,7 @@ def test_run_id_holds_all_that_was_asked_and_nothing_else() -> None:
         "batch_size": 64, "precision": "bf16", "scaling": "strong", "warmup_steps": 10, "measured_steps": 50,
         "repeat": 2, "seed": 1, "site": "other", "data": "imagefolder", "stamps": "coarse", "container": "x.sif",
         "code_digest": "ab", "options": {"a": "1"}, "env": {"A": "1"}, "block_steps": 20, "reduction": "off",
-        "telemetry": "off",
+        "telemetry": "off", "placement": "nested",
     }  # fmt: skip
     assert set(changes) == {f.name for f in dataclasses.fields(RunSpec)}
     for name, value in changes.items():
