@@ -22,6 +22,7 @@ from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_colle
 from hpc.journal import Journal
 from hpc.options import OptionError
 from hpc.outcome import Outcome, RankNote, stem
+from hpc.outside import deny_world_writing, without_secrets
 from hpc.settings import options_of_run
 from hpc.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.workloads import code_digest, is_user_code, load_factory
@@ -84,9 +85,9 @@ class Rank:
         if not any(self.asked.traces.glob(f"{escape(self.stem)}.rank*.json")):
             note.write(self.asked.traces, self.stem)
         if isinstance(error, InvalidRun | LaunchError):
-            print(f"rank {self.number}: {outcome}: {error}", file=sys.stderr, flush=True)
+            print(f"rank {self.number}: {outcome}: {without_secrets(str(error))}", file=sys.stderr, flush=True)
         else:
-            traceback.print_exception(error)
+            print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
             print(f"rank {self.number}: {outcome} after step {self.last_step}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         status = EXIT_STATUS[outcome]
@@ -99,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.rank`."""
     asked = _arguments(argv)
     assert asked.run is not None
+    deny_world_writing()
     try:
         run = RunSpec.from_json(json.loads(asked.run.read_text()))
     except (OSError, ValueError, SpecError) as error:

@@ -12,6 +12,7 @@ from typing import Any
 from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.collective_plan import collectives_beside
 from hpc.options import Option
+from hpc.outside import is_secret
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PLACEMENTS, Plan, RunSpec, SpecError, Target, shuffled
 
 LONGEST_BLOCK = 500
@@ -83,6 +84,12 @@ class SweepSpec:
         for name in values.get("env", {}):
             if not _ENV_NAME.fullmatch(name):
                 raise SpecError(f"env: {name!r} is no name of an environment variable (letters, digits, _)")
+            if any(is_secret(name, value) for value in values["env"][name]):
+                raise SpecError(
+                    f"env: {name} looks like a secret, and what is set for runs is written into scripts, plans and "
+                    "traces: export it where you start the sweep instead, jobs inherit it, or keep it in a file that "
+                    "only you can read"
+                )
         sweep = cls(**values)
         if not sweep.nodes and not sweep.cases:
             raise SpecError("nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g)")

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc.outside import is_secret
+
 SITES = Path(__file__).resolve().parents[1] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
 """Each launcher with the words that `mpi` may then be."""
@@ -67,6 +69,12 @@ class Site:
             least = 0 if name == "gpus_per_node" else 1
             if (value := getattr(self, name)) is not None and value < least:
                 raise SiteError(f"site {self.name}: {name} is {value}; it must be at least {least}")
+
+        if secrets := [name for name, value in self.env.items() if is_secret(name, value)]:
+            raise SiteError(
+                f"site {self.name}: env {', '.join(secrets)} looks like a secret, and what is set for runs is written "
+                "into scripts, plans and traces: export it where you start sweeps instead, jobs inherit it"
+            )
 
     def image(self, framework: str) -> str:
         """The container image for a framework, empty where the site uses none."""
