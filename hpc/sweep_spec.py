@@ -81,15 +81,7 @@ class SweepSpec:
                 values[name] = _one_of(name, value, PLACEMENTS)
             else:
                 values[name] = tuple(_words(name, value))
-        for name in values.get("env", {}):
-            if not _ENV_NAME.fullmatch(name):
-                raise SpecError(f"env: {name!r} is no name of an environment variable (letters, digits, _)")
-            if any(is_secret(name, value) for value in values["env"][name]):
-                raise SpecError(
-                    f"env: {name} looks like a secret, and what is set for runs is written into scripts, plans and "
-                    "traces: export it where you start the sweep instead, jobs inherit it, or keep it in a file that "
-                    "only you can read"
-                )
+        _check_env(values.get("env", {}))
         sweep = cls(**values)
         if not sweep.nodes and not sweep.cases:
             raise SpecError("nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g)")
@@ -289,6 +281,18 @@ def _words(name: str, value: Any) -> list[str]:
     if any("\0" in word for word in words):
         raise SpecError(f"{name}: a NUL character in {value!r}")
     return list(dict.fromkeys(words))
+
+
+def _check_env(env: Mapping[str, Sequence[str]]) -> None:
+    for name, values in env.items():
+        if not _ENV_NAME.fullmatch(name):
+            raise SpecError(f"env: {name!r} is no name of an environment variable (letters, digits, _)")
+        if any(is_secret(name, value) for value in values):
+            raise SpecError(
+                f"env: {name} looks like a secret, and what is set for runs is written into scripts, plans and traces: "
+                "export it where you start the sweep instead, jobs inherit it, or keep it in a file that only you can "
+                "read"
+            )
 
 
 def _word(name: str, value: Any) -> str:
