@@ -1,7 +1,8 @@
 """A rank's stamps in memory-mapped node-local files, so that a rank that dies leaves the steps it completed.
 
-`python -m hpc.journal collect --stem STEM --to TRACES` runs once per node after a failed attempt and moves what the
-ranks of that node left to `TRACES/STEM.partial/`; `python -m hpc.journal clean` removes what dead ranks left behind.
+`python -m hpc.journal collect --stem STEM --to TRACES` runs once per node after a failed attempt: it moves what the
+ranks of that node left to the traces (stamps and stacks to `TRACES/STEM.partial/`), and removes their shared memory.
+`python -m hpc.journal clean` removes what dead ranks left behind. docs/recovery.md tells the whole way.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ import mmap
 import os
 import re
 import shutil
+import socket
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc.leftovers import remove_shared_memory
 from hpc.stamps import ABSENT, STAMPS
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 PARTIAL = ".partial"
-_STAMPS_FILE = re.compile(r"rank(\d+)\.stamps")
+ROW_BYTES = len(STAMPS) * 8
+"""What the stamps of one step take in a journal: rows of all steps first, then an int64 of samples for each step."""
+COPIED = "copied"
+"""The fact in a journal's header that says: a copy made while the rank lived, and nothing newer was found."""
+_BEGUN = "begun"
+_OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
+_NOTE = re.compile(r"rank\d+\.note\.json")
 
 
 class JournalError(Exception):
@@ -40,8 +50,7 @@ class Journal:
     """
 
     def __init__(self, traces: Path, stem: str, rank: int, steps: int) -> None:
-        self.folder = _private_folder() / _key(traces, stem)
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder = attempt_folder(traces, stem)
         self._path = self.folder / f"rank{rank}.stamps"
         self._facts: dict[str, Any] = {
             "schema": SCHEMA,
@@ -51,7 +60,7 @@ class Journal:
             "byteorder": sys.byteorder,
         }
         self.note()  # stamps never lie there without a header
-        size_bytes = steps * (len(STAMPS) + 1) * 8
+        size_bytes = journal_bytes(steps)
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
         self._file = file
@@ -94,55 +103,110 @@ class RankJournal:
         return _completed(self.samples)
 
 
-def read_journals(partial: Path) -> list[RankJournal]:
-    """The journals in a `.partial` folder, by rank. Raises JournalError on a broken one."""
-    found = [_read(path) for path in partial.glob("rank*.stamps")]
+def attempt_folder(traces: Path, stem: str) -> Path:
+    """This node's folder of an attempt, nobody else's to read, made where it is not there yet.
+
+    Raises JournalError if no place on this node can be had for it.
+    """
+    folder = _private_folder() / _key(traces, stem)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / _BEGUN).touch(mode=0o600, exist_ok=True)
+    return folder
+
+
+def journal_bytes(steps: int) -> int:
+    """How long a journal's file of stamps is."""
+    return steps * (ROW_BYTES + 8)
+
+
+def read_journals(partial: Path, broken: list[str] | None = None) -> list[RankJournal]:
+    """The journals in a `.partial` folder, by rank.
+
+    A power cut can leave half of a copy: a file that is cut short counts as far as it goes. What cannot be read at all
+    is named in `broken`; without such a list it raises JournalError.
+    """
+    found = []
+    for path in partial.glob("rank*.stamps"):
+        try:
+            found.append(_read(path))
+        except JournalError as error:
+            if broken is None:
+                raise
+            broken.append(str(error))
     return sorted(found, key=lambda journal: int(journal.facts["rank"]))
 
 
 def collect(traces: Path, stem: str) -> int:
-    """Moves this node's journals of an attempt to `<traces>/<stem>.partial/`; returns how many ranks' there were.
+    """Moves what this node's ranks left of an attempt to the traces; returns how many ranks' stamps there were.
 
-    Nodes may do this at once, and so may simulated nodes that share one folder.
+    What is moved takes the place of copies. Nodes may do this at once, and so may simulated nodes that share one
+    folder. Raises OSError where the traces cannot be written; what was not moved stays where it is.
     """
     moved = 0
-    for folder in (base / _key(traces, stem) for base in _private_folders()):
-        for path in sorted(folder.glob("rank*.stamps")):
-            target = traces / f"{stem}{PARTIAL}"
-            target.mkdir(parents=True, exist_ok=True)
-            moved += _move(path.with_suffix(".json"), target) and _move(path, target)
-        _remove_folder(folder)
+    for folder in attempt_folders(traces, stem):
+        partial = traces / f"{stem}{PARTIAL}"
+        for path in sorted(folder.glob("rank*")):
+            if _NOTE.fullmatch(path.name):
+                _move([path], [traces / f"{stem}.{path.name.replace('.note', '')}"])
+            elif path.suffix in (".stamps", ".stacks") and _OF_RANK.fullmatch(path.name):
+                partial.mkdir(parents=True, exist_ok=True)
+                together = [path.with_suffix(".json"), path] if path.suffix == ".stamps" else [path]
+                moved += _move(together, [partial / each.name for each in together]) and path.suffix == ".stamps"
+        _remove_dead(folder)
     return moved
 
 
+def attempt_folders(traces: Path, stem: str) -> list[Path]:
+    """The folders of an attempt that are there on this node."""
+    return [folder for base in _private_folders() if (folder := base / _key(traces, stem)).is_dir()]
+
+
 def clean() -> int:
-    """Removes this user's journals whose ranks are dead, on this node; returns how many."""
+    """Removes this user's journals whose ranks are dead, on this node; returns of how many ranks."""
     removed = 0
     for base in _private_folders():
         for folder in base.iterdir():
-            for path in folder.glob("rank*.stamps"):
-                if not _alive(path):
-                    _remove_rank(path)
-                    removed += 1
-            _remove_folder(folder)
+            removed += _remove_dead(folder)
     return removed
+
+
+def lives(folder: Path, rank: int) -> bool:
+    """Whether the rank with files in this folder is there, or a child of it: it holds a lock on one of them."""
+    return any(_locked(folder / f"rank{rank}.{kind}") for kind in ("stamps", "stacks"))
+
+
+def kept_at(folder: Path) -> str:
+    """Where a file or folder of this node is, as HOST:PATH."""
+    return f"{socket.gethostname()}:{folder}"
 
 
 def _read(path: Path) -> RankJournal:
     try:
         facts = json.loads(path.with_suffix(".json").read_text())
-        numbers = array("q", path.read_bytes())
+        stored = path.read_bytes()
     except (OSError, ValueError) as error:
         raise JournalError(f"{path}: cannot be read ({error})") from None
-    if facts.get("schema") != SCHEMA or facts.get("schema_version") != SCHEMA_VERSION:
-        raise JournalError(f"{path}: {facts.get('schema')} {facts.get('schema_version')} is no journal known here")
+    if not isinstance(facts, dict) or facts.get("schema") != SCHEMA or facts.get("schema_version") != SCHEMA_VERSION:
+        raise JournalError(f"{path}: its header is of no journal known here")
+    steps = int(facts["steps"])
+    if len(stored) > journal_bytes(steps):
+        raise JournalError(f"{path}: {len(stored)} bytes are more than {steps} steps make")
+    numbers = array("q", stored[: len(stored) // 8 * 8])
     if facts["byteorder"] != sys.byteorder:
         numbers.byteswap()
-    steps = int(facts["steps"])
-    if len(numbers) != steps * (len(STAMPS) + 1):
-        raise JournalError(f"{path}: {len(numbers)} numbers do not make {steps} steps")
+    numbers.extend(array("q", [ABSENT]) * (steps * (len(STAMPS) + 1) - len(numbers)))
     at = steps * len(STAMPS)
-    return RankJournal(facts=facts, stamps=numbers[:at], samples=numbers[at:])
+    samples = _without_holes(numbers[:at], numbers[at:])
+    return RankJournal(facts=facts, stamps=numbers[:at], samples=samples)
+
+
+def _without_holes(stamps: array[int], samples: array[int]) -> array[int]:
+    """The samples up to the first step whose row was never written: a power cut can leave zeros in a file."""
+    if 0 not in stamps:
+        return samples
+    width, done = len(STAMPS), _completed(samples)
+    hole = next((step for step in range(done) if not any(stamps[width * step : width * step + width])), done)
+    return samples[:hole] + array("q", [ABSENT]) * (len(samples) - hole)
 
 
 def _completed(samples: Sequence[int]) -> int:
@@ -184,38 +248,69 @@ def _private_folder() -> Path:
     raise JournalError(f"none of {', '.join(map(str, _bases()))} can be made a folder of mode 0700 of this user")
 
 
-def _alive(path: Path) -> bool:
-    with path.open("rb") as file:
-        try:
+def _remove_dead(folder: Path) -> int:
+    """Removes what dead ranks have in the folder, and the folder where that was all; returns of how many ranks."""
+    ranks = {int(found[1]) for path in folder.glob("rank*") if (found := _OF_RANK.fullmatch(path.name))}
+    dead = [rank for rank in ranks if not lives(folder, rank)]
+    for rank in dead:
+        _remove_rank(folder / f"rank{rank}.stamps")
+    _remove_folder(folder)
+    return len(dead)
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
     return False
 
 
-def _move(path: Path, target: Path) -> bool:
-    """Copies, renames, removes: whoever sees the name sees the whole file. False where another was quicker."""
-    beside = target / f"{path.name}.{os.uname().nodename}.{os.getpid()}"
+def _move(paths: Sequence[Path], targets: Sequence[Path]) -> bool:
+    """Copies all of them, then removes them; False where another was quicker."""
+    if not all(_copied(path, target) for path, target in zip(paths, targets, strict=True)):
+        return False
     try:
-        shutil.copyfile(path, beside)
-        beside.replace(target / path.name)
-        path.unlink()
+        for path in paths:
+            path.unlink()
     except FileNotFoundError:
-        beside.unlink(missing_ok=True)
         return False
     return True
 
 
+def _copied(path: Path, target: Path) -> bool:
+    """Copies, flushes, renames: whoever sees the name sees the whole file. False where there is nothing to copy."""
+    beside = target.with_name(f"{target.name}.{os.uname().nodename}.{os.getpid()}")
+    try:
+        with path.open("rb") as source, beside.open("xb") as copy:
+            shutil.copyfileobj(source, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
+        beside.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        if isinstance(error, FileNotFoundError) and not path.exists():
+            return False
+        raise
+    return True
+
+
 def _remove_rank(path: Path) -> None:
-    path.with_suffix(".json").unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    for kind in (".json", ".json.new", ".stacks", ".stamps"):
+        path.with_suffix(kind).unlink(missing_ok=True)
     _remove_folder(path.parent)
 
 
 def _remove_folder(folder: Path) -> None:
-    """Removes the folder once it is empty: the last rank of a node does it."""
+    """Removes the folder once nothing but its own mark is in it: the last rank of a node does it."""
     try:
-        folder.rmdir()
+        if [path.name for path in folder.iterdir()] in ([], [_BEGUN]):
+            (folder / _BEGUN).unlink(missing_ok=True)
+            folder.rmdir()
     except OSError:
         return
 
@@ -231,9 +326,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     if asked.action == "clean":
         print(f"removed the journals of {clean()} dead ranks")
-    else:
-        print(f"{asked.stem}: collected the journals of {collect(asked.to, asked.stem)} ranks")
-    return 0
+        return 0
+    return _collect(asked.to, asked.stem)
+
+
+def _collect(traces: Path, stem: str) -> int:
+    """The command: says what was moved, what was removed, and where what could not be moved is kept."""
+    since_ns = [(folder / _BEGUN).stat().st_mtime_ns for folder in attempt_folders(traces, stem)]
+    failed = 0
+    try:
+        print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")
+    except OSError as error:
+        print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
+        for folder in attempt_folders(traces, stem):
+            print(f"kept: {kept_at(folder)}", file=sys.stderr)
+        failed = 1
+    try:
+        removed = remove_shared_memory(min(since_ns)) if since_ns else []
+        if removed:
+            print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
+    except PermissionError as error:
+        print(f"{stem}: whether dead ranks left shared memory cannot be looked at ({error})", file=sys.stderr)
+    return failed
 
 
 if __name__ == "__main__":

@@ -1,0 +1,86 @@
+"""Shared memory that dead ranks left on a node: found by name, owner and age, and by that no living process has it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+KNOWN = (
+    r"(vader|sm)_segment\..+",  # Open MPI 4, 5
+    r"mpich_shar_tmp\w+",
+    r"Intel_MPI_\w+",
+    r"psm[23]?_shm\..+",  # Omni-Path's PSM
+    r"ucx_shm_posix_\w+",
+    r"nccl-\w+",
+    r"cuda\.shm\..+",
+    r"torch_\d+_\w+",  # torch.multiprocessing
+    r"psm_[0-9a-f]{8}",  # multiprocessing.shared_memory
+    r"sem\.(mp|loky)-\w+",
+    r"pymp-\w+",
+    r"paddle_\d+_\w+",
+    r"__KMP_REGISTERED_LIB_\d+_\d+",  # OpenMP of LLVM and Intel
+)
+"""Names that MPI, NCCL and the frameworks give their segments; nothing else is ever removed."""
+_NAME = re.compile("|".join(f"(?:{pattern})" for pattern in KNOWN))
+
+
+def remove_shared_memory(since_ns: int, folder: Path = SHARED_MEMORY) -> list[str]:
+    """Removes what known libraries left there of dead processes of this user since that time; returns the names.
+
+    A segment that a living process maps or has open stays. `since_ns` is a time of this node's file systems, Unix
+    nanoseconds. Raises PermissionError, and removes nothing, where one of this user's processes cannot be looked at.
+    """
+    found = [path for path in sorted(folder.iterdir()) if _may_go(path, since_ns)] if folder.is_dir() else []
+    if not found:
+        return []
+    in_use = set(_files_in_use())
+    removed = []
+    for path in found:
+        try:
+            status = path.lstat()
+            if (status.st_dev, status.st_ino) not in in_use:
+                path.unlink()
+                removed.append(path.name)
+        except FileNotFoundError:  # another process was quicker
+            continue
+    return removed
+
+
+def _may_go(path: Path, since_ns: int) -> bool:
+    """Whether it is a file of this user's with such a name, made or changed since then."""
+    if not _NAME.fullmatch(path.name):
+        return False
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+    return path.is_file() and not path.is_symlink() and status.st_uid == os.getuid() and changed_ns >= since_ns
+
+
+def _files_in_use() -> Iterator[tuple[int, int]]:
+    """(device, inode) of all files that processes of this user map or have open. Raises PermissionError.
+
+    The kernel lets nobody but root look at other users' processes; these cannot open files of mode 0600.
+    """
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            if process.stat().st_uid != os.getuid() and os.getuid() != 0:
+                continue
+            for line in (process / "maps").read_text(errors="replace").splitlines():
+                _, _, _, device, inode, *_ = line.split(maxsplit=5)
+                major, _, minor = device.partition(":")
+                yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
+            for name in os.listdir(process / "fd"):  # noqa: PTH208 - a file gone meanwhile must not end the walk
+                try:
+                    status = os.stat(process / "fd" / name)  # noqa: PTH116
+                except OSError:
+                    continue
+                yield status.st_dev, status.st_ino
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
