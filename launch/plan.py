@@ -4,6 +4,8 @@ once and kept."""
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,8 +190,12 @@ def write_sweep(
 
 def _write_once(path: Path, text: str) -> None:
     """Leaves a file alone that says the same already; else writes beside and renames, so no reader sees half."""
-    if path.exists() and path.read_text() == text:
-        return
-    part = path.with_name(f".{path.name}.part")
+    if not (path.exists() and path.read_text() == text):
+        write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Written beside, under a name that no other process uses, and renamed: no reader sees half of it."""
+    part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
     part.write_text(text)
     part.replace(path)
