@@ -1,0 +1,245 @@
+"""Finds a run that makes no step, has its ranks write where they stand, and ends it: `python -m hpc.watchdog`.
+
+The job script starts one beside each launcher. It knows how far the ranks have come from the journals of its own node
+and from the copies that come to the traces from all nodes. Time in which it could not know, because it was stopped
+itself, the traces cannot be read or no copies come, does not count against a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from hpc.hang import Hang, HangWatch, Limits, Seen, by_steps
+from hpc.journal import PARTIAL, attempt_folders
+from hpc.outside import deny_world_writing, plain
+from hpc.progress import RankProgress, median_step_s, read_progress
+from hpc.stacks import ASKED_BY
+
+HANG = ".hang.json"
+"""What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
+BEAT = ".beat"
+"""`<node>.beat` beside the copies is touched whenever that node's copies could be written."""
+_STACKS_S = 3.0
+_END_S = 30.0
+_SLICE_S = 1.0
+
+
+class Launcher:
+    """The process that started the ranks; its number may be another's later, its time of birth will not."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._born = _born(pid)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended; one whose parent has not yet noticed has."""
+        return self._born is not None and _born(self.pid) == self._born
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal if it is there."""
+        if self.is_alive:
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(self.pid, number)
+
+    def ask_for_stacks(self) -> bool:
+        """Has all ranks write where they stand; False where nobody here listens to that signal.
+
+        A launcher that catches it hands it on (srun, Open MPI's mpirun). Where it does not (MPICH's would die of it),
+        whoever below it on this node does: ranks, or the launcher inside a wrapper.
+        """
+        asked = False
+        waiting = [self.pid] if self.is_alive else []
+        children = _children()
+        while waiting:
+            pid = waiting.pop()
+            if _catches(pid, ASKED_BY):
+                with suppress(ProcessLookupError):  # it ended just now
+                    os.kill(pid, ASKED_BY)
+                asked = True
+            else:
+                waiting += children.get(pid, [])
+        return asked
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until it has ended, this long at most; whether it has."""
+        limit = time.monotonic() + seconds
+        while self.is_alive and time.monotonic() < limit:
+            time.sleep(0.1)
+        return not self.is_alive
+
+
+class Watchdog:
+    """Looks after one attempt until its launcher has ended."""
+
+    def __init__(self, traces: Path, stem: str, launcher: Launcher, limits: Limits) -> None:
+        self._traces, self._stem, self._launcher, self._limits = traces, stem, launcher, limits
+        self._local: dict[int, RankProgress] = {}
+        self._copied: dict[int, RankProgress] = {}
+        self._watch = HangWatch(limits, _now_s(), self._say)
+
+    def run(self) -> None:
+        """Returns when the launcher has ended, by itself or by this."""
+        look_s = max(_SLICE_S, min(self._limits.copy_s / 2, 5.0))
+        while not self._pause(look_s):
+            hang = self._watch.look(_now_s(), look_s, self.see())
+            if hang is not None and self._is_stuck(hang) and self._write(hang):
+                self._end()
+                return
+
+    def see(self) -> Seen:
+        """One look at the journals of this node, at the copies, and at the trace."""
+        partial = self._traces / f"{self._stem}{PARTIAL}"
+        try:
+            os.stat(self._traces)  # noqa: PTH116  # a folder that has gone is no folder without copies
+            local = attempt_folders(self._traces, self._stem)
+            for folder in local:
+                self._local = read_progress(folder, self._local)
+            self._copied = read_progress(partial, self._copied)
+            ranks = self._copied | self._local
+            return Seen(
+                completed={rank: progress.completed for rank, progress in ranks.items()},
+                steps=max((progress.steps for progress in ranks.values()), default=0),
+                median_step_s=_median_step_s(ranks),
+                beats=_beats(partial),
+                local=bool(local),
+                trace=(self._traces / f"{self._stem}.h5").exists(),
+            )
+        except OSError as error:
+            return Seen(unreadable=f"{self._traces} cannot be read ({error})")
+
+    def _pause(self, seconds: float) -> bool:
+        """Sleeps, less long where the launcher ends; whether it has ended."""
+        slept_s = 0.0
+        while self._launcher.is_alive and slept_s < seconds:
+            time.sleep(min(_SLICE_S, seconds - slept_s))
+            slept_s += _SLICE_S
+        return not self._launcher.is_alive
+
+    def _is_stuck(self, hang: Hang) -> bool:
+        """Has the stacks written, and looks once more: a run that only was very slow goes on."""
+        self._say(hang.text)
+        if not self._launcher.ask_for_stacks():
+            self._say("nobody on this node listens to SIGUSR2: there will be no stacks")
+        if self._launcher.wait(_STACKS_S):
+            return False
+        seen = self.see()
+        if seen.unreadable or seen.phase is not hang.phase or seen.completed != hang.completed:
+            self._say("it went on meanwhile, and is left alone")
+            self._watch.start_anew(_now_s())
+            return False
+        return True
+
+    def _write(self, hang: Hang) -> bool:
+        """Leaves the reason before anything is ended; where it cannot be left, nothing is."""
+        path = self._traces / f"{self._stem}{HANG}"
+        beside = path.with_name(f".{path.name}.part")
+        values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed)}
+        try:
+            beside.write_text(json.dumps(values, indent=1) + "\n")
+            beside.replace(path)
+        except OSError as error:
+            self._say(f"{path} cannot be written ({error}), so the run is left alone")
+            return False
+        return True
+
+    def _end(self) -> None:
+        self._launcher.send(signal.SIGTERM)
+        if not self._launcher.wait(_END_S):
+            self._say(f"process {self._launcher.pid} has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
+            self._launcher.send(signal.SIGKILL)
+
+    def _say(self, text: str) -> None:
+        print(f"rankwise: watchdog: {self._stem}: {plain(text)}", file=sys.stderr, flush=True)
+
+
+def _now_s() -> float:
+    """Goes on while the machine sleeps, so that this is noticed."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _median_step_s(ranks: dict[int, RankProgress]) -> float | None:
+    first = min(ranks, default=None)
+    try:
+        return None if first is None else median_step_s(ranks[first])
+    except FileNotFoundError:  # the run ended just now, and took its journals along
+        return None
+
+
+def _beats(partial: Path) -> dict[str, int]:
+    """By node, when its copies were last written."""
+    beats = {}
+    for path in partial.glob(f"*{BEAT}"):
+        with suppress(FileNotFoundError):
+            beats[path.name.removesuffix(BEAT)] = path.stat().st_mtime_ns
+    return beats
+
+
+def _stat(pid: int | str) -> list[str]:
+    """The fields of /proc/PID/stat from the third on, empty where there is no such process."""
+    try:
+        # The second field, the name in brackets, may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _born(pid: int) -> str | None:
+    """When the process was started, in ticks since the machine was; None where it has ended."""
+    fields = _stat(pid)
+    return None if not fields or fields[0] in "ZX" else fields[19]
+
+
+def _children() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and (fields := _stat(path.name)):
+            found.setdefault(int(fields[1]), []).append(int(path.name))
+    return found
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.watchdog`; 0 once the launcher has ended."""
+    parser = argparse.ArgumentParser(prog="python -m hpc.watchdog", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--traces", type=Path, required=True, help="folder of the traces and records")
+    parser.add_argument("--stem", required=True, help="<run_id>.<attempt>")
+    parser.add_argument("--launcher", type=int, required=True, metavar="PID", help="the process that started the ranks")
+    usual = Limits()
+    for name, value, text in (
+        ("--start-limit-s", usual.start_s, "from the start to the first step, and from the last step to the end"),
+        ("--hang-steps", usual.steps, "median steps that a step may take,"),
+        ("--hang-extra-s", usual.extra_s, "and this long beside"),
+        ("--copy-s", usual.copy_s, "how often copies of the journals come to the traces, 0: never"),
+    ):
+        parser.add_argument(name, type=float, default=value, metavar="N", help=f"{text} (%(default)g)")
+    asked = parser.parse_args(argv)
+    limits = Limits(
+        start_s=asked.start_limit_s, steps=asked.hang_steps, extra_s=asked.hang_extra_s, copy_s=asked.copy_s
+    )
+    deny_world_writing()
+    os.nice(19)
+    Watchdog(asked.traces, asked.stem, Launcher(asked.launcher), limits).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
