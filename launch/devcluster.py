@@ -10,10 +10,9 @@ import argparse
 import contextlib
 import fcntl
 import os
-import re
 import shlex
 import shutil
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -25,8 +24,8 @@ from typing import Self
 from launch import devcluster_config as config
 from launch import devcluster_processes as processes
 from launch.devcluster_config import CONTROLLER, LOOPBACK, DevClusterError, Host, Shape
+from launch.devcluster_daemons import Daemons, missing_programs
 
-INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix-dev"
 USABLE = frozenset({"idle", "mixed", "allocated", "completing"})
 EXAMPLE = """\
 example:
@@ -47,14 +46,6 @@ def default_root() -> Path:
     """The folder of the cluster that is meant where none is named."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "rankwise" / "devcluster"
-
-
-def missing_programs() -> str:
-    """Empty where Slurm is installed here, else what is not there and the command that brings it."""
-    path = config.client_env(os.environ, Path(), {})["PATH"]
-    wanted = (CONTROLLER, "slurmd", "srun", "sbatch", "sinfo", "scontrol")
-    missing = [name for name in wanted if shutil.which(name, path=path) is None]
-    return f"Slurm is not installed here ({', '.join(missing)} not found): {INSTALL}" if missing else ""
 
 
 class DevCluster:
@@ -137,7 +128,7 @@ class DevCluster:
 
         Raises DevClusterError where a cluster of another shape runs, Slurm is missing, or a daemon does not come up.
         """
-        if missing := missing_programs():
+        if missing := missing_programs(accounting=self.shape.accounting):
             raise DevClusterError(missing)
         with self._locked():
             if self.is_running():
@@ -163,16 +154,65 @@ class DevCluster:
     def kill_node(self, name: str) -> None:
         """Cuts the node's power: kills all that runs there, slurmd too; the controller notices in its own time."""
         self._check_node(name)
-        everything = processes.Processes(self._confs, own_names=self.host.own_names)
-        processes.end(lambda: [pid for pid, node in everything.living().items() if node == name], patience_s=0)
+        processes.end(self._pids_of(name), patience_s=0)
 
     def start_node(self, name: str) -> None:
         """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
         self._check_node(name)
         if name in self.daemons():
             raise DevClusterError(f"{name} runs already")
-        self._spawn_slurmd(name)
-        self._until(lambda: self._answers(name) and self.states()[name] in USABLE, [name])
+        daemons = self._daemons
+        daemons.start_node(name)
+        daemons.until(lambda: daemons.answers(name) and self.states()[name] in USABLE, [name])
+
+    def kill(self, name: str) -> None:
+        """Ends a daemon from one moment to the next: the controller, `slurmdbd`, `mariadbd`; nodes and jobs go on."""
+        self._check_daemon(name)
+        processes.end(self._pids_of(name), patience_s=0)
+
+    def kill_controller(self) -> None:
+        """Ends the controller so."""
+        processes.end(self._pids_of(CONTROLLER), patience_s=0)
+
+    def start_controller(self) -> None:
+        """Starts a controller that was killed, which knows its jobs, and waits until it answers."""
+        if CONTROLLER in self.daemons():
+            raise DevClusterError("the controller runs already")
+        self._daemons.start_controller(fresh=False)
+        self._daemons.until(self._pings, [CONTROLLER])
+
+    def freeze(self, name: str) -> None:
+        """Stops every process of a node or a daemon (SIGSTOP): who asks it connects, and gets no answer."""
+        self._signal(name, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Lets go on what `freeze` stopped."""
+        self._signal(name, signal.SIGCONT)
+
+    def local_storage(self, name: str) -> Path:
+        """The node's own storage as this process can look into it, while the node runs; else the machine's."""
+        self._check_node(name)
+        if not self.host.own_storage:
+            return Path(config.STORAGE)
+        found = processes.daemon_processes(self._confs).items()
+        pids = [pid for pid, daemon in found if daemon == name]
+        if not pids:
+            raise DevClusterError(f"{name} does not run, and its storage is gone with it")
+        return Path(f"/proc/{min(pids)}/root{config.STORAGE}")
+
+    def _pings(self) -> bool:
+        try:
+            return "UP" in self.run("scontrol", "ping")
+        except DevClusterError:
+            return False
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        self._check_daemon(name)
+        processes.send(self._pids_of(name)(), number)
+
+    def _pids_of(self, name: str) -> Callable[[], list[int]]:
+        everything = processes.Processes(self._confs, own_names=self.host.own_names)
+        return lambda: [pid for pid, node in everything.living().items() if node == name]
 
     def _join(self) -> None:
         asked = self.shape
@@ -203,58 +243,26 @@ class DevCluster:
             (self.root / f"dev/gpu{k}").symlink_to("/dev/null")
         # Job ids go on with time, also where the folder was deleted; Slurm's end at 2^26.
         first_job_id = int(time.time()) % 60_000_000
-        ports = processes.free_ports(1 + self.shape.nodes)
+        ports = processes.free_ports(1 + self.shape.nodes + self.shape.accounting)
         texts = config.files(self.host, self.shape, self.root, ports=ports, first_job_id=first_job_id)
         for path, text in texts.items():
             (self.root / path).write_text(text)
+        if self.shape.accounting:
+            (self.root / "slurmdbd.conf").chmod(0o600)  # or slurmdbd refuses it
 
     def _start_daemons(self) -> None:
-        # -c forgets the jobs of an earlier life, all but the last job id: an id given twice would let the results of
-        # an old job be taken for those of a new one. -i: whatever state of that life is broken.
-        self._spawn(CONTROLLER, None, [CONTROLLER, "-D", "-c", "-i", "-f", str(self.conf)])
-        # A slurmd that finds no controller waits 1, 2, 4 seconds before it asks again.
-        self._until(lambda: self._answers(CONTROLLER), [CONTROLLER])
+        daemons = self._daemons
+        if self.shape.accounting:
+            daemons.start_accounting()
+        daemons.start_controller(fresh=True)
         names = self.shape.node_names
         for name in names:
-            self._spawn_slurmd(name)
-        self._until(lambda: self.states() == dict.fromkeys(names, "idle"), [CONTROLLER, *names])
+            daemons.start_node(name)
+        daemons.until(lambda: self.states() == dict.fromkeys(names, "idle"), [CONTROLLER, *names])
 
-    def _spawn_slurmd(self, name: str) -> None:
-        ahead_s = config.CLOCK_DISTANCE_S * (1 + self.shape.node_names.index(name)) if self.shape.clocks else None
-        self._spawn(name, ahead_s, ["slurmd", "-D", "-f", str(self.conf), "-N", name])
-
-    def _spawn(self, name: str, clock_s: int | None, argv: Sequence[str]) -> None:
-        env = {**self.environ, "SLURM_CONF": str(self.conf), processes.MARK: name}
-        # Once more by env, so that it comes last: slurmstepd writes its title over what stands before SLURM_CONF.
-        argv = ["env", "-u", processes.MARK, f"{processes.MARK}={name}", *argv]
-        log = self.root / f"log/{name}.out"
-        if self.host.own_names:
-            processes.spawn_as_host(name, self.root / f"hosts/{name}", clock_s, argv, env, log)
-        else:
-            processes.spawn(argv, env, log)
-
-    def _answers(self, name: str) -> bool:
-        pattern = r"^SlurmctldPort=(\d+)" if name == CONTROLLER else rf"^NodeName={name} .* Port=(\d+)"
-        found = re.search(pattern, self.conf.read_text(), re.MULTILINE)
-        with socket.socket() as client:
-            return found is not None and client.connect_ex((LOOPBACK, int(found[1]))) == 0
-
-    def _until(self, ready: Callable[[], bool], names: Sequence[str], deadline_s: float = 60) -> None:
-        """Waits; raises DevClusterError after the deadline, or five seconds after one of these daemons has ended."""
-        begin_s = time.monotonic()
-        seen_s = dict.fromkeys(names, begin_s)
-        while not ready():
-            now_s = time.monotonic()
-            seen_s |= dict.fromkeys(self.daemons() & seen_s.keys(), now_s)
-            if ended := [name for name in names if now_s - seen_s[name] > 5]:  # a busy machine is slow to show them
-                raise DevClusterError(f"{ended[0]} ended at once: {self._last_words(ended[0])}")
-            if now_s - begin_s > deadline_s:
-                raise DevClusterError(f"{', '.join(names)} not ready after {deadline_s:.0f} s; logs: {self.root}/log")
-            time.sleep(0.02)
-
-    def _last_words(self, name: str) -> str:
-        lines = (self.root / f"log/{name}.out").read_text(errors="replace").splitlines()
-        return " | ".join(lines[-3:]) or f"without a word in {self.root}/log"
+    @property
+    def _daemons(self) -> Daemons:
+        return Daemons(self.root, self.shape, self.host, self._confs)
 
     def _end_all(self) -> bool:
         try:
@@ -281,6 +289,15 @@ class DevCluster:
     def _check_node(self, name: str) -> None:
         if name not in self.shape.node_names:
             raise DevClusterError(f"{name!r} is no node of this cluster: {', '.join(self.shape.node_names)}")
+
+    def _check_daemon(self, name: str) -> None:
+        known = [
+            CONTROLLER,
+            *self.shape.node_names,
+            *([config.ACCOUNTING, config.DATABASE] if self.shape.accounting else []),
+        ]
+        if name not in known:
+            raise DevClusterError(f"{name!r} is no daemon of this cluster: {', '.join(known)}")
 
     @property
     def _login_conf(self) -> Path:

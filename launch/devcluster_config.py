@@ -6,11 +6,17 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 CONTROLLER = "slurmctld"
 """The controller's name among the daemons, and its host name where it has one of its own."""
+
+ACCOUNTING, DATABASE = "slurmdbd", "mariadbd"
+"""The names among the daemons of what keeps the accounts, where the cluster has them."""
+
+STORAGE = "/dev/shm"
+"""Node-local storage: every node has its own where this machine allows mounting, gone when the node is."""
 
 LOOPBACK = "127.0.0.1"
 
@@ -21,6 +27,8 @@ MAX_ROOT_BYTES = 60
 """A socket's path holds 107 bytes; the longest that Slurm makes, ROOT/spool/node64/stepd.slurm.pmix.JOB.STEP, has
 47 after the root, with a job id of eight digits and a step of seven."""
 
+_PREEMPT_MODES = ("REQUEUE", "CANCEL", "OFF")
+_SIZES = frozenset({"nodes", "cpus", "gpus", "clocks"})
 _ROOT = re.compile(r"/[\w./+@:-]*")
 _FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|PRTE)_.*")
 
@@ -31,14 +39,30 @@ class DevClusterError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How many nodes, and what each of them claims to have."""
+    """How many nodes, what each of them claims to have, and the rules of the cluster, in Slurm's words.
+
+    `preempt_mode` is what becomes of a job of the partition `main` when one of `high` wants its nodes, `grace_s` the
+    time that it gets first. `min_job_age_s` is how long the controller remembers a job that has ended, `max_job_count`
+    how many jobs it holds, `slurmd_timeout_s` after what silence a node is down. `accounting` brings slurmdbd and its
+    database, so that `sacct` answers.
+    """
 
     nodes: int = 4
     cpus: int = 8
     gpus: int = 8
     clocks: bool = False
+    preempt_mode: str = "REQUEUE"
+    grace_s: int = 20
+    job_requeue: bool = True
+    min_job_age_s: int = 86400
+    max_job_count: int = 10_000
+    slurmd_timeout_s: int = 10
+    accounting: bool = False
 
     def __post_init__(self) -> None:
+        if self.preempt_mode not in _PREEMPT_MODES:
+            known = ", ".join(_PREEMPT_MODES)
+            raise DevClusterError(f"preempt_mode is {self.preempt_mode!r}; a development cluster takes {known}")
         for name, least, most in (("nodes", 1, 64), ("cpus", 1, 1024), ("gpus", 0, 64)):
             if not least <= getattr(self, name) <= most:
                 raise DevClusterError(f"{name} is {getattr(self, name)}; a development cluster takes {least} to {most}")
@@ -50,20 +74,24 @@ class Shape:
 
     def __str__(self) -> str:
         clocks = ", each with a clock of its own" if self.clocks else ""
-        return f"{_count(self.nodes, 'node')} of {_count(self.cpus, 'CPU')} and {_count(self.gpus, 'GPU')}{clocks}"
+        size = f"{_count(self.nodes, 'node')} of {_count(self.cpus, 'CPU')} and {_count(self.gpus, 'GPU')}{clocks}"
+        rules = [f.name for f in fields(self) if f.name not in _SIZES and getattr(self, f.name) != f.default]
+        return ", ".join([size, *(f"{name} {getattr(self, name)}" for name in rules)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The machine: its name, what that is in /etc/hosts, who starts; whether nodes can have names of their own, and
-    whether the library behind `srun --mpi=pmix` is there."""
+    """The machine: its name, what that is in /etc/hosts, who starts; whether nodes can have names and storage of their
+    own, and whether the library behind `srun --mpi=pmix` is there."""
 
     name: str
     address: str
     hosts: str
     uid: int
+    user: str
     memory_mb: int
     own_names: bool
+    own_storage: bool
     pmix: bool
 
     @property
@@ -74,6 +102,8 @@ class Host:
             notes.append(
                 "unshare is refused here: all nodes share one host name, and Open MPI uses TCP between all ranks"
             )
+        if not self.own_storage:
+            notes.append(f"mounting is refused here: all nodes share one {STORAGE}, which outlives them")
         if not self.pmix:
             notes.append("no libpmix.so is found: srun --mpi=pmix will not work before apt-get install libpmix-dev")
         if self.address != LOOPBACK:
@@ -108,7 +138,7 @@ def check_root(root: Path) -> None:
 
 
 def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_job_id: int) -> str:
-    """The cluster's slurm.conf; `ports` are the controller's and then one per node.
+    """The cluster's slurm.conf; `ports` are the controller's, one per node, and slurmdbd's where there is accounting.
 
     CPUs are as many as asked, however few there are, and memory likewise: a job that names no limit may use each of
     its CPUs' share, which is the whole machine's memory, and one that does is held to it.
@@ -117,7 +147,7 @@ def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], fi
     nodes = "\n".join(
         f"NodeName={name} NodeHostname={name if host.own_names else host.name} NodeAddr=127.0.0.1 Port={port} "
         f"CPUs={shape.cpus} RealMemory={host.memory_mb * shape.cpus} {gres} State=UNKNOWN"
-        for name, port in zip(shape.node_names, ports[1:], strict=True)
+        for name, port in zip(shape.node_names, ports[1 : 1 + shape.nodes], strict=True)
     )
     return f"""\
 # A development cluster on one machine, written by launch.devcluster at each start.
@@ -153,15 +183,17 @@ DefMemPerCPU={host.memory_mb}
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+JobRequeue={int(shape.job_requeue)}
+MaxJobCount={shape.max_job_count}
 SlurmctldParameters=preempt_send_user_signal
 ReturnToService=2
 FirstJobId={first_job_id}
-# There is no accounting: a day of finished jobs stays in the controller's memory.
-AccountingStorageType=accounting_storage/none
-MinJobAge=86400
+{_accounting(shape, ports)}
+# Without accounting the controller's memory is all there is of finished jobs: usually it keeps a day of them.
+MinJobAge={shape.min_job_age_s}
 MaxArraySize=10000
 KillWait=5
-SlurmdTimeout=10
+SlurmdTimeout={shape.slurmd_timeout_s}
 MessageTimeout=30
 EioTimeout=2
 JobAcctGatherType=jobacct_gather/linux
@@ -170,8 +202,34 @@ JobAcctGatherParams=OverMemoryKill
 {"GresTypes=gpu" if shape.gpus else ""}
 {nodes}
 PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE State=UP
-PartitionName=main Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=main Default=YES PriorityTier=1 PreemptMode={shape.preempt_mode} GraceTime={shape.grace_s}
 PartitionName=high PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def _accounting(shape: Shape, ports: Sequence[int]) -> str:
+    if not shape.accounting:
+        return "AccountingStorageType=accounting_storage/none"
+    host = f"AccountingStorageHost={LOOPBACK}\nAccountingStoragePort={ports[-1]}"
+    return f"AccountingStorageType=accounting_storage/slurmdbd\n{host}"
+
+
+def slurmdbd_conf(host: Host, root: Path, port: int) -> str:
+    """The accounting daemon's configuration; its database is reached through a socket that $MYSQL_UNIX_PORT names."""
+    return f"""\
+AuthType=auth/none
+DbdHost={ACCOUNTING if host.own_names else host.name}
+DbdAddr={LOOPBACK}
+DbdPort={port}
+CommunicationParameters=NoInAddrAny
+SlurmUser={host.user}
+PidFile={root}/run/slurmdbd.pid
+LogFile={root}/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=slurm
+StorageLoc=slurm_accounts
+CommitDelay=1
 """
 
 
@@ -244,7 +302,12 @@ def files(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_j
     """All files of the cluster: path below the root → text."""
     conf = slurm_conf(host, shape, root, ports=ports, first_job_id=first_job_id)
     names = [CONTROLLER, *shape.node_names]
+    accounting = {}
+    if shape.accounting:
+        names += [ACCOUNTING, DATABASE]
+        accounting = {"slurmdbd.conf": slurmdbd_conf(host, root, ports[-1])}
     return {
+        **accounting,
         "slurm.conf": conf,
         "login.conf": open_to_login(conf),
         "gres.conf": gres_conf(shape, root),

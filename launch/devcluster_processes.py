@@ -5,27 +5,42 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from launch.devcluster_config import LOOPBACK, DevClusterError, Host
+from launch.devcluster_config import LOOPBACK, STORAGE, DevClusterError, Host
 
 MARK = "DEVCLUSTER_DAEMON"
 """The environment variable that tells a daemon, and what a slurmd starts before a job's own environment is set."""
 
-_DAEMONS = frozenset({"slurmctld", "slurmd", "slurmstepd"})
+_DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd", "mariadbd", "slurmstepd"})
 _HELPERS = frozenset({"slurmscriptd", "slurmstepd"})
 _CLIENTS = frozenset({"srun", "salloc", "sbatch"})
 
 
-def namespaces_refused(*, clocks: bool) -> str:
-    """Empty where a node can have its own host name, and with `clocks` its own clock, else what unshare said."""
-    argv = _enter("node1", Path("/etc/hosts"), 1000 if clocks else None, ["true"])
+@dataclass(frozen=True, kw_only=True)
+class OwnHost:
+    """What a daemon's namespaces hold: a host name, a file as /etc/hosts, a clock `clock_s` ahead unless None, and with
+    `storage` a node-local storage that nobody else sees and that is gone with the last process in it."""
+
+    name: str
+    hosts: Path
+    clock_s: int | None = None
+    storage: bool = False
+
+
+def namespaces_refused(*, clocks: bool = False, storage: bool = False) -> str:
+    """Empty where a node can have its own host name, with `clocks` its own clock and with `storage` its own storage,
+    else what unshare or mount said."""
+    host = OwnHost(name="node1", hosts=Path("/etc/hosts"), clock_s=1000 if clocks else None, storage=storage)
+    argv = _enter(host, ["true"])
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -45,10 +60,19 @@ def this_host() -> Host:
         address=address,
         hosts=Path("/etc/hosts").read_text(),
         uid=os.getuid(),
+        user=_user_name(),
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-        own_names=not namespaces_refused(clocks=False),
+        own_names=not namespaces_refused(),
+        own_storage=not namespaces_refused(storage=True),
         pmix=_loads("libpmix.so"),
     )
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without an entry: slurmdbd alone wants the name
+        return str(os.getuid())
 
 
 def _loads(library: str) -> bool:
@@ -82,11 +106,9 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         )
 
 
-def spawn_as_host(
-    name: str, hosts: Path, clock_s: int | None, argv: Sequence[str], env: Mapping[str, str], log: Path
-) -> None:
-    """The same on a host of its own: its name, its /etc/hosts, and a clock `clock_s` ahead unless None."""
-    spawn(_enter(name, hosts, clock_s, argv), env, log)
+def spawn_as_host(host: OwnHost, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """The same on a host of its own."""
+    spawn(_enter(host, argv), env, log)
 
 
 def daemon_processes(confs: Collection[str]) -> dict[int, str]:
@@ -150,12 +172,16 @@ def end(living: Callable[[], Collection[int]], *, patience_s: float) -> bool:
     return bool(asked)
 
 
-def _enter(name: str, hosts: Path, clock_s: int | None, argv: Sequence[str]) -> list[str]:
+def _enter(host: OwnHost, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` in namespaces of its own; a normal user needs one for users to make them."""
     user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    clock = [] if clock_s is None else ["-T", "--monotonic", str(clock_s), "--boottime", str(clock_s)]
-    become = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
-    return ["unshare", *user, "--uts", "--mount", *clock, "sh", "-c", become, name, str(hosts), *argv]
+    ahead = str(host.clock_s)
+    clock = [] if host.clock_s is None else ["-T", "--monotonic", ahead, "--boottime", ahead]
+    become = 'hostname "$0" && mount --bind "$1" /etc/hosts && '
+    if host.storage:
+        become += f'mount -t tmpfs -o mode=1777,nosuid,nodev "$0" {STORAGE} && '
+    become += 'shift && exec "$@"'
+    return ["unshare", *user, "--uts", "--mount", *clock, "sh", "-c", become, host.name, str(host.hosts), *argv]
 
 
 def _environments(confs: Collection[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -207,6 +233,12 @@ def _uts(pid: int | str) -> str:
         return os.readlink(f"/proc/{pid}/ns/uts")  # noqa: PTH115  # not a path: uts:[4026531838]
     except OSError:
         return ""
+
+
+def send(pids: Collection[int], number: signal.Signals) -> None:
+    """Sends the signal to all of these that live."""
+    for pid in pids:
+        _send(pid, number)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

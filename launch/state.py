@@ -19,6 +19,7 @@ class JobState(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
     UNKNOWN = "unknown"
+    UNREACHABLE = "unreachable"
 
 
 _LIVE = {

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster import DevCluster, missing_programs
+from launch.devcluster import DevCluster
 from launch.devcluster_config import Shape
+from launch.devcluster_daemons import missing_programs
 from launch.devcluster_processes import namespaces_refused
 
 NewRoot = Callable[[], Path]

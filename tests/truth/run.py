@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 
 from hpc.trace_file import read_trace
-from launch.devcluster import DevCluster, missing_programs
+from launch.devcluster import DevCluster
 from launch.devcluster_config import CLOCK_DISTANCE_S, Shape
 from launch.devcluster_processes import namespaces_refused
 from parse.ledger.nouns import Ledger

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import devcluster
+from launch import devcluster, devcluster_daemons
 from launch.devcluster_config import (
     MAX_ROOT_BYTES,
     DevClusterError,
@@ -33,7 +33,8 @@ from launch.devcluster_config import (
 from launch.site import read_site
 
 HOST = Host(
-    name="box", address="127.0.0.1", hosts="127.0.1.1 box\n", uid=1000, memory_mb=2000, own_names=True, pmix=True
+    name="box", address="127.0.0.1", hosts="127.0.1.1 box\n", uid=1000, user="me", memory_mb=2000, own_names=True,
+    own_storage=True, pmix=True,
 )  # fmt: skip
 ROOT = Path("/tmp/x")
 
@@ -181,11 +182,13 @@ def test_what_a_machine_does_not_allow_is_said() -> None:
 def test_missing_packages_are_one_line_with_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], short_root: Path
 ) -> None:
-    monkeypatch.setattr(devcluster.shutil, "which", lambda name, path: None if name == "slurmd" else f"/bin/{name}")
+    monkeypatch.setattr(
+        devcluster_daemons.shutil, "which", lambda name, path: None if name == "slurmd" else f"/bin/{name}"
+    )
     assert devcluster.main(["start", "--root", str(short_root)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"devcluster: Slurm is not installed here (slurmd not found): {devcluster.INSTALL}\n"
+    assert err == f"devcluster: Slurm is not installed here (slurmd not found): {devcluster_daemons.INSTALL}\n"
 
 
 def test_nothing_runs_where_nothing_was_started(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:
