@@ -20,6 +20,7 @@ from typing import Any
 
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import Option, OptionError
+from hpc.outside import deny_world_writing
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
 from hpc.sweep_spec import LONGEST_BLOCK, SweepSpec
 
@@ -30,6 +31,7 @@ LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reserv
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage."""
     arguments = vars(_parser().parse_args(argv))
+    deny_world_writing()
     try:
         refuse_foreign_packages()
     except ForeignPackageError as error:

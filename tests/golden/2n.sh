@@ -26,6 +26,7 @@
 # (.exit.json); its output is in $logs.
 
 set -u
+umask o-w  # nothing that everybody may write, whatever the umask was
 traces=/scratch/sweep/traces
 logs=/scratch/sweep/jobs/logs
 python=/opt/rankwise/.venv/bin/python
