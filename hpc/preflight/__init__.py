@@ -1,0 +1,1 @@
+"""Looks, at the start of every run, whether the job is what it says it is."""

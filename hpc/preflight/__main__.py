@@ -1,0 +1,72 @@
+"""The checks alone, by the ranks of a launcher: `srun … python -m hpc.preflight --run RUN.json --out FILE`.
+
+Looks at all that needs no framework, and measures nothing. Rank 0 writes what every rank found out and what the checks
+make of it. Ends with 0, with 3 where a fatal check failed, with 5 where there is no MPI or no run to be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc.backends import InvalidRun
+from hpc.checks import State
+from hpc.outside import plain
+from hpc.preflight.run import Preflight, add_arguments, read_promises
+from hpc.spec import RunSpec, SpecError
+from hpc.world import LaunchError, mpi_library, start_mpi, world_from_mpi
+
+INVALID, LAUNCH_FAIL = 3, 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.preflight`, on every rank."""
+    parser = argparse.ArgumentParser(prog="python -m hpc.preflight", description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what was found, as JSON")
+    parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
+    add_arguments(parser)
+    asked = parser.parse_args(argv)
+    promises = read_promises(asked, parser)
+    try:
+        run = RunSpec.from_json(json.loads(asked.run.read_text()))
+        comm = start_mpi()
+    except (OSError, ValueError, SpecError, LaunchError) as error:
+        print(f"hpc.preflight on {socket.gethostname()}: {error}", file=sys.stderr)
+        return LAUNCH_FAIL
+    preflight = Preflight(run, promises)
+    preflight.started(comm.size, mpi_library())
+    if comm.size == run.ranks:
+        preflight.met(comm, world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None))
+    if comm.rank == 0:
+        write(asked.out, preflight)
+        for finding in preflight.findings:
+            cure = f"\n    {plain(finding.cure)}" if finding.state is State.FAILED else ""
+            print(f"{finding.state} {finding.name}: {plain(finding.text)}{cure}", flush=True)
+    try:
+        preflight.demand()
+    except InvalidRun:
+        return INVALID
+    return 0
+
+
+def write(path: Path, preflight: Preflight) -> None:
+    """Beside and renamed: of singletons each believes to be rank 0, and all of them write."""
+    told = {
+        "launched": dataclasses.asdict(preflight.launched),
+        "ranks": [dataclasses.asdict(rank) for rank in preflight.ranks],
+        "findings": [finding.to_json() for finding in preflight.findings],
+    }
+    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    beside.write_text(json.dumps(told, indent=1) + "\n")
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

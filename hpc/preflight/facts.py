@@ -1,0 +1,143 @@
+"""Finds out what one rank, and one rank of each node for all of it, can know before the framework is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
+from hpc.preflight.nouns import Gpu, Launched, NodeFacts, RankFacts
+from hpc.preflight.others import Hidden, look_at_others
+from hpc.spec import RunSpec
+from hpc.world import World
+
+SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
+"""What launchers say of the number of ranks."""
+
+_UNLIMITED = 1 << 60
+"""Limits of memory beyond this are the kernel's way to say that there is none."""
+
+
+def launched(size: int, library: str, environ: Mapping[str, str] = os.environ) -> Launched:
+    """What MPI says of the number of ranks, and what the launcher says of it."""
+    return Launched(size=size, variables={n: environ[n] for n in SIZES if n in environ}, library=library)
+
+
+def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
+    """This rank, and its node where it is the node's first. No framework is touched; half a second on that one."""
+    in_sight: list[Gpu] | None = None
+    devices: tuple[str, ...] | None = None
+    unread = ""
+    if run.gpus_per_node:
+        try:
+            in_sight = gpus_in_sight()
+            place = world.rank if world.nodes_simulated else world.local_rank
+            devices = devices_of_rank(in_sight, place, run.devices // run.ranks)
+        except NoDriver as error:
+            unread = str(error)
+    return RankFacts(
+        rank=world.rank,
+        node=world.node_rank,
+        hostname=world.hostname,
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        about_node=facts_of_node() if world.local_rank == 0 else None,
+        in_sight=None if in_sight is None else tuple(gpu.uuid for gpu in in_sight),
+        devices=devices,
+        devices_unread=unread,
+        gpus=tuple(gpu for gpu in in_sight or () if gpu.uuid in (devices or ())),
+        device=next((gpu.name for gpu in in_sight or () if gpu.uuid in (devices or ())), ""),
+    )
+
+
+def facts_of_node(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> NodeFacts:
+    """This node: who else computes on it, its free memory, its adapters and GPUs."""
+    unread = {}
+    busy: float | None = None
+    busiest: tuple[str, ...] = ()
+    try:
+        busy, busiest = look_at_others()
+    except (Hidden, OSError) as error:
+        unread["busy_cores"] = str(error)
+    memory, free, why = memory_left(proc, sys)
+    if why:
+        unread["memory_free_bytes"] = why
+    return NodeFacts(
+        load_average=_load_average(proc),
+        busy_cores=busy,
+        busiest=busiest,
+        memory_bytes=memory,
+        memory_free_bytes=free,
+        fabrics=fabrics(sys / "class/infiniband"),
+        gpus=_gpus_of_node(proc / "driver/nvidia/gpus"),
+        unread=unread,
+    )
+
+
+def memory_left(proc: Path, sys: Path) -> tuple[int | None, int | None, str]:
+    """Memory of this node, or the limit of this process's cgroup where that is less; what is free of it; why not."""
+    try:
+        rows = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
+        total, free = (int(rows[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        return None, None, f"{proc / 'meminfo'} does not tell it ({error})"
+    for limit, used in _limits(proc / "self/cgroup", sys / "fs/cgroup"):
+        total, free = min(total, limit), min(free, max(0, limit - used))
+    return total, free, ""
+
+
+def fabrics(folder: Path) -> tuple[str, ...]:
+    """Network adapters for RDMA (InfiniBand, RoCE, EFA) that have a port which is up, by name."""
+    found = []
+    for adapter in sorted(folder.iterdir()) if folder.is_dir() else ():
+        states = [_read(state) for state in sorted(adapter.glob("ports/*/state"))]
+        if any("ACTIVE" in state for state in states):
+            found.append(adapter.name)
+    return tuple(found)
+
+
+def _limits(cgroup: Path, root: Path) -> Sequence[tuple[int, int]]:
+    """Limit and use in bytes of every cgroup that this process's memory counts in; pages of files that can be dropped
+    are no use."""
+    found = []
+    for line in _read(cgroup).splitlines():
+        _, controllers, path = line.split(":", 2)
+        second = not controllers
+        if not second and "memory" not in controllers.split(","):
+            continue
+        base = root if second else root / "memory"
+        names = (
+            ("memory.max", "memory.current", "inactive_file")
+            if second
+            else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        )
+        parts = Path(path.lstrip("/")).parts
+        for depth in range(len(parts) + 1):
+            folder = base.joinpath(*parts[:depth])
+            limit, used = (_read(folder / name).strip() for name in names[:2])
+            if limit.isdigit() and used.isdigit() and int(limit) < _UNLIMITED:
+                found.append((int(limit), int(used) - _droppable(folder / "memory.stat", names[2])))
+    return found
+
+
+def _droppable(stat: Path, name: str) -> int:
+    rows = dict(line.split(" ", 1) for line in _read(stat).splitlines() if " " in line)
+    return int(rows.get(name, "0"))
+
+
+def _load_average(proc: Path) -> tuple[float, ...] | None:
+    words = _read(proc / "loadavg").split()
+    return tuple(float(word) for word in words[:3]) if len(words) >= 3 else None
+
+
+def _gpus_of_node(folder: Path) -> int | None:
+    """How many NVIDIA GPUs the driver of the node has, whatever this process may use of them."""
+    return len(list(folder.iterdir())) if folder.is_dir() else None
+
+
+def _read(path: Path) -> str:
+    """The file's text; empty where this kernel has no such file, or keeps it to itself."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,107 @@
+"""What ranks know of themselves at the start of a run: what the checks compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpc.spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU as the driver shows it, before this run touched it.
+
+    `near_cores` are those of its NUMA node, empty where the kernel does not say. `processes` are those that compute on
+    it, a text each.
+    """
+
+    uuid: str
+    name: str
+    driver: str
+    memory_bytes: int
+    used_bytes: int
+    pci: str = ""
+    near_cores: tuple[int, ...] = ()
+    processes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """What one rank of a node finds out for all of them, before the start.
+
+    `busy_cores` are those that processes of others keep busy, `busiest` says which do. A field that could not be found
+    out is None, and `unread` says why by its name. `fabrics` are the network adapters for RDMA with a port that is up.
+    """
+
+    load_average: tuple[float, ...] | None
+    busy_cores: float | None
+    busiest: tuple[str, ...]
+    memory_bytes: int | None
+    memory_free_bytes: int | None
+    fabrics: tuple[str, ...]
+    gpus: int | None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transports:
+    """How NCCL goes from this rank to others, as it says itself: transport → ranks as NCCL numbers them.
+
+    `unread` says why nothing is known; empty where something is.
+    """
+
+    peers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    version: str = ""
+    network: str = ""
+    nvls: bool = False
+    unread: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFacts:
+    """One rank. `node` is its node's number; `in_sight` the UUIDs of all GPUs that the driver shows it.
+
+    `devices` are the UUIDs of those that it drives, None where that cannot be told: `devices_unread` says why. `gpus`
+    are what the driver says of them. `software` are versions by name, `device` the name of what it computes on.
+    """
+
+    rank: int
+    node: int
+    hostname: str
+    cores: tuple[int, ...]
+    about_node: NodeFacts | None = None
+    in_sight: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    devices_unread: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    device: str = ""
+    software: Mapping[str, str] = field(default_factory=dict)
+    transports: Transports | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """What MPI and the launcher's variables say before anything else; `library` is the MPI that mpi4py loads."""
+
+    size: int
+    variables: Mapping[str, str]
+    library: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All that a check may look at. `ranks` is in the order of ranks, empty before they have met."""
+
+    run: RunSpec
+    launched: Launched
+    ranks: Sequence[RankFacts] = ()
+    expect_transport: str = ""
+    simulated: bool = False
+
+    def machines(self) -> dict[str, list[RankFacts]]:
+        """The ranks of each machine: simulated nodes share one."""
+        found: dict[str, list[RankFacts]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank.hostname if self.simulated else f"{rank.node}", []).append(rank)
+        return found

@@ -1,0 +1,155 @@
+"""Processes on this node that are not of this job, and how many cores they keep busy."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.outside import plain
+
+LOOK_S = 0.5
+NAMED = 3
+"""Of the busiest processes as many are named."""
+
+PROC = Path("/proc")
+JOB_VARIABLES = ("SLURM_JOB_ID", "RANKWISE_JOB_ID")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's include/linux/sched.h
+_JOB_OF_CGROUP = re.compile(r"/job_(\d+)(?:/|$)")
+_HIDING = re.compile(r"hidepid=(?!0|off)\w+")
+
+
+class Hidden(Exception):
+    """The kernel does not show processes of others; the text says how."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process at one moment; `busy_ticks` is what it has computed so far."""
+
+    pid: int
+    parent: int
+    name: str
+    kernel: bool
+    begun_ticks: int
+    busy_ticks: int
+
+
+def processes(proc: Path = PROC) -> dict[int, Process]:
+    """All processes that are to be seen, by their number. Raises Hidden where those of others are not."""
+    mounts = (proc / "self/mounts").read_text(errors="replace") if (proc / "self/mounts").exists() else ""
+    for line in mounts.splitlines():
+        words = line.split()
+        if words[1:3] == ["/proc", "proc"] and _HIDING.search(words[3]) and os.geteuid() != 0:
+            raise Hidden(f"the kernel hides processes of others ({words[3]})")
+    found = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            try:
+                process = _process(int(folder.name), (folder / "stat").read_text(errors="replace"))
+            except (OSError, IndexError, ValueError):  # it has just ended
+                continue
+            found[process.pid] = process
+    return found
+
+
+def busy_others(
+    before: Mapping[int, Process], after: Mapping[int, Process], lasted_s: float, ours: set[int]
+) -> tuple[float, tuple[str, ...]]:
+    """Cores that others kept busy between two looks, and the busiest of their processes, most first."""
+    cores: list[tuple[float, Process]] = []
+    for pid, process in after.items():
+        was = before.get(pid)
+        if pid in ours or process.kernel or was is None or was.begun_ticks != process.begun_ticks:
+            continue
+        if process.busy_ticks > was.busy_ticks:
+            cores.append(((process.busy_ticks - was.busy_ticks) / _TICKS_PER_S / lasted_s, process))
+    cores.sort(key=lambda each: (-each[0], each[1].pid))
+    named = tuple(f"{plain(process.name)} (pid {process.pid}) {busy:.2f}" for busy, process in cores[:NAMED])
+    return sum((busy for busy, _ in cores), 0.0), named
+
+
+def of_this_job(
+    asked: Iterable[int], there: Mapping[int, Process], proc: Path = PROC, me: int | None = None
+) -> set[int]:
+    """Those of the processes that are this job's: they carry its number, are in its cgroup, come from this rank's
+    launcher, or started it."""
+    me = os.getpid() if me is None else me
+    launcher = there[me].parent if me in there else 0
+    ours = _ancestors(me, there) | (_descendants(launcher, there) if launcher > 1 else set())
+    jobs, group = _jobs_of(me, proc), _job_of_cgroup(me, proc)
+    found = set()
+    for pid in asked:
+        of_group = bool(group) and _job_of_cgroup(pid, proc) == group
+        if pid in ours or of_group or jobs & _jobs_of(pid, proc):
+            found.add(pid)
+    return found
+
+
+def look_at_others(look_s: float = LOOK_S) -> tuple[float, tuple[str, ...]]:
+    """Cores that processes of others keep busy on this node, and the busiest of them. Raises Hidden, OSError."""
+    begin = time.perf_counter()
+    before = processes()
+    time.sleep(look_s)
+    after = processes()
+    lasted_s = time.perf_counter() - begin
+    busy = {pid: p for pid, p in after.items() if pid in before and p.busy_ticks > before[pid].busy_ticks}
+    return busy_others(before, busy, lasted_s, of_this_job(busy, after))
+
+
+def _process(pid: int, stat: str) -> Process:
+    # The name in parentheses may hold anything, spaces and parentheses too.
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        name=name,
+        kernel=bool(int(fields[6]) & _KERNEL_THREAD),
+        begun_ticks=int(fields[19]),
+        busy_ticks=int(fields[11]) + int(fields[12]),
+    )
+
+
+def _ancestors(pid: int, there: Mapping[int, Process]) -> set[int]:
+    found: set[int] = set()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        pid = there[pid].parent if pid in there else 0
+    return found
+
+
+def _descendants(pid: int, there: Mapping[int, Process]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for process in there.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found, left = set(), [pid]
+    while left:
+        each = left.pop()
+        if each not in found:
+            found.add(each)
+            left += children.get(each, [])
+    return found
+
+
+def _jobs_of(pid: int, proc: Path) -> set[str]:
+    """NAME=NUMBER of the scheduler's variables that a process carries; empty where it is another user's."""
+    try:
+        variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return set()
+    wanted = tuple(f"{name}=".encode() for name in JOB_VARIABLES)
+    return {variable.decode(errors="replace") for variable in variables if variable.startswith(wanted)}
+
+
+def _job_of_cgroup(pid: int, proc: Path) -> str:
+    """The job that Slurm's cgroups say a process is of; empty where they do not."""
+    try:
+        found = _JOB_OF_CGROUP.search((proc / str(pid) / "cgroup").read_text(errors="replace"))
+    except OSError:
+        return ""
+    return found[1] if found else ""

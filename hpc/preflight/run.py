@@ -1,0 +1,155 @@
+"""The checks of one run, stage by stage: facts of this rank, brought to all, compared by all alike."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import InvalidRun
+from hpc.checks import CheckError, Finding, Level, read_levels
+from hpc.preflight.compare import Stage, judge
+from hpc.preflight.facts import facts_of_rank, launched
+from hpc.preflight.gpus import bare
+from hpc.preflight.nouns import Launched, RankFacts, Seen, Transports
+from hpc.preflight.transports import let_nccl_tell, read_transports, why_nothing
+from hpc.spec import RunSpec
+from hpc.world import World
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promises:
+    """What the site says of itself: the transport between nodes, empty for none, and the levels that it changes."""
+
+    expect_transport: str = ""
+    levels: Mapping[str, Level] = field(default_factory=dict)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments by which a job script hands on what its site promises."""
+    group = parser.add_argument_group("preflight")
+    group.add_argument(
+        "--expect-transport", metavar="NAME", default="", help="how NCCL goes from node to node: ib, socket, …"
+    )
+    group.add_argument("--check", metavar="NAME=LEVEL", action="append", default=[], help="fatal, alarm or off")
+
+
+def read_promises(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> Promises:
+    """What the arguments say; ends the program with the parser's usage error where that cannot be."""
+    try:
+        return Promises(expect_transport=arguments.expect_transport, levels=read_levels(arguments.check))
+    except CheckError as error:
+        parser.error(str(error))
+
+
+class Preflight:
+    """What was found so far. All ranks call the same methods in the same order, and find the same."""
+
+    def __init__(self, run: RunSpec, promises: Promises) -> None:
+        self._run, self._promises = run, promises
+        self._launched = Launched(size=0, variables={}, library="")
+        self._findings: dict[str, Finding] = {}
+        self._log = ""
+        self._simulated = False
+        self.ranks: Sequence[RankFacts] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """In the order in which they were made first."""
+        return list(self._findings.values())
+
+    @property
+    def launched(self) -> Launched:
+        """What MPI and the launcher said."""
+        return self._launched
+
+    def started(self, size: int, library: str) -> None:
+        """Before a communicator is used for anything: MPI says how many ranks there are. Not collective."""
+        self._launched = launched(size, library)
+        self._look(Stage.STARTED)
+
+    def met(self, comm: Intracomm, world: World) -> None:
+        """Before the framework is loaded. Collective."""
+        self._simulated = world.nodes_simulated
+        self.ranks = comm.allgather(facts_of_rank(self._run, world))
+        self._look(Stage.MET)
+
+    def let_nccl_tell(self, folder: Path) -> None:
+        """Before the framework is loaded: NCCL shall write how it connects into the folder, unless a person has said
+        otherwise."""
+        if self._run.gpus_per_node:
+            self._log = let_nccl_tell(folder)
+
+    def built(self, comm: Intracomm, facts: Mapping[str, Any]) -> None:
+        """Once the backend stands; `facts` are what the rank says of itself in the trace. Collective."""
+        self.ranks = [
+            _told_by_framework(rank, *said)
+            for rank, said in zip(self.ranks, comm.allgather(_of_framework(facts)), strict=True)
+        ]
+        self._look(Stage.BUILT)
+
+    def stepped(self, comm: Intracomm) -> None:
+        """After steps, outside the measured ones: what NCCL has said of its connections. Collective where GPUs run."""
+        if not self._run.gpus_per_node:
+            return
+        mine = self.ranks[comm.rank]
+        found = (
+            read_transports(self._log, mine.hostname, os.getpid()) if self._log else Transports(unread=why_nothing())
+        )
+        everyone = zip(self.ranks, comm.allgather(found), strict=True)
+        self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
+        self._look(Stage.STEPPED)
+
+    def demand(self) -> None:
+        """Raises InvalidRun, on every rank alike, with each fatal check that failed and its cure."""
+        if fatal := [finding for finding in self.findings if finding.fatal]:
+            raise InvalidRun(". ".join(f"{finding.name}: {finding.text}: {finding.cure}" for finding in fatal))
+
+    def say(self, rank: int, facts: dict[str, Any]) -> None:
+        """Puts all that was found into what a rank says of itself in the trace."""
+        mine = self.ranks[rank]
+        facts["preflight"] = {finding.name: finding.to_json() for finding in self.findings}
+        about_node = mine.about_node and dataclasses.asdict(mine.about_node)
+        gpus = [dataclasses.asdict(gpu) for gpu in mine.gpus]
+        start = {"node": about_node, "gpus": gpus, "gpus_in_sight": mine.in_sight and list(mine.in_sight)}
+        facts["start"] = {name: value for name, value in start.items() if value}
+        if mine.transports is not None:
+            facts["nccl"] = dataclasses.asdict(mine.transports)
+
+    def _look(self, stage: Stage) -> None:
+        seen = Seen(
+            run=self._run,
+            launched=self._launched,
+            ranks=self.ranks,
+            expect_transport=self._promises.expect_transport,
+            simulated=self._simulated,
+        )
+        for finding in judge(stage, seen, self._promises.levels):
+            self._findings[finding.name] = finding
+
+
+_OfFramework = tuple[tuple[str, ...] | None, str, dict[str, str]]
+
+
+def _of_framework(facts: Mapping[str, Any]) -> _OfFramework:
+    """UUIDs of the rank's devices, None where the framework does not tell; the device's name; versions."""
+    device = facts.get("device", {})
+    devices = facts.get("backend", {}).get("devices") or [device]
+    uuids = [device.get("uuid") for device in devices if device.get("kind") == "gpu"]
+    told = tuple(bare(str(uuid)) for uuid in uuids) if uuids and all(uuids) else None
+    software = {name: str(value) for name, value in facts.get("software", {}).items() if value is not None}
+    return told, str(device.get("name") or ""), software
+
+
+def _told_by_framework(
+    rank: RankFacts, devices: tuple[str, ...] | None, name: str, software: dict[str, str]
+) -> RankFacts:
+    rank = dataclasses.replace(rank, device=name or rank.device, software=software)
+    return rank if devices is None else dataclasses.replace(rank, devices=devices, devices_unread="")

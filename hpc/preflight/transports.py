@@ -1,0 +1,120 @@
+"""How NCCL goes from rank to rank, as it says itself when it is told to (NCCL_DEBUG=INFO)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, MutableMapping
+from pathlib import Path
+
+from hpc.preflight.nouns import Transports
+
+# `… NCCL INFO Channel 00/0 : 8[0] -> 17[1] [send] via NET/IB/0/GDRDMA`; until 2.4 `Ring 00 : 8 -> 17 …`, and for long
+# with a bus id in the brackets. CollNet's have one rank.
+_CONNECTED = re.compile(
+    r"NCCL INFO (?:Channel|Ring) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?"
+    r"(?: \[(send|receive)\])? via ([^\n\r]+)"
+)
+_COLLNET = re.compile(r"NCCL INFO Coll(?:Net)? \d+(?:/\d+)? : (\d+) \[(?:send|receive)\] via (COLLNET/[^\n\r]+)")
+_VERSION = re.compile(r"NCCL version (\d\S*)")
+_NETWORK = re.compile(r"NCCL INFO Using network (\S[^\n\r]*)")
+_NVLS = re.compile(r"NCCL INFO (?:Connected NVLS tree|NVLS comm )")
+_SAYING = ("INFO", "TRACE", "ABORT")
+LONGEST_BYTES = 64 << 20
+"""Of a log that is longer, as at level TRACE, the first part is read: connections stand there."""
+
+
+def let_nccl_tell(folder: Path, environ: MutableMapping[str, str] = os.environ) -> str:
+    """Has NCCL write how it connects to a file of this rank; what a person has set stays. Before NCCL is loaded.
+
+    Returns the name of the file as NCCL_DEBUG_FILE has it, empty where NCCL tells nothing or tells it to the rank's
+    output.
+    """
+    if "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ:
+        environ["NCCL_DEBUG"] = "INFO"
+        environ["NCCL_DEBUG_FILE"] = f"{str(folder).replace('%', '%%')}/nccl.%h.%p"
+    level = environ.get("NCCL_DEBUG", "").upper()
+    return environ.get("NCCL_DEBUG_FILE", "") if level in _SAYING else ""
+
+
+def why_nothing(environ: Mapping[str, str] = os.environ) -> str:
+    """Why NCCL's log cannot be read where a person has set how it is written."""
+    level, file = environ.get("NCCL_DEBUG", "not set"), environ.get("NCCL_DEBUG_FILE", "")
+    if level.upper() not in _SAYING:
+        return f"NCCL_DEBUG is {level}, at which NCCL does not say how it connects: leave it unset, or set INFO"
+    if not file:
+        return f"NCCL_DEBUG={level} goes to the rank's output: set NCCL_DEBUG_FILE too, or neither"
+    return ""
+
+
+def file_of(name: str, hostname: str, pid: int) -> Path:
+    """The file that NCCL writes for a process: it puts the host's short name for %h, the process's number for %p."""
+    short = re.sub(r"[%/]", "-", hostname.partition(".")[0])
+    known = {"h": short, "p": str(pid), "%": "%"}
+    return Path(re.sub(r"%(.)", lambda found: known.get(found[1], found[0]), name))
+
+
+def read_transports(name: str, hostname: str, pid: int) -> Transports:
+    """What this process's NCCL has said so far; `name` as let_nccl_tell returned it."""
+    path = file_of(name, hostname, pid)
+    try:
+        with path.open("rb") as file:
+            text = file.read(LONGEST_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return Transports(unread=f"NCCL wrote nothing to {path}: the backend does not use it, or not yet")
+    except OSError as error:
+        return Transports(unread=f"{path}: {error.strerror}")
+    found = parse(text.splitlines())
+    if not found.peers and not found.network:
+        return Transports(unread=f"{path} does not say how NCCL connects (NCCL_DEBUG_SUBSYS must hold INIT)")
+    return found
+
+
+def parse(lines: Iterable[str]) -> Transports:
+    """The connections in lines of one rank's log: what it sends by, and what it receives by over networks."""
+    peers: dict[str, set[int]] = {}
+    version = network = ""
+    nvls = False
+    for line in lines:
+        if found := _CONNECTED.search(line):
+            sender, receiver, direction, via = found.groups()
+            peers.setdefault(kind_of(via), set()).add(int(sender if direction == "receive" else receiver))
+        elif found := _COLLNET.search(line):
+            peers.setdefault(kind_of(found[2]), set())
+        elif found := _VERSION.search(line):
+            version = found[1]
+        elif found := _NETWORK.search(line):
+            network = found[1].strip()
+        nvls = nvls or bool(_NVLS.search(line))
+    return Transports(
+        peers={name: tuple(sorted(ranks)) for name, ranks in sorted(peers.items())},
+        version=version,
+        network=network,
+        nvls=nvls,
+    )
+
+
+def kind_of(via: str) -> str:
+    """`NET/IB/0/GDRDMA/Shared` is `NET/IB/GDRDMA`: adapter, proxy and buffers tell no way from another."""
+    if "shared memory" in via:  # NCCL until 2.4
+        return "SHM"
+    kind, _, rest = via.strip().partition("/")
+    words = rest.split("/")
+    if kind in ("NET", "COLLNET"):
+        direct = "/GDRDMA" if any(word.startswith("GDRDMA") for word in words) else ""
+        return f"{kind}/{words[0]}{direct}"
+    return kind if kind == "SHM" else f"{kind}/{words[0]}"
+
+
+def goes_by_network(kind: str) -> bool:
+    """Whether it leaves the node."""
+    return kind.startswith(("NET/", "COLLNET/"))
+
+
+def fits(kind: str, expected: str) -> bool:
+    """Whether a way is the promised one: `ib` is NET/IB, NET/IBext and the like, `ib/gdrdma` only from GPU to adapter
+    directly; other words are looked for in the name that the network has for NCCL (`socket`, `libfabric`)."""
+    name, _, direct = expected.lower().partition("/")
+    network = kind.lower().split("/")[1]
+    named = network.startswith("ib") if name == "ib" else name in network
+    return named and (not direct or kind.lower().endswith(f"/{direct}"))
