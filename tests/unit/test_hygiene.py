@@ -1,0 +1,81 @@
+"""What records and tables make of hostile notes and host names: nothing but text, and no secret in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record, read_rank_note
+from parse.alarms import judge
+from parse.ledger.point import ledgers
+from parse.load import load
+from parse.result import results
+from parse.summary import Summary
+from parse.table import FORMATS, warnings
+from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.traces import make_run, put, put_exit_record, put_plan
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J | <script>alert(1)</script> `rm` [x](javascript:y) [x]: z \u202e\r\n# head"
+STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
+
+
+def test_no_secret_comes_into_a_record_or_a_note(tmp_path: Path) -> None:
+    note = RankNote(
+        rank=0, outcome=Outcome.RANK_FAIL, exception="ValueError", message="HF_TOKEN=hush is refused", step=3,
+        hostname="n0",
+    )  # fmt: skip
+    record = ExitRecord(
+        run_id="r", attempt=1, outcome=Outcome.RANK_FAIL, exit_status=1, job_id="7", restart_count=0, nodelist="n0",
+        begin_unix_s=1, end_unix_s=2, evidence=("rank 0: login --password hush", "https://me:hush@host"),
+    )  # fmt: skip
+    written = [note.write(tmp_path, "r.1"), record.write(tmp_path)]
+    assert not any("hush" in path.read_text() for path in written)
+    assert read_rank_note(written[0]) == dataclasses.replace(note, message="HF_TOKEN=(left out) is refused")
+    assert read_exit_record(written[1]).evidence == ("rank 0: login --password (left out)", "https://(left out)@host")
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "csv"])
+def test_hostile_notes_are_shown_and_do_nothing(tmp_path: Path, form: str) -> None:
+    run = make_run()
+    put_plan(tmp_path, [run])
+    put_exit_record(tmp_path, run, Outcome.RANK_FAIL)
+    note = {"rank": 0, "outcome": "rank_fail", "exception": "Err", "message": HOSTILE, "step": 3, "hostname": HOSTILE}
+    (tmp_path / f"{run.run_id}.1.rank0.json").write_text(json.dumps(note))
+    (tmp_path / f"{run.run_id}.2.exit.json").write_text(HOSTILE)
+    summary = Summary(results=judge(results(load([tmp_path]))), remarks=(HOSTILE,), refusals=(HOSTILE,))
+    written, beside = FORMATS[form](summary), "\n".join(warnings(summary))
+    assert "owned" in beside and ("owned" in written or form == "csv")
+    harmless(written, form)
+    harmless(beside, "table")
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+def test_hostile_host_names_are_shown_and_do_nothing(tmp_path: Path, form: str) -> None:
+    trace = trace_of(run_of(), data=on(1, ms=5))
+    ranks = [{**facts, "hostname": f"{HOSTILE}{facts['node_rank']}"} for facts in trace.ranks]
+    put(tmp_path, dataclasses.replace(trace, ranks=ranks))
+    found = judge(results(load([tmp_path])))
+    written = FORMATS[form](Summary(results=found, ledgers=ledgers(found)))
+    assert "owned" in written
+    harmless(written, form)
+
+
+def harmless(written: str, form: str) -> None:
+    assert not STEERS.search(written.replace("\r\n", "\n") if form == "csv" else written)
+    if form == "markdown":
+        assert not re.search(r"(?<!\\)(?:<|`)", written)
+        assert not re.search(r"\](?:\(|:)", written)
+        assert "\n# head" not in written
+        for table in re.findall(r"(?:^\|.*\n)+", written, re.MULTILINE):
+            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+
+
+def test_what_steers_is_found() -> None:
+    """The check above can fail, of each kind."""
+    for written in ("a\x1b[2J", "<b>", "`x`", "[x](y)", "[x]: y", "a\n# head", "| a |\n| - |\n| b | c |\n"):
+        with pytest.raises(AssertionError):
+            harmless(written, "markdown")
