@@ -31,8 +31,11 @@ SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 PARTIAL = ".partial"
 ROW_BYTES = len(STAMPS) * 8
 """What the stamps of one step take in a journal: rows of all steps first, then an int64 of samples for each step."""
-COPIED = "copied"
-"""The fact in a journal's header that says: a copy made while the rank lived, and nothing newer was found."""
+WHOLE = ".whole"
+"""`rank<k>.whole` in a `.partial` folder says that the rank's journal was collected, and is no copy made before."""
+BEAT = ".beat"
+"""`<host name>.beat` beside copies is new after each look of the copier that could be written; it holds the seconds
+between looks."""
 _BEGUN = "begun"
 _OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
 _NOTE = re.compile(r"rank\d+\.note\.json")
@@ -91,11 +94,15 @@ class Journal:
 
 @dataclass(frozen=True, kw_only=True)
 class RankJournal:
-    """What one rank left: its facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where it did not come to."""
+    """What one rank left: its facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where it did not come to.
+
+    `whole` is False for a copy made while the rank lived: it may have come further.
+    """
 
     facts: dict[str, Any]
     stamps: array[int]
     samples: array[int]
+    whole: bool = True
 
     @property
     def steps_completed(self) -> int:
@@ -151,7 +158,9 @@ def collect(traces: Path, stem: str) -> int:
             elif path.suffix in (".stamps", ".stacks") and _OF_RANK.fullmatch(path.name):
                 partial.mkdir(parents=True, exist_ok=True)
                 together = [path.with_suffix(".json"), path] if path.suffix == ".stamps" else [path]
-                moved += _move(together, [partial / each.name for each in together]) and path.suffix == ".stamps"
+                if _move(together, [partial / each.name for each in together]) and path.suffix == ".stamps":
+                    (partial / f"{path.stem}{WHOLE}").touch()
+                    moved += 1
         _remove_dead(folder)
     return moved
 
@@ -197,7 +206,7 @@ def _read(path: Path) -> RankJournal:
     numbers.extend(array("q", [ABSENT]) * (steps * (len(STAMPS) + 1) - len(numbers)))
     at = steps * len(STAMPS)
     samples = _without_holes(numbers[:at], numbers[at:])
-    return RankJournal(facts=facts, stamps=numbers[:at], samples=samples)
+    return RankJournal(facts=facts, stamps=numbers[:at], samples=samples, whole=path.with_suffix(WHOLE).exists())
 
 
 def _without_holes(stamps: array[int], samples: array[int]) -> array[int]:

@@ -25,6 +25,7 @@ from hpc.outcome import Outcome, RankNote, stem
 from hpc.outside import deny_world_writing, without_secrets
 from hpc.settings import options_of_run
 from hpc.spec import COLLECTIVES, RunSpec, SpecError
+from hpc.stacks import Stacks
 from hpc.workloads import code_digest, is_user_code, load_factory
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Asked:
     traces: Path
     script: Path | None
     simulate_nodes: bool
+    copy_s: float = 10.0
 
 
 class Rank:
@@ -63,6 +65,7 @@ class Rank:
         self.number = _from_environment(_RANKS) or 0
         self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
         self.journal: Journal | None = None
+        self.stacks: Stacks | None = None
         self.training = False
 
     @property
@@ -113,6 +116,7 @@ def run_ranks(asked: Asked, run: RunSpec) -> int:
     """The run on this rank, collective with all others; the exit status of its process. What fails ends all ranks."""
     rank = Rank(asked, run)
     try:
+        rank.stacks = Stacks(asked.traces, rank.stem, rank.number)
         _run(rank)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
         return rank.fail(error)
@@ -133,8 +137,8 @@ def outcome_of(error: BaseException, training: bool) -> Outcome:
     return Outcome.RANK_FAIL if training else Outcome.LAUNCH_FAIL
 
 
-def _run(rank: Rank) -> None:
-    """The whole run on this rank, from MPI to the trace."""
+def _join(rank: Rank) -> World:
+    """Joins the other ranks, and checks that run and ranks are what was asked; loads no framework."""
     asked, run = rank.asked, rank.run
     wrong_environment = _wrong_environment(run)
     _set_threads(run)
@@ -145,23 +149,27 @@ def _run(rank: Rank) -> None:
     rank.comm = comm
     if wrong_environment:
         raise InvalidRun(wrong_environment)
-    # From here on numpy and the framework are loaded: the threads are set.
-    from hpc.clock import GlobalClock
-    from hpc.gather import Own, write_gathered
-    from hpc.telemetry.nodes import start_telemetry
-    from hpc.train import train
     from hpc.world import world_from_mpi
 
     world = world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None)
     _check_placement(run, world, comm)
     options_of_run(run)
-    if (digest := code_digest(run.workload)) != run.code_digest:
-        raise InvalidRun(
-            f"{run.workload} is not the file that was planned: its digest was {run.code_digest} and is {digest}; "
-            "plan again, and it is another workload"
-        )
-    if missing := missing_modules(run.backend):
-        raise LaunchError(f"backend {run.backend} cannot run on {socket.gethostname()}: {'; '.join(missing)}")
+    _check_code(run)
+    return world
+
+
+def _run(rank: Rank) -> None:
+    """The whole run on this rank, from MPI to the trace."""
+    world = _join(rank)
+    asked, run, comm = rank.asked, rank.run, rank.comm
+    assert comm is not None
+    # From here on numpy and the framework are loaded: the threads are set.
+    from hpc.clock import GlobalClock
+    from hpc.copying import start_copier
+    from hpc.gather import Own, write_gathered
+    from hpc.telemetry.nodes import start_telemetry
+    from hpc.train import train
+
     backend = (load_collectives if run.probe == COLLECTIVES else load_backend)(run.backend)
     backend.join(run, world, comm)
     workloads: list[Any] = []
@@ -186,10 +194,13 @@ def _run(rank: Rank) -> None:
     marks = backend.make_marks(run.steps)
     marks.record_into(journal.stamps)
     note()
+    copier = start_copier(comm, world, journal.folder, asked.traces, rank.stem, asked.copy_s)
     comm.Barrier()
     rank.training = True
     blocks = train(backend, run, marks, journal.samples, synchronise)
     facts["stamp_bound_ns"] = marks.bound_ns
+    if copier is not None:
+        facts["copies"] = copier.facts()
     own = Own(
         journal=journal,
         clock=clock,
@@ -201,6 +212,8 @@ def _run(rank: Rank) -> None:
     write_gathered(comm, run, asked.attempt, blocks, own, asked.traces / f"{rank.stem}.h5", asked.script)
     backend.leave()
     journal.remove()
+    if copier is not None:
+        copier.end()
 
 
 def _arguments(argv: Sequence[str] | None) -> Asked:
@@ -209,6 +222,9 @@ def _arguments(argv: Sequence[str] | None) -> Asked:
     parser.add_argument("--attempt", type=int, required=True, help="number of this attempt, from 1")
     parser.add_argument("--traces", type=Path, required=True, help="folder of the traces and records")
     parser.add_argument("--script", type=Path, required=True, help="the job script, kept in the trace")
+    parser.add_argument(
+        "--copy-s", type=float, default=10.0, help="seconds between copies of the stamps to the traces; 0: none"
+    )
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     return Asked(**vars(parser.parse_args(argv)))
 
@@ -260,6 +276,17 @@ def _set_threads(run: RunSpec) -> None:
     for name in THREAD_VARIABLES:
         if name not in run.env:
             os.environ[name] = str(run.cpus_per_rank)
+
+
+def _check_code(run: RunSpec) -> None:
+    """Raises InvalidRun where the workload's file has changed, LaunchError where the backend's modules are missing."""
+    if (digest := code_digest(run.workload)) != run.code_digest:
+        raise InvalidRun(
+            f"{run.workload} is not the file that was planned: its digest was {run.code_digest} and is {digest}; "
+            "plan again, and it is another workload"
+        )
+    if missing := missing_modules(run.backend):
+        raise LaunchError(f"backend {run.backend} cannot run on {socket.gethostname()}: {'; '.join(missing)}")
 
 
 def _check_placement(run: RunSpec, world: World, comm: Intracomm) -> None:

@@ -1,6 +1,7 @@
-"""`python -m parse.recover TRACES`: makes traces of what dead ranks left, so that nobody forgets how far they came.
+"""`python -m parse.recover RUNDIR`: makes traces of what ranks left that could not write one themselves.
 
-Folders `<stem>.partial` hold the journals of an attempt's ranks (hpc.journal); each becomes `<stem>.h5` and goes.
+Folders `<stem>.partial` in a sweep's traces hold the journals of an attempt's ranks, collected or as last copied
+(hpc.journal, hpc.copier); each becomes `<stem>.h5` and goes. docs/recovery.md has the whole way.
 """
 
 from __future__ import annotations
@@ -8,63 +9,125 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpc.journal import PARTIAL, JournalError, RankJournal, read_journals
-from hpc.outcome import RANK_NOTE, Outcome, RankNote, RecordError, read_rank_note
+from hpc.journal import BEAT, PARTIAL, JournalError, RankJournal, read_journals
+from hpc.outcome import RANK_NOTE, Outcome, RankNote, RecordError, read_exit_record, read_rank_note
+from hpc.outside import deny_world_writing, plain
+from hpc.progress import name_ranks
+from hpc.spec import RunSpec
+from hpc.stacks import merge
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace import Trace, TraceError, run_of
-from hpc.trace_file import write_trace
+from hpc.trace_file import read_trace, write_trace
+
+LIVES_S = 60.0
+"""An attempt without an exit record whose copies are no older is taken for one that still runs."""
+_GROUPS = 6
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m parse.recover`; ends with 1 where a folder could not be made a trace."""
     parser = argparse.ArgumentParser(prog="python -m parse.recover", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("traces", type=Path, metavar="TRACES", help="folder of the traces and records")
-    parser.add_argument("--stem", help="only this attempt, <run_id>.<attempt>")
+    parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
+    parser.add_argument("--stem", help="only this attempt, <run_id>.<attempt>, even where it may still run")
     asked = parser.parse_args(argv)
-    wanted = f"{asked.stem}{PARTIAL}" if asked.stem else f"*{PARTIAL}"
-    if not asked.traces.is_dir():
-        print(f"{asked.traces}: no such folder", file=sys.stderr)
+    deny_world_writing()
+    if not asked.folder.is_dir():
+        print(f"{asked.folder}: no such folder", file=sys.stderr)
         return 1
-    partials = [path for path in sorted(asked.traces.iterdir()) if path.is_dir() and path.match(wanted)]
+    traces = asked.folder / "traces" if (asked.folder / "traces").is_dir() else asked.folder
+    wanted = f"{asked.stem}{PARTIAL}"
+    partials = [
+        path
+        for path in sorted(traces.iterdir())
+        if path.is_dir() and (path.name == wanted if asked.stem else path.name.endswith(PARTIAL))
+    ]
     failed = False
     for partial in partials:
         try:
-            print(recover(partial))
-        except (JournalError, TraceError, RecordError) as error:
-            print(error, file=sys.stderr)
+            print(plain(_may_live(partial) if not asked.stem else "") or plain(recover(partial)))
+        except (JournalError, TraceError, RecordError, OSError) as error:
+            print(plain(str(error)), file=sys.stderr)
             failed = True
     if not partials:
-        print(f"{asked.traces}: nothing to recover")
+        print(f"{traces}: nothing to recover")
     return int(failed)
 
 
 def recover(partial: Path) -> str:
     """Writes the trace of a `.partial` folder beside it, then removes the folder; says what was found.
 
-    Where no rank completed a step there is nothing to tell and no trace is written. Raises JournalError, TraceError
-    or RecordError, and leaves the folder, where what is in it cannot be read or a trace is there already.
+    Where no rank completed a step there is nothing to tell and no trace is written; where the trace is there already,
+    whole, what lies beside it is a leftover. Raises JournalError, TraceError or RecordError, and leaves the folder,
+    where what is in it cannot be read.
     """
     stem = partial.name.removesuffix(PARTIAL)
-    journals = [journal for journal in read_journals(partial) if "run" in journal.facts]  # others died before training
-    completed = [journal.steps_completed for journal in journals]
-    if not any(completed):
-        shutil.rmtree(partial)
+    merge(partial)
+    path = partial.with_name(f"{stem}.h5")
+    broken: list[str] = []
+    found = read_journals(partial, broken)
+    journals = [journal for journal in found if "run" in journal.facts]  # others died before training
+    if path.exists():
+        _check_whole(path, journals)
+        _remove(partial)
+        return f"{stem}: its trace is there and whole; what lay beside it is removed"
+    if not any(journal.steps_completed for journal in journals):
+        if broken:
+            raise JournalError("; ".join(broken))
+        _remove(partial)
         return f"{stem}: no rank completed a step, so there is no trace"
-    trace = trace_of(journals, _notes(partial.parent, stem), partial)
-    write_trace(partial.parent / f"{stem}.h5", trace)
-    shutil.rmtree(partial)
+    trace = trace_of(journals, _known_outcome(partial.parent, stem), partial, broken)
+    write_trace(path, trace)
+    _remove(partial)
     return f"{stem}: {trace.outcome}, {trace.evidence}"
 
 
-def trace_of(journals: Sequence[RankJournal], notes: Sequence[RankNote], partial: Path) -> Trace:
+def _remove(partial: Path) -> None:
+    """Removes the folder, out of the way of a copier that has not ended yet; says where something of it stays."""
+    aside = partial.with_name(f".{partial.name}.over")
+    partial.rename(aside)
+    try:
+        shutil.rmtree(aside)
+    except OSError as error:
+        print(f"{plain(str(aside))}: cannot be removed, remove it by hand ({error})", file=sys.stderr)
+
+
+def _may_live(partial: Path) -> str:
+    """Why the attempt is left alone: its copies were renewed just now; empty where it has ended."""
+    stem = partial.name.removesuffix(PARTIAL)
+    if partial.with_name(f"{stem}.exit.json").exists():
+        return ""
+    beats = [path.stat().st_mtime for path in partial.glob(f"*{BEAT}")]
+    age_s = time.time() - max(beats, default=0.0)
+    if age_s > LIVES_S:
+        return ""
+    return (
+        f"{stem}: left alone, it may still run: copied {max(0.0, age_s):.0f} s ago (--stem {stem} recovers it anyhow)"
+    )
+
+
+def _check_whole(path: Path, journals: Sequence[RankJournal]) -> None:
+    """Raises TraceError where the trace cannot be read, or was recovered before ranks' last steps came."""
+    trace = read_trace(path)
+    if trace.recovered and any(
+        journal.steps_completed > trace.steps_completed[int(journal.facts["rank"])] for journal in journals
+    ):
+        raise TraceError(f"{path}: recovered before more of it came; move it away, and recover again")
+
+
+def trace_of(
+    journals: Sequence[RankJournal], known: tuple[Outcome | None, str], partial: Path, broken: Sequence[str] = ()
+) -> Trace:
     """The trace of an attempt that failed. A rank that left no journal is one that completed no step.
 
+    `known` is the outcome where something says so, and what does; `broken` names journals that could not be read. Where
+    nothing says why it ended it is `rank_fail` if all journals were collected from living nodes, else `lost`.
     Raises JournalError where the journals are not of one attempt.
     """
     first = journals[0].facts
@@ -82,15 +145,15 @@ def trace_of(journals: Sequence[RankJournal], notes: Sequence[RankNote], partial
         stamps[rank] = np.array(journal.stamps, np.int64).reshape(run.steps, len(STAMPS))
         stamps[rank, done:] = ABSENT
         samples[rank, :done] = journal.samples[:done]
-    cause = min(notes, key=lambda note: note.step, default=None)
+    outcome, why = known
     return Trace(
         run=run,
         run_extra=extra,
         run_id=str(first["run"].get("run_id", "")),
         point_id=str(first["run"].get("point_id", "")),
         attempt=int(first["attempt"]),
-        outcome=Outcome.RANK_FAIL if cause is None else cause.outcome,
-        evidence=_evidence(steps_completed, found, cause),
+        outcome=outcome or (Outcome.RANK_FAIL if all(journal.whole for journal in journals) else Outcome.LOST),
+        evidence="; ".join(filter(None, (_how_far(run, found), why, *broken))),
         recovered=True,
         stamps=stamps,
         samples=samples,
@@ -120,19 +183,35 @@ def _clocks(found: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
     }
 
 
-def _evidence(steps_completed: Any, found: Mapping[int, RankJournal], cause: RankNote | None) -> str:
-    steps = f"{steps_completed.min()} to {steps_completed.max()}"
-    text = f"ranks completed {steps} of {next(iter(found.values())).facts['steps']} steps"
-    if missing := len(steps_completed) - len(found):
-        text += f"; {missing} ranks left nothing"
-    if cause is not None:
-        text += f"; rank {cause.rank} on {cause.hostname} after step {cause.step}: {cause.exception}: {cause.message}"
+def _how_far(run: RunSpec, found: Mapping[int, RankJournal]) -> str:
+    """Up to which step each rank came, which left nothing, and of which there is but a copy."""
+    groups: dict[int, list[int]] = {}
+    for rank in range(run.ranks):
+        groups.setdefault(found[rank].steps_completed if rank in found else 0, []).append(rank)
+    text = f"recovered: ranks completed {min(groups)} to {max(groups)} of {run.steps} steps"
+    if 1 < len(groups) <= _GROUPS:
+        text += f" ({'; '.join(f'{steps}: {name_ranks(ranks)}' for steps, ranks in sorted(groups.items()))})"
+    if missing := [rank for rank in range(run.ranks) if rank not in found]:
+        text += f"; nothing is left of {name_ranks(missing)}"
+    if copies := [rank for rank, journal in sorted(found.items()) if not journal.whole]:
+        text += f"; of {name_ranks(copies)} there is what was copied last, later steps, if any, are lost"
     return text
 
 
-def _notes(traces: Path, stem: str) -> list[RankNote]:
+def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
+    """What became of the attempt: by its exit record, else by the note of the rank that came least far."""
     named = [(RANK_NOTE.fullmatch(path.name), path) for path in sorted(traces.glob("*.json"))]
-    return [read_rank_note(path) for match, path in named if match and f"{match['run_id']}.{match['attempt']}" == stem]
+    notes = [read_rank_note(path) for match, path in named if match and f"{match['run_id']}.{match['attempt']}" == stem]
+    cause = min(notes, key=lambda note: note.step, default=None)
+    why = "" if cause is None else _said(cause)
+    record = traces / f"{stem}.exit.json"
+    if record.exists():
+        return read_exit_record(record).outcome, why
+    return None if cause is None else cause.outcome, why
+
+
+def _said(note: RankNote) -> str:
+    return f"rank {note.rank} on {note.hostname} after step {note.step}: {note.exception}: {note.message}"
 
 
 if __name__ == "__main__":

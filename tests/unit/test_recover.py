@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc.journal import SCHEMA, SCHEMA_VERSION, Journal, collect
-from hpc.outcome import Outcome, RankNote
+from hpc.journal import BEAT, SCHEMA, SCHEMA_VERSION, WHOLE, Journal, collect
+from hpc.outcome import ExitRecord, Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace_file import read_trace
@@ -24,8 +25,10 @@ RUN = RunSpec(
 STEM = f"{RUN.run_id}.1"
 
 
-def leave(traces: Path, rank: int, completed: int, points: int, run: RunSpec = RUN, **facts: Any) -> None:
-    """What a rank leaves that died after so many steps and synchronisations."""
+def leave(
+    traces: Path, rank: int, completed: int, points: int, run: RunSpec = RUN, whole: bool = True, **facts: Any
+) -> None:
+    """What a rank leaves that died after so many steps and synchronisations, collected or as it was copied."""
     partial = traces / f"{run.run_id}.1.partial"
     partial.mkdir(exist_ok=True)
     begun = completed * len(STAMPS) + 2  # it died in its next step
@@ -46,13 +49,16 @@ def leave(traces: Path, rank: int, completed: int, points: int, run: RunSpec = R
     }
     header = {**usual, "run": run.to_json(), "attempt": 1, "facts": {"rank": rank, "hostname": "n1"}, "clock": clock}
     (partial / f"rank{rank}.json").write_text(json.dumps(header | facts))
+    if whole:
+        (partial / f"rank{rank}{WHOLE}").touch()
 
 
 def test_ranks_that_left_nothing_completed_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave(tmp_path, 0, completed=3, points=2)
     leave(tmp_path, 2, completed=4, points=1)
     assert main([str(tmp_path)]) == 0
-    assert "ranks completed 0 to 4 of 7 steps; 1 ranks left nothing" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "ranks completed 0 to 4 of 7 steps (0: rank 1; 3: rank 0; 4: rank 2); nothing is left of rank 1" in said
     trace = read_trace(tmp_path / f"{STEM}.h5")
     assert (trace.run, trace.attempt, trace.outcome, trace.recovered) == (RUN, 1, Outcome.RANK_FAIL, True)
     assert trace.steps_completed.tolist() == [3, 0, 4]
@@ -126,5 +132,79 @@ def test_what_cannot_be_recovered_is_named_and_stays(tmp_path: Path, capsys: pyt
     leave(tmp_path, 1, completed=2, points=1)
     (tmp_path / f"{STEM}.h5").write_text("there already")
     assert main([str(tmp_path)]) == 1
-    assert "never overwritten" in capsys.readouterr().err
-    assert len(list((tmp_path / f"{STEM}.partial").iterdir())) == 4
+    assert f"{STEM}.h5: not an HDF5 file" in capsys.readouterr().err
+    assert len(list((tmp_path / f"{STEM}.partial").iterdir())) == 6
+
+
+def test_of_a_node_that_was_lost_there_is_what_was_copied(tmp_path: Path) -> None:
+    leave(tmp_path, 0, completed=4, points=1)
+    leave(tmp_path, 1, completed=3, points=1, whole=False)
+    assert main([str(tmp_path)]) == 0
+    trace = read_trace(tmp_path / f"{STEM}.h5")
+    assert (trace.outcome, trace.recovered) == (Outcome.LOST, True)  # nobody says how it ended
+    assert trace.steps_completed.tolist() == [4, 3, 0]
+    assert "nothing is left of rank 2; of rank 1 there is what was copied last" in trace.evidence
+
+
+def test_the_outcome_is_that_of_the_record_where_there_is_one(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    traces = sweep / "traces"
+    traces.mkdir(parents=True)
+    leave(traces, 0, completed=4, points=1, whole=False)
+    ExitRecord(
+        run_id=RUN.run_id, attempt=1, outcome=Outcome.NODE_FAIL, exit_status=-1, job_id="7", restart_count=0,
+        nodelist="n1", begin_unix_s=1, end_unix_s=2,
+    ).write(traces)  # fmt: skip
+    assert main([str(sweep)]) == 0  # a sweep's folder will do
+    assert read_trace(traces / f"{STEM}.h5").outcome is Outcome.NODE_FAIL
+
+
+def test_a_leftover_beside_a_whole_trace_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(tmp_path, 0, completed=4, points=1)
+    assert main([str(tmp_path)]) == 0
+    before = (tmp_path / f"{STEM}.h5").read_bytes()
+    leave(tmp_path, 0, completed=4, points=1)
+    assert main([str(tmp_path)]) == 0
+    assert "its trace is there and whole" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == [f"{STEM}.h5"]
+    assert (tmp_path / f"{STEM}.h5").read_bytes() == before
+
+
+def test_what_came_later_is_not_removed_beside_a_trace_that_lacks_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(tmp_path, 0, completed=4, points=1)
+    assert main([str(tmp_path)]) == 0
+    leave(tmp_path, 1, completed=2, points=1)
+    assert main([str(tmp_path)]) == 1
+    assert "recovered before more of it came" in capsys.readouterr().err
+    assert (tmp_path / f"{STEM}.partial").is_dir()
+
+
+def test_an_attempt_that_may_still_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(tmp_path, 0, completed=4, points=1, whole=False)
+    beat = tmp_path / f"{STEM}.partial" / f"n1{BEAT}"
+    beat.write_text("10\n")
+    assert main([str(tmp_path)]) == 0
+    assert "left alone, it may still run" in capsys.readouterr().out
+    assert not list(tmp_path.glob("*.h5"))
+    os.utime(beat, (1, 1))
+    assert main([str(tmp_path)]) == 0
+    assert list(tmp_path.glob("*.h5"))
+
+
+def test_of_a_copy_that_a_power_cut_tore_the_whole_steps_count(tmp_path: Path) -> None:
+    row = len(STAMPS) * 8
+    for rank in range(3):
+        leave(tmp_path, rank, completed=5, points=1, whole=False)
+    partial = tmp_path / f"{STEM}.partial"
+    os.truncate(partial / "rank0.stamps", RUN.steps * row + 3 * 8 + 1)  # cut off in the samples
+    with (partial / "rank1.stamps").open("r+b") as file:  # a row that never reached the disk
+        file.seek(2 * row)
+        file.write(bytes(row))
+    (partial / "rank2.json").write_text("{")
+    assert main([str(tmp_path)]) == 0
+    trace = read_trace(tmp_path / f"{STEM}.h5")
+    assert trace.steps_completed.tolist() == [3, 2, 0]
+    assert "nothing is left of rank 2" in trace.evidence
+    assert "rank2.stamps: cannot be read" in trace.evidence
