@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from parse.alarms_published import as_published, column, copied, packed
 from parse.alarms_scaling import Beside, baseline_elsewhere, falling, rising, superlinear
 from parse.alarms_windows import loose_clocks, rates_and_wall_clock, unsteady
+from parse.placement import not_nested, other_nodes
 from parse.result import MISSING, Alarm, Result, Run
 
 AVERAGE_APART = 0.05
@@ -194,6 +195,8 @@ RULES: dict[str, Rule] = {
     "rates_and_wall_clock": rates_and_wall_clock,
     "disagreement": _disagreement,
     "baseline_elsewhere": baseline_elsewhere,
+    "not_nested": not_nested,
+    "other_nodes": other_nodes,
     "unsteady": unsteady,
     "loose_clocks": loose_clocks,
     "repeated": _repeated,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.outcome import SETTLING, Outcome
+from hpc.outcome import SETTLING, ExitRecord, Outcome
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, END
 from hpc.trace import Trace, TraceError
@@ -92,12 +92,14 @@ class Measured:
 class Machine:
     """What a run found. Of `facts` (device, driver, versions, …) all values that its ranks have, sorted.
 
+    `hosts` are the names of the nodes, sorted; fewer than the run has nodes where those are simulated.
     `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty where they are not so. `unfused`:
     fine stamps took apart what the framework does in one. `synchronises`: the host waits for the device every step.
     """
 
     ranks: int
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
     oversubscribed: str = ""
     nodes_simulated: str = ""
     unfused: bool = False
@@ -125,6 +127,7 @@ class FromLog:
 class Attempt:
     """One launch of a run. No `outcome`: it began and nothing says how it ended.
 
+    `record` is its exit record, where one is here.
     `problem` says why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
     means that the log reaches the end of the window, and there is no outcome where it does not.
     """
@@ -139,6 +142,7 @@ class Attempt:
     steps_completed: int | None = None
     trace: Path | None = None
     problem: str = ""
+    record: ExitRecord | None = None
     log: FromLog | None = None
 
     @property
@@ -195,6 +199,7 @@ def describe(trace: Trace) -> Machine:
     return Machine(
         ranks=len(ranks),
         facts={name: tuple(sorted(found)) for name, found in sorted(values.items())},
+        hosts=tuple(sorted({str(rank["hostname"]) for rank in ranks if rank.get("hostname")})),
         oversubscribed=_oversubscribed(trace.run, ranks),
         nodes_simulated=_nodes_simulated(trace.run, ranks),
         unfused=any(rank["backend"].get("fused") is False for rank in ranks),

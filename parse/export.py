@@ -15,6 +15,7 @@ from hpc.outside import plain
 from parse.compare import Comparison, compare, outcomes
 from parse.ledger.nouns import Alone, Ledger
 from parse.ledger.sentence import sentence
+from parse.nodes import drifts, per_node
 from parse.result import Result, Run
 from parse.summary import Summary, TableError, asked_of, differences, labels, of_logs
 
@@ -45,6 +46,8 @@ def as_json(summary: Summary) -> str:
         "results": [_as_json(result) for result in summary.results],
         "probes": [{"probe": probe.run.probe, **_as_json(probe)} for probe in summary.probes],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
+        "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
+        "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),
@@ -226,6 +229,9 @@ def _run_as_json(run: Run) -> dict[str, Any]:
         "mean_of_rates": measured and measured.mean_of_rates,
         "pauses_s": list(measured.pauses_s) if measured else [],
         "trace": str(attempt.trace) if attempt and attempt.trace else None,
+        "hosts": list(attempt.machine.hosts) if attempt and attempt.machine else [],
+        "job_id": attempt.record.job_id if attempt and attempt.record else None,
+        "begin_unix_s": attempt.record.begin_unix_s if attempt and attempt.record else None,
     }
     if attempt and attempt.log:
         content |= {
@@ -249,5 +255,6 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
     row["asked"] = "; ".join(f"{name}={value}" for name, value in result["asked"].items())
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])
+    row["hosts"] = "; ".join(f"{run['repeat']} {' '.join(run['hosts'])}" for run in result["runs"] if run["hosts"])
     row["alarms"] = "; ".join(alarm["text"] for alarm in result["alarms"])
     return row

@@ -269,6 +269,7 @@ class _Loader:
             steps_completed=read.steps_completed if read else None,
             trace=read.path if read else None,
             problem=problem,
+            record=record,
         )
 
 

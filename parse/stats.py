@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import comb, sqrt
+from math import comb, cos, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,6 +71,26 @@ _STUDENT = (
 def _student(freedom: float) -> float:
     """The 97.5 % point for at most so many degrees of freedom; beyond the table its last value, which is larger."""
     return _STUDENT[min(max(1, int(freedom)), len(_STUDENT)) - 1]
+
+
+def student(confidence: float, freedom: int) -> float:
+    """Within how many standard errors a t-distributed number of so many degrees of freedom is, with that probability.
+
+    The probability within t is a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4), turned round by bisection.
+    """
+
+    def within(angle: float) -> float:
+        term, total = (cos(angle), 0.0) if freedom % 2 else (1.0, 0.0)
+        for power in range(3 if freedom % 2 else 2, freedom + 1, 2):
+            total += term
+            term *= cos(angle) ** 2 * (power - 1) / power
+        return 2 / pi * (angle + sin(angle) * total) if freedom % 2 else sin(angle) * total
+
+    low, high = 0.0, pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if within(middle) < confidence else (low, middle)
+    return sqrt(freedom) * tan(low)
 
 
 def mean_margin(values: Sequence[float]) -> float | None:

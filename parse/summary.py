@@ -13,7 +13,7 @@ from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """What the case says of a point."""
-USUAL = {"stamps": "fine", "reduction": "on", "telemetry": "on"}
+USUAL = {"stamps": "fine", "reduction": "on", "telemetry": "on", "placement": "separate"}
 """The rule, which needs no saying to a person; what departs from it does."""
 
 
@@ -62,6 +62,7 @@ def asked_of(result: Result) -> dict[str, str]:
         "block_steps": run.block_steps or "",
         "reduction": run.reduction,
         "telemetry": run.telemetry,
+        "placement": run.placement,
         "seed": run.seed,
         "site": run.site,
         "container": run.container,

@@ -9,6 +9,8 @@ from parse.compare import Column, Comparison, compare, outcomes
 from parse.export import as_json, comma_separated, dlperf
 from parse.layout import WIDTH, aligned, markdown_table, markdown_text, number, numbered, wrapped
 from parse.ledger_table import ledger_markdown, ledger_text
+from parse.nodes_table import nodes_alarms, nodes_markdown, nodes_text
+from parse.placement import nested_in_words
 from parse.result import Result, Run
 from parse.summary import USUAL, Summary, asked_of, knowing, labels, of_logs, shared, varying
 
@@ -41,7 +43,8 @@ def text(summary: Summary) -> str:
         heads, rows = _cells(summary.results)
         legend, rows = numbered([name for name, _ in heads], rows)
         lines += ["", *legend, *aligned([*zip(*heads, strict=True), *rows])]
-    below = _below(summary)
+    nodes, below = nodes_text(summary), _below(summary)
+    lines += ["", *nodes] if nodes else []
     lines += ["", *below] if below else []
     if summary.ledgers is not None:
         lines += ["", *ledger_text(summary)]
@@ -57,6 +60,7 @@ def markdown(summary: Summary) -> str:
     if summary.results:
         heads, rows = _cells(summary.results)
         parts += [markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)]
+    parts += nodes_markdown(summary)
     parts += ["\n".join(f"* {markdown_text(line)}" for line in _below(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
@@ -81,10 +85,13 @@ def _head(summary: Summary) -> list[str]:
     if not summary.results:
         return _judgement(summary)
     asked = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
+    if nested := nested_in_words(summary.results):
+        asked.pop("placement", None)
     known: dict[tuple[str, ...], list[str]] = {(): []}
     for name in asked:
         known.setdefault(knowing(summary.results, name), []).append(name)
     lines = _judgement(summary)
+    lines += [nested] if nested else []
     for of, names in known.items():
         env = [f"{name.removeprefix('env.')}={asked[name]}" for name in names if name.startswith("env.")]
         constant = [f"{name} {asked[name]}" for name in names if not name.startswith("env.")]
@@ -125,6 +132,7 @@ def _below(summary: Summary) -> list[str]:
             without.setdefault(result.no_speedup, []).append(label)
     lines += [f"{word} in place of a figure: {_named(of)}" for word, of in blank.items()]
     lines += [f"{', '.join(labels)}: no speedup: {reason}" for reason, labels in without.items()]
+    lines += nodes_alarms(summary)
     lines += _beside(summary.probes)
     return [*lines, *summary.remarks, *(f"not read: {refusal}" for refusal in summary.refusals)]
 

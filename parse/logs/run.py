@@ -28,6 +28,7 @@ SPEEDS = ("wall-clock", "printed")
 """Which of a log's two speeds is its result; without time stamps there is only the printed one."""
 NEVER_TOLD = (
     "ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps", "block_steps", "reduction", "telemetry",
+    "placement",
 )  # fmt: skip
 """Fields of a run that no log tells in a way that could be compared; seeds differ between repeats there."""
 OPTIONS = ("is_static", "classes", "sample_ratio", "model_parallel", "partial_fc")

@@ -29,7 +29,7 @@ SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
 """Documents in a folder; a file that is named itself may be called anything."""
 NEVER_TOLD = (
     "ranks_per_node", "cpus_per_rank", "scaling", "warmup_steps", "measured_steps", "seed", "site", "data", "stamps",
-    "block_steps", "reduction", "telemetry",
+    "block_steps", "reduction", "telemetry", "placement",
 )  # fmt: skip
 """Fields of a run that no document tells in a way that could be compared."""
 

@@ -336,5 +336,5 @@ def test_one_rank_that_drives_several_gpus_is_judged_by_its_devices():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_a_test(rule):
-    tests = ("test_alarms.py", "test_alarms_logs.py", "test_published_alarms.py")
+    tests = ("test_alarms.py", "test_alarms_logs.py", "test_placement.py", "test_published_alarms.py")
     assert any(f'"{rule}"' in Path(__file__).with_name(name).read_text(encoding="utf-8") for name in tests)

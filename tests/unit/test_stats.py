@@ -137,3 +137,13 @@ def test_median_lies_between_and_is_an_equal_split(values):
     assert below <= len(values) / 2
     assert above <= len(values) / 2
     assert all(stats.median(order) == median for order in itertools.islice(itertools.permutations(values), 20))
+
+
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "published"),
+    [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 9, 2.262), (0.95, 30, 2.042), (0.99, 1, 63.657), (0.99, 4, 4.604),
+     (0.998, 3, 10.215), (0.998, 10, 4.144)],
+)  # fmt: skip
+def test_student_is_as_in_the_published_table(confidence, freedom, published):
+    """NIST/SEMATECH e-Handbook, 1.3.6.7.2: two-sided, so the table's 0.975, 0.995, 0.999."""
+    assert stats.student(confidence, freedom) == pytest.approx(published, abs=0.0006)

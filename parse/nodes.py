@@ -1,0 +1,205 @@
+"""What a node does to a speed, from runs of one point on different nodes; and what time does, from those of one job."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from parse import stats
+from parse.result import Result, Run
+
+CONFIDENCE = 0.95
+"""Of all that is said of the nodes of a site, or of the jobs of a summary, together."""
+FEWEST_FREE = 3
+"""Degrees of freedom below which nothing is said about drift."""
+
+MISSING = (
+    "no node has two runs of one point, so nobody can say whether the nodes differ or the runs do: more --repeats "
+    "bring them"
+)
+ROUNDING = 1e-9
+"""Smaller differences are none."""
+
+Logs = Mapping[str, Sequence[float]]
+"""Logarithms of the speeds of one point, by the node that its runs were on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpeed:
+    """How fast one-node runs are on a node, as a share of the median node's speed, less one; and how many they were."""
+
+    node: str
+    runs: int
+    relative: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerNode:
+    """The nodes of one site, slowest first, by the one-node runs of `points` points.
+
+    `scatter` is the standard deviation of runs of one point on one node, as a share of their speed; None where no node
+    has two, and then `missing` says so. `alarms` name the nodes that differ from the others by more than that leaves
+    open.
+    """
+
+    site: str
+    points: int
+    nodes: tuple[NodeSpeed, ...]
+    scatter: float | None
+    missing: str
+    alarms: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How the speeds of a job's runs change from its first to its last, as a share; `margin` is half of the interval.
+
+    `minutes` lie between the two. `alarm` is empty where the change is within the margin.
+    """
+
+    job: str
+    runs: int
+    minutes: float
+    change: float
+    margin: float
+    alarm: str
+
+
+def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
+    """For each site the speeds of its nodes, where ok one-node runs of a point were on several."""
+    sites: dict[str, list[Logs]] = defaultdict(list)
+    for result in results:
+        logs: dict[str, list[float]] = defaultdict(list)
+        for run in result.ok if result.run.nodes == 1 else ():
+            hosts = run.attempt.machine.hosts if run.attempt and run.attempt.machine else ()
+            if len(hosts) == 1 and run.measured:
+                logs[hosts[0]].append(math.log(run.measured.throughput))
+        if len(logs) > 1:
+            sites[result.run.site].append(logs)
+    return tuple(_site(site, points) for site, points in sites.items())
+
+
+def _site(site: str, points: Sequence[Logs]) -> PerNode:
+    """Each point is taken by itself against its median node; a node's effect is the mean over all runs on it."""
+    apart: dict[str, list[float]] = defaultdict(list)
+    for logs in points:
+        centre = stats.median([stats.mean(of_node) for of_node in logs.values()])
+        for node, of_node in logs.items():
+            apart[node] += [value - centre for value in of_node]
+    effects = {node: stats.mean(values) for node, values in apart.items()}
+    runs = {node: len(values) for node, values in apart.items()}
+    scatter = _scatter(points)
+    return PerNode(
+        site=site,
+        points=len(points),
+        nodes=tuple(
+            NodeSpeed(node=node, runs=runs[node], relative=math.expm1(effects[node]))
+            for node in sorted(effects, key=lambda node: (effects[node], node))
+        ),
+        scatter=scatter and scatter[0],
+        missing="" if scatter else MISSING,
+        alarms=tuple(_different(effects, runs, *scatter)) if scatter else (),
+    )
+
+
+def _scatter(points: Sequence[Logs]) -> tuple[float, int] | None:
+    """The standard deviation of runs of one point on one node, over all of them, and its degrees of freedom."""
+    groups = [of_node for logs in points for of_node in logs.values() if len(of_node) > 1]
+    if not groups:
+        return None
+    free = sum(len(values) - 1 for values in groups)
+    return math.sqrt(sum((value - stats.mean(values)) ** 2 for values in groups for value in values) / free), free
+
+
+def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: float, free: int) -> list[str]:
+    """The nodes that differ from the median of the others by more than their runs' scatter leaves open, the worst
+    first; each is left out before the next is looked for, so that it makes none of the healthy ones look odd.
+
+    The margin is Student's t, shared out over all nodes (Bonferroni), times the standard error of the difference; a
+    median of n > 2 means is π/2 times as uncertain as their mean at most.
+    """
+    students = stats.student(1 - (1 - CONFIDENCE) / len(effects), free)
+    left, alarms = dict(effects), list[str]()
+    while len(left) > 1:
+        judged, others = [], len(left) - 1
+        ordered, shares = sorted(left, key=left.__getitem__), sum(1 / runs[node] for node in left)
+        for at, node in enumerate(ordered):
+            factor = math.pi / 2 if others > 2 else 1.0
+            its_median = factor * (shares - 1 / runs[node]) / others**2
+            margin = students * scatter * math.sqrt(1 / runs[node] + its_median)
+            apart = left[node] - stats.median([left[name] for name in (*ordered[:at], *ordered[at + 1 :])])
+            judged.append((abs(apart) - margin, -apart, node, margin))
+        beyond, slower, node, margin = max(judged)
+        if beyond <= ROUNDING:
+            break
+        alarms.append(
+            f"{node} is {_percent(abs(math.expm1(-slower)))} {'slower' if slower > 0 else 'faster'} than the other "
+            f"nodes; runs on one node leave {_percent(math.expm1(margin))} open ({runs[node]} runs on it, "
+            f"{sum(runs.values()) - runs[node]} on others)"
+        )
+        del left[node]
+    return alarms
+
+
+def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
+    """Of each job with enough ok runs, how their speeds change in its course.
+
+    A straight line through the logarithms of the speeds over time, one slope for the job and a height for each point.
+    """
+    jobs: dict[str, list[tuple[str, int, float]]] = defaultdict(list)
+    for result in results:
+        for run in result.ok:
+            if (job := _job(run)) and run.attempt and run.attempt.record and run.measured:
+                begin = run.attempt.record.begin_unix_s
+                jobs[job].append((result.asked.point, begin, math.log(run.measured.throughput)))
+    lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
+    found = []
+    for job, (slope, error, free) in lines.items():
+        begins = [begin for _, begin, _ in jobs[job]]
+        seconds = max(begins) - min(begins)
+        change = math.expm1(slope * seconds)
+        margin = math.expm1(stats.student(1 - (1 - CONFIDENCE) / len(lines), free) * error * seconds)
+        alarm = (
+            f"job {job}: speeds change by {change:+.1%} (± {_percent(margin)}) from its first run to its last, "
+            f"{seconds / 60:.1f} min later: what ran early and what ran late do not compare"
+        )
+        found.append(
+            Drift(
+                job=job, runs=len(begins), minutes=seconds / 60, change=change, margin=margin,
+                alarm=alarm if abs(change) > margin else "",
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _job(run: Run) -> str:
+    """The job that the run was in, and its life: after a requeue it may be elsewhere."""
+    record = run.attempt.record if run.attempt else None
+    if record is None:
+        return ""
+    return f"{record.job_id}, restart {record.restart_count}" if record.restart_count else record.job_id
+
+
+def _line(runs: Sequence[tuple[str, int, float]]) -> tuple[float, float, int] | None:
+    """Slope by second, its standard error, degrees of freedom, by least squares; None where too little is known."""
+    points: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for point, begin, value in runs:
+        points[point].append((begin, value))
+    centred = []
+    for of_point in points.values():
+        middle = stats.mean([begin for begin, _ in of_point])
+        height = stats.mean([value for _, value in of_point])
+        centred += [(begin - middle, value - height) for begin, value in of_point]
+    spread = sum(at * at for at, _ in centred)
+    free = len(runs) - len(points) - 1
+    if free < FEWEST_FREE or not spread:
+        return None
+    slope = sum(at * value for at, value in centred) / spread
+    rest = sum((value - slope * at) ** 2 for at, value in centred)
+    return slope, math.sqrt(rest / free / spread), free
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"

@@ -1,0 +1,187 @@
+"""parse.nodes: what is said of nodes and of a job's course, against effects that are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from hpc.outcome import ExitRecord, Outcome
+from hpc.spec import RunSpec
+from parse.alarms import judge
+from parse.load import Loaded
+from parse.nodes import Drift, PerNode, drifts, per_node
+from parse.result import Result, results
+from parse.summary import Summary
+from parse.table import FORMATS, warnings
+from tests.unit.traces import asked, attempt, judged, make_ranks, make_run, make_trace, repeats
+
+TWO_EACH = {"a": (100.0, 101.0), "b": (100.5, 100.0), "slow": (80.0, 80.5), "c": (101.0, 100.5)}
+
+
+def on_nodes(speeds: Mapping[str, Sequence[float]], **changes: object) -> tuple[Result, ...]:
+    """A one-node point with these speeds on these nodes."""
+    pairs = [(node, speed) for node, of_node in speeds.items() for speed in of_node]
+    runs = repeats(make_run(**changes), len(pairs))
+    return judged([
+        make_trace(run, speed=speed, ranks=make_ranks(run, hostname=node))
+        for run, (node, speed) in zip(runs, pairs, strict=True)
+    ])  # fmt: skip
+
+
+def sites(*points: tuple[Result, ...]) -> tuple[PerNode, ...]:
+    return per_node([result for point in points for result in point])
+
+
+def test_a_slow_node_is_named_with_its_size_and_no_healthy_one() -> None:
+    (site,) = sites(on_nodes(TWO_EACH))
+    assert next((one.node, one.runs) for one in site.nodes) == ("slow", 2)
+    assert site.nodes[0].relative == pytest.approx(-0.2, abs=0.01)
+    assert site.scatter == pytest.approx(0.005, abs=0.002)
+    (alarm,) = site.alarms
+    assert alarm.startswith("slow is 20.") and "slower than the other nodes" in alarm and "2 runs on it, 6 on" in alarm
+
+
+def test_of_three_nodes_one_slow_one_makes_no_other_look_fast() -> None:
+    (site,) = sites(on_nodes({name: TWO_EACH[name] for name in ("a", "b", "slow")}))
+    assert [alarm.split()[0] for alarm in site.alarms] == ["slow"]
+
+
+def test_two_nodes_that_differ_are_one_alarm() -> None:
+    (site,) = sites(on_nodes({name: TWO_EACH[name] for name in ("a", "slow")}))
+    assert [alarm.split()[0] for alarm in site.alarms] == ["slow"]
+
+
+def test_nodes_within_their_runs_scatter_ring_nothing() -> None:
+    (site,) = sites(on_nodes({"a": (100.0, 110.0), "b": (104.0, 92.0), "c": (97.0, 107.0)}))
+    assert site.alarms == () and site.scatter is not None
+
+
+def test_without_two_runs_on_a_node_it_is_said_what_is_missing() -> None:
+    (site,) = sites(on_nodes({"a": (100.0,), "b": (50.0,)}))
+    assert (site.scatter, site.alarms) == (None, ())
+    assert "no node has two runs of one point" in site.missing and "--repeats" in site.missing
+    assert [one.relative for one in site.nodes] == pytest.approx([1 / math.sqrt(2) - 1, math.sqrt(2) - 1])
+
+
+def test_points_of_different_speeds_are_compared_each_with_itself() -> None:
+    """Half of the runs on each node are of a point ten times as fast: that is no scatter, and no effect of nodes."""
+    fast = {node: [10 * speed for speed in speeds] for node, speeds in TWO_EACH.items()}
+    (site,) = sites(on_nodes(TWO_EACH), on_nodes(fast, ranks_per_node=8))
+    assert (site.points, [one.runs for one in site.nodes]) == (2, [4] * 4)
+    assert site.nodes[0].relative == pytest.approx(-0.2, abs=0.01)
+
+
+def test_only_one_node_runs_on_several_nodes_tell_nodes_apart() -> None:
+    assert sites(on_nodes({"a": (100.0, 50.0)})) == ()
+    runs = repeats(make_run(nodes=2), 4)
+    assert per_node(judged([make_trace(run, speed=100.0 + run.repeat) for run in runs])) == ()
+
+
+def test_sites_are_told_apart() -> None:
+    found = sites(on_nodes(TWO_EACH), on_nodes({"a": (5.0, 5.1), "b": (5.0, 5.1)}, site="there"))
+    assert [(site.site, len(site.nodes), len(site.alarms)) for site in found] == [("here", 4, 1), ("there", 2, 0)]
+
+
+@pytest.mark.parametrize(("nodes", "runs"), [(2, 2), (3, 2), (8, 2), (4, 5)])
+def test_noise_alone_names_a_node_in_at_most_one_summary_of_twenty(nodes: int, runs: int) -> None:
+    generator = np.random.default_rng(nodes * runs)
+    rung = 0
+    for _ in range(60):
+        noise = 100 * np.exp(generator.normal(0, 0.01, (nodes, runs)))
+        rung += bool(sites(on_nodes({f"n{at}": row.tolist() for at, row in enumerate(noise)}))[0].alarms)
+    assert rung <= 8  # of 60 at 5 %: more than 8 come once in three hundred times, and this seed's are fewer
+
+
+def test_all_formats_tell_the_nodes() -> None:
+    summary = Summary(results=on_nodes(TWO_EACH))
+    (alarm,) = per_node(summary.results)[0].alarms
+    text = FORMATS["table"](summary)
+    assert "speed by node of here: one-node runs of 1 point" in text
+    assert any(line.split() == ["slow", "2", "-20.05"] for line in text.splitlines())
+    assert f"nodes of here: {alarm}" in text
+    assert "| slow | 2 | -20.05 |" in FORMATS["markdown"](summary)
+    content = json.loads(FORMATS["json"](summary))
+    assert content["nodes"][0]["nodes"][0]["node"] == "slow" and content["nodes"][0]["alarms"] == [alarm]
+    assert content["results"][0]["runs"][4]["hosts"] == ["slow"]
+    assert "4 b; 5 slow; 6 slow" in FORMATS["csv"](summary)
+    assert f"nodes of here: {alarm}" in warnings(summary)  # what CSV has no place for
+
+
+def test_of_many_nodes_the_ends_are_shown_and_the_rest_counted() -> None:
+    many = {f"n{at:03}": (100.0 + at, 100.5 + at) for at in range(100)}
+    text = FORMATS["table"](Summary(results=on_nodes(many)))
+    assert "n000" in text and "n011" in text and "n096" in text
+    assert not any(line.startswith("n012") for line in text.splitlines())
+    assert "more differ; --format json names them all" in text
+    assert "and 84 nodes between" in text
+
+
+def test_names_of_nodes_cannot_steer_a_terminal() -> None:
+    odd = on_nodes({"a\x1b[2J": (1.0, 1.01), "b": (2.0, 2.01)})
+    for form in ("table", "markdown"):
+        assert "\x1b" not in FORMATS[form](Summary(results=odd))
+
+
+# The course of a job
+
+
+def course(speeds: Sequence[float], runs: Sequence[RunSpec], job: str = "17", every_s: int = 60) -> tuple[Result, ...]:
+    """Runs one after the other in a job."""
+    attempts = [
+        dataclasses.replace(
+            attempt(make_trace(run, speed=speed)),
+            record=ExitRecord(
+                run_id=run.run_id, attempt=1, outcome=Outcome.OK, exit_status=0, job_id=job, restart_count=0,
+                nodelist="n0", begin_unix_s=1_700_000_000 + every_s * at, end_unix_s=1_700_000_050 + every_s * at,
+            ),
+        )
+        for at, (run, speed) in enumerate(zip(runs, speeds, strict=True))
+    ]  # fmt: skip
+    loaded = Loaded(attempts=tuple(attempts), asked=tuple(map(asked, runs)), reduced=(), refusals=(), remarks=())
+    return judge(results(loaded))
+
+
+SMALL, LARGE = make_run(), make_run(ranks_per_node=4)
+MIXED = [run for pair in zip(repeats(SMALL, 6), repeats(LARGE, 6), strict=True) for run in pair]
+
+
+def speeds(slope: float, noise: float = 0.002, seed: int = 0) -> list[float]:
+    """Of MIXED, with so much change from the first run to the last."""
+    generator = np.random.default_rng(seed)
+    return [
+        100 * run.ranks * math.exp(math.log1p(slope) * at / 11 + generator.normal(0, noise))
+        for at, run in enumerate(MIXED)
+    ]
+
+
+def test_a_job_that_slows_down_rings_with_the_size_of_it() -> None:
+    (drift,) = drifts(course(speeds(-0.10), MIXED))
+    assert (drift.job, drift.runs, drift.minutes) == ("17", 12, 11.0)
+    assert drift.change == pytest.approx(-0.10, abs=0.01)
+    assert drift.alarm.startswith("job 17: speeds change by -") and "11.0 min later" in drift.alarm
+    assert drift.alarm in FORMATS["table"](Summary(results=course(speeds(-0.10), MIXED)))
+
+
+def test_a_steady_job_does_not_ring_and_only_nested_ones_are_told_of() -> None:
+    steady = course(speeds(0.0), MIXED)
+    (drift,) = drifts(steady)
+    assert drift.alarm == "" and abs(drift.change) < drift.margin
+    assert "from the first to the last" not in FORMATS["table"](Summary(results=steady))
+    nested = [dataclasses.replace(run, placement="nested") for run in MIXED]
+    assert "job 17: 12 runs in 11.0 min" in FORMATS["table"](Summary(results=course(speeds(0.0), nested)))
+
+
+def test_noise_alone_is_drift_in_at_most_one_job_of_twenty() -> None:
+    found = [drift for seed in range(60) for drift in drifts(course(speeds(0.0, seed=seed), MIXED))]
+    assert sum(bool(drift.alarm) for drift in found) <= 8
+
+
+def test_few_runs_say_nothing_of_drift() -> None:
+    nothing: tuple[Drift, ...] = ()
+    assert drifts(course(speeds(-0.5)[:5], MIXED[:5])) == nothing
+    assert drifts(course(speeds(-0.5), MIXED, every_s=0)) == nothing
