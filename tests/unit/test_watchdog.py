@@ -1,0 +1,429 @@
+"""When a run hangs, and what becomes of it: the judgement without a clock, the rest with real processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc import journal, watchdog
+from hpc.hang import Hang, HangWatch, Limits, Phase, Seen, by_steps
+from hpc.journal import Journal, attempt_folder
+from hpc.progress import median_step_s, name_ranks, read_progress
+from hpc.stacks import merge, merged
+from hpc.stamps import BEGIN, END, STAMPS
+from hpc.watchdog import Launcher, Watchdog
+
+STEM = "1n2g_mpi_delay_r1.1"
+LIMITS = Limits(start_s=600, steps=10, extra_s=60, copy_s=10)
+EVERY_S = 5.0
+
+
+class Watched:
+    """A HangWatch whose looks are taken every five seconds of a time that the test tells."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.said: list[str] = []
+        self.now_s = 1000.0
+        self._watch = HangWatch(limits, self.now_s, self.said.append)
+
+    def look(self, seen: Seen, late_s: float = 0.0) -> Hang | None:
+        self.now_s += EVERY_S + late_s
+        return self._watch.look(self.now_s, EVERY_S, seen)
+
+    def until_hang(self, see: Callable[[int], Seen], limit_s: float = 5000) -> tuple[Hang | None, float]:
+        """Looks until there is a hang or the time is over; with how long that took."""
+        begin_s = self.now_s
+        beat = 0
+        while self.now_s - begin_s < limit_s:
+            beat += 1
+            if hang := self.look(see(beat)):
+                return hang, self.now_s - begin_s
+        return None, limit_s
+
+
+def at_step(*completed: int, median_step_s: float | None = 1.0, steps: int = 120, **others: object) -> Seen:
+    return Seen(completed=dict(enumerate(completed)), steps=steps, median_step_s=median_step_s, **others)  # type: ignore[arg-type]  # passed on
+
+
+def test_no_first_step_within_the_limit_of_the_start_is_a_hang() -> None:
+    hang, after_s = Watched().until_hang(lambda _: Seen())
+    assert hang is not None and hang.phase is Phase.START
+    assert 610 < after_s <= 610 + EVERY_S
+    assert hang.text.startswith("the run hangs: since its start no rank has completed a step for 615 s (limit 610 s)")
+
+
+def test_ten_median_steps_and_a_minute_without_a_step_are_a_hang() -> None:
+    watched = Watched()
+    assert watched.look(at_step(11, 11, 11, 12, local=True)) is None
+    hang, after_s = watched.until_hang(lambda _: at_step(12, 13, 13, 13, median_step_s=2.0, local=True))
+    assert hang is not None and hang.phase is Phase.STEPS
+    assert 90 < after_s <= 90 + 2 * EVERY_S
+    assert hang.limit_s == 10 * 2 + 60 + 10 and hang.median_step_s == 2.0
+    assert "10 times the median step of 2 s and 60 s" in hang.text
+    assert hang.text.endswith("rank 0 completed 12 of 120, ranks 1-3 completed 13 of 120 steps")
+
+
+@pytest.mark.parametrize("seconds_per_step", [1, 60])
+def test_a_run_that_makes_steps_never_hangs_however_long_they_take(seconds_per_step: int) -> None:
+    watched = Watched()
+
+    def see(look: int) -> Seen:
+        done = int(look * EVERY_S / seconds_per_step) // 10 * 10  # seen in bursts, as copies come
+        return at_step(done, done, median_step_s=float(seconds_per_step), steps=10**6, local=True)
+
+    assert watched.until_hang(see, limit_s=20000)[0] is None
+    assert watched.said == []
+
+
+def test_the_pace_is_what_was_seen_while_stamps_are_on_a_device() -> None:
+    watched = Watched()
+    for step in range(1, 21):  # a step in ten seconds
+        assert watched.look(at_step(step // 2 + 1, median_step_s=None, local=True)) is None
+    hang, _ = watched.until_hang(lambda _: at_step(11, median_step_s=None, local=True))
+    assert hang is not None and hang.median_step_s is not None
+    assert 8 < hang.median_step_s < 12
+    assert hang.limit_s == pytest.approx(10 * hang.median_step_s + 60 + 10)
+
+
+def test_the_end_has_the_limit_of_the_start() -> None:
+    for seen in (at_step(120, 120, local=True), Seen(trace=True)):
+        watched = Watched()
+        watched.look(at_step(119, 120, local=True))
+        hang, after_s = watched.until_hang(lambda _, seen=seen: seen)  # type: ignore[misc]  # bound now
+        assert hang is not None and hang.phase is Phase.END
+        assert 610 < after_s <= 610 + 2 * EVERY_S
+        assert "all steps are completed, and the ranks have not ended" in hang.text
+
+
+def test_time_in_which_this_process_was_stopped_does_not_count() -> None:
+    """SIGSTOP of the whole job, scontrol suspend, a machine that slept: the look comes late."""
+    watched = Watched()
+    stuck = at_step(5, local=True)
+    watched.look(stuck)
+    while watched.now_s < 1000 + 60:
+        assert watched.look(stuck) is None
+    assert watched.look(stuck, late_s=4000) is None
+    assert watched.said == ["was stopped for 4000 s: the wait starts anew"]
+    hang, after_s = watched.until_hang(lambda _: stuck)
+    assert hang is not None and 80 < after_s <= 80 + 2 * EVERY_S
+
+
+def test_time_in_which_the_traces_cannot_be_read_does_not_count() -> None:
+    watched = Watched()
+    stuck, gone = at_step(5, local=True), Seen(unreadable="/traces cannot be read (Stale file handle)")
+    watched.look(stuck)
+    assert watched.until_hang(lambda _: gone)[0] is None
+    assert watched.said == [
+        "/traces cannot be read (Stale file handle): until that changes, time does not count against the run"
+    ]
+    hang, after_s = watched.until_hang(lambda _: stuck)
+    assert hang is not None and 60 < after_s <= 80 + 2 * EVERY_S
+
+
+def test_time_without_copies_does_not_count_and_with_copies_does() -> None:
+    watched = Watched()
+    watched.look(at_step(5, beats={"node1": 1, "node2": 1}))
+    assert watched.until_hang(lambda _: at_step(5, beats={"node1": 1, "node2": 1}))[0] is None
+    assert watched.said == ["no node's copies come any more: until that changes, time does not count against the run"]
+    hang, _ = watched.until_hang(lambda look: at_step(5, beats={"node1": 1 + look, "node2": 1 + look}))
+    assert hang is not None and hang.silent_nodes == ()
+
+
+def test_a_silent_node_leaves_the_scheduler_time_to_say_that_it_is_lost() -> None:
+    watched = Watched()
+    watched.look(at_step(5, beats={"node1": 1, "node2": 1}))
+    hang, after_s = watched.until_hang(lambda look: at_step(5, beats={"node1": 1 + look, "node2": 1}))
+    assert hang is not None and hang.silent_nodes == ("node2",)
+    assert 600 + 80 < after_s <= 600 + 80 + 2 * EVERY_S
+    assert hang.text.endswith("nothing is heard of node2 any more")
+
+
+def test_without_copies_and_without_ranks_here_nothing_is_known_and_nothing_ended() -> None:
+    watched = Watched(Limits(copy_s=0))
+    assert watched.until_hang(lambda _: Seen())[0] is None
+    assert len(watched.said) == 1 and "copies are off" in watched.said[0]
+    assert Watched(Limits(copy_s=0)).until_hang(lambda _: Seen(local=True))[0] is not None
+
+
+@given(st.lists(st.integers(0, 40), unique=True, min_size=1).map(sorted))
+def test_ranks_named_in_spans_are_these_ranks(ranks: list[int]) -> None:
+    spans = [span.split("-") for span in name_ranks(ranks).split(" ", 1)[1].split(", ")]
+    assert [rank for span in spans for rank in range(int(span[0]), int(span[-1]) + 1)] == ranks
+
+
+def test_ranks_are_grouped_by_their_steps_the_fewest_first() -> None:
+    assert by_steps({0: 13, 1: 13, 2: 12, 3: 13}) == {12: "rank 2", 13: "ranks 0-1, 3"}
+
+
+# What follows reads real journals and ends real processes.
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals of these tests lie in a folder of their own."""
+    monkeypatch.setattr(journal, "_bases", lambda: [tmp_path / "rankwise-7"])
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    return folder
+
+
+def written(traces: Path, rank: int, *, steps: int, completed: int, step_s: int = 2) -> Journal:
+    made = Journal(traces, STEM, rank, steps)
+    complete(made, range(completed), step_s)
+    return made
+
+
+def complete(made: Journal, steps: range, step_s: int = 2) -> None:
+    for step in steps:
+        row = array("q", [0]) * len(STAMPS)
+        row[BEGIN], row[END] = 10**9 * step_s * step, 10**9 * step_s * (step + 1)
+        made.stamps[len(STAMPS) * step : len(STAMPS) * (step + 1)] = row
+        made.samples[step] = 4
+
+
+def counts(traces: Path) -> Mapping[int, int]:
+    return {rank: found.completed for rank, found in read_progress(attempt_folder(traces, STEM)).items()}
+
+
+def test_progress_is_read_from_the_journals_of_living_ranks(traces: Path) -> None:
+    made = [written(traces, rank, steps=3000, completed=done) for rank, done in enumerate((0, 1, 2999, 3000))]
+    assert counts(traces) == {0: 0, 1: 1, 2: 2999, 3: 3000}
+    known = read_progress(attempt_folder(traces, STEM))
+    assert median_step_s(known[0]) is None
+    assert median_step_s(known[2]) == 2.0
+    complete(made[0], range(0, 2000))
+    complete(made[1], range(1, 5))
+    again = read_progress(attempt_folder(traces, STEM), known)
+    # Reading ends at the first rank that went on.
+    assert {rank: found.completed for rank, found in again.items()} == {0: 2000, 1: 1, 2: 2999, 3: 3000}
+    assert counts(traces)[1] == 5
+
+
+def test_a_rank_that_begins_anew_is_not_taken_for_further_than_it_is(traces: Path) -> None:
+    written(traces, 0, steps=10, completed=7)
+    known = read_progress(attempt_folder(traces, STEM))
+    written(traces, 0, steps=10, completed=2)
+    assert read_progress(attempt_folder(traces, STEM), known)[0].completed == 2
+
+
+def test_what_is_no_whole_journal_is_none(traces: Path) -> None:
+    folder = attempt_folder(traces, STEM)
+    (folder / "rank0.stamps").write_bytes(b"")
+    (folder / "rank1.stamps").write_bytes(b"x" * 57)
+    (folder / "rank2.stamps.part").write_bytes(b"x" * 56)
+    assert read_progress(folder) == {}
+    assert read_progress(folder / "nowhere") == {}
+
+
+def test_stacks_of_ranks_are_put_together_those_behind_first(tmp_path: Path) -> None:
+    wait = 'Current thread 0x00007f{} (most recent call first):\n  File "mpi.py", line 8 in step\n'
+    texts = {
+        0: wait.format("00"),
+        1: wait.format("11"),
+        3: wait.format("33"),
+        2: 'File "mine.py", line 4 in batch\n',
+        4: "",
+    }
+    text = merged(texts, {0: 13, 1: 13, 2: 12, 3: 13, 4: 13})
+    blocks = text.split("\n\n")
+    assert blocks[0].splitlines() == ["rank 2, 12 steps completed:", 'File "mine.py", line 4 in batch']
+    assert blocks[1].splitlines()[0] == "ranks 0-1, 3, 13 steps completed:"
+    assert blocks[2] == "rank 4, 13 steps completed: wrote no stack (stopped or dead)\n"
+
+
+def test_stacks_in_the_partial_folder_become_one_file(traces: Path) -> None:
+    partial = traces / f"{STEM}.partial"
+    partial.mkdir()
+    (partial / "rank0.stacks").write_text('  File "a\x1b[31m.py", line 1 in f\n')
+    (partial / "rank1.stacks").write_text("")
+    target = merge(partial)
+    assert target == traces / f"{STEM}.stacks.txt"
+    assert "\x1b" not in target.read_text() and "line 1 in f" in target.read_text()
+    assert "rank 1, before the first step: wrote no stack" in target.read_text()
+    assert list(partial.iterdir()) == []
+    (partial / "rank2.stacks").write_text("later\n")
+    merge(partial)
+    assert "line 1 in f" in target.read_text() and "later" in target.read_text()
+
+
+def test_where_no_rank_wrote_a_stack_there_is_no_file(traces: Path) -> None:
+    partial = traces / f"{STEM}.partial"
+    partial.mkdir()
+    (partial / "rank0.stacks").write_text("")
+    assert merge(partial) is None
+    assert list(traces.rglob("*stacks*")) == []
+
+
+RANK = """
+import os, sys, time
+from pathlib import Path
+from hpc import journal
+journal._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
+from hpc.stacks import Stacks
+stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
+def here_it_hangs():
+    print("ready", flush=True)
+    while True:
+        time.sleep(1)
+here_it_hangs()
+"""
+LISTENS_NOT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`start(*argv)`: a Python with these arguments, once it has said that it is ready."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*argv: str) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen([sys.executable, "-c", *argv], stdout=subprocess.PIPE, text=True, process_group=0)
+        )
+        assert started[-1].stdout is not None
+        assert started[-1].stdout.readline() == "ready\n"
+        return started[-1]
+
+    yield begin
+    for process in started:
+        subprocess.run(["kill", "-KILL", "--", f"-{process.pid}"], capture_output=True, check=False)
+        process.wait()
+
+
+def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
+    """Polls; the limit is there for a test that fails."""
+    limit = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < limit, "it did not come about"
+        time.sleep(0.02)
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "_SLICE_S", 0.05)
+    monkeypatch.setattr(watchdog, "_STACKS_S", 0.2)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_rank_writes_where_it_stands_also_behind_a_launcher_that_does_not_listen(
+    tmp_path: Path, traces: Path, start: Callable[..., subprocess.Popen[str]], wrapped: bool
+) -> None:
+    argv = (RANK, str(tmp_path), STEM)
+    process = start(LISTENS_NOT, *argv) if wrapped else start(*argv)
+    assert Launcher(process.pid).ask_for_stacks()
+    stacks = attempt_folder(traces, STEM) / "rank0.stacks"
+    wait_for(stacks.read_text)
+    wait_for(lambda: "<module>" in stacks.read_text())
+    assert "in here_it_hangs" in stacks.read_text()
+    assert process.poll() is None
+
+
+def test_a_launcher_is_known_by_its_birth(start: Callable[..., subprocess.Popen[str]]) -> None:
+    process = start("import time; print('ready', flush=True); time.sleep(600)")
+    launcher = Launcher(process.pid)
+    assert launcher.is_alive
+    assert not launcher.ask_for_stacks()  # it would die of the signal
+    launcher.send(signal.SIGKILL)
+    wait_for(lambda: not launcher.is_alive)  # though nobody has waited for it yet
+    process.wait()
+    assert not Launcher(process.pid).is_alive
+
+
+def test_a_run_that_hangs_is_ended_and_the_reason_left(
+    tmp_path: Path,
+    traces: Path,
+    start: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quick(monkeypatch)
+    process = start(RANK, str(tmp_path), STEM)
+    written(traces, 0, steps=10, completed=4, step_s=0)
+    Watchdog(traces, STEM, Launcher(process.pid), Limits(start_s=0, steps=0, extra_s=0, copy_s=0)).run()
+    assert process.wait() == -signal.SIGTERM
+    reason = json.loads((traces / f"{STEM}.hang.json").read_text())
+    assert reason["phase"] == "steps" and reason["completed"] == {"4": "rank 0"} and reason["steps"] == 10
+    assert reason["text"] in capsys.readouterr().err
+    assert "in here_it_hangs" in (attempt_folder(traces, STEM) / "rank0.stacks").read_text()
+
+
+def test_a_run_that_went_on_after_all_is_left_alone(
+    tmp_path: Path,
+    traces: Path,
+    start: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """While the stacks are written a step is completed; later the launcher ends by itself."""
+    quick(monkeypatch)
+    process = start(RANK, str(tmp_path), STEM)
+    made = written(traces, 0, steps=10, completed=4, step_s=0)
+    asked = Launcher.ask_for_stacks
+
+    def ask_and_go_on(launcher: Launcher) -> bool:
+        if made.steps_completed == 5:
+            process.kill()
+            process.wait()
+        complete(made, range(4, 5), 0)
+        return asked(launcher)
+
+    monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_go_on)
+    Watchdog(traces, STEM, Launcher(process.pid), Limits(start_s=0, steps=0, extra_s=0, copy_s=0)).run()
+    assert process.returncode == -signal.SIGKILL
+    assert "it went on meanwhile" in capsys.readouterr().err
+    assert list(traces.glob("*.hang.json")) == []
+
+
+def test_where_the_reason_cannot_be_left_nothing_is_ended(
+    tmp_path: Path,
+    traces: Path,
+    start: Callable[..., subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quick(monkeypatch)
+    process = start(RANK, str(tmp_path), STEM)
+    written(traces, 0, steps=10, completed=4, step_s=0)
+    (traces / f"{STEM}.hang.json").mkdir()  # in the way
+    tries: list[Hang] = []
+    write = Watchdog._write
+
+    def try_twice(dog: Watchdog, hang: Hang) -> bool:
+        tries.append(hang)
+        if len(tries) == 2:
+            assert process.poll() is None
+            process.kill()
+        return write(dog, hang)
+
+    monkeypatch.setattr(Watchdog, "_write", try_twice)
+    Watchdog(traces, STEM, Launcher(process.pid), Limits(start_s=0, steps=0, extra_s=0, copy_s=0)).run()
+    assert len(tries) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_shared_folder_that_has_gone_is_no_hang(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dog = Watchdog(traces, STEM, Launcher(1), Limits())
+    assert dog.see().unreadable == ""
+    traces.rmdir()
+    assert "No such file or directory" in dog.see().unreadable
+
+
+def test_the_watchdog_ends_with_its_launcher(traces: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    argv = ("--traces", str(traces), "--stem", STEM, "--launcher", str(gone.pid))
+    done = subprocess.run([sys.executable, "-m", "hpc.watchdog", *argv], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(traces.iterdir()) == []
