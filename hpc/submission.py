@@ -1,179 +1,239 @@
-"""A sweep from what is asked to runs that have ended: decides sizes, writes scripts, submits, follows."""
+"""Runs a prepared sweep: submits what is not settled and joins what is there, follows it, and says how it ended."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import os
+import signal
+import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from hpc.backends import BACKENDS
-from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, settling_record, stem
-from hpc.spec import COLLECTIVES, Plan, SpecError
-from hpc.sweep_spec import SweepSpec, expand
-from hpc.target import TargetError, cannot_run, decide_target, no_twins, odd_builds, options_of, with_absolute_paths
-from launch.follow import Follower, follow, write_missing_records
-from launch.local import LocalCluster, launcher, what_is_missing
-from launch.plan import JobPlan, PlanError, WrittenJob, nested_in_words, plan_jobs, write_sweep
-from launch.script import Folders, render_job, render_local
-from launch.site import Site, SiteError, find_site
-from launch.slurm import SlurmCluster, SubmitError, controller_answers, header
-from launch.state import JobState
+from hpc.again import Wish, ask_for
+from hpc.closing import cancelled_at_ns, close_attempts, in_words
+from hpc.estimate import Room, TooShort, check_room, durations_s
+from hpc.outcome import Outcome, RecordError, exit_records
+from hpc.outside import plain
+from hpc.prepared import Prepared, Say, prepare
+from hpc.spec import COLLECTIVES
+from hpc.standing import left_of, standings
+from hpc.sweep_spec import SweepSpec
+from hpc.target import TargetError
+from launch.follow import Follower, follow
+from launch.local import LocalCluster
+from launch.lock import FolderLock, LockError
+from launch.plan import PlanError, WrittenJob, make_folders
+from launch.queue import Queue
+from launch.site import SiteError
+from launch.slurm import SlurmCluster, SubmitError, controller_answers, warning_s
 
-FAILURES = (SiteError, PlanError, SubmitError, TargetError, RecordError)
+FAILURES = (SiteError, PlanError, SubmitError, TargetError, RecordError, LockError, TooShort)
+DETACH_PATIENCE_S = 60
+"""How long a sweep that does not stay asks again where sbatch refuses for a reason that passes."""
 
 
-def sweep(asked: SweepSpec, settings: Mapping[str, str], flags: Mapping[str, bool]) -> int:
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """What is done with the sweep."""
+
+    dry_run: bool = False
+    detach: bool = False
+    max_jobs: int | None = None
+    wish: Wish = field(default_factory=Wish)
+
+
+def sweep(asked: SweepSpec, settings: Mapping[str, str], how: How) -> int:
     """Plans and runs a sweep; the exit status of the command line."""
     console = Console(soft_wrap=True)
-    site = _site(settings)
-    asked = with_absolute_paths(asked)
-    plan = expand(asked, decide_target(asked, site), options_of)
-    jobs = _jobs(plan, site, settings)
-    missing = what_is_missing() if site is None else []
-    unable = cannot_run(asked.backend, site)
-    if not flags["dry_run"]:
-        _refuse_what_nothing_can_run(asked, missing, unable, site)
-    folders = Folders.under(Path(settings.get("out", ".")))
-    written = write_sweep(plan, jobs, folders, lambda job: _render(job, site, folders))
-    _tell(console, plan, jobs, written)
-    odd = odd_builds([name for name in asked.backend if name not in unable], site)
-    for line in (*unable.values(), *odd, *no_twins(asked)):
-        console.print(line, markup=False, highlight=False)
-    if unable:
-        console.print("their runs end as launch_fail; the same command runs them once they can", highlight=False)
-    if flags["dry_run"]:
-        _show(console, written, missing)
+    prepared = prepare(asked, settings)
+    say = sayer(console)
+    if how.dry_run:
+        _show(prepared, say)
         return 0
-    return _run(console, written, site, folders, flags)
-
-
-def _refuse_what_nothing_can_run(
-    asked: SweepSpec, missing: Sequence[str], unable: Mapping[str, str], site: Site | None
-) -> None:
-    if missing or len(unable) == len(asked.backend):
-        hint = [] if site is None else ["if the nodes have it, name their Python in [interpreter] of the site file"]
-        raise TargetError("; ".join([*unable.values(), *missing, *hint]))
-
-
-def _site(settings: Mapping[str, str]) -> Site | None:
-    """The Slurm site that the runs are for, with what the command line overrides; None is this machine."""
-    cluster = settings.get("cluster", "auto")
-    if cluster not in ("auto", "slurm", "local"):
-        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local")
-    if cluster == "local":
-        return None
-    site = find_site(settings.get("site"))
-    if cluster == "auto" and site is None and not controller_answers():
-        return None
-    overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
-    changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
-    return dataclasses.replace(site or Site(name="slurm"), **changes)
-
-
-def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
+    prepared.check()
+    make_folders(prepared.folders)
+    if prepared.site is not None and not controller_answers():
+        raise SubmitError(f"no Slurm controller answers here, and site {prepared.site.name} is a Slurm site")
     try:
-        minutes = int(settings.get("minutes_per_run", "10"))
-        time_min = int(settings["time"]) if "time" in settings else None
-    except ValueError:
-        raise SpecError("--time and --minutes-per-run are whole minutes") from None
-    if minutes < 1 or (time_min is not None and time_min < 1):
-        raise SpecError("--time and --minutes-per-run must be at least 1 minute")
-    return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
+        return Sweep(prepared, how, console).run()
+    except KeyboardInterrupt:
+        return 130
 
 
-def _render(job: JobPlan, site: Site | None, folders: Folders) -> str:
-    if site is None:
-        return render_local(job.runs, launcher(), folders)
-    frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
-    return render_job(job.runs, header(job, folders), site, folders, frameworks, job.subsets)
-
-
-def _tell(console: Console, plan: Plan, jobs: Sequence[JobPlan], written: Sequence[WrittenJob]) -> None:
-    """What is about to be done, in numbers, before anything is."""
+def sayer(console: Console) -> Say:
+    """Shows a line; whatever came into it from outside cannot steer the terminal."""
 
     def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
+        console.print(plain(text), markup=False, highlight=False)
 
-    points = len({run.point_id for run in plan.runs})
-    where = "this machine, nodes simulated" if plan.target.nodes_simulated else f"site {plan.target.site}"
-    say(f"sweep {plan.sweep_id} on {where}: {points} points, {len(plan.runs)} runs in {len(jobs)} jobs")
-    if not plan.target.nodes_simulated:
-        hours = sum(job.node_hours for job in jobs)
-        say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
-        for line in nested_in_words(jobs):
-            say(line)
-    elif any(job.subsets for job in jobs):
-        say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
-    if plan.reduced:
-        say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
-    for job in written:
-        of_time = "" if plan.target.nodes_simulated else f", {job.plan.time_min} min on {job.plan.nodes} nodes"
-        say(f"  {job.script}: {len(job.plan.runs)} runs{of_time}")
+    return say
 
 
-def _show(console: Console, written: Sequence[WrittenJob], missing: Sequence[str]) -> None:
+def _show(prepared: Prepared, say: Say) -> None:
     """The scripts, in place of submitting them, and what a run would want."""
-    lines = [*(f"\n===== {job.script}\n{job.text}" for job in written), "dry run: nothing was submitted"]
-    for line in [*lines, *(f"note: {line}" for line in missing)]:
-        console.print(line, markup=False, highlight=False)
-
-
-def _run(
-    console: Console, written: Sequence[WrittenJob], site: Site | None, folders: Folders, flags: Mapping[str, bool]
-) -> int:
-    """Submits the jobs that have something left to do, follows them, and says how they ended."""
-    cluster: SlurmCluster | LocalCluster = LocalCluster(folders.logs) if site is None else SlurmCluster(folders.logs)
-    if site is not None and not controller_answers():
-        raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site")
-    records = exit_records(folders.traces)
-    submitted: dict[str, WrittenJob] = {}
-    to_do: dict[str, int] = {}
+    written = prepared.write()
+    prepared.tell(written, say)
     for job in written:
-        left = [run for run in job.plan.runs if settling_record(records.get(run.run_id, [])) is None]
-        if not left and not flags["force"]:
-            console.print(f"{job.script.name}: every run is settled, nothing to submit", highlight=False)
-            continue
-        if (job_id := _still_there(cluster, job)) is not None:
-            console.print(f"{job.script.name}: job {job_id} is there already, joined", highlight=False)
-        else:
-            job_id = cluster.submit(job, force=flags["force"])
-            _remember(job, job_id)
-            count = len(job.plan.runs) if flags["force"] else len(left)
-            console.print(f"{job.script.name}: submitted as {job_id}, {count} runs to do", highlight=False)
-        submitted[job_id] = job
-        for run in job.plan.runs if flags["force"] else left:
-            to_do[run.run_id] = max((record.attempt for record in records.get(run.run_id, [])), default=0)
-    if flags["detach"]:
-        if isinstance(cluster, LocalCluster) and submitted:
-            console.print(f"running in process {cluster.detach()}", highlight=False)
-        return 0
-    if submitted:
-        _follow(console, cluster, submitted, folders, to_do)
-    return _close(console, written, folders)
+        for line in f"\n===== {job.script}\n{job.text}".split("\n"):
+            say(line)
+    for line in ("dry run: nothing was submitted", *(f"note: {line}" for line in prepared.missing)):
+        say(line)
 
 
-def _follow(
-    console: Console, cluster: SlurmCluster | LocalCluster, submitted: Mapping[str, WrittenJob], folders: Folders,
-    to_do: Mapping[str, int],
-) -> None:  # fmt: skip
-    try:
-        follow(Follower(cluster, submitted, folders.traces, _speed, to_do), console)
-    except BaseException as error:
-        # Whatever ends the following ends what runs on this machine; jobs of a scheduler go on by themselves.
-        if isinstance(cluster, LocalCluster):
-            cluster.cancel(list(submitted))
-            write_missing_records(folders.traces, cluster.words)
-            console.print("stopped, and the runs on this machine with it")
-        else:
-            console.print("left; the jobs go on: the same command joins them")
-        if isinstance(error, KeyboardInterrupt):
-            raise SystemExit(130) from None
-        raise
-    write_missing_records(folders.traces, cluster.words)
+class Sweep:
+    """One sweep on its way: the lock of its folder, its jobs, its scheduler. It owns the queue of its jobs."""
+
+    def __init__(self, prepared: Prepared, how: How, console: Console) -> None:
+        self._prepared, self._how, self._console = prepared, how, console
+        self.say = sayer(console)
+        self._traces = prepared.folders.traces
+        self._lock = FolderLock(prepared.folders.jobs)
+        self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)
+        local = prepared.site is None
+        logs = prepared.folders.logs
+        self._cluster = LocalCluster(logs, self._lock) if local else SlurmCluster(logs, at_most=how.max_jobs)
+
+    def run(self) -> int:
+        """Submits, follows and closes; on this machine the lock is held to the end, else while it submits."""
+        here = isinstance(self._cluster, LocalCluster)
+        if here:
+            _end_like_ctrl_c()
+        with ExitStack() as stack:
+            stack.enter_context(self._lock.held(lambda holder: self.say(f"waiting for {holder}: {_WHY_WAIT[here]}")))
+            written = self._prepared.write()
+            self._prepared.tell(written, self.say)
+            ask_for(self._how.wish, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
+            self._check_limits(written)
+            queue = Queue(self._cluster, written, self, self._lock)
+            if self._how.detach and here and any(map(self.left, written)):
+                if (process := _fork(self._prepared.folders.logs / "detached.out")) is not None:
+                    self.say(f"running in process {process}")
+                    return 0
+                self._lock.sign()
+            elif self._how.detach:
+                return self._submit_and_leave(queue)
+            before = {run.run_id: run.attempts for run in standings(_ids(written), self._traces) if not run.settled}
+            queue.advance()
+            if not here:
+                stack.close()
+            if queue.waiting or queue.job_ids:
+                self._follow(queue, written, before)
+        return self._conclude(written)
+
+    def left(self, job: WrittenJob) -> list[str]:
+        """See Owner."""
+        return left_of(_ids([job]), self._traces)
+
+    def cancelled(self) -> bool:
+        """See Owner."""
+        return cancelled_at_ns(self._prepared.folders, self._prepared.plan.sweep_id) != self._cancelled_at_ns
+
+    def _check_limits(self, written: Sequence[WrittenJob]) -> None:
+        """Warns of time limits that are too short by what was measured before; TooShort where nothing can fit."""
+        if self._prepared.site is None:
+            return  # nothing limits what runs here
+        records = exit_records(self._traces)
+        for job in written:
+            left = set(self.left(job))
+            room = Room(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
+            runs = [run for run in job.plan.runs if run.run_id in left]
+            for line in check_room(room, runs, durations_s(job.plan.runs, records)):
+                self.say(f"warning: {line}")
+
+    def _submit_and_leave(self, queue: Queue) -> int:
+        """Submits what can be; 1 where something could not."""
+        until_s = time.monotonic() + DETACH_PATIENCE_S
+        queue.advance()
+        while queue.refusal and time.monotonic() < until_s:
+            time.sleep(queue.poll_s)
+            queue.advance()
+        if not queue.waiting:
+            return 0
+        why = queue.refusal or f"--max-jobs {self._how.max_jobs}"
+        self.say(
+            f"not submitted: {', '.join(queue.waiting)} ({why}). A sweep that stays (without --detach) submits them as "
+            "others end; the same command later submits what there is room for"
+        )
+        return 1
+
+    def _follow(self, queue: Queue, written: Sequence[WrittenJob], before: Mapping[str, int]) -> None:
+        jobs = {job.script.name: job for job in written if job.script.name in {*queue.waiting, *queue.job_ids}}
+        try:
+            follow(Follower(queue, jobs, self._traces, _speed, before), self._console)
+        except BaseException as error:
+            # Whatever ends the following ends what runs on this machine; jobs of a scheduler go on by themselves.
+            if isinstance(self._cluster, LocalCluster):
+                ids = [job_id for its in queue.job_ids.values() for job_id in its]
+                self._cluster.cancel(ids)
+                close_attempts(self._cluster, ids, self._traces, self.say)
+                self.say("stopped, and the runs on this machine with it")
+            else:
+                self.say("left; the jobs go on: the same command joins them")
+            if isinstance(error, KeyboardInterrupt):
+                raise SystemExit(130) from None
+            raise
+        ids = [job_id for its in queue.job_ids.values() for job_id in its]
+        close_attempts(self._cluster, ids, self._traces, self.say)
+
+    def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
+        """See Owner. Closes the job's attempts; it is wanted again where it measured something, and only the scheduler
+        kept it from the rest."""
+        close_attempts(self._cluster, job_ids, self._traces, self.say)
+        ours = {run_id: its[-1] for run_id, its in exit_records(self._traces).items() if its}
+        left = self.left(job)
+        measured = [ours[run] for run in _ids([job]) if run in ours and run not in left]
+        cut_off = {Outcome.TIMEOUT, Outcome.PREEMPTED, Outcome.NODE_FAIL}
+        return (
+            bool(left)
+            and any(record.job_id in job_ids for record in measured)
+            and all(run not in ours or ours[run].outcome in cut_off for run in left)
+        )
+
+    def _conclude(self, written: Sequence[WrittenJob]) -> int:
+        """Counts outcomes over the whole sweep and names the next command; 0 where every run is ok."""
+        found = standings(_ids(written), self._traces)
+        for line in in_words(found, self._prepared.folders):
+            self.say(line)
+        self.say(f"python -m parse.summarize {self._traces}")
+        return 0 if all(run.word == Outcome.OK for run in found) else 1
+
+
+_WHY_WAIT = {
+    True: "runs on one machine would measure each other; what is left afterwards is run then",
+    False: "it is submitting",
+}
+
+
+def _ids(jobs: Sequence[WrittenJob]) -> list[str]:
+    return [run.run_id for job in jobs for run in job.plan.runs]
+
+
+def _end_like_ctrl_c() -> None:
+    """Lets SIGTERM and a lost terminal end this process as Ctrl-C does: with the runs that it started."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupt)
+
+
+def _fork(log: Path) -> int | None:
+    """The process that goes on where this one leaves; in that process None: a session of its own, printing to `log`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if process := os.fork():
+        return process
+    os.setsid()
+    with Path(os.devnull).open("rb") as nothing, log.open("ab") as output:
+        for file, number in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(file.fileno(), number)
+    return None
 
 
 def _speed(path: Path) -> float | None:
@@ -186,53 +246,3 @@ def _speed(path: Path) -> float | None:
         return None if trace.run.probe == COLLECTIVES else measure(trace).throughput
     except TraceError:
         return None  # shown as no speed; the summary names the file and what is wrong with it
-
-
-def _still_there(cluster: SlurmCluster | LocalCluster, job: WrittenJob) -> str | None:
-    """The id of the job submitted from this script earlier, if it is pending or running now."""
-    if not isinstance(cluster, SlurmCluster):
-        return None
-    try:
-        job_id = str(json.loads(_memory(job).read_text())["job_id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    state = cluster.states([job_id])[job_id]
-    return job_id if state in (JobState.PENDING, JobState.RUNNING) else None
-
-
-def _remember(job: WrittenJob, job_id: str) -> None:
-    _memory(job).write_text(json.dumps({"job_id": job_id}) + "\n")
-
-
-def _memory(job: WrittenJob) -> Path:
-    return job.script.with_suffix(".job.json")
-
-
-def _why(record: ExitRecord, folders: Folders) -> str:
-    """What a rank of the attempt said, and where its whole output is."""
-    name = stem(record.run_id, record.attempt)
-    messages = []
-    for path in sorted(folders.traces.glob(f"{name}.rank*.json")):
-        note = read_rank_note(path)
-        messages.append(f"rank {note.rank}: {note.exception}: {note.message}")
-    return "; ".join([*messages[:1], f"see {folders.logs / name}.err"])
-
-
-def _close(console: Console, written: Sequence[WrittenJob], folders: Folders) -> int:
-    """Counts outcomes over the whole sweep and names the next command; 0 where every run is ok."""
-    records = exit_records(folders.traces)
-    runs = [run for job in written for run in job.plan.runs]
-    standing: dict[str, ExitRecord | None] = {}
-    for run in runs:
-        its = records.get(run.run_id, [])
-        standing[run.run_id] = settling_record(its) or (its[-1] if its else None)
-    counts: dict[str, int] = {}
-    for record in standing.values():
-        word = record.outcome if record else "never ran"
-        counts[word] = counts.get(word, 0) + 1
-    console.print(", ".join(f"{count} {word}" for word, count in counts.items()), highlight=False)
-    for run_id, record in standing.items():
-        if record is not None and record.outcome is not Outcome.OK:
-            console.print(f"  {run_id}: {record.outcome}: {_why(record, folders)}", markup=False, highlight=False)
-    console.print(f"python -m parse.summarize {folders.traces}", markup=False, highlight=False)
-    return 0 if set(counts) <= {Outcome.OK} else 1

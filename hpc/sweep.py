@@ -16,16 +16,20 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import Option, OptionError
-from hpc.outside import deny_world_writing
+from hpc.outside import deny_world_writing, plain
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
 from hpc.sweep_spec import LONGEST_BLOCK, SweepSpec
 
+if TYPE_CHECKING:
+    from hpc import submission
+
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
-               "constraint", "out", "minutes_per_run")  # fmt: skip
+               "constraint", "out", "minutes_per_run", "max_jobs")  # fmt: skip
+ACTIONS = ("dry_run", "detach", "force", "retry", "rerun_if_changed", "status", "cancel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,16 +41,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ForeignPackageError as error:
         print(f"hpc.sweep: {error}", file=sys.stderr)
         return 1
-    from hpc import submission  # after the check: it imports launch
+    from hpc import status, submission  # after the check: they import launch
 
     try:
         asked, settings = _merge(arguments)
-        return submission.sweep(SweepSpec.from_mapping(asked), settings, _flags(arguments))
+        if arguments["status"] or arguments["cancel"]:
+            of = SweepSpec.from_mapping(asked) if asked else None
+            return (status.cancel if arguments["cancel"] else status.show)(of, settings)
+        return submission.sweep(SweepSpec.from_mapping(asked), settings, _how(arguments, settings))
     except (SpecError, OptionError) as error:
-        print(f"hpc.sweep: {error}", file=sys.stderr)
+        print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 2
     except submission.FAILURES as error:
-        print(f"hpc.sweep: {error}", file=sys.stderr)
+        print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 1
 
 
@@ -120,7 +127,20 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("what is done").add_argument
     add("--dry-run", action="store_true", help="write and show everything, submit nothing")
     add("--detach", action="store_true", help="submit and leave; without it the sweep follows its runs")
+    add("--max-jobs", metavar="N", help="at most so many jobs of this sweep in the queue; others as those end")
+    add("--retry", metavar="OUTCOME,…", help="run again what ended so: invalid, oom, rank_fail")
+    add(
+        "--rerun-if-changed",
+        action="store_true",
+        help="run again what was measured with other packages, another Python, MPI or commit than are here now",
+    )
     add("--force", action="store_true", help="run settled runs again as well")
+    add(
+        "--status",
+        action="store_true",
+        help="show how the runs stand; ends with 1 unless all are ok. With --out alone: all sweeps in there",
+    )
+    add("--cancel", action="store_true", help="end the jobs of this sweep, no others. With --out alone: all in there")
     add("--list", action=_List, nargs=0, help="show backends, workloads, their options and the sites, and exit")
     return parser
 
@@ -155,8 +175,21 @@ def _print_options(options: Mapping[str, Option]) -> None:
         print(f"      {name}: {option.help} (default {default})")
 
 
-def _flags(arguments: Mapping[str, Any]) -> dict[str, bool]:
-    return {name: arguments[name] for name in ("dry_run", "detach", "force")}
+def _how(arguments: Mapping[str, Any], settings: Mapping[str, str]) -> submission.How:
+    """What is done with the sweep. Raises SpecError where that cannot be."""
+    from hpc.again import Wish, outcomes_to_retry
+    from hpc.submission import How
+
+    most = settings.get("max_jobs")
+    if most is not None and (not most.isdigit() or int(most) < 1):
+        raise SpecError(f"--max-jobs {most!r} is no number of jobs, from 1")
+    retry = outcomes_to_retry(arguments["retry"]) if arguments["retry"] is not None else ()
+    return How(
+        dry_run=arguments["dry_run"],
+        detach=arguments["detach"],
+        max_jobs=None if most is None else int(most),
+        wish=Wish(retry=retry, if_changed=arguments["rerun_if_changed"], force=arguments["force"]),
+    )
 
 
 def _merge(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -165,7 +198,7 @@ def _merge(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
     if arguments["config"] is not None:
         values = _with_xla_as_option(_read_config(Path(arguments["config"])))
     for name, value in arguments.items():
-        if name in ("config", "dry_run", "detach", "force", "list") or value is None:
+        if name in ("config", "list", *ACTIONS) or value is None:
             continue
         if name in ("option", "env"):
             table = "options" if name == "option" else "env"

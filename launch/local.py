@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from launch.lock import FolderLock
 from launch.plan import WrittenJob
 from launch.state import JobState
+
+PATIENCE_S = 60
+"""What a script gets to end its ranks and to record what became of them."""
 
 
 def what_is_missing() -> list[str]:
@@ -76,73 +81,88 @@ def ranks_env() -> dict[str, str]:
     }
 
 
-@dataclass
 class LocalCluster:
-    """Runs scripts in the order they were submitted, one at a time: two at once would measure each other.
+    """Runs one script at a time: two at once would measure each other.
 
-    `words` says of every job that has ended how it did, in Slurm's words.
+    A script's standard input is the lock of the sweep's folder, so that whoever runs a script holds the lock, even
+    where the sweep that started it was killed. A job's id names this host and the process of its script.
     """
 
-    logs: Path
-    words: dict[str, str] = field(default_factory=dict)
-    poll_s: float = 0.5
-    _waiting: dict[str, list[str]] = field(default_factory=dict)
-    _running: tuple[str, subprocess.Popen[bytes]] | None = None
-    _count: int = 0
+    poll_s = 0.5
+    at_most = 1
 
-    def submit(self, job: WrittenJob, *, force: bool) -> str:
-        """Queues the script; it starts when the one before it has ended and somebody asks for states."""
+    def __init__(self, logs: Path, lock: FolderLock) -> None:
+        self._logs, self._lock = logs, lock
+        self._words: dict[str, str] = {}
+        self._running: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._count = 0
+
+    def name_of(self, job: WrittenJob) -> str:
+        """The name by which `living` finds the job again."""
+        return str(job.script)
+
+    def submit(self, job: WrittenJob) -> str:
+        """Starts the script; its job id, `local-<host>-<process>-<n>`."""
         self._count += 1
-        job_id = f"local-{os.getpid()}-{self._count}"
-        self._waiting[job_id] = ["bash", str(job.script), *(["--force"] if force else [])]
+        host = f"local-{socket.gethostname()}"
+        # The id has the process in it, which is known where the script becomes it.
+        become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
+        with (self._logs / f"{job.script.stem}.local.out").open("ab") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", become, "rankwise", host, str(self._count), str(job.script)], stdin=self._lock.file,
+                stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        job_id = f"{host}-{process.pid}-{self._count}"
+        self._running[job_id] = (self.name_of(job), process)
         return job_id
 
-    def detach(self) -> int:
-        """Starts all that waits in a process of its own that outlives this one; its process id."""
-        commands = list(self._waiting.values())
-        self._waiting.clear()
-        loop = 'for script in "$@"; do bash "$script" ${FORCE:+--force}; done'
-        force = {"FORCE": "1"} if any("--force" in command for command in commands) else {}
-        with (self.logs / "detached.out").open("ab") as output:
-            process = subprocess.Popen(
-                ["bash", "-c", loop, "rankwise", *(command[1] for command in commands)], stdin=subprocess.DEVNULL,
-                stdout=output, stderr=output, start_new_session=True, env={**os.environ, **force},
-            )  # fmt: skip
-        return process.pid
+    def living(self, names: Iterable[str]) -> dict[str, str]:
+        """Which of the jobs with these names run, id → name: those of this process, because it holds the lock."""
+        self._look()
+        wanted = set(names)
+        return {job_id: name for job_id, (name, _) in self._running.items() if name in wanted}
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state; starts the next script when none runs."""
-        if self._running and self._running[1].poll() is not None:
-            self.words[self._running[0]] = "COMPLETED" if self._running[1].returncode == 0 else "FAILED"
-            self._running = None
-        if self._running is None and self._waiting:
-            job_id = next(iter(self._waiting))
-            self._running = (job_id, self._start(job_id, self._waiting.pop(job_id)))
-        return {job_id: self._state(job_id) for job_id in job_ids}
+        """Every job's state."""
+        self._look()
+        return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Forgets those that wait and ends the one that runs, with its ranks."""
+        """Ends those that run: asks the script, which ends its ranks; after a minute all of its processes end."""
         for job_id in job_ids:
-            self._waiting.pop(job_id, None)
-        if self._running and self._running[0] in job_ids:
-            job_id, process = self._running
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            self.words[job_id] = "CANCELLED"
-            self._running = None
+            if job_id in self._running:
+                _, process = self._running.pop(job_id)
+                process.terminate()
+                try:
+                    process.wait(timeout=PATIENCE_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                self._words[job_id] = "CANCELLED"
 
-    def _state(self, job_id: str) -> JobState:
-        if self._running and job_id == self._running[0]:
-            return JobState.RUNNING
-        return JobState.PENDING if job_id in self._waiting else JobState.ENDED
+    def ends(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """The word for each job that has ended."""
+        self._look()
+        return {job_id: self._words[job_id] for job_id in job_ids if job_id in self._words}
 
-    def _start(self, job_id: str, command: list[str]) -> subprocess.Popen[bytes]:
-        with (self.logs / f"{Path(command[1]).stem}.local.out").open("ab") as output:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env={**os.environ, "RANKWISE_JOB_ID": job_id},
-            )  # fmt: skip
+    def _look(self) -> None:
+        for job_id, (_, process) in list(self._running.items()):
+            if process.poll() is not None:
+                del self._running[job_id]
+                self._words[job_id] = "COMPLETED" if process.returncode == 0 else "FAILED"
+
+
+def script_processes(job_ids: Iterable[str]) -> dict[str, int]:
+    """Of these local jobs those whose script runs on this host now, with its process; ids of others are passed over.
+
+    A process counts where its environment says that it is that job's: numbers of processes are given again.
+    """
+    living = {}
+    here = f"local-{socket.gethostname()}-"
+    for job_id in job_ids:
+        if job_id.startswith(here) and (number := job_id.removeprefix(here).partition("-")[0]).isdigit():
+            with contextlib.suppress(OSError):
+                variables = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+                if f"RANKWISE_JOB_ID={job_id}".encode() in variables:
+                    living[job_id] = int(number)
+    return living

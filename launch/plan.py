@@ -169,9 +169,8 @@ def write_sweep(
 
     A script is never overwritten by another one: a sweep that finds its name taken writes `2n.<sweep id>.sh`.
     """
+    make_folders(folders)
     try:
-        for folder in (folders.jobs / "runs", folders.logs, folders.traces):
-            folder.mkdir(parents=True, exist_ok=True)
         _write_once(folders.traces / f"plan.{plan.sweep_id}.json", json.dumps(plan.to_json(), indent=1) + "\n")
         for run in plan.runs:
             _write_once(folders.run_file(run), json.dumps(run.to_json(), indent=1) + "\n")
@@ -186,6 +185,15 @@ def write_sweep(
     except OSError as error:
         raise PlanError(f"the sweep's folder cannot be written: {error.filename}: {error.strerror}") from None
     return written
+
+
+def make_folders(folders: Folders) -> None:
+    """Makes the folders of a sweep. Raises PlanError where they cannot be."""
+    try:
+        for folder in (folders.jobs / "runs", folders.logs, folders.traces):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"the sweep's folder cannot be written: {error.filename}: {error.strerror}") from None
 
 
 def _write_once(path: Path, text: str) -> None:

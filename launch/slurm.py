@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,20 @@ from launch.state import COMMAND_TIMEOUT_S, JobState, job_state, slurm_words
 
 class SubmitError(RuntimeError):
     """Slurm is not there or refused; the text holds its own words."""
+
+
+class NotNow(Exception):
+    """Slurm refuses or does not answer for a reason that passes by itself; the text holds its own words."""
+
+
+_PASSES = re.compile(
+    r"(QOS|Assoc)(Max|Grp)Submit|temporarily (unable|unavailable|disabled)|job queue full|Socket timed out"
+    r"|Unable to contact slurm controller|Unable to connect|Connection (refused|reset|timed out)|connection failure"
+    r"|Communications shut down|Message (send|receive) failure|Zero Bytes were transmitted|not connected"
+    r"|backup controller in standby",
+    re.IGNORECASE,
+)
+"""What sbatch and squeue say of limits on the number of jobs and of a controller that is busy or away."""
 
 
 def controller_answers() -> bool:
@@ -65,15 +82,16 @@ def header(job: JobPlan, folders: Folders) -> str:
     for character in ("\n", "\r", "\\"):
         if character in str(folders.logs):
             raise SubmitError(f"Slurm cannot write a job's output to {str(folders.logs)!r}: it holds {character!r}")
-    request = dict(job.request)
+    request = {**job.request, "job_name": job_name(job, folders.jobs)}
     # Options that submitit does not know, and its own defaults that would harm: its signal would reach the ranks,
     # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
     extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
     output = str(folders.logs / f"{job.name}").replace("%", "%%")
     extra |= {
-        "signal": f"B:USR1@{60 if job.time_min >= 5 else 30}",
+        "signal": f"B:USR1@{warning_s(job)}",
         "output": f"{output}.%j.out",
         "error": f"{output}.%j.err",
+        "requeue": True,
     }
     options: dict[str, Any] = {**request, "wckey": None, "use_srun": False, "additional_parameters": extra}
     text: str = _make_sbatch_string(command="", folder=folders.logs, **options)
@@ -83,21 +101,41 @@ def header(job: JobPlan, folders: Folders) -> str:
 _UNKNOWN_TO_SUBMITIT = {"reservation"}
 
 
+def warning_s(job: JobPlan) -> int:
+    """How long before its time limit the script is told, so that it can end the present run and record it."""
+    return 60 if job.time_min >= 5 else 30
+
+
+def job_name(job: JobPlan, jobs: Path) -> str:
+    """The name by which Slurm knows the job: it ends with a digest of its folder and its runs, so that a sweep finds
+    its jobs again, those submitted by hand too, and takes no other for its own."""
+    digest = hashlib.sha256("\n".join([str(jobs), *sorted(run.run_id for run in job.runs)]).encode())
+    return f"{job.request['job_name']}-{digest.hexdigest()[:8]}"
+
+
 @dataclass
 class SlurmCluster:
     """Submits scripts byte for byte and tells how their jobs are."""
 
     logs: Path
-    words: dict[str, str] = field(default_factory=dict)
     poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
+    at_most: int | None = None
 
-    def submit(self, job: WrittenJob, *, force: bool) -> str:
-        """The id of the job that Slurm made of the script. Raises SubmitError with sbatch's own words.
+    def name_of(self, job: WrittenJob) -> str:
+        """The name by which `living` finds the job again."""
+        return job_name(job.plan, job.script.parent)
 
-        submitit keeps a copy of what it submitted as `jobs/logs/<job id>_submission.sh`.
+    def submit(self, job: WrittenJob) -> str:
+        """The id of the job that Slurm made of the script.
+
+        Raises NotNow where sbatch refuses for a reason that passes or does not answer: the job may be there all the
+        same, `living` knows. Raises SubmitError with sbatch's own words on any other refusal. submitit keeps a copy
+        of what it submitted as `jobs/logs/<job id>_submission.sh`.
         """
         from submitit.core.utils import FailedJobError, FailedSubmissionError
         from submitit.slurm.slurm import SlurmExecutor
+
+        name = self.name_of(job)
 
         class ExactScript(SlurmExecutor):
             """Submits the text that was written, byte for byte, and nothing pickled."""
@@ -106,23 +144,71 @@ class SlurmCluster:
                 return job.text
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                return [*super()._make_submission_command(submission_file_path), *(["--force"] if force else [])]
+                # The name once more: SBATCH_JOB_NAME would win over the script's. sbatch waits minutes for a full
+                # queue without a word that we would see: it is ended, and asked again with the reason on the screen.
+                patience = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
+                return [*patience, "sbatch", f"--job-name={name}", str(submission_file_path)]
 
         try:
-            job_id = ExactScript(self.logs)._submit_command("").job_id
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error says anyway
+                job_id = ExactScript(self.logs)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
+            said = " ".join(str(error).split())
+            if _PASSES.search(said) or _timed_out(error):
+                raise NotNow(f"sbatch: {said or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
             raise SubmitError(f"sbatch refused {job.script.name}: {error}") from None
-        for link in self.logs.glob("submission_file_*.sh"):
-            if link.is_symlink():
-                link.unlink()
+        finally:
+            self._tidy()
         return job_id
 
+    def living(self, names: Iterable[str]) -> dict[str, str]:
+        """The jobs with these names that have not ended, id → name, oldest first. Raises NotNow where squeue fails."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        argv = ["squeue", "-h", "-o", "%i|%j", "-n", ",".join(wanted)]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise NotNow(f"squeue: no answer within {COMMAND_TIMEOUT_S} s") from None
+        except OSError as error:
+            raise SubmitError(f"squeue cannot be run: {error.strerror}") from None
+        if done.returncode != 0:
+            raise NotNow(f"squeue: {' '.join(done.stderr.split())}")
+        rows = [line.strip().partition("|") for line in done.stdout.splitlines()]
+        found = {job_id: name for job_id, _, name in rows if name in wanted}
+        return dict(sorted(found.items(), key=lambda row: (len(row[0]), row[0])))
+
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state; Slurm's own words are kept in `words`."""
-        self.words = slurm_words(job_ids)
-        return {job_id: job_state(word) for job_id, word in self.words.items()}
+        """Every job's state."""
+        return {job_id: job_state(word) for job_id, word in slurm_words(job_ids).items()}
+
+    def ends(self, job_ids: Iterable[str]) -> dict[str, str]:
+        """Slurm's word for each job that has ended or that it does not know any more."""
+        words = slurm_words(list(job_ids))
+        return {job_id: word for job_id, word in words.items() if job_state(word) in (JobState.ENDED, JobState.UNKNOWN)}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Ends the jobs named and no others."""
-        if job_ids:
-            subprocess.run(["scancel", *job_ids], timeout=COMMAND_TIMEOUT_S, check=False)
+        """Ends the jobs named and no others. Raises SubmitError with scancel's own words where it cannot."""
+        if not job_ids:
+            return
+        try:
+            done = subprocess.run(
+                ["scancel", *job_ids], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise SubmitError(f"scancel did not answer within {COMMAND_TIMEOUT_S} s: try again") from None
+        # One that has ended by itself in the meantime is as wanted.
+        if done.returncode != 0 and "already completing or completed" not in done.stderr:
+            raise SubmitError(f"scancel {' '.join(job_ids)}: {' '.join(done.stderr.split())}")
+
+    def _tidy(self) -> None:
+        """Removes what submitit leaves of a submission beside the copy: links, and the file of one that failed."""
+        for path in (*self.logs.glob("submission_file_*.sh"), *self.logs.glob(".submission_file_*.sh")):
+            path.unlink(missing_ok=True)
+
+
+def _timed_out(error: Exception) -> bool:
+    """Whether `timeout` ended sbatch: 124, or 137 where it had to be killed."""
+    cause = error.__cause__
+    return isinstance(cause, subprocess.CalledProcessError) and cause.returncode in (124, 137, -9)

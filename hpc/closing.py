@@ -1,0 +1,76 @@
+"""Closes what ended without a record, makes traces of what was copied, and says how a sweep's runs stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hpc.journal import PARTIAL, JournalError
+from hpc.outcome import ExitRecord, Outcome, RecordError, read_rank_note, stem
+from hpc.standing import Standing
+from hpc.trace import TraceError
+from launch.follow import write_missing_records
+from launch.local import LocalCluster
+from launch.plan import write_whole
+from launch.script import Folders
+from launch.slurm import SlurmCluster
+
+
+def close_attempts(
+    cluster: LocalCluster | SlurmCluster, job_ids: Sequence[str], traces: Path, say: Callable[[str], None]
+) -> None:
+    """Records what became of the attempts of jobs that ended without doing so; makes traces of what they left."""
+    close_ended(cluster.ends(job_ids), traces, say)
+
+
+def close_ended(ends: Mapping[str, str], traces: Path, say: Callable[[str], None]) -> None:
+    """The same for jobs of which it is known how they ended."""
+    for record in write_missing_records(traces, ends):
+        partial = traces / f"{stem(record.run_id, record.attempt)}{PARTIAL}"
+        if partial.is_dir():
+            _recover(partial, say)
+
+
+def _recover(partial: Path, say: Callable[[str], None]) -> None:
+    from parse.recover import recover
+
+    try:
+        say(recover(partial))
+    except (JournalError, TraceError, RecordError, OSError) as error:
+        say(f"not recovered: {error}; python -m parse.recover {partial.parent} tries again")
+
+
+def note_cancel(folders: Folders, sweep_id: str) -> None:
+    """Tells whoever follows the sweep, on whatever machine, to submit no more of it."""
+    write_whole(folders.jobs / f"{sweep_id}.cancel", "")
+
+
+def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
+    """When the sweep was last cancelled, by the file server's clock; 0 for never."""
+    try:
+        return (folders.jobs / f"{sweep_id}.cancel").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def in_words(found: Sequence[Standing], folders: Folders) -> list[str]:
+    """How many runs ended how, and a line for each that did not end ok."""
+    counts: dict[str, int] = {}
+    for run in found:
+        counts[run.word] = counts.get(run.word, 0) + 1
+    lines = [", ".join(f"{count} {word}" for word, count in counts.items())]
+    for run in found:
+        if run.record is not None and run.record.outcome is not Outcome.OK:
+            lines.append(f"  {run.run_id}: {run.record.outcome}: {why(run.record, folders)}")
+    return lines
+
+
+def why(record: ExitRecord, folders: Folders) -> str:
+    """What the outcome was decided from, and where the attempt's whole output is."""
+    name = stem(record.run_id, record.attempt)
+    said = list(record.evidence[:1])
+    if not said:
+        for path in sorted(folders.traces.glob(f"{name}.rank*.json"))[:1]:
+            note = read_rank_note(path)
+            said.append(f"rank {note.rank}: {note.exception}: {note.message}")
+    return "; ".join([*said, f"see {folders.logs / name}.err"])

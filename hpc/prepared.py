@@ -1,0 +1,121 @@
+"""A sweep from what is asked to jobs that could be submitted: sizes, scripts, and what is said before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc.backends import BACKENDS
+from hpc.spec import Plan, SpecError
+from hpc.sweep_spec import SweepSpec, expand
+from hpc.target import TargetError, cannot_run, decide_target, no_twins, odd_builds, options_of, with_absolute_paths
+from launch.local import launcher, what_is_missing
+from launch.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
+from launch.script import Folders, render_job, render_local
+from launch.site import Site, find_site
+from launch.slurm import controller_answers, header
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A planned sweep and where it is to run; `site` is None for this machine."""
+
+    asked: SweepSpec
+    plan: Plan
+    jobs: tuple[JobPlan, ...]
+    site: Site | None
+    folders: Folders
+
+    @property
+    def missing(self) -> list[str]:
+        """What this machine lacks to run ranks, where it is this machine that runs them."""
+        return what_is_missing() if self.site is None else []
+
+    @property
+    def unable(self) -> dict[str, str]:
+        """Of each backend that cannot run, why."""
+        return cannot_run(self.asked.backend, self.site)
+
+    def check(self) -> None:
+        """Raises TargetError where nothing of the sweep could run."""
+        unable, missing = self.unable, self.missing
+        if missing or len(unable) == len(self.asked.backend):
+            hint = [] if self.site is None else ["if the nodes have it, name their Python in [interpreter] of the site "
+                                                 "file"]  # fmt: skip
+            raise TargetError("; ".join([*unable.values(), *missing, *hint]))
+
+    def write(self) -> list[WrittenJob]:
+        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them."""
+        return write_sweep(self.plan, self.jobs, self.folders, self._render)
+
+    def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
+        """What is about to be done, in numbers, before anything is."""
+        plan, simulated = self.plan, self.plan.target.nodes_simulated
+        points = len({run.point_id for run in plan.runs})
+        where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
+        say(f"sweep {plan.sweep_id} on {where}: {points} points, {len(plan.runs)} runs in {len(self.jobs)} jobs")
+        if not simulated:
+            hours = sum(job.node_hours for job in self.jobs)
+            say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
+            for line in nested_in_words(self.jobs):
+                say(line)
+        elif any(job.subsets for job in self.jobs):
+            say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
+        if plan.reduced:
+            say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
+        for job in written:
+            of_time = "" if simulated else f", {job.plan.time_min} min on {job.plan.nodes} nodes"
+            say(f"  {job.script}: {len(job.plan.runs)} runs{of_time}")
+        unable = self.unable
+        odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
+        for line in (*unable.values(), *odd, *no_twins(self.asked)):
+            say(line)
+        if unable:
+            say("their runs end as launch_fail; the same command runs them once they can")
+
+    def _render(self, job: JobPlan) -> str:
+        if self.site is None:
+            return render_local(job.runs, launcher(), self.folders)
+        frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
+        return render_job(job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets)
+
+
+def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
+    """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
+    site = _site(settings)
+    asked = with_absolute_paths(asked)
+    plan = expand(asked, decide_target(asked, site), options_of)
+    jobs = _jobs(plan, site, settings)
+    folders = Folders.under(Path(settings.get("out", ".")))
+    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders)
+
+
+def _site(settings: Mapping[str, str]) -> Site | None:
+    """The Slurm site that the runs are for, with what the command line overrides; None is this machine."""
+    cluster = settings.get("cluster", "auto")
+    if cluster not in ("auto", "slurm", "local"):
+        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local")
+    if cluster == "local":
+        return None
+    site = find_site(settings.get("site"))
+    if cluster == "auto" and site is None and not controller_answers():
+        return None
+    overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
+    changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
+    return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
+    try:
+        minutes = int(settings.get("minutes_per_run", "10"))
+        time_min = int(settings["time"]) if "time" in settings else None
+    except ValueError:
+        raise SpecError("--time and --minutes-per-run are whole minutes") from None
+    if minutes < 1 or (time_min is not None and time_min < 1):
+        raise SpecError("--time and --minutes-per-run must be at least 1 minute")
+    return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
