@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from hpc.spec import RunSpec
-from launch.launchers import local_argv, node_argv, run_argv
+from launch.launchers import Unquoted, local_argv, node_argv, run_argv
 from launch.site import Site
 
 RUN = RunSpec(
@@ -76,3 +76,20 @@ def test_here_and_once_per_node() -> None:
         "-ppn",
         "1",
     ]
+
+
+def test_a_nested_run_is_sent_to_the_nodes_that_the_script_names() -> None:
+    run = dataclasses.replace(RUN, env={}, placement="nested")
+    assert run_argv(run, Site(name="s"), PROGRAM)[:4] == [
+        "srun", "--nodes=2", '--nodelist="$nodes"', "--ntasks=8",
+    ]  # fmt: skip
+    openmpi = run_argv(run, Site(name="s", launcher="mpirun"), PROGRAM)
+    assert openmpi[:5] == ["mpirun", "--host", '"${nodes//,/:4,}:4"', "-n", "8"]
+    mpich = run_argv(run, Site(name="s", launcher="mpirun", mpi="mpich"), PROGRAM)
+    assert mpich[:5] == ["mpirun", "-hosts", '"$nodes"', "-n", "8"]
+    for argv in (openmpi, mpich, run_argv(run, Site(name="s"), PROGRAM)):
+        assert [token for token in argv if isinstance(token, Unquoted)] == [token for token in argv if "$" in token]
+    for site in (Site(name="s"), Site(name="s", launcher="mpirun"), Site(name="s", launcher="mpirun", mpi="mpich")):
+        per_node = node_argv(run, site, PROGRAM)
+        assert any("$nodes" in token or "${nodes" in token for token in per_node)
+        assert any('"$node_count"' in token for token in per_node)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import Plan, RunSpec, Target
-from launch.plan import JobPlan, PlanError, plan_jobs, write_sweep
+from hpc.spec import COLLECTIVES, Plan, RunSpec, Target
+from launch.plan import JobPlan, PlanError, nested_in_words, plan_jobs, write_sweep
 from launch.script import Folders
 from launch.site import Site
 
@@ -84,3 +84,59 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PlanError, match=r"cannot be written: .*file/jobs"):
         write_sweep(plan, [], Folders.under(tmp_path / "file"), lambda job: "")
+
+
+NESTED = tuple(dataclasses.replace(run, placement="nested") for run in RUNS)
+
+
+def test_nested_runs_share_one_job_of_the_largest_size() -> None:
+    gpus = dataclasses.replace(NESTED[0], ranks_per_node=8, gpus_per_node=8)
+    [job] = plan_jobs((*NESTED, gpus), SITE, minutes_per_run=10, time_min=None)
+    assert (job.name, job.nodes, job.time_min, len(job.runs)) == ("4n-nested", 4, 160, 16)
+    assert (job.request["nodes"], job.request["ntasks_per_node"], job.request["gpus_per_node"]) == (4, 8, 8)
+
+
+def test_nested_runs_are_on_some_of_the_nodes_of_their_blocks_larger_runs() -> None:
+    runs = [dataclasses.replace(run, repeat=repeat) for repeat in range(1, 10) for run in NESTED[:3]]
+    [job] = plan_jobs(runs, SITE, 1, None)
+    alone = []
+    for repeat in range(1, 10):
+        one, two, four = (job.subsets[run.run_id] for run in runs if run.repeat == repeat)
+        assert (len(one), len(two), len(four)) == (1, 2, 4)
+        assert set(one) < set(two) < set(four) == {0, 1, 2, 3}
+        alone += one
+    assert set(alone[:4]) == set(alone[4:8]) == {0, 1, 2, 3}  # each node comes first once in as many blocks
+    other = [dataclasses.replace(run, seed=5) for run in runs]
+    [elsewhere] = plan_jobs(other, SITE, 1, None)
+    assert [*elsewhere.subsets.values()] != [*job.subsets.values()]
+
+
+def test_collectives_are_on_the_nodes_of_their_block_though_they_have_no_seed() -> None:
+    runs = [dataclasses.replace(run, seed=5) for run in NESTED[:3]]
+    alone = dataclasses.replace(runs[1], workload=COLLECTIVES, seed=0)
+    [job] = plan_jobs((alone, *runs), SITE, 1, None)
+    assert job.subsets[alone.run_id] == job.subsets[runs[1].run_id]
+
+
+def test_nested_jobs_are_split_between_blocks_and_it_is_said() -> None:
+    jobs = plan_jobs(NESTED, Site(name="s", time_limit_min=70), minutes_per_run=10, time_min=None)
+    assert [(job.name, job.nodes, job.time_min) for job in jobs] == [
+        ("4n-nested", 4, 60), ("4n-nested-part2", 4, 60), ("4n-nested-part3", 4, 30),
+    ]  # fmt: skip
+    assert [sorted({run.repeat for run in job.runs}) for job in jobs] == [[1, 2], [3, 4], [5]]
+    whole = plan_jobs(NESTED, SITE, minutes_per_run=10, time_min=None)[0].subsets
+    assert {name: subset for job in jobs for name, subset in job.subsets.items()} == whole
+    cost, split = nested_in_words(jobs)
+    assert "15 runs share allocations of 4 nodes, 10.0 node-hours at most; separate jobs would ask for 5.8" in cost
+    assert "3 jobs" in split and "an allocation of its own" in split
+
+
+def test_a_nested_block_that_no_job_could_hold_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"a nested block has 3 runs, .* a job may take 20 min: not one block fits"):
+        plan_jobs(NESTED, Site(name="s", time_limit_min=20), minutes_per_run=10, time_min=None)
+
+
+def test_separate_jobs_have_no_subsets_and_nothing_is_said_of_them() -> None:
+    jobs = plan_jobs(RUNS, SITE, 10, None)
+    assert [job.subsets for job in jobs] == [{}, {}, {}]
+    assert nested_in_words(jobs) == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.options import Option, OptionError, read_options
-from hpc.spec import Plan, RunSpec, SpecError, Target
+from hpc.spec import Plan, RunSpec, SpecError, Target, shuffled
 from hpc.sweep_spec import SweepSpec, expand
 
 KNOWN = {"width": Option(default=8, help="", small="2"), "fast": Option(default=True, help="")}
@@ -240,3 +240,34 @@ def test_sweep_id_does_not_depend_on_order() -> None:
     made = plan(nodes="1,2")
     turned = dataclasses.replace(made, runs=made.runs[::-1])
     assert made.sweep_id == turned.sweep_id != plan(nodes="1,4").sweep_id
+
+
+def test_nested_sweeps_shuffle_every_block_by_seed() -> None:
+    made = plan(nodes="1,2,4,8", placement="nested", repeats=6)
+    blocks = [made.runs[first : first + 5] for first in range(0, 30, 5)]
+    assert [{run.repeat for run in block} for block in blocks] == [{repeat} for repeat in range(1, 7)]
+    orders = [tuple(run.case for run in block) for block in blocks]
+    assert {frozenset(order) for order in orders} == {frozenset(("1n1g", "1n8g", "2n8g", "4n8g", "8n8g"))}
+    assert len(set(orders)) > 3
+    assert plan(nodes="1,2,4,8", placement="nested", repeats=6).runs == made.runs
+    assert [run.case for run in plan(nodes="1,2,4,8", placement="nested", repeats=6, seed=1).runs] != [
+        run.case for run in made.runs
+    ]
+
+
+def test_a_shuffle_is_the_same_in_every_version() -> None:
+    """A sweep that is asked for again must find its own scripts."""
+    assert shuffled(range(8), 0, "nodes 0") == [4, 6, 7, 1, 5, 0, 3, 2]
+    assert shuffled([], 0, "") == []
+
+
+def test_nested_and_separate_runs_are_different_points_and_old_ids_stay() -> None:
+    separate, nested = plan(nodes="1,2"), plan(nodes="1,2", placement="nested")
+    assert {run.point_id for run in separate.runs}.isdisjoint(run.point_id for run in nested.runs)
+    assert [run.run_id for run in plan(nodes="1,2", placement="separate").runs] == [run.run_id for run in separate.runs]
+    assert {run.baseline().placement for run in nested.runs} == {"nested"}
+    assert RunSpec.from_json(nested.runs[0].to_json()) == nested.runs[0]
+    with pytest.raises(SpecError, match="placement 'packed' is not one of separate, nested"):
+        plan(nodes="1", placement="packed")
+    with pytest.raises(SpecError, match="placement 'packed' is not one of separate, nested"):
+        dataclasses.replace(RUN, placement="packed")
