@@ -1,4 +1,4 @@
-"""The nested job script, really run by bash; in place of scontrol and srun programs that write down what reached them."""
+"""The nested job script, really run by bash; in place of scontrol and srun, programs that write down what they get."""
 
 from __future__ import annotations
 
