@@ -49,7 +49,9 @@ class Standing:
         """The outcome, or what there is in place of one."""
         if self.open is not None and not self.settled:
             return "begun"
-        return "never ran" if self.record is None else self.record.outcome
+        if self.record is None:
+            return "never ran"
+        return f"{self.record.outcome}, wanted again" if self.asked_again else self.record.outcome
 
 
 def standings(run_ids: Iterable[str], traces: Path) -> list[Standing]:

@@ -121,8 +121,8 @@ def _state(run: Standing, jobs: Mapping[str, str]) -> str:
     """One run in words: what stands, or what is going on."""
     attempts = "" if run.attempts < 2 else f", {run.attempts} attempts"
     if run.open is None or run.settled:
-        asked = ", asked for again" if run.asked_again else "" if run.settled or run.record is None else ", to be done"
-        return f"{run.word}{attempts}{asked}"
+        to_do = "" if run.settled or run.asked_again or run.record is None else ", to be done"
+        return f"{run.word}{attempts}{to_do}"
     word = jobs.get(run.open.job_id, "ended")
     copied = "" if run.copy_age_s is None else f", copied {run.copy_age_s:.0f} s ago"
     step = "" if run.last_step is None else f", step {run.last_step}"

@@ -20,7 +20,7 @@ from hpc.outcome import Outcome, RecordError, exit_records
 from hpc.outside import plain
 from hpc.prepared import Prepared, Say, prepare
 from hpc.spec import COLLECTIVES
-from hpc.standing import left_of, standings
+from hpc.standing import left_of, standings, whole
 from hpc.sweep_spec import SweepSpec
 from hpc.target import TargetError
 from launch.follow import Follower, follow
@@ -199,7 +199,7 @@ class Sweep:
         for line in in_words(found, self._prepared.folders):
             self.say(line)
         self.say(f"python -m parse.summarize {self._traces}")
-        return 0 if all(run.word == Outcome.OK for run in found) else 1
+        return 0 if whole(found) else 1
 
 
 _WHY_WAIT = {

@@ -75,7 +75,7 @@ def test_the_main_job(tmp_path: Path, command: Command, sweep: Command) -> None:
     submitted = {path.name.split("_")[0] for path in (tmp_path / "jobs" / "logs").glob("*_submission.sh")}
     assert len(submitted) == 3
     for job_id in submitted:
-        name = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%j").stdout.strip().removeprefix("rankwise-")
+        name = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%j").stdout.strip().removeprefix("rankwise-").rpartition("-")[0]
         held = command("scontrol", "write", "batch_script", job_id, "-").stdout
         assert held == (tmp_path / "jobs" / f"{name}.sh").read_text()
 
