@@ -40,7 +40,7 @@ class Stacks:
 def merge(partial: Path) -> Path | None:
     """Brings the stacks in a `.partial` folder together as `<stem>.stacks.txt` beside it and removes them there.
 
-    Ranks with the same stacks are one entry; those that completed the fewest steps come first. None where no rank wrote
+    Ranks with the same stacks are one entry; those that completed the fewest steps come first, and of these the fewest. None where no rank wrote
     any. Called again, when more ranks' stacks have come, it adds to what is there.
     """
     files = {int(match[1]): path for path in partial.glob(f"rank*{STACKS}") if (match := _FILE.fullmatch(path.name))}
@@ -65,7 +65,8 @@ def merged(texts: Mapping[int, str], steps: Mapping[int, int]) -> str:
     for rank in sorted(texts.keys() | steps.keys()):
         groups.setdefault(_ADDRESS.sub("0x…", texts.get(rank, "")), []).append(rank)
     silent = groups.pop("", [])
-    behind_first = sorted(groups.items(), key=lambda group: min((steps.get(rank, 0), rank) for rank in group[1]))
+    # Who waits in the same place as most others is not the one they wait for.
+    behind_first = sorted(groups.items(), key=lambda group: (min(steps.get(r, 0) for r in group[1]), len(group[1])))
     parts = [f"{name_ranks(ranks)}, {_completed(ranks, steps)}:\n{text}" for text, ranks in behind_first]
     if silent:
         parts.append(f"{name_ranks(silent)}, {_completed(silent, steps)}: wrote no stack (stopped or dead)\n")

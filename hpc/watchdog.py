@@ -19,15 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hpc.hang import Hang, HangWatch, Limits, Seen, by_steps
-from hpc.journal import PARTIAL, attempt_folders
+from hpc.journal import BEAT, PARTIAL, attempt_folders
 from hpc.outside import deny_world_writing, plain
 from hpc.progress import RankProgress, median_step_s, read_progress
 from hpc.stacks import ASKED_BY
 
 HANG = ".hang.json"
 """What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
-BEAT = ".beat"
-"""`<node>.beat` beside the copies is touched whenever that node's copies could be written."""
 _STACKS_S = 3.0
 _END_S = 30.0
 _SLICE_S = 1.0
@@ -54,15 +52,15 @@ class Launcher:
     def ask_for_stacks(self) -> bool:
         """Has all ranks write where they stand; False where nobody here listens to that signal.
 
-        A launcher that catches it hands it on (srun, Open MPI's mpirun). Where it does not (MPICH's would die of it),
-        whoever below it on this node does: ranks, or the launcher inside a wrapper.
+        A launcher that listens hands it on (srun, Open MPI's mpirun). Where it does not (MPICH's would die of it), it
+        goes to those below it on this node who do: ranks, or the launcher inside a wrapper.
         """
         asked = False
         waiting = [self.pid] if self.is_alive else []
         children = _children()
         while waiting:
             pid = waiting.pop()
-            if _catches(pid, ASKED_BY):
+            if _listens(pid, ASKED_BY):
                 with suppress(ProcessLookupError):  # it ended just now
                     os.kill(pid, ASKED_BY)
                 asked = True
@@ -207,14 +205,14 @@ def _children() -> dict[int, list[int]]:
     return found
 
 
-def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether the process has a handler for the signal."""
+def _listens(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal, or blocks it to wait for it, as srun does."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:
         return False
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
+    sets = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigBlk:"))]
+    return any(each >> (number - 1) & 1 for each in sets)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

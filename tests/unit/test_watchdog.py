@@ -245,6 +245,12 @@ def test_stacks_of_ranks_are_put_together_those_behind_first(tmp_path: Path) -> 
     assert blocks[2] == "rank 4, 13 steps completed: wrote no stack (stopped or dead)\n"
 
 
+def test_of_ranks_that_came_equally_far_the_odd_one_is_shown_first() -> None:
+    text = merged({0: "waits", 1: "hangs", 2: "waits"}, {0: 7, 1: 7, 2: 7})
+    assert text.splitlines()[:2] == ["rank 1, 7 steps completed:", "hangs"]
+    assert merged({0: "waits", 1: "hangs", 2: "waits"}, {}).startswith("rank 1, before the first step:")
+
+
 def test_stacks_in_the_partial_folder_become_one_file(traces: Path) -> None:
     partial = traces / f"{STEM}.partial"
     partial.mkdir()
