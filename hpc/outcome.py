@@ -81,11 +81,15 @@ class BeginRecord:
     job_id: str
     begin_unix_s: int
     restart_count: int = 0
+    nodelist: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankNote:
-    """What a rank that failed left behind: `step` is the last one it completed, -1 before the first."""
+    """What a rank that failed left behind: `step` is the last one it completed, -1 before the first.
+
+    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH.
+    """
 
     rank: int
     outcome: Outcome
@@ -93,6 +97,7 @@ class RankNote:
     message: str
     step: int
     hostname: str
+    kept: str = ""
 
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`; the outcome is on a line of its own, which the job script looks for."""

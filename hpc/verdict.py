@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -62,7 +64,215 @@ class Verdict:
     evidence: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sign:
+    """What a line of a step's standard error means: `outcome` None stands for a death, in a step or before it."""
+
+    pattern: re.Pattern[str]
+    outcome: Outcome | None
+    meaning: str = ""
+
+
+Found = tuple[Outcome, str]
+"""An outcome, and the sentence that it was decided from."""
+
+# Slurm's words for how a job ended that are the job's own end, whatever its ranks said meanwhile.
+_OUTSIDE = {
+    "TIMEOUT": Outcome.TIMEOUT,
+    "DEADLINE": Outcome.TIMEOUT,
+    "PREEMPTED": Outcome.PREEMPTED,
+    "NODE_FAIL": Outcome.NODE_FAIL,
+    "BOOT_FAIL": Outcome.NODE_FAIL,
+    "OUT_OF_MEMORY": Outcome.OOM,
+    "CANCELLED": Outcome.CANCELLED,
+    "REVOKED": Outcome.CANCELLED,
+}
+# What slurmstepd writes when the job is taken away: "*** STEP 7.0 ON node1 CANCELLED AT … DUE TO NODE FAILURE, …".
+_TAKEN_AWAY = re.compile(
+    r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)"
+)
+_REASONS = {
+    "TIME LIMIT": Outcome.TIMEOUT,
+    "PREEMPTION": Outcome.PREEMPTED,
+    "NODE FAILURE": Outcome.NODE_FAIL,
+    "JOB REQUEUE": Outcome.PREEMPTED,
+}
+_NODE_GONE = re.compile(
+    r"srun: error: Node failure on \S+|Task launch for StepId=\S+ failed on node \S+: Communication connection failure"
+    r"|An ORTE daemon has unexpectedly failed|PRTE has lost communication with a remote daemon"
+)  # fmt: skip
+_MEMORY = _Sign(
+    pattern=re.compile(
+        r"exceeded memory limit|\boom[-_]kill|Out [Oo]f [Mm]emory|out of memory|cannot allocate memory", re.IGNORECASE
+    ),
+    outcome=Outcome.OOM,
+)
+_HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
+_DEATHS = (
+    _Sign(pattern=re.compile(r"Watchdog caught collective operation timeout.*"), outcome=None,
+          meaning="NCCL waited in vain for a rank"),
+    _Sign(pattern=re.compile(r".*\bBus error\b.*"), outcome=None,
+          meaning="a full /dev/shm is the usual cause of a bus error"),
+    _Sign(pattern=re.compile(
+        r"srun: error: \S+: tasks? [\d,\[\]-]+: (?:Killed|Segmentation fault|Aborted|Floating point exception|"
+        r"Illegal instruction).*"), outcome=None),
+    _Sign(pattern=re.compile(r"\S*(?:mpirun|mpiexec|prterun) noticed that process rank[^\n]*(?:\n[^\n]+)?? on\s+signal[^\n]*"),
+          outcome=None),
+    _Sign(pattern=re.compile(r"RANK \d+ PID \d+ RUNNING AT \S+[^K]{0,40}KILLED BY SIGNAL: [^\n]*"), outcome=None),
+)  # fmt: skip
+# What a rank says when another one is gone: it is not the cause.
+_PEER = re.compile(
+    r"connection (?:was )?(?:reset|closed|refused|aborted|lost|broken)|closed by (?:remote )?peer|broken pipe"
+    r"|socket closed|remote (?:process|peer)|ncclRemoteError|MPI_ERR_PROC_FAILED|peer .*(?:died|gone|exited|fail)"
+    r"|has been shut ?down|worker .* (?:died|disconnected)|collective operation timeout",
+    re.IGNORECASE,
+)
+_PEER_ERRORS = frozenset(
+    {"BrokenPipeError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError"}
+)
+_SEVERITY = (Outcome.INVALID, Outcome.OOM)
+
+
 def decide(evidence: Evidence) -> Verdict:
-    """The outcome of an attempt, from the first of these that tells it: whole trace and exit status 0; why the script
-    ended the step; the ranks' notes; the step's standard error; the scheduler."""
-    raise NotImplementedError
+    """The outcome of an attempt, from the first rule that finds one; what the others would have said is kept behind.
+
+    The rules are those of docs/outcomes.md: a whole trace; why the script ended the step; notes and words that name a
+    cause of the run's own; that the job was taken away; ranks that failed; the scheduler; how many steps were made.
+    """
+    found = [decided for rule in _RULES if (decided := rule(evidence)) is not None]
+    outcome, _ = found[0]
+    sentences = [sentence for _, sentence in found] + [_returned(evidence)]
+    return Verdict(outcome=outcome, evidence=tuple(dict.fromkeys(filter(None, sentences))))
+
+
+def is_echo(note: RankNote) -> bool:
+    """Whether a rank failed only because another one was gone."""
+    return note.exception in _PEER_ERRORS or bool(_PEER.search(note.message))
+
+
+def _finished(evidence: Evidence) -> Found | None:
+    if not evidence.trace or evidence.exit_status not in (0, None):
+        return None
+    said = "the launcher ended with exit status 0" if evidence.exit_status == 0 else "nobody saw the launcher return"
+    return Outcome.OK, f"rank 0 wrote a whole trace; {said}"
+
+
+def _ended(evidence: Evidence) -> Found | None:
+    match evidence.ended_by:
+        case EndedBy.TIME_LIMIT:
+            return Outcome.TIMEOUT, evidence.said or "the script ended the step: the job's time limit was near"
+        case EndedBy.PREEMPTION:
+            return Outcome.PREEMPTED, evidence.said or "the script ended the step: the job was about to be preempted"
+        case EndedBy.HANG:
+            return _died(evidence), evidence.said or "the watchdog ended the step: no rank made a step"
+    return None
+
+
+def _own_cause(evidence: Evidence) -> Found | None:
+    """What is the run's own doing even where the job was taken away at the same time."""
+    for outcome in _SEVERITY:
+        if note := _first(note for note in evidence.notes if note.outcome is outcome):
+            return outcome, _in_words(note)
+    for line in evidence.error.splitlines():
+        if _MEMORY.pattern.search(line) and not _HARMLESS.search(line):
+            return Outcome.OOM, f"standard error: {_short(line)}"
+    return None
+
+
+def _taken_away(evidence: Evidence) -> Found | None:
+    job = evidence.job
+    if job is not None and job.word in _OUTSIDE:
+        back = ", and the job went back to the queue" if job.requeued else ""
+        reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
+        return _OUTSIDE[job.word], f"{job.source}: {job.word}{reason}{back}"
+    if told := _TAKEN_AWAY.findall(evidence.error):
+        return _REASONS[told[-1]], f"standard error: the job was taken away due to {told[-1].lower()}"
+    if gone := _NODE_GONE.search(evidence.error):
+        return Outcome.NODE_FAIL, f"standard error: {_short(gone[0])}"
+    if evidence.ended_by is EndedBy.REQUEUE or (job is not None and job.requeued):
+        if evidence.ended_by is EndedBy.SIGNAL:
+            return Outcome.PREEMPTED, f"{evidence.said or 'the script was told to end'}; the job went back to the queue"
+        return Outcome.NODE_FAIL, evidence.said or (
+            "the job was started anew, and the script of its former life left no word: its node or it was lost"
+        )
+    return None
+
+
+def _failed(evidence: Evidence) -> Found | None:
+    """A rank that failed by itself, by its note, else by what standard error says of its death."""
+    if note := _first(note for note in evidence.notes if not is_echo(note) and note.outcome not in _SEVERITY):
+        return note.outcome, _in_words(note)
+    for sign in _DEATHS:
+        if found := sign.pattern.search(evidence.error):
+            meaning = f" ({sign.meaning})" if sign.meaning else ""
+            return sign.outcome or _died(evidence), f"standard error: {_short(found[0])}{meaning}"
+    return None
+
+
+def _echoed(evidence: Evidence) -> Found | None:
+    """A rank that lost another one, of which nothing is known."""
+    note = _first(note for note in evidence.notes if is_echo(note))
+    return None if note is None else (note.outcome, f"{_in_words(note)}; the rank it lost left no word")
+
+
+def _stopped(evidence: Evidence) -> Found | None:
+    if evidence.ended_by is not EndedBy.SIGNAL or evidence.exit_status == 0:
+        return None
+    return Outcome.CANCELLED, evidence.said or "the script was told to end, and nobody says why"
+
+
+def _otherwise(evidence: Evidence) -> Found:
+    """What is left: how far the run came, where the launcher was seen to return."""
+    if evidence.exit_status is not None:
+        made = "no step was made" if evidence.steps < 1 else f"up to {evidence.steps} steps were made"
+        return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a word"
+    job = evidence.job
+    if job is None:
+        said = "the scheduler was not asked or did not answer"
+    elif not job.word:
+        said = f"the scheduler ({job.source}) has forgotten the job"
+    else:
+        said = f"{job.source}: {job.word}"
+    return Outcome.LOST, f"nobody saw the launcher return; {said}"
+
+
+_RULES: tuple[Callable[[Evidence], Found | None], ...] = (
+    _finished,
+    _ended,
+    _own_cause,
+    _taken_away,
+    _failed,
+    _stopped,
+    _echoed,
+    _otherwise,
+)
+
+
+def _died(evidence: Evidence) -> Outcome:
+    return Outcome.RANK_FAIL if evidence.steps > 0 else Outcome.LAUNCH_FAIL
+
+
+def _first(notes: Iterable[RankNote]) -> RankNote | None:
+    """The note of the rank that came least far: it failed first."""
+    return min(notes, key=lambda note: (note.step, note.rank), default=None)
+
+
+def _in_words(note: RankNote) -> str:
+    when = "before the first step" if note.step < 0 else f"after step {note.step}"
+    return f"rank {note.rank} on {note.hostname} {when}: {note.exception}: {_short(note.message)}"
+
+
+def _returned(evidence: Evidence) -> str:
+    status = evidence.exit_status
+    if status is None:
+        return ""
+    try:
+        name = f" ({signal.Signals(status - 128).name})" if status > 128 else ""
+    except ValueError:
+        name = ""
+    return f"the launcher ended with exit status {status}{name}"
+
+
+def _short(text: str, most: int = 300) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
