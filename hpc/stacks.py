@@ -40,8 +40,8 @@ class Stacks:
 def merge(partial: Path) -> Path | None:
     """Brings the stacks in a `.partial` folder together as `<stem>.stacks.txt` beside it and removes them there.
 
-    Ranks with the same stacks are one entry; those that completed the fewest steps come first, and of these the fewest. None where no rank wrote
-    any. Called again, when more ranks' stacks have come, it adds to what is there.
+    Ranks with the same stacks are one entry; those that completed the fewest steps come first, and of these the fewest
+    ranks. None where no rank wrote any. Called again, when more ranks' stacks have come, it adds to what is there.
     """
     files = {int(match[1]): path for path in partial.glob(f"rank*{STACKS}") if (match := _FILE.fullmatch(path.name))}
     texts = {rank: _shown(path) for rank, path in files.items()}
