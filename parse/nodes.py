@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parse import stats
@@ -146,14 +146,15 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
 def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     """Of each job with enough ok runs, how their speeds change in its course.
 
-    A straight line through the logarithms of the speeds over time, one slope for the job and a height for each point.
+    A straight line through the logarithms of the speeds over time, one slope for the job, and a height of its own for
+    each point on each set of nodes, so that a slow node does not pass for a bad hour.
     """
-    jobs: dict[str, list[tuple[str, int, float]]] = defaultdict(list)
+    jobs: dict[str, list[tuple[Hashable, int, float]]] = defaultdict(list)
     for result in results:
         for run in result.ok:
             if (job := _job(run)) and run.attempt and run.attempt.record and run.measured:
-                begin = run.attempt.record.begin_unix_s
-                jobs[job].append((result.asked.point, begin, math.log(run.measured.throughput)))
+                place = result.asked.point, run.attempt.machine and run.attempt.machine.hosts
+                jobs[job].append((place, run.attempt.record.begin_unix_s, math.log(run.measured.throughput)))
     lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
     found = []
     for job, (slope, error, free) in lines.items():
@@ -182,18 +183,18 @@ def _job(run: Run) -> str:
     return f"{record.job_id}, restart {record.restart_count}" if record.restart_count else record.job_id
 
 
-def _line(runs: Sequence[tuple[str, int, float]]) -> tuple[float, float, int] | None:
+def _line(runs: Sequence[tuple[Hashable, int, float]]) -> tuple[float, float, int] | None:
     """Slope by second, its standard error, degrees of freedom, by least squares; None where too little is known."""
-    points: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for point, begin, value in runs:
-        points[point].append((begin, value))
+    places: dict[Hashable, list[tuple[int, float]]] = defaultdict(list)
+    for place, begin, value in runs:
+        places[place].append((begin, value))
     centred = []
-    for of_point in points.values():
-        middle = stats.mean([begin for begin, _ in of_point])
-        height = stats.mean([value for _, value in of_point])
-        centred += [(begin - middle, value - height) for begin, value in of_point]
+    for there in places.values():
+        middle = stats.mean([begin for begin, _ in there])
+        height = stats.mean([value for _, value in there])
+        centred += [(begin - middle, value - height) for begin, value in there]
     spread = sum(at * at for at, _ in centred)
-    free = len(runs) - len(points) - 1
+    free = len(runs) - len(places) - 1
     if free < FEWEST_FREE or not spread:
         return None
     slope = sum(at * value for at, value in centred) / spread

@@ -130,11 +130,13 @@ def test_names_of_nodes_cannot_steer_a_terminal() -> None:
 # The course of a job
 
 
-def course(speeds: Sequence[float], runs: Sequence[RunSpec], job: str = "17", every_s: int = 60) -> tuple[Result, ...]:
-    """Runs one after the other in a job."""
+def course(
+    speeds: Sequence[float], runs: Sequence[RunSpec], job: str = "17", every_s: int = 60, nodes: Sequence[str] = ("n0",)
+) -> tuple[Result, ...]:
+    """Runs one after the other in a job, on these nodes in turn."""
     attempts = [
         dataclasses.replace(
-            attempt(make_trace(run, speed=speed)),
+            attempt(make_trace(run, speed=speed, ranks=make_ranks(run, hostname=nodes[at % len(nodes)]))),
             record=ExitRecord(
                 run_id=run.run_id, attempt=1, outcome=Outcome.OK, exit_status=0, job_id=job, restart_count=0,
                 nodelist="n0", begin_unix_s=1_700_000_000 + every_s * at, end_unix_s=1_700_000_050 + every_s * at,
@@ -179,6 +181,15 @@ def test_a_steady_job_does_not_ring_and_only_nested_ones_are_told_of() -> None:
 def test_noise_alone_is_drift_in_at_most_one_job_of_twenty() -> None:
     found = [drift for seed in range(60) for drift in drifts(course(speeds(0.0, seed=seed), MIXED))]
     assert sum(bool(drift.alarm) for drift in found) <= 8
+
+
+def test_a_slow_node_is_no_drift() -> None:
+    """The slow one comes late: to a line over all runs of a point that would be a job that slows down."""
+    runs, nodes = repeats(SMALL, 12), ["a"] * 6 + ["slow"] * 6
+    generator = np.random.default_rng(0)
+    there = [(80 if node == "slow" else 100) * math.exp(generator.normal(0, 0.002)) for node in nodes]
+    (drift,) = drifts(course(there, runs, nodes=nodes))
+    assert drift.alarm == "" and abs(drift.change) < 0.05
 
 
 def test_few_runs_say_nothing_of_drift() -> None:
