@@ -64,15 +64,6 @@ class Verdict:
     evidence: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sign:
-    """What a line of a step's standard error means: `outcome` None stands for a death, in a step or before it."""
-
-    pattern: re.Pattern[str]
-    outcome: Outcome | None
-    meaning: str = ""
-
-
 Found = tuple[Outcome, str]
 """An outcome, and the sentence that it was decided from."""
 
@@ -101,25 +92,22 @@ _NODE_GONE = re.compile(
     r"srun: error: Node failure on \S+|Task launch for StepId=\S+ failed on node \S+: Communication connection failure"
     r"|An ORTE daemon has unexpectedly failed|PRTE has lost communication with a remote daemon"
 )  # fmt: skip
-_MEMORY = _Sign(
-    pattern=re.compile(
-        r"exceeded memory limit|\boom[-_]kill|Out [Oo]f [Mm]emory|out of memory|cannot allocate memory", re.IGNORECASE
-    ),
-    outcome=Outcome.OOM,
-)
+_MEMORY = re.compile(r"exceeded memory limit|\boom[-_]kill|out of memory|cannot allocate memory", re.IGNORECASE)
 _HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
+# How standard error tells of a rank's death, and what there is to add.
 _DEATHS = (
-    _Sign(pattern=re.compile(r"Watchdog caught collective operation timeout.*"), outcome=None,
-          meaning="NCCL waited in vain for a rank"),
-    _Sign(pattern=re.compile(r".*\bBus error\b.*"), outcome=None,
-          meaning="a full /dev/shm is the usual cause of a bus error"),
-    _Sign(pattern=re.compile(
-        r"srun: error: \S+: tasks? [\d,\[\]-]+: (?:Killed|Segmentation fault|Aborted|Floating point exception|"
-        r"Illegal instruction).*"), outcome=None),
-    _Sign(pattern=re.compile(r"\S*(?:mpirun|mpiexec|prterun) noticed that process rank[^\n]*(?:\n[^\n]+)?? on\s+signal[^\n]*"),
-          outcome=None),
-    _Sign(pattern=re.compile(r"RANK \d+ PID \d+ RUNNING AT \S+[^K]{0,40}KILLED BY SIGNAL: [^\n]*"), outcome=None),
-)  # fmt: skip
+    (re.compile(r"Watchdog caught collective operation timeout.*"), "NCCL waited in vain for a rank"),
+    (re.compile(r".*\bBus error\b.*"), "a full /dev/shm is the usual cause of a bus error"),
+    (
+        re.compile(
+            r"srun: error: \S+: tasks? [\d,\[\]-]+: "
+            r"(?:Killed|Segmentation fault|Aborted|Floating point exception|Illegal instruction).*"
+        ),
+        "",
+    ),
+    (re.compile(r"(?:mpirun|mpiexec|prterun) noticed that process rank[^\n]*(?:\n[^\n]+)??\son\s+signal[^\n]*"), ""),
+    (re.compile(r"RANK \d+ PID \d+ RUNNING AT \S+[^K]{0,40}KILLED BY SIGNAL: [^\n]*"), ""),
+)
 # What a rank says when another one is gone: it is not the cause.
 _PEER = re.compile(
     r"connection (?:was )?(?:reset|closed|refused|aborted|lost|broken)|closed by (?:remote )?peer|broken pipe"
@@ -174,7 +162,7 @@ def _own_cause(evidence: Evidence) -> Found | None:
         if note := _first(note for note in evidence.notes if note.outcome is outcome):
             return outcome, _in_words(note)
     for line in evidence.error.splitlines():
-        if _MEMORY.pattern.search(line) and not _HARMLESS.search(line):
+        if _MEMORY.search(line) and not _HARMLESS.search(line):
             return Outcome.OOM, f"standard error: {_short(line)}"
     return None
 
@@ -198,14 +186,21 @@ def _taken_away(evidence: Evidence) -> Found | None:
     return None
 
 
+def _stopped(evidence: Evidence) -> Found | None:
+    forgotten = evidence.job is not None and not evidence.job.word
+    if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
+        return None
+    return Outcome.CANCELLED, evidence.said or "the job script was told to end"
+
+
 def _failed(evidence: Evidence) -> Found | None:
     """A rank that failed by itself, by its note, else by what standard error says of its death."""
     if note := _first(note for note in evidence.notes if not is_echo(note) and note.outcome not in _SEVERITY):
         return note.outcome, _in_words(note)
-    for sign in _DEATHS:
-        if found := sign.pattern.search(evidence.error):
-            meaning = f" ({sign.meaning})" if sign.meaning else ""
-            return sign.outcome or _died(evidence), f"standard error: {_short(found[0])}{meaning}"
+    for pattern, meaning in _DEATHS:
+        if found := pattern.search(evidence.error):
+            added = f" ({meaning})" if meaning else ""
+            return _died(evidence), f"standard error: {_short(found[0])}{added}"
     return None
 
 
@@ -213,12 +208,6 @@ def _echoed(evidence: Evidence) -> Found | None:
     """A rank that lost another one, of which nothing is known."""
     note = _first(note for note in evidence.notes if is_echo(note))
     return None if note is None else (note.outcome, f"{_in_words(note)}; the rank it lost left no word")
-
-
-def _stopped(evidence: Evidence) -> Found | None:
-    if evidence.ended_by is not EndedBy.SIGNAL or evidence.exit_status == 0:
-        return None
-    return Outcome.CANCELLED, evidence.said or "the script was told to end, and nobody says why"
 
 
 def _otherwise(evidence: Evidence) -> Found:
@@ -241,15 +230,15 @@ _RULES: tuple[Callable[[Evidence], Found | None], ...] = (
     _ended,
     _own_cause,
     _taken_away,
-    _failed,
     _stopped,
+    _failed,
     _echoed,
     _otherwise,
 )
 
 
 def _died(evidence: Evidence) -> Outcome:
-    return Outcome.RANK_FAIL if evidence.steps > 0 else Outcome.LAUNCH_FAIL
+    return Outcome.RANK_FAIL if evidence.steps > 0 or evidence.trace else Outcome.LAUNCH_FAIL
 
 
 def _first(notes: Iterable[RankNote]) -> RankNote | None:
