@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +16,7 @@ import numpy.typing as npt
 
 from hpc.clock import GlobalClock
 from hpc.environment import describe_job, describe_project, in_common
-from hpc.journal import Journal
+from hpc.journal import Journal, kept_at
 from hpc.outcome import Outcome
 from hpc.outside import without_secrets
 from hpc.settings import options_of_run
@@ -21,14 +24,21 @@ from hpc.spec import COLLECTIVES, RunSpec
 from hpc.stamps import STAMPS
 from hpc.telemetry.nodes import gather_telemetry
 from hpc.telemetry.recorder import Recording
-from hpc.trace import Trace
-from hpc.trace_file import write_trace
+from hpc.trace import Trace, TraceError
+from hpc.trace_file import TraceUnwritable, write_trace
 from hpc.workloads.delay import PHASES
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     Array = npt.NDArray[Any]
+
+WAITS_S = (1.0, 4.0, 15.0)
+"""How long a trace waits for a file system that does not answer, before each further try."""
+# What a server that restarts, a stale handle and a mount that is gone look like. Room and rights do not come back so.
+_MAY_COME_BACK = frozenset(
+    {errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOENT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +99,38 @@ def write_gathered(
             script="" if script is None else without_secrets(script.read_text(errors="replace")),
             **gathered,
         )
-        write_trace(path, trace)
+        write_or_keep(path, trace, own.journal.folder / path.name)
     comm.Barrier()
+
+
+class TraceKept(TraceError):
+    """The trace could not be written to its place; `kept` is where it is, as HOST:PATH, empty where it is nowhere."""
+
+    def __init__(self, text: str, kept: str) -> None:
+        super().__init__(text)
+        self.kept = kept
+
+
+def write_or_keep(path: Path, trace: Trace, local: Path, waits_s: Sequence[float] = WAITS_S) -> None:
+    """Writes the trace; tries again, after these waits, where a file system may come back.
+
+    Where that does not help it is written to `local`, on this node, and TraceKept says so.
+    """
+    for wait_s in (*waits_s, None):
+        try:
+            write_trace(path, trace)
+            return
+        except TraceUnwritable as error:
+            why = error
+        if wait_s is None or why.error.errno not in _MAY_COME_BACK:
+            break
+        print(f"{without_secrets(str(why))}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
+        sleep(wait_s)
+    try:
+        write_trace(local, trace)
+    except TraceError as error:
+        raise TraceKept(f"{why}; nor to this node: {error}", "") from why
+    raise TraceKept(f"{why}; the whole trace is kept at {kept_at(local)}", kept_at(local)) from why
 
 
 def _gather(comm: Intracomm, array: Array) -> Array | None:

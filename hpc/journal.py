@@ -37,8 +37,9 @@ BEAT = ".beat"
 """`<host name>.beat` beside copies is new after each look of the copier that could be written; it holds the seconds
 between looks."""
 _BEGUN = "begun"
+_PASSING = "nccl."
+"""What files of this node are called that nobody needs after the run."""
 _OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
-_NOTE = re.compile(r"rank\d+\.note\.json")
 
 
 class JournalError(Exception):
@@ -146,15 +147,16 @@ def read_journals(partial: Path, broken: list[str] | None = None) -> list[RankJo
 def collect(traces: Path, stem: str) -> int:
     """Moves what this node's ranks left of an attempt to the traces; returns how many ranks' stamps there were.
 
-    What is moved takes the place of copies. Nodes may do this at once, and so may simulated nodes that share one
-    folder. Raises OSError where the traces cannot be written; what was not moved stays where it is.
+    That is stamps and stacks, to a `.partial` folder, and a trace or a note that could not be written before. What is
+    moved takes the place of copies. Nodes may do this at once, and so may simulated nodes that share one folder. Raises
+    OSError where the traces cannot be written; what was not moved stays where it is.
     """
     moved = 0
     for folder in attempt_folders(traces, stem):
         partial = traces / f"{stem}{PARTIAL}"
-        for path in sorted(folder.glob("rank*")):
-            if _NOTE.fullmatch(path.name):
-                _move([path], [traces / f"{stem}.{path.name.replace('.note', '')}"])
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith(f"{stem}.") and not (traces / path.name).exists():  # a trace, a note
+                _move([path], [traces / path.name])
             elif path.suffix in (".stamps", ".stacks") and _OF_RANK.fullmatch(path.name):
                 partial.mkdir(parents=True, exist_ok=True)
                 together = [path.with_suffix(".json"), path] if path.suffix == ".stamps" else [path]
@@ -315,11 +317,11 @@ def _remove_rank(path: Path) -> None:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Removes the folder once nothing but its own mark is in it: the last rank of a node does it."""
+    """Removes the folder once nothing of a rank is in it: the last rank of a node does it."""
     try:
-        if [path.name for path in folder.iterdir()] in ([], [_BEGUN]):
-            (folder / _BEGUN).unlink(missing_ok=True)
-            folder.rmdir()
+        left = [path for path in folder.iterdir() if path.name != _BEGUN and not path.name.startswith(_PASSING)]
+        if not left:
+            shutil.rmtree(folder)
     except OSError:
         return
 
@@ -347,8 +349,13 @@ def _collect(traces: Path, stem: str) -> int:
         print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")
     except OSError as error:
         print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
-        for folder in attempt_folders(traces, stem):
-            print(f"kept: {kept_at(folder)}", file=sys.stderr)
+        kept = [f"kept: {kept_at(folder)}" for folder in attempt_folders(traces, stem)]
+        print(*kept, sep="\n", file=sys.stderr)
+        with (
+            suppress(OSError),
+            (traces / f"{stem}.kept").open("a") as file,
+        ):  # where a few bytes can be written after all
+            print(*kept, sep="\n", file=file)
         failed = 1
     try:
         removed = remove_shared_memory(min(since_ns)) if since_ns else []

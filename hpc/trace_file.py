@@ -6,10 +6,11 @@ docs/trace_format.md describes it for readers that have nothing of ours.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,30 +47,81 @@ _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+class TraceUnwritable(TraceError):
+    """A trace could not be written; `error` is what the system said."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: cannot be written ({error.strerror or error})")
+        self.error = error
+
+
 def write_trace(path: Path, trace: Trace) -> None:
     """Writes the file beside its place, flushes it to the disk, then gives it its name: whole or not at all.
 
-    Raises TraceError where it cannot be written or is there already; a trace is never overwritten.
+    Raises TraceUnwritable where it cannot be written, TraceError where it is there already: a trace is never
+    overwritten.
     """
-    if path.exists():
-        raise TraceError(f"{path}: is there already; a trace is never overwritten")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
     try:
-        _write(beside, trace)
-        _to_disk(beside)
-        beside.replace(path)
-        _to_disk(path.parent)
+        if path.exists():
+            raise TraceError(f"{path}: is there already; a trace is never overwritten")
+        try:
+            with _Flushed(beside, "w+") as raw:
+                _write(raw, trace)
+            beside.replace(path)
+            try:
+                _to_disk(path.parent)
+            except OSError:
+                path.unlink(missing_ok=True)  # what may be gone after a power cut is not said to be there
+                raise
+        finally:
+            with suppress(OSError):  # what is said is why it could not be written
+                beside.unlink(missing_ok=True)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be written ({error})") from error
-    finally:
-        beside.unlink(missing_ok=True)
+        raise TraceUnwritable(path, error) from error
 
 
-def _write(path: Path, trace: Trace) -> None:
+class _Flushed(io.FileIO):
+    """The file that HDF5 writes to; leaving the `with` flushes it to the disk and raises the first error of any write.
+
+    HDF5 itself must not see such an error: on a full disk it says nothing, or ends the process (1.14).
+    """
+
+    error: OSError | None = None
+
+    def write(self, content: Any, /) -> int:
+        view, offset = memoryview(content).cast("B"), self.tell()
+        try:
+            while view and self.error is None:
+                written = os.pwrite(self.fileno(), view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            self.error = error
+        return len(content)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size) if self.error is None else 0
+        except OSError as error:
+            self.error = error
+            return 0
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, traceback: Any) -> None:
+        try:
+            if self.error is None and kind is None:
+                os.fsync(self.fileno())
+        finally:
+            super().__exit__(kind, raised, traceback)
+        if self.error is not None:
+            raise self.error from None
+
+
+def _write(raw: _Flushed, trace: Trace) -> None:
     import h5py
 
     # The 1.8 format: checksummed metadata, readable by every HDF5 library of the last fifteen years.
-    with h5py.File(path, "w", libver=("v108", "v110"), locking=False) as file:
+    aligned = {"alignment_threshold": 1, "alignment_interval": 8}  # numbers can be mapped as they lie
+    with h5py.File(raw, "w", libver=("v108", "v110"), **aligned) as file:
         file.attrs["schema"] = _stored(SCHEMA)
         file.attrs["schema_version"] = np.int64(SCHEMA_VERSION)
         file.attrs["attempt"] = np.int64(trace.attempt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import stat
@@ -132,8 +133,8 @@ def test_the_format_page_names_everything_in_the_file(tmp_path):
 
 
 def test_nothing_is_left_where_writing_fails(tmp_path, monkeypatch):
-    def full_disk(path: Path, trace: Trace) -> None:
-        path.write_bytes(b"half")
+    def full_disk(raw: io.FileIO, trace: Trace) -> None:
+        raw.write(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trace_module, "_write", full_disk)
