@@ -26,9 +26,9 @@ from hpc.backends import BACKENDS, operations_of
 from hpc.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
 from hpc.options import OptionError, read_options
 from hpc.outcome import Outcome, stem
-from hpc.rank import EXIT_STATUS, Asked, LaunchError, run_ranks, start_mpi
+from hpc.rank import EXIT_STATUS, Asked, run_ranks
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
-from hpc.world import World, world_from_mpi
+from hpc.world import LaunchError, World, start_mpi, world_from_mpi
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -15,14 +15,14 @@ from typing import Any
 from hpc.outside import LEFT_OUT, is_secret
 
 _ROOT = Path(__file__).resolve().parents[1]
-# What Open MPI's launcher tells its own processes (orte, ess, pmix), and where Paddle's ranks meet, changes with every
-# launch and no speed.
+# What Open MPI's launcher tells its own processes (orte, ess, pmix), where Paddle's ranks meet and where NCCL writes
+# changes with every launch and no speed.
 _RECORDED = re.compile(
-    r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN|OPENBLAS"
-    r"|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"
+    r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL(?!_DEBUG_FILE)|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN"
+    r"|OPENBLAS|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"
 )
 _PACKAGES = ("numpy", "mpi4py", "h5py")
-_DIFFERING = ("software", "variables", "backend")
+_DIFFERING = ("software", "variables", "backend", "preflight")
 
 
 def describe_host(proc: Path = Path("/proc")) -> dict[str, Any]:

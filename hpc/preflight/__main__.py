@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
     asked = parser.parse_args(argv)
-    promises = read_promises(asked, parser)
+    promises = read_promises(asked.expect_transport, asked.check, parser)
     try:
         run = RunSpec.from_json(json.loads(asked.run.read_text()))
         comm = start_mpi()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpc.outside import plain
 
-LOOK_S = 0.5
+LOOK_S = 0.25
 NAMED = 3
 """Of the busiest processes as many are named."""
 

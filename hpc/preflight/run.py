@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--check", metavar="NAME=LEVEL", action="append", default=[], help="fatal, alarm or off")
 
 
-def read_promises(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> Promises:
-    """What the arguments say; ends the program with the parser's usage error where that cannot be."""
+def read_promises(expect_transport: str, checks: Sequence[str], parser: argparse.ArgumentParser) -> Promises:
+    """What the arguments promise; ends the program with a usage error where that cannot be."""
     try:
-        return Promises(expect_transport=arguments.expect_transport, levels=read_levels(arguments.check))
+        return Promises(expect_transport=expect_transport, levels=read_levels(checks))
     except CheckError as error:
         parser.error(str(error))
 
@@ -57,7 +57,7 @@ class Preflight:
         self._launched = Launched(size=0, variables={}, library="")
         self._findings: dict[str, Finding] = {}
         self._log = ""
-        self._simulated = False
+        self._rank, self._simulated = 0, False
         self.ranks: Sequence[RankFacts] = ()
 
     @property
@@ -77,7 +77,7 @@ class Preflight:
 
     def met(self, comm: Intracomm, world: World) -> None:
         """Before the framework is loaded. Collective."""
-        self._simulated = world.nodes_simulated
+        self._rank, self._simulated = world.rank, world.nodes_simulated
         self.ranks = comm.allgather(facts_of_rank(self._run, world))
         self._look(Stage.MET)
 
@@ -85,18 +85,26 @@ class Preflight:
         """Before the framework is loaded: NCCL shall write how it connects into the folder, unless a person has said
         otherwise."""
         if self._run.gpus_per_node:
-            self._log = let_nccl_tell(folder)
+            self._log = let_nccl_tell(folder / f"nccl.rank{self._rank}")
 
-    def built(self, comm: Intracomm, facts: Mapping[str, Any]) -> None:
-        """Once the backend stands; `facts` are what the rank says of itself in the trace. Collective."""
+    def built(self, comm: Intracomm, facts: dict[str, Any]) -> None:
+        """Once the backend stands; `facts` are what the rank says of itself in the trace, and get what was found.
+
+        Collective. Raises InvalidRun as `demand` does.
+        """
         self.ranks = [
             _told_by_framework(rank, *said)
             for rank, said in zip(self.ranks, comm.allgather(_of_framework(facts)), strict=True)
         ]
         self._look(Stage.BUILT)
+        self._say(comm.rank, facts)
+        self.demand()
 
-    def stepped(self, comm: Intracomm) -> None:
-        """After steps, outside the measured ones: what NCCL has said of its connections. Collective where GPUs run."""
+    def stepped(self, comm: Intracomm, facts: dict[str, Any]) -> None:
+        """After steps, outside the measured ones: what NCCL has said of its connections. Does nothing on CPUs.
+
+        Collective. Raises InvalidRun as `demand` does.
+        """
         if not self._run.gpus_per_node:
             return
         mine = self.ranks[comm.rank]
@@ -106,13 +114,15 @@ class Preflight:
         everyone = zip(self.ranks, comm.allgather(found), strict=True)
         self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
         self._look(Stage.STEPPED)
+        self._say(comm.rank, facts)
+        self.demand()
 
     def demand(self) -> None:
         """Raises InvalidRun, on every rank alike, with each fatal check that failed and its cure."""
         if fatal := [finding for finding in self.findings if finding.fatal]:
             raise InvalidRun(". ".join(f"{finding.name}: {finding.text}: {finding.cure}" for finding in fatal))
 
-    def say(self, rank: int, facts: dict[str, Any]) -> None:
+    def _say(self, rank: int, facts: dict[str, Any]) -> None:
         """Puts all that was found into what a rank says of itself in the trace."""
         mine = self.ranks[rank]
         facts["preflight"] = {finding.name: finding.to_json() for finding in self.findings}

@@ -24,15 +24,15 @@ LONGEST_BYTES = 64 << 20
 """Of a log that is longer, as at level TRACE, the first part is read: connections stand there."""
 
 
-def let_nccl_tell(folder: Path, environ: MutableMapping[str, str] = os.environ) -> str:
-    """Has NCCL write how it connects to a file of this rank; what a person has set stays. Before NCCL is loaded.
+def let_nccl_tell(path: Path, environ: MutableMapping[str, str] = os.environ) -> str:
+    """Has NCCL write how it connects to this file; what a person has set stays. Before NCCL is loaded.
 
     Returns the name of the file as NCCL_DEBUG_FILE has it, empty where NCCL tells nothing or tells it to the rank's
     output.
     """
     if "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ:
         environ["NCCL_DEBUG"] = "INFO"
-        environ["NCCL_DEBUG_FILE"] = f"{str(folder).replace('%', '%%')}/nccl.%h.%p"
+        environ["NCCL_DEBUG_FILE"] = str(path).replace("%", "%%")
     level = environ.get("NCCL_DEBUG", "").upper()
     return environ.get("NCCL_DEBUG_FILE", "") if level in _SAYING else ""
 

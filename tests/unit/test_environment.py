@@ -103,8 +103,11 @@ def test_what_all_ranks_say_is_said_once() -> None:
         {"rank": 1, "software": {"torch": "2"}, "variables": {"A": "1", "B": "1"}, "backend": {"transport": "gloo"}},
         {"rank": 2, "software": {"torch": "3"}, "variables": {"A": "1"}, "backend": {"transport": "gloo"}},
     ]
+    for rank in ranks:
+        rank["preflight"] = {"load": {"state": "ok"}}
     shared, own = in_common(ranks)
-    assert shared == {"software": {}, "variables": {"A": "1"}, "backend": {"transport": "gloo"}}
+    found = {"preflight": {"load": {"state": "ok"}}}
+    assert shared == {"software": {}, "variables": {"A": "1"}, "backend": {"transport": "gloo"}, **found}
     assert own == [
         {"rank": 0, "software": {"torch": "2"}, "variables": {"B": "0"}},
         {"rank": 1, "software": {"torch": "2"}, "variables": {"B": "1"}},

@@ -1,0 +1,196 @@
+"""hpc.preflight.compare: every check fires once and is silent once, on facts that are MADE UP (preflight_facts)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from hpc.backends import InvalidRun
+from hpc.checks import CHECKS, CheckError, Finding, Level, State, read_finding, read_levels
+from hpc.preflight.compare import LOOKS, judge, numbers
+from hpc.preflight.nouns import Launched, Transports
+from hpc.preflight.run import Preflight, Promises
+from tests.unit.preflight_facts import GIB, LAUNCHED, RUN, findings, seen
+
+CPUS = dataclasses.replace(RUN, gpus_per_node=0)
+GPU_CHECKS = {
+    "gpu_per_rank", "gpus_in_sight", "same_device", "same_driver", "cores_near_gpu", "gpu_idle", "transport",
+    "transport_in_node",
+}  # fmt: skip
+
+
+def every(**changes: Any) -> dict[int, dict[str, Any]]:
+    return dict.fromkeys(range(4), changes)
+
+
+def by(**peers: tuple[int, ...]) -> dict[str, Any]:
+    return {"transports": Transports(peers={name.replace("_", "/"): ranks for name, ranks in peers.items()})}
+
+
+def test_the_table_and_the_functions_name_the_same_checks() -> None:
+    assert {name for looks in LOOKS.values() for name in looks} == set(CHECKS)
+    assert next(iter(CHECKS)) == "mpi_size"
+    assert all(check.cure and check.compares for check in CHECKS.values())
+
+
+def test_where_all_is_well_every_check_is_ok() -> None:
+    found = findings(seen(expect_transport="ib"))
+    assert set(found) == set(CHECKS)
+    assert {finding.name: finding.text for finding in found.values() if finding.state is not State.OK} == {}
+
+
+FIRES: list[tuple[str, dict[int, dict[str, Any]], dict[str, Any], str]] = [
+    ("mpi_size", {}, {"launched": Launched(size=1, variables={}, library="")}, "asked for 4 ranks, MPI sees 1"),
+    ("ranks_per_node", {3: {"node": 2}}, {}, "asked for 2 nodes with 2 ranks each; found 3 with 2, 1, 1"),
+    ("gpu_per_rank", {1: {"devices": ("uuid-0-0",)}}, {}, "ranks 0-1 share GPU uuid-0-0"),
+    ("gpu_per_rank", {2: {"devices": ()}}, {}, "rank 2 on node1 needs 1 and finds 0 (2 in sight)"),
+    ("gpus_in_sight", {0: {"in_sight": ("uuid-0-0",)}}, {}, "rank 0 on node0 sees 1 of the 2 GPUs in use"),
+    ("same_device", {3: {"device": "Tesla V100"}}, {}, "NVIDIA H200 on rank 0-2; Tesla V100 on rank 3"),
+    ("same_driver", {2: {"gpu": {"driver": "535.9"}}}, {}, "580.1 on rank 0-1, 3; 535.9 on rank 2"),
+    ("same_nccl", {1: {"software": {"torch": "2.13", "nccl": "2.21.5"}}}, {}, "differ in NCCL"),
+    ("same_framework", {1: {"software": {"torch": "2.12", "nccl": "2.27.5"}}}, {}, "differ in torch: 2.13 on rank 0"),
+    ("same_framework", {1: {"software": {"nccl": "2.27.5"}}}, {}, "none on rank 1"),
+    ("cores", {1: {"cores": (0,)}}, {}, "rank 1 has 1 (core 0), asked for 2 each; node0: ranks 0-1 overlap on core 0"),
+    ("cores", {0: {"cores": (0, 1)}, 1: {"cores": (0, 1)}}, {}, "node0: ranks 0-1 have 2 between them (core 0-1)"),
+    ("cores", {1: {"cores": (1, 2, 3)}}, {}, "ranks 0-1 overlap on core 1"),
+    ("cores_near_gpu", {2: {"gpu": {"near_cores": (8, 9)}}}, {}, "rank 2 on node1 may run on 2 of its 2 cores away"),
+    ("gpu_idle", {0: {"gpu": {"processes": ("vllm (pid 9) 60.0 GiB",)}}}, {}, "0.5 of 140.0 GiB in use"),
+    ("gpu_idle", {0: {"gpu": {"used_bytes": 8 * GIB}}}, {}, "8.0 of 140.0 GiB in use before the start"),
+    ("load", {2: {"about_node": {"busy_cores": 1.5}}}, {}, "node1: processes of others keep 1.50 cores busy"),
+    ("host_memory", {0: {"about_node": {"memory_free_bytes": 6 * GIB}}}, {}, "node0: 6.0 of 64.0 GiB free"),
+    ("host_memory", every(about_node={"memory_bytes": 2 * GIB, "memory_free_bytes": GIB // 2}), {}, "for 2 ranks"),
+    ("fabric", {2: {"about_node": {"fabrics": ()}}}, {"expect_transport": "ib"}, "/sys/class/infiniband of node1"),
+    ("transport", {1: by(NET_Socket=(2,))}, {"expect_transport": "ib"}, "rank 1 on node0 goes by NET/Socket"),
+    ("transport", {1: by(NET_IB=(2,))}, {"expect_transport": "ib/gdrdma"}, "promises ib/gdrdma; rank 1 on node0 goes"),
+    ("transport_in_node", {0: by(SHM=(1,))}, {}, "rank 0 on node0 goes by SHM to rank 1"),
+]
+
+
+def test_every_check_has_a_case_that_fires() -> None:
+    assert {name for name, *_ in FIRES} == set(CHECKS)
+
+
+@pytest.mark.parametrize(("name", "changes", "other", "says"), FIRES)
+def test_a_check_fires_and_leaves_the_others_alone(
+    name: str, changes: dict[int, dict[str, Any]], other: dict[str, Any], says: str
+) -> None:
+    found = findings(seen(changes, **other))
+    assert found[name].state is State.FAILED
+    assert says in found[name].text
+    assert found[name].cure
+    assert found[name].level is CHECKS[name].level
+    beside = {each.name for each in found.values() if each.state is State.FAILED} - {name}
+    assert beside <= {"transport": {"transport_in_node"}}.get(name, set())
+
+
+UNKNOWN: list[tuple[str, dict[int, dict[str, Any]], str]] = [
+    ("gpu_per_rank", every(devices=None, in_sight=None, devices_unread="no driver"), "rank 0 on node0: no driver"),
+    ("gpus_in_sight", every(devices=None, in_sight=None, devices_unread="no driver"), "no driver"),
+    ("same_device", every(device="", devices_unread="no driver"), "rank 0 does not say its device (no driver)"),
+    ("same_driver", every(gpus=()), "does not say its driver"),
+    ("cores_near_gpu", every(gpu={"near_cores": ()}), "names no NUMA node"),
+    ("gpu_idle", every(gpus=(), devices_unread="no driver"), "no driver"),
+    ("load", every(about_node={"busy_cores": None, "unread": {"busy_cores": "hidepid=2"}}), "node0: hidepid=2"),
+    ("host_memory", every(about_node={"memory_free_bytes": None}), "node0: not looked"),
+    ("transport", every(transports=Transports(unread="NCCL_DEBUG is WARN")), "rank 0: NCCL_DEBUG is WARN"),
+    ("transport", every(transports=Transports(peers={"P2P/IPC": (1,)})), "nothing of going from node to node"),
+    ("transport_in_node", every(transports=None), "rank 0: not looked"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "says"), UNKNOWN)
+def test_a_check_that_cannot_look_says_so(name: str, changes: dict[int, dict[str, Any]], says: str) -> None:
+    found = findings(seen(changes, expect_transport="ib"))[name]
+    assert found.state is State.UNKNOWN
+    assert says in found.text
+    assert found.cure == ""
+    assert not found.fatal
+
+
+def test_what_says_nothing_of_a_run_is_not_made() -> None:
+    assert GPU_CHECKS.isdisjoint(findings(seen(run=CPUS, expect_transport="socket")))
+    assert {"transport", "fabric"}.isdisjoint(findings(seen()))
+    assert {"transport", "fabric"}.isdisjoint(findings(seen(expect_transport="ib", simulated=True)))
+
+
+def test_ranks_that_are_not_bound_are_no_fault_where_there_are_cores_enough() -> None:
+    found = findings(seen(every(cores=(0, 1, 2, 3))))["cores"]
+    assert (found.state, found.text) == (State.OK, "ranks are not bound; there are cores enough")
+
+
+def test_simulated_nodes_share_the_cores_of_their_machine() -> None:
+    there = every(hostname="here")
+    assert findings(seen(there))["cores"].state is State.OK
+    assert findings(seen(there, simulated=True))["cores"].state is State.FAILED
+
+
+def test_collnet_beside_the_network_is_not_taken_for_another() -> None:
+    changes = every(**by(NET_IB=(2,), COLLNET_SHARP=(), P2P_IPC=(1,)))
+    assert findings(seen(changes, expect_transport="ib"))["transport"].state is State.OK
+
+
+def test_slices_of_gpus_are_not_taken_for_hidden_ones() -> None:
+    changes = {number: {"devices": (f"mig-{number}",)} for number in range(4)}
+    assert findings(seen(changes))["gpus_in_sight"].state is State.OK
+
+
+def test_a_site_changes_levels_and_switches_off() -> None:
+    busy = seen({2: {"about_node": {"busy_cores": 1.5}}})
+    assert not findings(busy)["load"].fatal
+    assert findings(busy, load=Level.FATAL)["load"].fatal
+    assert "load" not in findings(busy, load=Level.OFF)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("laod=fatal", "unknown check 'laod'; known: mpi_size, ranks_per_node"),
+        ("load=deadly", "level 'deadly' is not one of fatal, alarm, off"),
+        ("load", "level '' is not"),
+        ("mpi_size=off", "mpi_size is always fatal"),
+    ],
+)
+def test_what_is_no_check_and_no_level_is_refused(word: str, says: str) -> None:
+    assert read_levels(["load=fatal", "mpi_size=fatal"]) == {"load": Level.FATAL, "mpi_size": Level.FATAL}
+    with pytest.raises(CheckError, match=says):
+        read_levels([word])
+
+
+@pytest.mark.parametrize(
+    ("size", "variables", "cure"),
+    [
+        (1, {}, "srun or mpiexec"),
+        (1, {"SLURM_NTASKS": "4"}, "pmix or pmi2"),
+        (2, {"OMPI_COMM_WORLD_SIZE": "2"}, "MPI4PY_LIBMPI"),
+    ],
+)
+def test_too_few_ranks_name_the_cure_that_fits(size: int, variables: dict[str, str], cure: str) -> None:
+    launched = dataclasses.replace(LAUNCHED, size=size, variables=variables)
+    assert cure in findings(seen(launched=launched))["mpi_size"].cure
+
+
+def test_a_fatal_check_that_failed_ends_the_run_with_name_and_cure() -> None:
+    preflight = Preflight(RUN, Promises())
+    preflight.started(4, "")
+    preflight.demand()
+    preflight.started(3, "")
+    with pytest.raises(InvalidRun, match=r"^mpi_size: asked for 4 ranks, MPI sees 3 .*: start it"):
+        preflight.demand()
+
+
+def test_findings_come_back_from_a_trace() -> None:
+    for finding in findings(seen({2: {"about_node": {"busy_cores": 1.5}}})).values():
+        assert read_finding(finding.to_json()) == finding
+    with pytest.raises(CheckError, match="not a finding"):
+        read_finding({"name": "load", "level": "deadly", "state": "ok", "text": ""})
+
+
+def test_many_ranks_are_told_in_few_words() -> None:
+    assert numbers([3, 1, 2, 9]) == "1-3, 9"
+    assert numbers(range(0, 100, 2)) == "0, 2, 4, 6, 8, 10, 12, 14, …"
+    crowd = [dataclasses.replace(seen().ranks[0], rank=number, cores=(number % 2,)) for number in range(1000)]
+    found = [found for stage in LOOKS for found in judge(stage, seen(ranks=crowd), {})]
+    assert all(len(finding.text) < 600 for finding in found)
+    assert any(isinstance(finding, Finding) and finding.state is State.FAILED for finding in found)

@@ -1,0 +1,142 @@
+"""hpc.preflight.transports: NCCL's own words of many versions, and what a person's settings make of its log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpc.preflight.transports import (
+    file_of,
+    fits,
+    goes_by_network,
+    kind_of,
+    let_nccl_tell,
+    parse,
+    read_transports,
+    why_nothing,
+)
+
+# From a log published with Baidu's AI-Rank (ResNet50, 4 nodes with 8 V100 each, NCCL 2.7 of 2020): rank 8's own lines.
+PUBLISHED = """\
+box-0787:5362:5362 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
+box-0787:5362:5362 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE ; OOB xgbe0:10.127.44.144<0>
+box-0787:5362:5362 [0] NCCL INFO Using network IB
+box-0787:5362:5982 [0] NCCL INFO Trees [0] 9/-1/-1->8->17|17->8->9/-1/-1 [1] 9/-1/-1->8->-1|-1->8->9/-1/-1
+box-0787:5362:5982 [0] NCCL INFO Channel 00 : 2[41000] -> 8[3f000] [receive] via NET/IB/0
+box-0787:5362:5982 [0] NCCL INFO Channel 00 : 8[3f000] -> 9[40000] via P2P/IPC
+box-0787:5362:5982 [0] NCCL INFO Channel 00 : 8[3f000] -> 17[40000] [send] via NET/IB/0
+box-0787:5362:5982 [0] NCCL INFO Channel 00 : 17[40000] -> 8[3f000] [receive] via NET/IB/0
+box-0787:5362:5982 [0] NCCL INFO Channel 01 : 2[41000] -> 8[3f000] [receive] via NET/IB/0
+box-0787:5362:5982 [0] NCCL INFO Channel 01 : 8[3f000] -> 9[40000] via P2P/IPC
+"""
+# Written after the formats in NCCL's source (src/transport/{net,p2p,shm,coll_net,nvls}.cc, src/init.cc), MADE UP.
+OF_2_4 = """\
+n0:1:9 [0] NCCL INFO Ring 00 : 3 -> 0 [receive] via NET/Socket/0
+n0:1:9 [0] NCCL INFO Ring 00 : 0[0] -> 1[1] via direct shared memory
+NCCL version 2.4.8+cuda10.1
+"""
+OF_2_18 = """\
+n0:1:1 [0] NCCL INFO cudaDriverVersion 12020
+NCCL version 2.18.5+cuda12.2
+n0:1:1 [0] NCCL INFO Using network Socket
+n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct
+n0:1:9 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/1
+n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/Socket/1/Shared
+"""
+OF_2_27 = """\
+n0:1:1 [0] NCCL INFO NCCL version 2.27.5+cuda12.9
+n0:1:1 [0] NCCL INFO Using network AWS Libfabric
+[2025-05-01 10:00:00] n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+n0:1:9 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM/CE
+n0:1:9 [0] NCCL INFO Channel 02/0 : 0[0] -> 5[5] via P2P/indirect/3[3]
+n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/2(5)/GDRDMA(PCI)/Shared
+n0:1:9 [0] NCCL INFO CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA
+n0:1:1 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)
+n0:1:1 [0] NCCL INFO Connected NVLS tree
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "peers", "version", "network", "nvls"),
+    [
+        (PUBLISHED, {"NET/IB": (2, 17), "P2P/IPC": (9,)}, "", "IB", False),
+        (OF_2_4, {"NET/Socket": (3,), "SHM": (1,)}, "2.4.8+cuda10.1", "", False),
+        (OF_2_18, {"NET/Socket": (2, 3), "SHM": (1,)}, "2.18.5+cuda12.2", "Socket", False),
+        (
+            OF_2_27,
+            {"COLLNET/SHARP/GDRDMA": (), "NET/AWS Libfabric/GDRDMA": (8,), "P2P/CUMEM": (1,), "P2P/indirect": (5,)},
+            "2.27.5+cuda12.9",
+            "AWS Libfabric",
+            True,
+        ),
+        ("", {}, "", "", False),
+    ],
+)
+def test_what_nccl_says_of_its_connections(
+    text: str, peers: dict[str, tuple[int, ...]], version: str, network: str, nvls: bool
+) -> None:
+    found = parse(text.splitlines())
+    assert (found.peers, found.version, found.network, found.nvls) == (peers, version, network, nvls)
+
+
+@pytest.mark.parametrize(
+    ("via", "kind"),
+    [
+        ("P2P/direct pointer/read", "P2P/direct pointer"),
+        ("P2P/MNNVL", "P2P/MNNVL"),
+        ("SHM/direct", "SHM"),
+        ("NET/IBext_v10/3/GDRDMA", "NET/IBext_v10/GDRDMA"),
+    ],
+)
+def test_ways_are_told_apart_by_what_matters(via: str, kind: str) -> None:
+    assert kind_of(via) == kind
+    assert goes_by_network(kind) is via.startswith("NET")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "fit"),
+    [
+        ("NET/IB", "ib", True),
+        ("NET/IBext_v10/GDRDMA", "ib", True),
+        ("NET/IB/GDRDMA", "ib/gdrdma", True),
+        ("NET/IB", "ib/gdrdma", False),
+        ("NET/Socket", "ib", False),
+        ("NET/Socket", "socket", True),
+        ("NET/AWS Libfabric/GDRDMA", "Libfabric", True),
+        ("NET/Fabric", "ib", False),
+    ],
+)
+def test_a_promise_is_kept_or_broken(kind: str, expected: str, fit: bool) -> None:
+    assert fits(kind, expected) is fit
+
+
+def test_nccl_is_told_to_write_and_a_persons_settings_stay(tmp_path: Path) -> None:
+    environ = {"PATH": "/bin"}
+    name = let_nccl_tell(tmp_path / "100%" / "rank3.nccl", environ)
+    assert environ == {"PATH": "/bin", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": name}
+    assert file_of(name, "node7", 42) == tmp_path / "100%" / "rank3.nccl"
+    assert file_of("/logs/nccl.%h.%p", "node7.example.org", 42) == Path("/logs/nccl.node7.42")
+    for theirs in ({"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG_FILE": "/tmp/x"}):
+        kept = dict(theirs)
+        assert let_nccl_tell(tmp_path, kept) == ""
+        assert kept == theirs
+        assert why_nothing(kept)
+    theirs = {"NCCL_DEBUG": "trace", "NCCL_DEBUG_FILE": "/logs/%h/%p.%%.%x"}
+    assert let_nccl_tell(tmp_path, theirs) == "/logs/%h/%p.%%.%x"
+    assert file_of("/logs/%h/%p.%%.%x", "n1", 7) == Path("/logs/n1/7.%.%x")
+    assert why_nothing(theirs) == ""
+
+
+def test_a_log_is_read_or_why_not_is_said(tmp_path: Path) -> None:
+    name = f"{tmp_path}/nccl.%h.%p"
+    assert "wrote nothing" in read_transports(name, "n0", 1).unread
+    path = tmp_path / "nccl.n0.1"
+    path.write_text("n0:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+    assert "NCCL_DEBUG_SUBSYS must hold INIT" in read_transports(name, "n0.example.org", 1).unread
+    path.write_bytes(OF_2_18.encode() + b"\xff\xfe a torn li")
+    assert read_transports(name, "n0", 1).peers == {"NET/Socket": (2, 3), "SHM": (1,)}
+    path.unlink()
+    path.mkdir()
+    assert os.strerror(21) in read_transports(name, "n0", 1).unread
