@@ -1,0 +1,166 @@
+"""Traces that cannot be written: real full, read-only, limited and vanished file systems."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hpc import gather
+from hpc.gather import TraceKept, write_or_keep
+from hpc.trace import TraceError
+from hpc.trace_file import TraceUnwritable, read_trace, write_trace
+from tests.unit.traces import make_trace
+
+ROOT = Path(__file__).resolve().parents[2]
+MOUNTING = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "--user", "--map-root-user", "--mount")
+
+
+def run(program: str, *argv: str | Path, wrapped: tuple[str, ...] = ()) -> str:
+    """What a Python program prints; HDF5 has been seen to end a process, so these have their own."""
+    command = [*wrapped, sys.executable, "-c", textwrap.dedent(program), *map(str, argv)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def mounting() -> tuple[str, ...]:
+    """What runs a command where it may mount file systems that nobody else sees."""
+    if shutil.which("unshare") is None or subprocess.run([*MOUNTING, "mount", "-t", "tmpfs", "none", "/mnt"],
+                                                         check=False, capture_output=True).returncode:  # fmt: skip
+        pytest.skip("this user may not mount here")
+    return MOUNTING
+
+
+def test_at_whatever_byte_the_room_ends_it_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:
+    said = run(
+        """
+        import os, resource, sys
+        from pathlib import Path
+        from hpc.trace_file import TraceUnwritable, read_trace, write_trace
+        from tests.unit.traces import make_trace
+        folder, trace = Path(sys.argv[1]), make_trace()
+        write_trace(folder / "whole.h5", trace)
+        size = (folder / "whole.h5").stat().st_size
+        limits = [*range(0, size, max(1, size // 150)), size - 1]
+        for limit in limits:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            try:
+                write_trace(folder / "cut.h5", trace)
+            except TraceUnwritable as error:
+                assert "cannot be written (File too large)" in str(error), error
+            else:
+                raise AssertionError(limit)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            assert os.listdir(folder) == ["whole.h5"], os.listdir(folder)
+        write_trace(folder / "cut.h5", trace)
+        read_trace(folder / "cut.h5")
+        print(len(limits), "limits")
+        """,
+        tmp_path,
+    )
+    assert int(said.split()[0]) > 100
+
+
+@pytest.mark.parametrize(
+    ("mount", "says"),
+    [
+        ("mount -t tmpfs -o size=4k none {place}", "No space left on device"),
+        ("mount -t tmpfs -o ro none {place}", "Read-only file system"),
+        ("mount --bind {place} {place} && mount -o remount,bind,ro {place}", "Read-only file system"),
+    ],
+)
+def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
+    tmp_path: Path, mounting: tuple[str, ...], mount: str, says: str
+) -> None:
+    place, local = tmp_path / "place", tmp_path / "local"
+    place.mkdir()
+    local.mkdir()
+    said = run(
+        """
+        import subprocess, sys
+        from pathlib import Path
+        from hpc.gather import TraceKept, write_or_keep
+        from tests.unit.traces import make_trace
+        place, local, mount = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+        subprocess.run(mount.format(place=place), shell=True, check=True)
+        try:
+            write_or_keep(place / "x.h5", make_trace(), local / "x.h5", waits_s=())
+        except TraceKept as error:
+            print(error)
+        assert not list(place.iterdir())
+        """,
+        place,
+        local,
+        mount,
+        wrapped=mounting,
+    )
+    assert f"{place}/x.h5: cannot be written ({says}); the whole trace is kept at {os.uname().nodename}:{local}" in said
+    assert read_trace(local / "x.h5").run_id == make_trace().run_id
+
+
+def test_a_folder_that_comes_back_gets_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, waited = tmp_path / "traces", []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            folder.mkdir()
+
+    monkeypatch.setattr(gather, "sleep", sleep)
+    write_or_keep(folder / "x.h5", make_trace(), tmp_path / "local.h5")
+    assert waited == [1.0, 4.0]
+    assert capsys.readouterr().err.count("cannot be written (No such file or directory); tried again in ") == 2
+    assert read_trace(folder / "x.h5") is not None
+    assert not (tmp_path / "local.h5").exists()
+
+
+def test_one_that_does_not_come_back_is_waited_for_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(gather, "sleep", waited.append)
+    with pytest.raises(TraceKept, match="No such file or directory") as caught:
+        write_or_keep(tmp_path / "gone" / "x.h5", make_trace(), tmp_path / "local.h5")
+    assert waited == list(gather.WAITS_S)
+    assert caught.value.kept == f"{os.uname().nodename}:{tmp_path / 'local.h5'}"
+
+
+def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TraceKept, match=r"Not a directory\); nor to this node: .*Not a directory") as caught:
+        write_or_keep(tmp_path / "file" / "x.h5", make_trace(), tmp_path / "file" / "y.h5")
+    assert caught.value.kept == ""
+
+
+def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        """Stands for a server that answers no more once the file has its name."""
+        if (tmp_path / "x.h5").exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(TraceUnwritable, match="Input/output error") as caught:
+        write_trace(tmp_path / "x.h5", make_trace())
+    assert caught.value.error.errno == errno.EIO
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_that_is_there_is_no_reason_to_try_again(tmp_path: Path) -> None:
+    write_trace(tmp_path / "x.h5", make_trace())
+    with pytest.raises(TraceError, match="never overwritten"):
+        write_or_keep(tmp_path / "x.h5", make_trace(), tmp_path / "local.h5")
+    assert not (tmp_path / "local.h5").exists()
