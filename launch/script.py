@@ -68,7 +68,7 @@ def render_job(
 
     def argv(run: RunSpec) -> list[str]:
         program = _program(run, site.python(frameworks[run.backend], here_python()), folders)
-        return run_argv(run, site, program)
+        return run_argv(run, site, [*program, *promised(site)])
 
     return _render(
         header=Raw(header), submit=Raw("sbatch"), traces=folders.traces, logs=folders.logs, python=python,
@@ -96,8 +96,24 @@ def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Fold
     )  # fmt: skip
 
 
+def render_doctor(
+    header: str, site: Site, out: Path, part_s: int, look: Sequence[str], starts: Sequence[Sequence[str]]
+) -> str:
+    """The script of `launch.doctor`: `look` runs on every node, then `starts` until one brings ranks together."""
+    return _ENVIRONMENT.get_template("doctor.sh.j2").render(
+        header=Raw(header), out=out, checkout=CHECKOUT, modules=site.modules, seconds=Raw(str(part_s)),
+        look=_lines(look), starts=[_lines(start) for start in starts],
+    )  # fmt: skip
+
+
 def _program(run: RunSpec, python: str, folders: Folders) -> list[str]:
     return [python, "-m", "hpc.rank", str(folders.run_file(run)), "--traces", str(folders.traces)]
+
+
+def promised(site: Site) -> list[str]:
+    """What the site promises and changes of the checks that every run begins with, as arguments of the ranks."""
+    transport = ["--expect-transport", site.expect_transport] if site.expect_transport else []
+    return [*transport, *(word for level in site.check_words for word in ("--check", level))]
 
 
 def _lines(argv: Sequence[str], width: int = 100) -> list[Raw]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc.checks import CheckError, read_levels
 from hpc.outside import is_secret
 
 SITES = Path(__file__).resolve().parents[1] / "sbatch_templates" / "sites"
@@ -29,6 +30,9 @@ class Site:
 
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
     serves those not named). `time_limit_min` is the longest a job may take; longer plans are split.
+
+    `expect_transport` promises how NCCL goes from node to node (`ib`, `ib/gdrdma`, `socket`, a part of another
+    network's name), `preflight` gives checks another level than their own: `fatal`, `alarm` or `off`.
     """
 
     name: str
@@ -52,6 +56,8 @@ class Site:
     env: Mapping[str, str] = field(default_factory=dict)
     time_limit_min: int | None = None
     exclusive: bool = True
+    expect_transport: str = ""
+    preflight: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.launcher not in LAUNCHERS:
@@ -65,6 +71,15 @@ class Site:
             raise SiteError(f"site {self.name}: container {self.container!r} is not apptainer or pyxis")
         if self.container and not self.images:
             raise SiteError(f"site {self.name}: container = {self.container!r} needs an [images] table")
+        if self.expect_transport and not re.fullmatch(r"[A-Za-z0-9][\w ./+-]*", self.expect_transport):
+            raise SiteError(
+                f"site {self.name}: expect_transport {self.expect_transport!r} is no name of a network; say ib, "
+                "ib/gdrdma, socket, or a part of what NCCL calls it after `via NET/`"
+            )
+        try:
+            read_levels(self.check_words)
+        except CheckError as error:
+            raise SiteError(f"site {self.name}: [preflight]: {error}") from None
         for name in ("gpus_per_node", "cpus_per_node", "time_limit_min"):
             least = 0 if name == "gpus_per_node" else 1
             if (value := getattr(self, name)) is not None and value < least:
@@ -75,6 +90,11 @@ class Site:
                 f"site {self.name}: env {', '.join(secrets)} looks like a secret, and what is set for runs is written "
                 "into scripts, plans and traces: export it where you start sweeps instead, jobs inherit it"
             )
+
+    @property
+    def check_words(self) -> list[str]:
+        """The levels that it changes, as `NAME=LEVEL`."""
+        return [f"{name}={level}" for name, level in sorted(self.preflight.items())]
 
     def image(self, framework: str) -> str:
         """The container image for a framework, empty where the site uses none."""

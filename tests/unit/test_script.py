@@ -163,3 +163,10 @@ def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> N
     done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"cannot write to {folders.traces}" in done.stderr
+
+
+def test_what_a_site_promises_reaches_the_ranks(tmp_path: Path) -> None:
+    site = dataclasses.replace(SITE, expect_transport="ib", preflight={"load": "fatal", "cores": "off"})
+    text = render_job([RUN], "#!/bin/bash\n", site, Folders.under(tmp_path), FRAMEWORKS)
+    assert "--expect-transport ib --check cores=off --check load=fatal" in " ".join(text.replace("\\\n", " ").split())
+    assert "--check" not in render_job([RUN], "#!/bin/bash\n", SITE, Folders.under(tmp_path), FRAMEWORKS)
