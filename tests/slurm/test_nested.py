@@ -1,0 +1,175 @@
+"""Nested placement on a real Slurm of four nodes, one of which is slow: one job, cases on one another's nodes, the slow
+node named; by hand and after a requeue the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.devcluster import DevCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+REPEATS = 8
+"""Twice each of four nodes."""
+SLOW_NODE = '''
+"""Sleeps 10 ms in a step, and 60 ms on one node."""
+
+import socket
+import time
+
+import numpy as np
+
+
+class SlowNode:
+    def __init__(self, run, device, rank):
+        self._sleep_s = 0.06 if socket.gethostname() == "node2" else 0.01
+        self._inputs = np.ones((run.rank_batch_size, 4), np.float32)
+        self.parameters = [np.zeros(4, np.float32)]
+
+    def batch(self, step):
+        return self._inputs
+
+    def forward(self, batch):
+        time.sleep(self._sleep_s)
+        return 0.0
+
+    def backward(self):
+        return [np.ones(4, np.float32)]
+
+    def receive(self, gradients):
+        pass
+
+    def update(self):
+        pass
+
+    def samples(self, batch):
+        return len(batch)
+'''
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+Summary = dict[str, Any]
+
+
+@pytest.fixture
+def command(tmp_path: Path, slurm_env: dict[str, str]) -> Iterator[Command]:
+    """Runs a command as a person logged in to the cluster would; afterwards no job of this test is left."""
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        return subprocess.run([*argv], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
+
+    yield run
+    run("scancel", "-u", str(os.getuid()))
+
+
+def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
+    """Polls for something that must come about; the limit is there for a test that fails, not for one that passes."""
+    limit = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < limit, "it did not come about"
+        time.sleep(0.05)
+
+
+def records(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """The exit records by their names."""
+    paths = sorted((tmp_path / "traces").glob("*.exit.json"))
+    return {path.name.removesuffix(".exit.json"): json.loads(path.read_text()) for path in paths}
+
+
+def summarized(command: Command) -> Summary:
+    done = command(sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    content: Summary = json.loads(done.stdout)
+    return content
+
+
+def hosts(summary: Summary) -> dict[int, dict[int, set[str]]]:
+    """By repeat and number of nodes, the nodes that the run was on."""
+    found: dict[int, dict[int, set[str]]] = {}
+    for result in summary["results"]:
+        for run in result["runs"]:
+            assert run["outcome"] == "ok", run
+            found.setdefault(run["repeat"], {})[result["nodes"]] = set(run["hosts"])
+    return found
+
+
+def assert_nested(summary: Summary) -> None:
+    blocks = hosts(summary)
+    assert sorted(blocks) == [*range(1, REPEATS + 1)]
+    for cases in blocks.values():
+        assert [len(cases[nodes]) for nodes in (1, 2, 4)] == [1, 2, 4]
+        assert cases[1] < cases[2] < cases[4]
+    assert not [one for result in summary["results"] for one in result["alarms"] if one["name"] == "not_nested"]
+
+
+def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
+    tmp_path: Path, cluster: DevCluster, command: Command
+) -> None:
+    workload = tmp_path / "slow_node.py"
+    workload.write_text(SLOW_NODE)
+    done = command(
+        sys.executable, "-m", "hpc.sweep", "--site", str(cluster.root / "site.toml"), "--nodes", "1,2,4",
+        "--placement", "nested", "--repeats", str(REPEATS), "--minutes-per-run", "2", "--ranks-per-node", "1",
+        "--cpus-per-rank", "1", "--backend", "mpi", "--workload", f"{workload}:SlowNode", "--steps", "8",
+        "--warmup", "5",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        "24 runs share allocations of 4 nodes, 3.2 node-hours at most; separate jobs would ask for 1.9" in done.stdout
+    )
+
+    first = records(tmp_path)
+    assert len(first) == 3 * REPEATS and len({record["job_id"] for record in first.values()}) == 1
+    summary = summarized(command)
+    assert_nested(summary)
+    blocks = hosts(summary)
+    for four in (range(1, 5), range(5, 9)):
+        assert set.union(*(blocks[repeat][1] for repeat in four)) == {"node1", "node2", "node3", "node4"}
+    order = re.findall(r"^run (\S+)", (tmp_path / "jobs" / "4n-nested.sh").read_text(), re.MULTILINE)
+    begins = [first[f"{run_id}.1"]["begin_unix_s"] for run_id in order]
+    assert begins == sorted(begins) and len(begins) == len(first)
+    in_blocks = [tuple(run_id[:2] for run_id in order[at : at + 3]) for at in range(0, len(order), 3)]
+    assert len(set(in_blocks)) > 1 and all(sorted(block) == ["1n", "2n", "4n"] for block in in_blocks)
+
+    # A node six times as slow: its size is the sleeps', and no load of this machine makes it another node's.
+    (site,) = summary["nodes"]
+    assert [one["runs"] for one in site["nodes"]] == [2, 2, 2, 2]
+    assert site["nodes"][0]["node"] == "node2" and -0.9 < site["nodes"][0]["relative"] < -0.5
+    assert site["scatter"] and site["alarms"][0].startswith("node2 is ")
+    text = command(sys.executable, "-m", "parse.summarize", "traces").stdout
+    assert f"placement nested (same nodes): in {REPEATS} blocks" in text
+    assert "speed by node of devcluster: one-node runs of 1 point" in text
+
+    passes_over_what_is_done_also_after_a_requeue(tmp_path, command)
+
+
+def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, command: Command) -> None:
+    """The files of the last block are deleted, the script is submitted by hand, and requeued while it runs."""
+    gone = [name for name in records(tmp_path) if f"_r{REPEATS}." in name]
+    assert len(gone) == 3
+    for name in gone:
+        for path in (tmp_path / "traces").glob(f"{name}.*"):
+            path.unlink()
+    before = records(tmp_path)
+    job_id = command("sbatch", "--parsable", "--requeue", str(tmp_path / "jobs" / "4n-nested.sh")).stdout.strip()
+    wait_for(lambda: len(records(tmp_path)) > len(before))
+    requeued = command("scontrol", "requeue", job_id)
+    assert requeued.returncode == 0, requeued.stderr
+    wait_for(lambda: has_ended(command, job_id))
+    assert {name: record for name, record in records(tmp_path).items() if name in before} == before
+    assert max(record["restart_count"] for record in records(tmp_path).values()) == 1
+    assert_nested(summarized(command))
+
+
+def has_ended(command: Command, job_id: str) -> bool:
+    word = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").stdout.strip()
+    return word not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD")
