@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hpc.outcome import SETTLING
+from hpc.outcome import AGAIN, SETTLING
 from hpc.spec import RunSpec
 from launch.launchers import Unquoted, local_argv, node_argv, run_argv
 from launch.site import Site
@@ -42,6 +42,17 @@ class Folders:
         return self.jobs / "runs" / f"{run.run_id}.json"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Guards:
+    """What watches over a run: how often its records are copied from the nodes (0: never), and how long it may make no
+    step before it counts as hanging: from its start, then `hang_steps` times its median step and `hang_extra_s`."""
+
+    copy_s: float = 10
+    start_limit_s: float = 600
+    hang_steps: float = 10
+    hang_extra_s: float = 60
+
+
 @dataclass(frozen=True)
 class Raw:
     """Text of the script itself; everything else that reaches a template is quoted."""
@@ -59,7 +70,7 @@ def here_python() -> str:
 
 def render_job(
     runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
-    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), guards: Guards = Guards(),
 ) -> str:  # fmt: skip
     """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
     the nodes of the job that each nested run uses, as indices."""
@@ -72,7 +83,7 @@ def render_job(
 
     return _render(
         header=Raw(header), submit=Raw("sbatch"), traces=folders.traces, logs=folders.logs, python=python,
-        checkout=CHECKOUT, modules=site.modules, collect=Raw(_joined(collect)),
+        checkout=CHECKOUT, modules=site.modules, collect=Raw(_joined(collect)), guards=guards,
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         runs=[
             {"id": run.run_id, "lines": _lines(argv(run)), "on": ",".join(map(str, subsets.get(run.run_id, ())))}
@@ -81,7 +92,7 @@ def render_job(
     )  # fmt: skip
 
 
-def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders) -> str:
+def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, guards: Guards = Guards()) -> str:
     """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
     python = here_python()
     collect = [python, "-m", "hpc.journal", "collect"]
@@ -91,7 +102,7 @@ def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Fold
 
     return _render(
         header=Raw("#!/bin/bash\n"), submit=Raw("bash"), traces=folders.traces, logs=folders.logs, python=python,
-        checkout=CHECKOUT, modules=(), collect=Raw(_joined(collect)), allocated=0,
+        checkout=CHECKOUT, modules=(), collect=Raw(_joined(collect)), guards=guards, allocated=0,
         runs=[{"id": run.run_id, "lines": _lines(argv(run)), "on": ""} for run in runs],
     )  # fmt: skip
 
@@ -152,4 +163,4 @@ _ENVIRONMENT = Environment(
 
 def _render(**values: object) -> str:
     settling = Raw("|".join(sorted(SETTLING)))
-    return _ENVIRONMENT.get_template("job.sh.j2").render(settling=settling, **values)
+    return _ENVIRONMENT.get_template("job.sh.j2").render(settling=settling, again=Raw(AGAIN), **values)

@@ -8,13 +8,14 @@
 #SBATCH --exclude=node13
 #SBATCH --exclusive
 #SBATCH --gpus-per-node=2
-#SBATCH --job-name=rankwise-2n
+#SBATCH --job-name=rankwise-2n-274bd632
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
 #SBATCH --open-mode=append
 #SBATCH --output=/scratch/sweep/jobs/logs/2n.%j.out
 #SBATCH --partition=gpu
 #SBATCH --qos=high
+#SBATCH --requeue
 #SBATCH --reservation=bench
 #SBATCH --signal=B:USR1@60
 #SBATCH --time=20
@@ -23,7 +24,7 @@
 #     sbatch THIS_FILE              runs what is not settled yet
 #     sbatch THIS_FILE --force      runs all of it again
 # Every run below is a step with fresh processes. An attempt leaves in $traces: a trace (.h5) and an exit record
-# (.exit.json); its output is in $logs.
+# (.exit.json) with its outcome and the evidence; its output is in $logs.
 
 set -u
 umask o-w  # nothing that everybody may write, whatever the umask was
@@ -32,6 +33,10 @@ logs=/scratch/sweep/jobs/logs
 python=/opt/rankwise/.venv/bin/python
 force=no
 [ "${1:-}" = --force ] && force=yes
+copy_s=10           # what ranks have recorded is copied from their nodes so often; 0: never
+start_limit_s=600   # a run that makes no step for so long hangs: at first,
+hang_steps=10       # then for so many times its median step
+hang_extra_s=60     # and so long on top
 
 # The site.
 export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}"
@@ -43,86 +48,205 @@ module load OpenMPI || exit 1
 
 # One attempt of a run, and what is written down of it.
 not_ok=0
-stopping=no
-child=
-job_id=${SLURM_JOB_ID:-${RANKWISE_JOB_ID:-$$}}
+stopping=  # the signal after which no further run is started
+child=     # the launcher's process while a step runs
+stem=      # TRACES/<run id>.<attempt> while that has no exit record
+restarts=${SLURM_RESTART_COUNT:-0}
+job_id=${SLURM_JOB_ID:-${RANKWISE_JOB_ID:-local-$HOSTNAME-$$-0}}
 
-say() { echo "rankwise: $*"; }
+say() { printf 'rankwise %(%F %T)T: %s\n' -1 "$*"; }
 
-# The time limit is near (--signal): end the present run, leave the others for another job.
-trap 'stopping=yes; [ -n "$child" ] && kill -TERM "$child"' USR1
-# Cancelled or preempted: the scheduler knows which, so nothing is written here.
-trap '[ -n "$child" ] && kill -TERM "$child" && wait "$child"; exit 143' TERM INT
+# USR1 comes before the time limit and before a preemption, TERM when the job is ended. Noted before anything else.
+told() {
+    [ -z "$stem" ] || [ -e "$stem.signal" ] || printf 'SIG%s at %(%F %T)T\n' "$1" -1 >"$stem.signal"
+    stopping=$1
+    say "SIG$1: no further run is started${child:+, the present one is ended}"
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+}
+trap 'told USR1' USR1
+trap 'told TERM' TERM
+trap 'told INT' INT
 
 # Once per node: brings what a failed attempt left in node-local storage to the traces.
 collect() {
-    srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mpi=none /opt/rankwise/.venv/bin/python -m hpc.journal collect --stem "$1" --to "$traces"
+    timeout -k 5 120 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mpi=none /opt/rankwise/.venv/bin/python -m hpc.journal collect \
+        --stem "$1" --to "$traces"
 }
 
-# A run one of whose attempts ended so is not run again.
-settled() { grep -qsE '"outcome": "(invalid|ok|oom|rank_fail)"' "$traces/$1".*.exit.json; }
-
-# The next attempt's number, taken by making its file, so that two jobs cannot take the same one.
-claim() {
-    local number=1
-    until (set -o noclobber; printf '{"run_id": "%s", "attempt": %d, "job_id": "%s", "begin_unix_s": %d}\n' \
-            "$1" "$number" "$job_id" "$(date +%s)" >"$traces/$1.$number.begin.json") 2>/dev/null; do
-        if [ ! -e "$traces/$1.$number.begin.json" ]; then
-            say "cannot write to $traces: no run can be recorded there" >&2
-            return 1
-        fi
-        number=$((number + 1))
-    done
-    echo "$number"
+# What the ranks of attempt $1 left becomes a trace. A job that is being ended starts no step: this node's alone is left.
+bring() {
+    case $stopping in
+        TERM | INT) "$python" -m hpc.journal collect --stem "$1" --to "$traces" ;;
+        *) collect "$1" ;;
+    esac
+    "$python" -m parse.recover "$traces" --stem "$1"
 }
 
-# The outcome of an attempt, from its exit status and from what its ranks left.
-outcome() {
-    local status=$1 stem=$2 error=$3 word
-    if [ "$status" -eq 0 ] && [ -e "$stem.h5" ]; then echo ok; return; fi
-    if [ "$stopping" = yes ]; then echo timeout; return; fi
-    for word in invalid oom rank_fail launch_fail; do
-        if grep -qsF "\"outcome\": \"$word\"" "$stem".rank*.json; then echo "$word"; return; fi
+# Waits for the launcher. One that was told to end has ten seconds for it.
+wait_for_step() {
+    local tenths=0
+    wait "$child"
+    while kill -0 "$child" 2>/dev/null; do  # a signal to this script ended the wait
+        if [ -z "$stopping" ]; then wait "$child"; continue; fi
+        sleep 0.1
+        tenths=$((tenths + 1))
+        [ "$tenths" -ne 100 ] || { say "the launcher has not ended 10 s after SIGTERM: SIGKILL"; kill -KILL "$child"; }
     done
-    if grep -qsiE 'oom.kill|out of memory|exceeded memory limit' "$error"; then echo oom; return; fi
-    # A trace was recovered only where a step was made.
-    if [ -e "$stem.h5" ]; then echo rank_fail; else echo launch_fail; fi
+    wait "$child"  # its own status, which a wait ended early did not tell
+}
+
+# What scontrol says of job $1; nothing where it does not answer.
+ask() { timeout 10 scontrol -o show job "$1" 2>/dev/null </dev/null; }
+
+# Writes the exit record, by the rules of docs/outcomes.md. Where Python cannot, the shell does.
+record() {
+    local attempt=${stem##*.} text outcome=launch_fail
+    local known=(--exit-status "$1" --trace "$trace" --error "$log.err" --nodelist "$nodelist" --begin-unix-s "$begin")
+    [ -z "$stopping" ] || [ -z "${SLURM_JOB_ID:-}" ] || known+=(--job-text "$(ask "$SLURM_JOB_ID")")
+    if text=$("$python" -m hpc.evidence decide --traces "$traces" --stem "${stem##*/}" --job-id "$job_id" \
+            --restarts "$restarts" "${known[@]}" </dev/null); then
+        say "${stem##*/}: $text"
+        [ "${text%%:*}" = ok ]
+        return
+    fi
+    if [ -n "$stopping" ]; then
+        say "${stem##*/}: no record yet: why this job was told to end, the scheduler will know"
+        return 1
+    fi
+    [ "$1" -ne 0 ] || [ "$trace" = no ] || outcome=ok
+    printf '{\n "run_id": "%s",\n "attempt": %d,\n "outcome": "%s",\n "exit_status": %d,\n "job_id": "%s",\n "restart_count": %d,\n "nodelist": "%s",\n "begin_unix_s": %d,\n "end_unix_s": %d,\n "evidence": ["%s"]\n}\n' \
+        "$run_id" "$attempt" "$outcome" "$1" "$job_id" "$restarts" "$nodelist" "$begin" "$(date +%s)" \
+        "the launcher ended with exit status $1; Python did not run here, so the job script wrote this itself" \
+        >"$stem.exit.json.part" && mv "$stem.exit.json.part" "$stem.exit.json" || say "cannot write $stem.exit.json" >&2
+    say "${stem##*/}: $outcome: Python did not run here, see $log.err"
+    [ "$outcome" = ok ]
 }
 
 # run ID COMMAND…: one run, as a step with fresh processes, and its exit record.
 run() {
-    local run_id=$1 attempt stem log begin status word
+    local run_id=$1 attempt log begin watchdog status trace=no nodelist=${nodes:-${SLURM_JOB_NODELIST:-$HOSTNAME}}
     shift
-    if [ "$force" = no ] && settled "$run_id"; then
-        say "$run_id is settled, passed over (--force runs it again)"
-        return
-    fi
-    if [ "$stopping" = yes ]; then
-        say "$run_id is left for another job: the time limit is near"
-        not_ok=$((not_ok + 1))
-        return
-    fi
-    attempt=$(claim "$run_id") || exit 1
-    stem=$traces/$run_id.$attempt log=$logs/$run_id.$attempt begin=$(date +%s)
-    "$@" --attempt "$attempt" --script "$0" >"$log.out" 2>"$log.err" &
+    take "$run_id" || return
+    begin=$(date +%s) log=$logs/$run_id.$attempt
+    stem=$traces/$run_id.$attempt
+    say "${stem##*/}: begins on $nodelist"
+    "$@" --attempt "$attempt" --script "$0" --copy-s "$copy_s" >"$log.out" 2>"$log.err" &
     child=$!
-    wait "$child"
+    [ -z "$stopping" ] || kill -TERM "$child"  # told just now
+    "$python" -m hpc.watchdog --traces "$traces" --stem "$run_id.$attempt" --launcher "$child" --copy-s "$copy_s" \
+        --start-limit-s "$start_limit_s" --hang-steps "$hang_steps" --hang-extra-s "$hang_extra_s" 2>>"$log.err" &
+    watchdog=$!
+    wait_for_step
     status=$?
-    # A trapped signal ends the first wait early; the launcher's own status comes from the last.
-    while kill -0 "$child" 2>/dev/null; do wait "$child"; status=$?; done
     child=
-    if [ ! -e "$stem.h5" ]; then
-        collect "$run_id.$attempt" >>"$log.out" 2>>"$log.err"
-        "$python" -m parse.recover "$traces" --stem "$run_id.$attempt" >>"$log.out" 2>>"$log.err"
-    fi
-    word=$(outcome "$status" "$stem" "$log.err")
-    [ "$word" = ok ] || not_ok=$((not_ok + 1))
-    printf '{\n "run_id": "%s",\n "attempt": %d,\n "outcome": "%s",\n "exit_status": %d,\n "job_id": "%s",\n "restart_count": %d,\n "nodelist": "%s",\n "begin_unix_s": %d,\n "end_unix_s": %d\n}\n' \
-        "$run_id" "$attempt" "$word" "$status" "$job_id" "${SLURM_RESTART_COUNT:-0}" \
-        "${SLURM_JOB_NODELIST:-$(hostname)}" "$begin" "$(date +%s)" >"$stem.exit.json.part" &&
-        mv "$stem.exit.json.part" "$stem.exit.json" || say "cannot write $stem.exit.json" >&2
-    say "$run_id attempt $attempt: $word"
+    kill "$watchdog" 2>/dev/null
+    wait "$watchdog" 2>/dev/null
+    [ ! -e "$stem.h5" ] || trace=yes
+    case $stopping in
+        TERM | INT)  # little time is left: the record first
+            record "$status"
+            [ "$trace" = yes ] || bring "$run_id.$attempt" >>"$log.out" 2>>"$log.err" </dev/null
+            exit 143 ;;
+    esac
+    [ "$trace" = yes ] || bring "$run_id.$attempt" >>"$log.out" 2>>"$log.err" </dev/null
+    record "$status" || not_ok=$((not_ok + 1))
+    stem=
+    case $stopping in TERM | INT) exit 143 ;; esac
 }
+
+# Which runs are to be done here, so that none is done twice.
+
+# A run one of whose attempts ended so is not run again, unless somebody asked for it after that attempt. --force asks
+# for all; what this very job has settled since stays so, for it may have been requeued.
+settled() {
+    local record
+    for record in "$traces/$1".*.exit.json; do
+        grep -qsE '"outcome": "(invalid|ok|oom|rank_fail)"' "$record" || continue
+        [ ! -e "${record%.exit.json}.again" ] || continue
+        [ "$force" = yes ] || return 0
+        ! grep -qsF "\"job_id\": \"$job_id\"" "$record" || return 0
+    done
+    return 1
+}
+
+# Whether job $1 is there still. One that cannot be asked about is taken to be.
+lives() {
+    local local_id=${1%-*} answer tries
+    if [ "$local_id" != "${local_id#local-}" ]; then  # local-HOST-PROCESS-NUMBER
+        [ "${local_id%-*}" = "local-$HOSTNAME" ] || return 0
+        kill -0 "${local_id##*-}" 2>/dev/null
+        return
+    fi
+    for tries in 1 2 3; do
+        if answer=$(timeout 60 squeue -h -j "$1" -o %T 2>&1 </dev/null); then
+            [ -n "$answer" ]
+            return
+        fi
+        case $answer in *"Invalid job id"*) return 1 ;; esac
+        say "is job $1 there still? squeue: ${answer:-no answer}"
+        [ "$tries" -eq 3 ] || sleep 5
+    done
+}
+
+# Writes the records of attempts that a job left open, and makes traces of what their ranks left.
+close_attempts() {
+    local name text
+    while read -r name text; do
+        say "$name: $text"
+        bring "$name" >>"$logs/$name.out" 2>>"$logs/$name.err" </dev/null
+    done < <("$python" -m hpc.evidence close --traces "$traces" --logs "$logs" "$@" </dev/null)
+}
+
+# Whether another job is at the run: it began an attempt, has not ended it, and lives.
+elsewhere() {
+    local begun other
+    for begun in "$traces/$1".*.begin.json; do
+        [ -e "$begun" ] && [ ! -e "${begun%.begin.json}.exit.json" ] || continue
+        other=$(sed -n 's/.*"job_id": "\([^"]*\)".*/\1/p' "$begun")
+        [ -n "$other" ] && [ "$other" != "$job_id" ] || continue
+        if lives "$other"; then
+            say "$1 is left to job $other, which began it (${begun##*/}) and may still be at it"
+            return 0
+        fi
+        close_attempts --job-id "$other" --job-text "$(ask "$other")"
+    done
+    return 1
+}
+
+# Takes the next attempt's number by making its file, so that two jobs cannot take the same one. False where the run is
+# not to be done here.
+take() {
+    while :; do
+        attempt=1  # looked for first: what another job takes or ends meanwhile makes this one look again
+        while [ -e "$traces/$1.$attempt.begin.json" ]; do attempt=$((attempt + 1)); done
+        if settled "$1"; then
+            say "$1 is settled, passed over (--force runs it again)"
+            return 1
+        fi
+        if [ -n "$stopping" ]; then
+            say "$1 is left for another job: this one was told to end (SIG$stopping)"
+            not_ok=$((not_ok + 1))
+            return 1
+        fi
+        if elsewhere "$1"; then
+            not_ok=$((not_ok + 1))
+            return 1
+        fi
+        if (set -o noclobber; printf '{"run_id": "%s", "attempt": %d, "job_id": "%s", "restart_count": %d, "nodelist": "%s", "begin_unix_s": %d}\n' \
+                "$1" "$attempt" "$job_id" "$restarts" "$nodelist" "$(date +%s)" >"$traces/$1.$attempt.begin.json") 2>/dev/null; then
+            return 0
+        fi
+        if [ ! -e "$traces/$1.$attempt.begin.json" ]; then
+            say "cannot write to $traces: no run can be recorded there" >&2
+            exit 1
+        fi
+    done
+}
+
+if [ "$restarts" -gt 0 ]; then
+    say "job $job_id was requeued: this is its life number $((restarts + 1))"
+    close_attempts --job-id "$job_id" --restarts "$restarts"
+fi
 
 # The runs, in order. The next one starts whatever became of the last.
 run 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r1 \

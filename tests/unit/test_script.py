@@ -118,6 +118,12 @@ STEM = (
 )
 
 
+def note(rank: int, outcome: str) -> str:
+    """Shell commands that leave a rank's note."""
+    values = {"rank": rank, "outcome": outcome, "exception": "E", "message": "m", "step": 3, "hostname": "h"}
+    return f"""echo '{json.dumps(values)}' >"$stem.rank{rank}.json"; """
+
+
 @pytest.mark.parametrize(
     ("body", "outcome"),
     [
@@ -125,12 +131,9 @@ STEM = (
         ("exit 0", Outcome.LAUNCH_FAIL),
         ("exit 7", Outcome.LAUNCH_FAIL),
         (STEM + 'touch "$stem.h5"; exit 9', Outcome.RANK_FAIL),
-        (STEM + """printf '{\n "outcome": "invalid"\n}' >"$stem.rank0.json"; exit 3""", Outcome.INVALID),
-        (
-            STEM + """printf '{\n "outcome": "rank_fail"\n}' >"$stem.rank0.json"
-            printf '{\n "outcome": "oom"\n}' >"$stem.rank11.json"; exit 3""",
-            Outcome.OOM,
-        ),
+        (STEM + note(0, "invalid") + "exit 3", Outcome.INVALID),
+        (STEM + note(0, "rank_fail") + note(11, "oom") + "exit 3", Outcome.OOM),
+        (STEM + note(0, "launch_fail") + "exit 5", Outcome.LAUNCH_FAIL),
         ("echo 'slurmstepd: error: Detected 1 oom_kill event' >&2; exit 137", Outcome.OOM),
         ("kill -USR1 $PPID; exec sleep 60", Outcome.TIMEOUT),
     ],
