@@ -22,7 +22,7 @@ define part
 	echo "== $(1): $$(($$(date +%s) - start)) s of $(2) s$$([ $$code -ne 124 ] || echo ', and not done')"; exit $$code
 endef
 
-.PHONY: demo test lint bench fuzz truth unit mpi hosts slurm gpu golden horovod set-up clean
+.PHONY: demo test lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4
@@ -61,6 +61,10 @@ fuzz: $(VENV)/.test
 # 50 runs on a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them.
 truth: $(VENV)/.test
 	$(call part,truth,1800,$(PY) -m tests.truth.run)
+
+# 100 runs killed at random steps on a real Slurm of two nodes: nothing is lost that was promised, nothing stays behind.
+torture: $(VENV)/.test
+	$(call part,torture,3000,$(PY) -m tests.torture.run --kills 100)
 
 golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden

@@ -1,0 +1,203 @@
+"""Runs that hang on real nodes: found, told with every rank's stacks, ended; the runs after them go on."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.devcluster import DevCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOAD = """
+import os
+import signal
+import time
+
+import numpy as np
+
+
+class Hangs:
+    def __init__(self, run, device, rank):
+        self.parameters = [np.zeros(4, np.float32)]
+        self.does = run.env.get("DOES", "nothing") if rank == run.ranks - 1 and run.repeat == 1 else "nothing"
+        if self.does == "hang in the constructor":
+            self.hang_in_the_constructor()
+
+    def hang_in_the_constructor(self):
+        while True:
+            time.sleep(1)
+
+    def hang_in_a_step(self):
+        while True:
+            time.sleep(1)
+
+    def batch(self, step):
+        time.sleep(0.01)
+        if self.does == "hang in a step" and step == 20:
+            self.hang_in_a_step()
+        if self.does == "stop" and step == 20:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return step
+
+    def forward(self, batch):
+        return 0.5
+
+    def backward(self):
+        return [np.ones(4, np.float32)]
+
+    def receive(self, gradients):
+        pass
+
+    def update(self):
+        pass
+
+    def samples(self, batch):
+        return 8
+"""
+LIMITS = {"copy_s": "1", "start_limit_s": "60", "hang_steps": "10", "hang_extra_s": "10"}
+
+
+class Job:
+    """A job of two runs, of which the last rank of the first hangs; its limits are written into its script."""
+
+    def __init__(
+        self, cluster: DevCluster, folder: Path, *, does: str, nodes: int = 2, mpirun: bool = False, **limits: str
+    ) -> None:
+        folder.mkdir()
+        (folder / "hangs.py").write_text(WORKLOAD)
+        site = folder / "site.toml"
+        text = cluster.site_file.read_text()
+        if mpirun:
+            text = text.replace('launcher = "srun"', 'launcher = "mpirun"').replace('"pmix"', '"openmpi"')
+        site.write_text(text)
+        self.traces, self._cluster, self._folder = folder / "traces", cluster, folder
+        argv = [
+            sys.executable, "-m", "hpc.sweep", "--site", str(site), "--nodes", str(nodes), "--ranks-per-node", "2",
+            "--cpus-per-rank", "1", "--no-baseline", "--repeats", "2", "--backend", "mpi", "--workload",
+            f"{folder}/hangs.py:Hangs", "--steps", "30", "--warmup", "10", "--env", f"DOES={does}", "--dry-run",
+        ]  # fmt: skip
+        env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        script = folder / "jobs" / f"{nodes}n.sh"
+        for name, value in (LIMITS | limits).items():
+            text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", script.read_text())
+            assert found == 1, f"{script} has no line {name}="
+            script.write_text(text)
+        self._id = cluster.run("sbatch", "--parsable", str(script), cwd=folder).strip()
+
+    def wait(self) -> None:
+        """Returns when the job has ended; the limit is there for a test that fails."""
+        limit = time.monotonic() + 300
+        while self._cluster.run("squeue", "-h", "-j", self._id, "-t", "all", "-o", "%T").strip() not in _ENDED:
+            assert time.monotonic() < limit, f"job {self._id} does not end: {self.told}"
+            time.sleep(0.1)
+
+    @property
+    def told(self) -> str:
+        """All that the job and its runs printed."""
+        return "\n".join(path.read_text() for path in sorted((self._folder / "jobs" / "logs").iterdir()))
+
+    @property
+    def records(self) -> list[Mapping[str, Any]]:
+        """The exit records, the first run's first."""
+        records = [json.loads(path.read_text()) for path in sorted(self.traces.glob("*.exit.json"))]
+        assert len(records) == 2, self.told
+        return records
+
+    @property
+    def hang(self) -> Mapping[str, Any]:
+        """What the watchdog left."""
+        (path,) = self.traces.glob("*.hang.json")
+        hang: Mapping[str, Any] = json.loads(path.read_text())
+        return hang
+
+    @property
+    def stacks(self) -> list[str]:
+        """What ranks wrote of where they stood, an entry for those at the same place."""
+        (path,) = self.traces.glob("*.stacks.txt")
+        return path.read_text().split("\n\n")
+
+
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+Jobs = Mapping[str, Job]
+
+
+@pytest.fixture(scope="module")
+def jobs(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    """All jobs of these tests, at the same time; most of it is waiting."""
+    folder = tmp_path_factory.mktemp("hang")
+    found = {
+        "step": Job(cluster, folder / "step", does="hang in a step"),
+        "stopped": Job(cluster, folder / "stopped", does="stop"),
+        "start": Job(cluster, folder / "start", does="hang in the constructor", nodes=1, start_limit_s="20"),
+        "mpirun": Job(cluster, folder / "mpirun", does="hang in a step", nodes=1, mpirun=True),
+    }
+    for job in found.values():
+        job.wait()
+    return found
+
+
+def recovered_steps(job: Job) -> list[int]:
+    """By rank, of the first run."""
+    from hpc.trace_file import read_trace
+
+    (path,) = job.traces.glob("*_r1.1.h5")
+    steps: list[int] = read_trace(path).steps_completed.tolist()
+    return steps
+
+
+def test_a_rank_that_hangs_in_a_step_is_named_with_the_line_it_hangs_in(jobs: Jobs) -> None:
+    job = jobs["step"]
+    hung, next_one = job.records
+    assert hung["outcome"] == "rank_fail" and next_one["outcome"] == "ok"
+    assert job.hang["phase"] == "steps" and job.hang["text"] in " ".join(hung["evidence"])
+    assert job.hang["completed"] == {"20": "ranks 0-3"}
+    culprit, others = job.stacks
+    assert culprit.startswith("rank 3, 20 steps completed:") and "in hang_in_a_step" in culprit
+    assert others.startswith("ranks 0-2, 20 steps completed:") and "in _average" in others
+    assert recovered_steps(job) == [20] * 4
+
+
+def test_a_rank_that_was_stopped_is_the_one_without_a_stack(jobs: Jobs) -> None:
+    job = jobs["stopped"]
+    assert [record["outcome"] for record in job.records] == ["rank_fail", "ok"]
+    assert job.hang["phase"] == "steps"
+    others, stopped = job.stacks
+    assert others.startswith("ranks 0-2, 20 steps completed:") and "in _average" in others
+    assert stopped.startswith("rank 3, 20 steps completed: wrote no stack")
+    assert recovered_steps(job) == [20] * 4
+
+
+def test_a_rank_that_hangs_before_the_first_step_is_a_launch_that_failed(jobs: Jobs) -> None:
+    job = jobs["start"]
+    hung, next_one = job.records
+    assert hung["outcome"] == "launch_fail" and next_one["outcome"] == "ok"
+    assert job.hang["phase"] == "start" and job.hang["text"] in " ".join(hung["evidence"])
+    assert any(e.startswith("rank 1, before the first step:") and "hang_in_the_constructor" in e for e in job.stacks)
+    assert not list(job.traces.glob("*_r1.1.h5"))
+
+
+def test_mpirun_hands_the_question_on_as_srun_does(jobs: Jobs) -> None:
+    job = jobs["mpirun"]
+    assert [record["outcome"] for record in job.records] == ["rank_fail", "ok"]
+    assert job.stacks[0].startswith("rank 1, 20 steps completed:") and "in hang_in_a_step" in job.stacks[0]
+    assert job.stacks[1].startswith("rank 0, 20 steps completed:") and "in _average" in job.stacks[1]
+
+
+def test_nothing_of_a_run_that_hung_stays(jobs: Jobs, cluster: DevCluster) -> None:
+    for job in jobs.values():
+        names = {path.name for path in job.traces.iterdir()}
+        assert not [name for name in names if ".partial" in name or name.endswith((".part", ".new", ".stacks"))]
+        run = next(name.removesuffix(".hang.json") for name in names if name.endswith(".hang.json"))
+        for node in cluster.shape.node_names:
+            left = [path for path in cluster.local_storage(node).rglob("*") if run in str(path)]
+            assert left == []

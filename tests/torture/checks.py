@@ -1,0 +1,140 @@
+"""What must hold after every kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.outcome import BeginRecord, ExitRecord, read_begin_record, read_exit_record, stem
+from hpc.trace_file import read_trace
+from launch.devcluster import DevCluster
+from launch.devcluster_processes import Processes
+from tests.torture.kills import Kind
+from tests.torture.truth import Life, Loss, lost, read_life, too_many
+
+COPY_S = 1.0
+LATE_S = 10.0
+"""A copy may come so much later than it should: the machine has few cores, and everything of it is busy."""
+_DAEMONS = frozenset({"slurmctld", "slurmd", "slurmscriptd", "unshare"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What lies in the traces of one attempt; `kept` is its trace's steps by rank, empty where it has none."""
+
+    begin: BeginRecord
+    record: ExitRecord | None
+    kept: dict[int, int]
+    recovered: bool
+
+
+def attempts_of(traces: Path) -> list[Attempt]:
+    """All attempts that were begun, in order. Raises TraceError or RecordError where a file is not whole."""
+    begins = sorted((read_begin_record(path) for path in traces.glob("*.begin.json")), key=lambda begin: begin.attempt)
+    return [_attempt(traces, begin) for begin in begins]
+
+
+def _attempt(traces: Path, begin: BeginRecord) -> Attempt:
+    name = stem(begin.run_id, begin.attempt)
+    record, trace = traces / f"{name}.exit.json", traces / f"{name}.h5"
+    read = read_trace(trace) if trace.exists() else None
+    return Attempt(
+        begin=begin,
+        record=read_exit_record(record) if record.exists() else None,
+        kept={} if read is None else dict(enumerate(read.steps_completed.tolist())),
+        recovered=read is not None and read.recovered,
+    )
+
+
+def check_killed(kind: Kind, attempt: Attempt, life: Life, killed_s: float) -> tuple[Loss, list[str]]:
+    """What was lost with a killed attempt, and everything about it that is not as it should be."""
+    loss, wrong = lost(life, attempt.kept, killed_s), _check_record(attempt)
+    if attempt.record is not None and attempt.record.outcome not in kind.outcomes:
+        wrong.append(f"outcome {attempt.record.outcome}, not {' or '.join(sorted(kind.outcomes))}")
+    if more := too_many(life, attempt.kept):
+        wrong.append(f"the trace knows steps that ranks {more} never completed")
+    if kind.exact and loss.steps > 1:
+        wrong.append(f"{loss.steps} steps lost, though the nodes live")
+    if loss.age_s > COPY_S + LATE_S:
+        wrong.append(f"a step lost that was completed {loss.age_s:.1f} s before")
+    if attempt.kept and not attempt.recovered:
+        wrong.append("the trace does not say that it was recovered")
+    return loss, wrong
+
+
+def check_later(attempts: list[Attempt], folder: Path, ended_s: float) -> list[str]:
+    """What is wrong with the attempts that came after the killed one, and were cancelled."""
+    wrong = []
+    for attempt in attempts:
+        wrong += _check_record(attempt)
+        life = read_life(folder, attempt.begin.job_id, attempt.begin.restart_count)
+        if (loss := lost(life, attempt.kept, ended_s)).age_s > COPY_S + LATE_S:
+            wrong.append(f"attempt {attempt.begin.attempt} lost a step that was {loss.age_s:.1f} s old")
+    return wrong
+
+
+def _check_record(attempt: Attempt) -> list[str]:
+    number = attempt.begin.attempt
+    if attempt.record is None:
+        return [f"attempt {number} has no exit record"]
+    return [] if attempt.record.evidence else [f"attempt {number} is {attempt.record.outcome} without evidence"]
+
+
+def half_files(traces: Path) -> list[str]:
+    """What is neither a trace nor a record nor the plan: copies, parts, files beside."""
+    whole = (".h5", ".begin.json", ".exit.json", ".again", ".hang.json", ".stacks.txt")
+    names = [path.name for path in traces.rglob("*")]
+    return [n for n in names if not n.endswith(whole) and not n.startswith("plan.") and ".rank" not in n] + [
+        n for n in names if n.endswith((".part", ".new")) or n.startswith(".")
+    ]
+
+
+def leftovers(cluster: DevCluster) -> list[str]:
+    """Files in the nodes' own storage: journals, shared memory."""
+    return [
+        f"{node}:{path.relative_to(storage)}"
+        for node in cluster.shape.node_names
+        for storage in [cluster.local_storage(node)]
+        for path in storage.rglob("*")
+        if not path.is_dir()
+    ]
+
+
+def processes_left(cluster: DevCluster) -> list[str]:
+    """Processes in the cluster that are no daemon's, and children of these that nobody waits for."""
+    confs = (str(cluster.conf), str(cluster.root / "login.conf"))
+    living = Processes(confs, own_names=cluster.host.own_names).living()
+    return [f"{pid} {name}" for pid, name in _names(living) if name not in _DAEMONS] + [
+        f"{pid} {name} (zombie)" for pid, name in _zombies(living)
+    ]
+
+
+def until_none(what: Callable[[], list[str]], seconds: float = 60) -> list[str]:
+    """What is left when nothing is, or when the time is over."""
+    limit = time.monotonic() + seconds
+    while (left := what()) and time.monotonic() < limit:
+        time.sleep(0.05)
+    return left
+
+
+def _names(pids: dict[int, str]) -> Iterator[tuple[int, str]]:
+    for pid in pids:
+        try:
+            yield pid, Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            continue
+
+
+def _zombies(parents: dict[int, str]) -> Iterator[tuple[int, str]]:
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            name, _, rest = (path / "stat").read_text(errors="replace").rpartition(")")
+        except OSError:
+            continue
+        state, parent = rest.split()[:2]
+        if state == "Z" and int(parent) in parents:
+            yield int(path.name), name.partition("(")[2]

@@ -1,0 +1,103 @@
+"""Ways to end a run from one moment to the next."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.outcome import Outcome
+from launch.devcluster import DevCluster
+from tests.torture.truth import Life
+
+
+@dataclass(frozen=True, kw_only=True)
+class Victim:
+    """What is to be killed: a job that is running, in one of its lives."""
+
+    cluster: DevCluster
+    job_id: str
+    life: Life
+    rng: random.Random
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A way to kill. `outcomes` has what may be made of it; `exact` says that the node's own storage outlives it, so
+    that nothing is lost but the step that was being completed; else the last copy is what remains. `more` says that the
+    job gets another life."""
+
+    name: str
+    kill: Callable[[Victim], None]
+    outcomes: frozenset[Outcome]
+    exact: bool = False
+    more: bool = False
+
+
+def _kill_rank(victim: Victim) -> None:
+    _kill(victim.rng.choice(sorted(victim.life.pids.values())))
+
+
+def _kill_ranks(victim: Victim) -> None:
+    pids = sorted(victim.life.pids.values())
+    victim.rng.shuffle(pids)
+    for pid in pids:
+        _kill(pid)
+
+
+def _cancel(victim: Victim) -> None:
+    victim.cluster.run("scancel", "--signal=KILL", "--full", victim.job_id)
+
+
+def _kill_job(victim: Victim) -> None:
+    """Script, launcher, ranks and whatever they started: all that has the job's number."""
+    limit = time.monotonic() + 60
+    while pids := list(processes_of(victim.cluster, victim.job_id)):
+        for pid in pids:
+            _kill(pid)
+        assert time.monotonic() < limit, f"processes {pids} of job {victim.job_id} do not end"
+
+
+def _cut_power(victim: Victim) -> None:
+    name = victim.rng.choice(victim.cluster.shape.node_names)
+    victim.cluster.kill_node(name)
+    victim.cluster.start_node(name)
+
+
+RANK_FAIL = frozenset({Outcome.RANK_FAIL})
+ENDED = frozenset({Outcome.CANCELLED})
+NODE_FAIL = frozenset({Outcome.NODE_FAIL})
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(name="rank", kill=_kill_rank, outcomes=RANK_FAIL, exact=True),
+        Kind(name="ranks", kill=_kill_ranks, outcomes=RANK_FAIL, exact=True),
+        Kind(name="scancel", kill=_cancel, outcomes=ENDED),
+        Kind(name="job", kill=_kill_job, outcomes=ENDED),
+        Kind(name="node", kill=_cut_power, outcomes=NODE_FAIL, more=True),
+    )
+}
+TEN = ("rank", "rank", "rank", "ranks", "ranks", "scancel", "job", "job", "node", "node")
+"""Of every ten kills so many are of each kind."""
+
+
+def processes_of(cluster: DevCluster, job_id: str) -> Iterator[int]:
+    """Every process that was started with the job's number, Slurm's own left out."""
+    wanted = {f"SLURM_JOB_ID={job_id}".encode(), f"SLURM_CONF={cluster.conf}".encode()}
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit() or int(path.name) == os.getpid():
+            continue
+        with suppress(OSError):
+            words = set((path / "environ").read_bytes().split(b"\0"))
+            if wanted <= words and (path / "comm").read_text().strip() not in ("slurmstepd", "slurmd"):
+                yield int(path.name)
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,238 @@
+"""Runs that are killed at random steps, on a real Slurm of two nodes with two ranks each.
+
+`python -m tests.torture.run --kills 100 [--seed N] [--only KIND] [--keep DIR]`. Every rank keeps an account of its own
+of the steps that it completed; held against it are the traces, and what else is left. Ends with 1 where anything is not
+as promised: an unreadable trace, more lost than the last copy lacked, another outcome than the true one or none, a
+process or a file that stayed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.outcome import RecordError, read_begin_record
+from hpc.trace import TraceError
+from launch.devcluster import DevCluster
+from launch.devcluster_config import Shape
+from launch.devcluster_daemons import missing_programs
+from tests.torture import checks, workload
+from tests.torture.checks import COPY_S, LATE_S, Attempt
+from tests.torture.kills import KINDS, TEN, Kind, Victim
+from tests.torture.truth import Life, Loss, read_life
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = 4
+STEPS = 20_000
+LAST_STEP = 600
+"""Kills come after a random step, this one at the latest: at most some seconds after the first."""
+LIMIT_S = 300.0
+"""How long is waited for what must come about: only where it does not, is this reached."""
+
+
+class TortureError(RuntimeError):
+    """What was to be killed did not come so far; the text says what was waited for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """One kill: after which step, what was lost, what is wrong, how long all of it took."""
+
+    number: int
+    kind: str
+    step: int
+    attempts: int
+    outcome: str
+    loss: Loss
+    wrong: Sequence[str]
+    took_s: float
+
+    def __str__(self) -> str:
+        lost = f"lost {self.loss.steps} steps, the oldest {self.loss.age_s:.2f} s old" if self.loss.steps else "lost 0"
+        wrong = "".join(f"\n     WRONG: {text}" for text in self.wrong)
+        return (
+            f"{self.number:3} {self.kind:8} after step {self.step:3}: {self.outcome}, {lost}, "
+            f"{self.attempts} attempts, {self.took_s:.1f} s{wrong}"
+        )
+
+
+class Sweep:
+    """A sweep of one run that goes on until it is killed, followed as a person would follow it."""
+
+    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.folder, self.traces, self.cluster = folder, folder / "traces", cluster
+        shutil.copy(workload.__file__, folder / "workload.py")
+        self._log = (folder / "sweep.log").open("w")
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", "2", "--ranks-per-node",
+                "2", "--cpus-per-rank", "1", "--no-baseline", "--repeats", "1", "--backend", "mpi", "--workload",
+                f"{folder}/workload.py:Tortured", "--steps", str(STEPS), "--warmup", "5", "--copy-s", f"{COPY_S:g}",
+                "--out", str(folder),
+            ],
+            cwd=folder, env=_environ(cluster), stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+
+    def begun(self, attempt: int) -> tuple[str, int] | None:
+        """The job and the life of it that an attempt of this number runs in, once it does."""
+        for path in self.traces.glob(f"*.{attempt}.begin.json"):
+            with suppress(RecordError):  # it is being written
+                begin = read_begin_record(path)
+                return begin.job_id, begin.restart_count
+        return None
+
+    def life(self, attempt: int, step: int) -> tuple[str, Life] | None:
+        """The job, and the account of an attempt all ranks of which have completed this step."""
+        if (begun := self.begun(attempt)) is None:
+            return None
+        life = read_life(self.folder, *begun)
+        far = len(life.pids) == len(life.completed) == RANKS and all(len(t) > step for t in life.completed.values())
+        return (begun[0], life) if far else None
+
+    def until_life(self, attempt: int, step: int) -> tuple[str, Life] | None:
+        """Waits for that; None where the sweep ends instead. Raises TortureError after the limit."""
+        limit = time.monotonic() + LIMIT_S
+        while (found := self.life(attempt, step)) is None and not self.has_ended():
+            if time.monotonic() > limit:
+                raise TortureError(f"attempt {attempt} does not come to step {step}; see {self.folder}")
+            time.sleep(0.01)
+        return found
+
+    def has_ended(self) -> bool:
+        """Whether it says that its runs have ended."""
+        return self._process.poll() is not None
+
+    def until_ended(self) -> None:
+        """Waits for that. Raises TortureError after the limit."""
+        try:
+            self._process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise TortureError(f"the sweep does not end; see {self.folder}") from None
+
+    def close(self) -> None:
+        """Ends what is left of it."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line: 0 where all is as promised, 1 where not, 2 where nothing could be killed."""
+    asked = _arguments(argv)
+    if missing := missing_programs():
+        print(missing, file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
+    print(f"seed {asked.seed}: the same kills again by --seed {asked.seed}", flush=True)
+    begin = time.monotonic()
+    rng = random.Random(asked.seed)
+    kills: list[Kill] = []
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as scratch:
+        folder = asked.keep or Path(scratch) / "runs"
+        with DevCluster(Path(scratch) / "c", Shape(nodes=2, gpus=0)) as cluster:
+            for number, kind in enumerate(_kinds(asked.kills, asked.only, rng), 1):
+                try:
+                    kills.append(torture(cluster, kind, folder / f"{number:03}-{kind.name}", number, rng))
+                except TortureError as error:
+                    print(error, file=sys.stderr)
+                    return 2
+                print(kills[-1], flush=True)
+    print(table(kills))
+    print(f"{time.monotonic() - begin:.0f} s")
+    return int(any(kill.wrong for kill in kills))
+
+
+def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: random.Random) -> Kill:
+    """Starts a run, kills it, waits until all is over, and looks at what is left. Raises TortureError."""
+    begin_s, step = time.monotonic(), rng.randint(0, LAST_STEP)
+    sweep = Sweep(cluster, folder)
+    try:
+        if (found := sweep.until_life(1, step)) is None:
+            raise TortureError(f"the run ended before step {step}; see {folder}")
+        job_id, before = found
+        killed_s = time.time()
+        kind.kill(Victim(cluster=cluster, job_id=job_id, life=before, rng=rng))
+        if kind.more and sweep.until_life(2, step=0) is not None:
+            cluster.run("scancel", job_id)
+        sweep.until_ended()
+    finally:
+        sweep.close()
+    ended_s = time.time()
+    recovered = subprocess.run(
+        [sys.executable, "-m", "parse.recover", str(folder)],
+        env=_environ(cluster), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    wrong = [] if recovered.returncode == 0 else [f"parse.recover: {recovered.stderr.strip()}"]
+    wrong += [f"left running: {text}" for text in checks.until_none(lambda: checks.processes_left(cluster))]
+    wrong += [f"left in the traces: {text}" for text in checks.half_files(sweep.traces)]
+    wrong += [f"left on a node: {text}" for text in checks.leftovers(cluster)]
+    loss, attempts = Loss(steps=0, age_s=0.0), list[Attempt]()
+    try:
+        attempts = checks.attempts_of(sweep.traces)
+        life = read_life(folder, job_id, attempts[0].begin.restart_count)
+        loss, more = checks.check_killed(kind, attempts[0], life, killed_s)
+        wrong += more + checks.check_later(attempts[1:], folder, ended_s)
+    except (TraceError, RecordError) as error:
+        wrong.append(str(error))
+    records = [attempt.record for attempt in attempts]
+    return Kill(
+        number=number,
+        kind=kind.name,
+        step=step,
+        attempts=len(attempts),
+        outcome=", ".join("none" if record is None else str(record.outcome) for record in records),
+        loss=loss,
+        wrong=wrong,
+        took_s=time.monotonic() - begin_s,
+    )
+
+
+def table(kills: Sequence[Kill]) -> str:
+    """By kind: how many kills, the worst loss, and how often something was wrong."""
+    lines = [f"{'kind':8} {'kills':>5} {'worst loss in steps':>20} {'in s':>6} {'wrong':>6}   promised"]
+    for name, kind in KINDS.items():
+        if of_kind := [kill for kill in kills if kill.kind == name]:
+            promised = "the step that is not complete" if kind.exact else f"what is younger than {COPY_S:g} s"
+            late = "" if kind.exact else f" (and {LATE_S:g} s for a busy machine)"
+            lines.append(
+                f"{name:8} {len(of_kind):5} {max(kill.loss.steps for kill in of_kind):20} "
+                f"{max(kill.loss.age_s for kill in of_kind):6.2f} {sum(bool(kill.wrong) for kill in of_kind):6}   "
+                f"{promised}{late}"
+            )
+    return "\n".join(lines)
+
+
+def _kinds(kills: int, only: str | None, rng: random.Random) -> list[Kind]:
+    """In every ten all kinds, in an order of their own."""
+    chosen: list[str] = []
+    while len(chosen) < kills:
+        chosen += [only] * 10 if only else rng.sample(TEN, len(TEN))
+    return [KINDS[name] for name in chosen[:kills]]
+
+
+def _environ(cluster: DevCluster) -> dict[str, str]:
+    return {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture.run", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kills", type=int, default=10, metavar="N", help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of which kills, and when")
+    parser.add_argument("--only", choices=sorted(KINDS), help="only kills of this kind")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
