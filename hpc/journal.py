@@ -118,7 +118,8 @@ def attempt_folder(traces: Path, stem: str) -> Path:
     """
     folder = _private_folder() / _key(traces, stem)
     folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / _BEGUN).touch(mode=0o600, exist_ok=True)
+    # Not touch: whoever comes later must not make it younger than what the first ranks have made.
+    os.close(os.open(folder / _BEGUN, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     return folder
 
 
@@ -155,8 +156,11 @@ def collect(traces: Path, stem: str) -> int:
     for folder in attempt_folders(traces, stem):
         partial = traces / f"{stem}{PARTIAL}"
         for path in sorted(folder.iterdir()):
-            if path.name.startswith(f"{stem}.") and not (traces / path.name).exists():  # a trace, a note
-                _move([path], [traces / path.name])
+            if path.name.startswith(f"{stem}."):  # a trace, a note
+                if not (traces / path.name).exists():
+                    _move([path], [traces / path.name])
+                elif path.suffix == ".json":
+                    path.unlink()  # the note that was there first stands
             elif path.suffix in (".stamps", ".stacks") and _OF_RANK.fullmatch(path.name):
                 partial.mkdir(parents=True, exist_ok=True)
                 together = [path.with_suffix(".json"), path] if path.suffix == ".stamps" else [path]
@@ -357,12 +361,12 @@ def _collect(traces: Path, stem: str) -> int:
         ):  # where a few bytes can be written after all
             print(*kept, sep="\n", file=file)
         failed = 1
-    try:
-        removed = remove_shared_memory(min(since_ns)) if since_ns else []
-        if removed:
-            print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
-    except PermissionError as error:
-        print(f"{stem}: whether dead ranks left shared memory cannot be looked at ({error})", file=sys.stderr)
+    else:
+        for folder in attempt_folders(traces, stem):
+            for path in folder.glob("*.h5"):
+                print(f"{stem}: another trace of it is there; kept: {kept_at(path)}", file=sys.stderr)
+    if since_ns and (removed := remove_shared_memory(min(since_ns))):
+        print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
     return failed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ KNOWN = (
     r"cuda\.shm\..+",
     r"torch_\d+_\w+",  # torch.multiprocessing
     r"psm_[0-9a-f]{8}",  # multiprocessing.shared_memory
-    r"sem\.(mp|loky)-\w+",
+    r"sem\.(mp|loky)-[\w-]+",
     r"pymp-\w+",
     r"paddle_\d+_\w+",
     r"__KMP_REGISTERED_LIB_\d+_\d+",  # OpenMP of LLVM and Intel
@@ -31,7 +32,7 @@ def remove_shared_memory(since_ns: int, folder: Path = SHARED_MEMORY) -> list[st
     """Removes what known libraries left there of dead processes of this user since that time; returns the names.
 
     A segment that a living process maps or has open stays. `since_ns` is a time of this node's file systems, Unix
-    nanoseconds. Raises PermissionError, and removes nothing, where one of this user's processes cannot be looked at.
+    nanoseconds.
     """
     found = [path for path in sorted(folder.iterdir()) if _may_go(path, since_ns)] if folder.is_dir() else []
     if not found:
@@ -57,21 +58,22 @@ def _may_go(path: Path, since_ns: int) -> bool:
         status = path.lstat()
     except FileNotFoundError:
         return False
-    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
-    return path.is_file() and not path.is_symlink() and status.st_uid == os.getuid() and changed_ns >= since_ns
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and _changed_ns(status) >= since_ns
+
+
+def _changed_ns(status: os.stat_result) -> int:
+    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _files_in_use() -> Iterator[tuple[int, int]]:
-    """(device, inode) of all files that processes of this user map or have open. Raises PermissionError.
+    """(device, inode) of all files that processes of this user map or have open.
 
-    The kernel lets nobody but root look at other users' processes; these cannot open files of mode 0600.
+    What the kernel does not let a user look at, other users' processes and those with more rights, is none of his runs.
     """
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         try:
-            if process.stat().st_uid != os.getuid() and os.getuid() != 0:
-                continue
             for line in (process / "maps").read_text(errors="replace").splitlines():
                 _, _, _, device, inode, *_ = line.split(maxsplit=5)
                 major, _, minor = device.partition(":")
@@ -82,5 +84,5 @@ def _files_in_use() -> Iterator[tuple[int, int]]:
                 except OSError:
                     continue
                 yield status.st_dev, status.st_ino
-        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended meanwhile, or is another's
             continue

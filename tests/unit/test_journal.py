@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from array import array
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpc import journal
-from hpc.journal import Journal, JournalError, clean, collect, main, read_journals
+from hpc.journal import Journal, JournalError, attempt_folder, clean, collect, main, read_journals
 from hpc.stamps import ABSENT
 
 STEM = "1n2g_mpi_delay_r1.1"
@@ -73,6 +74,57 @@ def test_the_same_attempt_of_another_sweep_is_left_alone(traces: Path, tmp_path:
     written(traces, 0)
     assert collect(tmp_path / "others", STEM) == 0
     assert collect(traces, STEM) == 1
+
+
+def test_the_folder_tells_when_the_first_rank_came(traces: Path) -> None:
+    folder = attempt_folder(traces, STEM)
+    os.utime(folder / "begun", (1, 1))
+    assert attempt_folder(traces, STEM) == folder
+    assert (folder / "begun").stat().st_mtime == 1
+
+
+def test_stacks_are_collected_and_a_trace_and_a_note_that_could_not_be_written(traces: Path) -> None:
+    folder = attempt_folder(traces, STEM)
+    for name in ("rank0.stacks", "rank1.stacks", f"{STEM}.h5", f"{STEM}.rank0.json", "nccl.n1.77"):
+        (folder / name).write_text(name)
+    (traces / f"{STEM}.rank0.json").write_text("the first one")
+    assert collect(traces, STEM) == 0
+    assert (traces / f"{STEM}.partial" / "rank1.stacks").read_text() == "rank1.stacks"
+    assert (traces / f"{STEM}.h5").read_text() == f"{STEM}.h5"
+    assert (traces / f"{STEM}.rank0.json").read_text() == "the first one"
+    assert not folder.exists()
+
+
+def test_a_trace_that_was_recovered_before_the_whole_one_came_is_not_overwritten(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = attempt_folder(traces, STEM) / f"{STEM}.h5"
+    kept.write_text("whole")
+    (traces / kept.name).write_text("recovered")
+    assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 0
+    assert f"another trace of it is there; kept: {socket.gethostname()}:{kept}" in capsys.readouterr().err
+    assert (traces / kept.name).read_text() == "recovered"
+
+
+def test_what_cannot_be_moved_stays_and_is_named(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = written(traces, 0)
+    (traces / f"{STEM}.partial").write_text("in the way")
+    assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 1
+    kept = f"kept: {socket.gethostname()}:{made.folder}"
+    assert kept in capsys.readouterr().err
+    assert (traces / f"{STEM}.kept").read_text() == f"{kept}\n"
+    (traces / f"{STEM}.partial").unlink()
+    assert collect(traces, STEM) == 1
+
+
+def test_what_was_collected_takes_the_place_of_a_copy(traces: Path) -> None:
+    written(traces, 0, completed=2)
+    partial = traces / f"{STEM}.partial"
+    partial.mkdir()
+    (partial / "rank0.stamps").write_bytes(b"a copy")
+    assert collect(traces, STEM) == 1
+    (found,) = read_journals(partial)
+    assert (found.steps_completed, found.whole) == (2, True)
 
 
 def test_facts_are_added_and_replaced(traces: Path) -> None:
