@@ -9,6 +9,7 @@ from hpc.journal import PARTIAL, JournalError
 from hpc.outcome import ExitRecord, Outcome, RecordError, read_rank_note, stem
 from hpc.standing import Standing
 from hpc.trace import TraceError
+from hpc.verdict import JobEnd
 from launch.follow import write_missing_records
 from launch.local import LocalCluster
 from launch.plan import write_whole
@@ -17,18 +18,21 @@ from launch.slurm import SlurmCluster
 
 
 def close_attempts(
-    cluster: LocalCluster | SlurmCluster, job_ids: Sequence[str], traces: Path, say: Callable[[str], None]
+    cluster: LocalCluster | SlurmCluster, job_ids: Sequence[str], folders: Folders, say: Callable[[str], None]
 ) -> None:
     """Records what became of the attempts of jobs that ended without doing so; makes traces of what they left."""
-    close_ended(cluster.ends(job_ids), traces, say)
+    close_ended(cluster.ends(job_ids), folders, say)
 
 
-def close_ended(ends: Mapping[str, str], traces: Path, say: Callable[[str], None]) -> None:
+def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str], None]) -> None:
     """The same for jobs of which it is known how they ended."""
-    for record in write_missing_records(traces, ends):
-        partial = traces / f"{stem(record.run_id, record.attempt)}{PARTIAL}"
+
+    def recovered(name: str) -> None:
+        partial = folders.traces / f"{name}{PARTIAL}"
         if partial.is_dir():
             _recover(partial, say)
+
+    write_missing_records(folders.traces, ends, folders.logs, recovered)
 
 
 def _recover(partial: Path, say: Callable[[str], None]) -> None:

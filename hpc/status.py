@@ -19,7 +19,7 @@ from hpc.spec import SpecError
 from hpc.standing import Standing, planned_sweeps, standings, whole
 from hpc.submission import sayer
 from hpc.sweep_spec import SweepSpec
-from launch.local import script_processes
+from launch.local import ended_here, script_processes
 from launch.lock import FolderLock
 from launch.queue import Memory, recall
 from launch.script import Folders
@@ -146,7 +146,7 @@ def _cancel_here(ids: Sequence[str], folders: Folders, say: Say) -> list[str]:
     while ((left := script_processes(running)) or (running and lock.process_here())) and time.monotonic() < until_s:
         time.sleep(0.2)
     ended = [job_id for job_id in running if job_id not in left]
-    close_ended(dict.fromkeys(ended, "CANCELLED"), folders.traces, say)
+    close_ended(dict.fromkeys(ended, ended_here("CANCELLED")), folders, say)
     for job_id in running:
         say(f"{job_id}: {'still runs' if job_id in left else 'ended'}")
     return list(left)
@@ -168,10 +168,10 @@ def _cancel_jobs(shown: Shown, say: Say) -> list[str]:
         while left and time.monotonic() < until_s:
             time.sleep(min(cluster.poll_s, 1.0))
             states = cluster.states(left)
-            left = [job_id for job_id in left if states[job_id] in (JobState.PENDING, JobState.RUNNING)]
+            left = [job_id for job_id in left if states[job_id] not in (JobState.ENDED, JobState.UNKNOWN)]
     except NotNow as reason:
         raise SubmitError(f"nothing was cancelled: {reason}") from None
-    close_attempts(cluster, [job_id for job_id in ours if job_id not in left], shown.folders.traces, say)
+    close_attempts(cluster, [job_id for job_id in ours if job_id not in left], shown.folders, say)
     for job_id in ours:
         say(f"job {job_id}: {'has not ended yet' if job_id in left else 'ended'}")
     if not ours:

@@ -30,8 +30,9 @@ from launch.plan import PlanError, WrittenJob, make_folders
 from launch.queue import Queue
 from launch.site import SiteError
 from launch.slurm import SlurmCluster, SubmitError, controller_answers, warning_s
+from launch.state import StateError
 
-FAILURES = (SiteError, PlanError, SubmitError, TargetError, RecordError, LockError, TooShort)
+FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TooShort)
 DETACH_PATIENCE_S = 60
 """How long a sweep that does not stay asks again where sbatch refuses for a reason that passes."""
 
@@ -169,7 +170,7 @@ class Sweep:
             if isinstance(self._cluster, LocalCluster):
                 ids = [job_id for its in queue.job_ids.values() for job_id in its]
                 self._cluster.cancel(ids)
-                close_attempts(self._cluster, ids, self._traces, self.say)
+                close_attempts(self._cluster, ids, self._prepared.folders, self.say)
                 self.say("stopped, and the runs on this machine with it")
             else:
                 self.say("left; the jobs go on: the same command joins them")
@@ -177,12 +178,12 @@ class Sweep:
                 raise SystemExit(130) from None
             raise
         ids = [job_id for its in queue.job_ids.values() for job_id in its]
-        close_attempts(self._cluster, ids, self._traces, self.say)
+        close_attempts(self._cluster, ids, self._prepared.folders, self.say)
 
     def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
         """See Owner. Closes the job's attempts; it is wanted again where it measured something, and only the scheduler
         kept it from the rest."""
-        close_attempts(self._cluster, job_ids, self._traces, self.say)
+        close_attempts(self._cluster, job_ids, self._prepared.folders, self.say)
         ours = {run_id: its[-1] for run_id, its in exit_records(self._traces).items() if its}
         left = self.left(job)
         measured = [ours[run] for run in _ids([job]) if run in ours and run not in left]

@@ -43,8 +43,8 @@ class Shape:
 
     `preempt_mode` is what becomes of a job of the partition `main` when one of `high` wants its nodes, `grace_s` the
     time that it gets first. `min_job_age_s` is how long the controller remembers a job that has ended, `max_job_count`
-    how many jobs it holds, `slurmd_timeout_s` after what silence a node is down. `accounting` brings slurmdbd and its
-    database, so that `sacct` answers.
+    how many jobs it holds, `slurmd_timeout_s` after what silence a node is down, `message_timeout_s` how long a client
+    waits for the controller. `accounting` brings slurmdbd and its database, so that `sacct` answers.
     """
 
     nodes: int = 4
@@ -57,6 +57,7 @@ class Shape:
     min_job_age_s: int = 86400
     max_job_count: int = 10_000
     slurmd_timeout_s: int = 10
+    message_timeout_s: int = 30
     accounting: bool = False
 
     def __post_init__(self) -> None:
@@ -194,7 +195,7 @@ MinJobAge={shape.min_job_age_s}
 MaxArraySize=10000
 KillWait=5
 SlurmdTimeout={shape.slurmd_timeout_s}
-MessageTimeout=30
+MessageTimeout={shape.message_timeout_s}
 EioTimeout=2
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from hpc.outcome import BEGIN_RECORD, EXIT_RECORD, ExitRecord, Outcome, read_exit_record, stem
+from hpc.evidence import evidence_of, open_attempts, read_left, record_of
+from hpc.outcome import BEGIN_RECORD, EXIT_RECORD, BeginRecord, ExitRecord, Outcome, read_exit_record, stem
+from hpc.outside import plain
 from hpc.spec import RunSpec
+from hpc.verdict import JobEnd
 from launch.plan import WrittenJob
-from launch.state import JobState, outcome_from_scheduler
+from launch.state import HERE, JobState, StateError, lives
 
 SPEED = Callable[[Path], float | None]
 """The throughput in samples/s that a trace holds, None where it holds none."""
 
+PATIENCE_S = 3600.0
+"""How long a scheduler that does not answer is asked again."""
+
+RECORD_PATIENCE_S = 5.0
+"""How long a record may take from the node that wrote it to who looks for it."""
+
 
 class Cluster(Protocol):
-    """Where jobs run: Slurm, or this machine. It may be asked again after `poll_s` seconds."""
+    """Where jobs run: Slurm, or this machine. It may be asked again after `poll_s` seconds.
+
+    `said` is what its commands said where they did not answer last, empty where they did.
+    """
 
     poll_s: float
+
+    @property
+    def said(self) -> str:
+        """In their own words."""
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state now."""
@@ -42,6 +58,22 @@ class Row:
     samples_per_s: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Silence:
+    """A scheduler that does not answer: since when, by the clock and how long, and what its commands say."""
+
+    since_unix_s: float
+    lasts_s: float
+    said: str
+
+    def in_words(self) -> str:
+        """One sentence."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_unix_s))
+        how_long = f"{self.lasts_s:.0f} s" if self.lasts_s < 120 else f"{self.lasts_s / 60:.0f} min"
+        said = f": {self.said}" if self.said else ""
+        return f"the scheduler has not answered since {since} ({how_long}), how its jobs are is not known{said}"
+
+
 class Follower:
     """Reads what the jobs write into the traces folder; asks the cluster only how the jobs are."""
 
@@ -55,10 +87,13 @@ class Follower:
         self._speeds: dict[str, float | None] = {}
         self._records: dict[str, ExitRecord] = {}
         self.job_states: dict[str, JobState] = dict.fromkeys(jobs, JobState.PENDING)
+        self.silence: Silence | None = None
+        self._silent_from_s = 0.0
 
     def rows(self) -> list[Row]:
         """All runs of the jobs as they are now."""
         self.job_states = self._cluster.states(list(self._jobs))
+        self._notice_silence()
         names = [entry.name for entry in os.scandir(self._traces)]
         for name in names:
             # A record is written once and whole: what was read is not read again, however many runs there are.
@@ -81,6 +116,8 @@ class Follower:
             if record.outcome is Outcome.OK and name not in self._speeds:
                 self._speeds[name] = self._speed_of(self._traces / f"{name}.h5")
             return Row(run=run, state=record.outcome, record=record, samples_per_s=self._speeds.get(name))
+        if job is JobState.UNREACHABLE:
+            return Row(run=run, state=job)
         if job in (JobState.PENDING, JobState.RUNNING):
             return Row(run=run, state="running" if begun > before else "pending")
         return Row(run=run, state="no record" if begun > before else "never began")
@@ -91,8 +128,20 @@ class Follower:
         return self._cluster.poll_s
 
     def all_ended(self) -> bool:
-        """Whether no job is pending or running any more."""
-        return not any(state in (JobState.PENDING, JobState.RUNNING) for state in self.job_states.values())
+        """Whether no job is pending or running any more; of one that nobody can be asked about it is not known."""
+        return {JobState.ENDED, JobState.UNKNOWN}.issuperset(self.job_states.values())
+
+    def _notice_silence(self) -> None:
+        if JobState.UNREACHABLE not in self.job_states.values():
+            self.silence = None
+            return
+        now_s = time.monotonic()
+        if self.silence is None:
+            self._silent_from_s = now_s
+        since_unix_s = time.time() if self.silence is None else self.silence.since_unix_s
+        self.silence = Silence(
+            since_unix_s=since_unix_s, lasts_s=now_s - self._silent_from_s, said=self._cluster.said
+        )  # fmt: skip
 
 
 def last_attempts(names: Sequence[str]) -> dict[str, int]:
@@ -104,97 +153,132 @@ def last_attempts(names: Sequence[str]) -> dict[str, int]:
     return begun
 
 
-def follow(follower: Follower, console: Console) -> list[Row]:
+def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S) -> list[Row]:
     """Shows the runs until every job has ended; the rows as they were at the end.
 
-    A job that the scheduler does not know any more counts as ended once it has been unknown three times running.
+    A job that the scheduler answers not to know any more counts as ended once it has been unknown three times running;
+    while it does not answer nothing has ended. Raises StateError after `patience_s` without an answer.
     """
-    shown: set[str] = set()
+    screen = _Screen(console)
     unknown = 0
-    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-    if live:
-        live.start()
-    try:
+    with screen:
         while True:
             rows = follower.rows()
-            if live:
-                live.update(_table(rows), refresh=True)
-            else:
-                _print_news(rows, shown, console)
+            screen.show(rows, follower.silence)
+            if follower.silence is not None and follower.silence.lasts_s >= patience_s:
+                raise StateError(follower.silence.in_words())
             unknown = unknown + 1 if JobState.UNKNOWN in follower.job_states.values() else 0
             if follower.all_ended() and (unknown == 0 or unknown > 2):
                 # A record may reach a shared file system a little after its job has left the queue.
                 time.sleep(follower.poll_s)
                 rows = follower.rows()
-                if live:
-                    live.update(_table(rows), refresh=True)
-                else:
-                    _print_news(rows, shown, console)
+                screen.show(rows, follower.silence)
                 return rows
             time.sleep(follower.poll_s)
-    finally:
-        if live:
-            live.stop()
 
 
-def write_missing_records(traces: Path, words: Mapping[str, str], nodelist: str = "") -> list[ExitRecord]:
+def write_missing_records(
+    traces: Path, ends: Mapping[str, JobEnd], logs: Path, recover: Callable[[str], None] = lambda stem: None,
+    patience_s: float = RECORD_PATIENCE_S,
+) -> list[ExitRecord]:  # fmt: skip
     """Writes the exit record of attempts that began in jobs which ended without writing one.
 
-    `words` holds the scheduler's word for each job that has ended; other jobs' attempts are left alone.
+    `ends` holds how each job ended that has ended for certain; other jobs' attempts are left alone. A record that the
+    job wrote last may come late from another machine: it is waited for that long. `recover` is told the stem of each
+    attempt before its end is judged, and makes a trace of what was copied of it.
     """
-    written = []
-    for path in sorted(traces.glob("*.begin.json")):
-        target = path.with_name(path.name.replace(".begin.json", ".exit.json"))
-        if target.exists():
-            continue
-        try:
-            began = json.loads(path.read_text())
-            word = words.get(str(began["job_id"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # half-written by a job that is starting now, or foreign: the summary names it
-        if word is None:
-            continue
-        record = ExitRecord(
-            run_id=began["run_id"],
-            attempt=began["attempt"],
-            outcome=outcome_from_scheduler(word),
-            exit_status=-1,
-            job_id=str(began["job_id"]),
-            restart_count=0,
-            nodelist=nodelist,
-            begin_unix_s=began["begin_unix_s"],
-            end_unix_s=int(time.time()),
-        )
-        record.write(traces)
-        written.append(record)
-    return written
+    missing = [begin for job_id in ends for begin in open_attempts(traces, job_id)]
+    elsewhere = any(ends[begin.job_id].source != HERE for begin in missing)
+    until_s = time.monotonic() + (patience_s if elsewhere else 0)
+    while missing and time.monotonic() < until_s:
+        time.sleep(min(0.5, patience_s))
+        missing = [begin for job_id in ends for begin in open_attempts(traces, job_id)]
+    for begin in missing:
+        recover(stem(begin.run_id, begin.attempt))
+    return [_close(traces, begin, ends[begin.job_id], logs) for begin in missing]
 
 
-def _print_news(rows: Sequence[Row], shown: set[str], console: Console) -> None:
-    ended = sum(row.record is not None for row in rows)
-    for row in rows:
-        if row.record is None or row.run.run_id in shown:
-            continue
-        shown.add(row.run.run_id)
-        speed = f", {row.samples_per_s:.2f} samples/s" if row.samples_per_s is not None else ""
-        text = f"{row.run.run_id} attempt {row.record.attempt}: {row.state}{speed} ({ended} of {len(rows)})"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
+    """The record of one attempt, of the job's last life or of one after which it was put back into the queue."""
+    name = stem(begin.run_id, begin.attempt)
+    job = end if begin.restart_count >= end.restarts else _former_life(begin, end)
+    left = read_left(traces, name)
+    record = record_of(begin, left, evidence_of(left, logs / f"{name}.err", job=job), nodelist=job.nodelist)
+    record.write(traces)
+    return record
 
 
-def _table(rows: Sequence[Row], most: int = 40) -> Table:
+def _former_life(begin: BeginRecord, end: JobEnd) -> JobEnd:
+    """How the life ended that the attempt began in: by the accounts where they know it, else no more than that."""
+    known = [life for life in lives(begin.job_id) if life.restarts == begin.restart_count and life.requeued]
+    restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first life"
+    unknown = JobEnd(word="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)
+    return known[0] if known else unknown
+
+
+class _Screen:
+    """What the person sees: a live table on a terminal, else a line for each run that ended and for each silence."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._shown: set[str] = set()
+        self._silent = False
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, rows: Sequence[Row], silence: Silence | None) -> None:
+        """Shows how the runs are now, and whether the scheduler answers."""
+        if self._live:
+            self._live.update(_table(rows, silence), refresh=True)
+            return
+        if silence is not None and not self._silent:
+            self._say(silence.in_words())
+        elif silence is None and self._silent:
+            self._say("the scheduler answers again")
+        self._silent = silence is not None
+        ended = sum(row.record is not None for row in rows)
+        for row in rows:
+            if row.record is not None and row.run.run_id not in self._shown:
+                self._shown.add(row.run.run_id)
+                self._say(f"{_in_words(row, row.record)} ({ended} of {len(rows)})")
+
+    def _say(self, text: str) -> None:
+        self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def _in_words(row: Row, record: ExitRecord) -> str:
+    text = f"{row.run.run_id} attempt {record.attempt}: {row.state}"
+    if row.samples_per_s is not None:
+        return f"{text}, {row.samples_per_s:.2f} samples/s"
+    return f"{text}: {record.evidence[0]}" if record.evidence and record.outcome is not Outcome.OK else text
+
+
+def _table(rows: Sequence[Row], silence: Silence | None, most: int = 40) -> Table:
     """The runs that matter now: those running, the next ones, the latest that ended; and the counts of all."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.state] = counts.get(row.state, 0) + 1
-    table = Table(title=", ".join(f"{count} {state}" for state, count in counts.items()), title_justify="left")
+    title = Text(", ".join(f"{count} {state}" for state, count in counts.items()))
+    caption = None if silence is None else Text(plain(silence.in_words()))
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("run", overflow="fold")
     table.add_column("state")
     table.add_column("samples/s", justify="right")
+    table.add_column("why", overflow="ellipsis", no_wrap=True)
     ended = [row for row in rows if row.record is not None]
     others = [row for row in rows if row.record is None]
     running_first = sorted(others, key=lambda row: row.state != "running")
     room = max(most - len(ended), 10)
     for row in [*ended[-(most - min(len(others), 10)) :], *running_first[:room]]:
         speed = f"{row.samples_per_s:.2f}" if row.samples_per_s is not None else ""
-        table.add_row(row.run.run_id, row.state, speed)
+        evidence = row.record.evidence[:1] if row.record and row.record.outcome is not Outcome.OK else ()
+        table.add_row(row.run.run_id, row.state, speed, Text(plain("".join(evidence))))
     return table

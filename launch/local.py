@@ -13,9 +13,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hpc.verdict import JobEnd
 from launch.lock import FolderLock
 from launch.plan import WrittenJob
-from launch.state import JobState
+from launch.state import HERE, JobState
 
 PATIENCE_S = 60
 """What a script gets to end its ranks and to record what became of them."""
@@ -90,6 +91,7 @@ class LocalCluster:
 
     poll_s = 0.5
     at_most = 1
+    said = ""
 
     def __init__(self, logs: Path, lock: FolderLock) -> None:
         self._logs, self._lock = logs, lock
@@ -140,16 +142,21 @@ class LocalCluster:
                     process.wait()
                 self._words[job_id] = "CANCELLED"
 
-    def ends(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """The word for each job that has ended."""
+    def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
+        """How each of these jobs ended that has ended."""
         self._look()
-        return {job_id: self._words[job_id] for job_id in job_ids if job_id in self._words}
+        return {job_id: ended_here(self._words[job_id]) for job_id in job_ids if job_id in self._words}
 
     def _look(self) -> None:
         for job_id, (_, process) in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[job_id]
                 self._words[job_id] = "COMPLETED" if process.returncode == 0 else "FAILED"
+
+
+def ended_here(word: str) -> JobEnd:
+    """The end of a job of this machine, in Slurm's words."""
+    return JobEnd(word=word, source=HERE)
 
 
 def script_processes(job_ids: Iterable[str]) -> dict[str, int]:

@@ -34,6 +34,10 @@ class Scheduler(Protocol):
     def at_most(self) -> int | None:
         """How many jobs of a sweep may be in the queue; None for any number."""
 
+    @property
+    def said(self) -> str:
+        """What its commands said where they did not answer last, empty where they did."""
+
     def name_of(self, job: WrittenJob) -> str:
         """The name by which the scheduler knows the job."""
 
@@ -90,6 +94,11 @@ class Queue:
         self._pause_s, self._not_before_s = PAUSES_S[0], 0.0
         self._silent = False
         self.refusal = ""
+
+    @property
+    def said(self) -> str:
+        """What the scheduler's commands said where they did not answer last, empty where they did."""
+        return self._scheduler.said or (self.refusal if self._silent else "")
 
     @property
     def waiting(self) -> list[str]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc.verdict import JobEnd
 from launch.plan import JobPlan, RequestValue, WrittenJob
 from launch.script import Folders
 from launch.site import Site
-from launch.state import COMMAND_TIMEOUT_S, JobState, job_state, slurm_words
+from launch.state import COMMAND_TIMEOUT_S, JobState, ends, look
 
 
 class SubmitError(RuntimeError):
@@ -120,6 +121,7 @@ class SlurmCluster:
     logs: Path
     poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
     at_most: int | None = None
+    said: str = ""
 
     def name_of(self, job: WrittenJob) -> str:
         """The name by which `living` finds the job again."""
@@ -180,13 +182,15 @@ class SlurmCluster:
         return dict(sorted(found.items(), key=lambda row: (len(row[0]), row[0])))
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state."""
-        return {job_id: job_state(word) for job_id, word in slurm_words(job_ids).items()}
+        """Every job's state; `said` is what commands said where they did not answer."""
+        sights = look(job_ids)
+        silent = [sight.said for sight in sights.values() if sight.state is JobState.UNREACHABLE]
+        self.said = silent[0] if silent else ""
+        return {job_id: sight.state for job_id, sight in sights.items()}
 
-    def ends(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """Slurm's word for each job that has ended or that it does not know any more."""
-        words = slurm_words(list(job_ids))
-        return {job_id: word for job_id, word in words.items() if job_state(word) in (JobState.ENDED, JobState.UNKNOWN)}
+    def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
+        """How each of these jobs ended that has ended for certain."""
+        return ends(list(job_ids))
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Ends the jobs named and no others. Raises SubmitError with scancel's own words where it cannot."""

@@ -1,25 +1,87 @@
-"""A job's state as the scheduler tells it: squeue, else scontrol, else sacct. What none of them knows is said."""
+"""Jobs as Slurm shows them: the controller's word while it knows a job, the accounts' when it has forgotten it.
+
+`squeue` is asked before `sacct`, though `sacct` knows more: the accounts lag (a job that goes back to the queue stands
+there as PREEMPTED for seconds, one that has ended as RUNNING), and where slurmdbd is down they lag until it is back.
+A command that does not answer is told from one that answers and does not know the job: an outage is no end.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hpc.outcome import Outcome
+from hpc.verdict import JobEnd
 
 COMMAND_TIMEOUT_S = 60
+HERE = "this machine"
+"""The source of what is known of jobs that no scheduler runs."""
+
+
+class StateError(RuntimeError):
+    """The scheduler has not answered for too long; the text says since when, and what its commands said."""
 
 
 class JobState(StrEnum):
-    """As much of Slurm's many states as a sweep needs to follow its jobs."""
+    """As much of Slurm's many states as a sweep needs to follow its jobs.
+
+    UNKNOWN: the scheduler answered and has forgotten the job. UNREACHABLE: it did not answer, so that nobody knows.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
     ENDED = "ended"
     UNKNOWN = "unknown"
     UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """A job as it is seen now.
+
+    `end` is how it ended, with an empty word where whoever answered has forgotten it, None while it lives and where
+    nobody answered. `said` is what commands said in place of an answer, in their own words.
+    """
+
+    state: JobState
+    partition: str = ""
+    end: JobEnd | None = None
+    said: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """What of a cluster's configuration an end follows from, in Slurm's own words; partitions may differ in one."""
+
+    values: Mapping[str, str]
+    preempt_modes: Mapping[str, str]
+
+    def behind(self, word: str, partition: str) -> list[str]:
+        """The settings that this end follows from, as `Name=value`."""
+        values = {**self.values, "PreemptMode": self.preempt_modes.get(partition, self.values.get("PreemptMode", ""))}
+        return [f"{name}={values[name]}" for name in _OF_SETTINGS.get(word, ()) if values.get(name)]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a command printed; `refused` is empty where it answered, else what it said in place of that."""
+
+    text: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A job as one command shows it; what the command does not tell is empty."""
+
+    word: str
+    source: str
+    nodelist: str = ""
+    partition: str = ""
+    restarts: int = 0
+    reason: str = ""
 
 
 _LIVE = {
@@ -38,53 +100,189 @@ _LIVE = {
     "STOPPED": JobState.RUNNING,
     "SUSPENDED": JobState.RUNNING,
 }
-_OUTCOME = {
-    "TIMEOUT": Outcome.TIMEOUT,
-    "DEADLINE": Outcome.TIMEOUT,
-    "PREEMPTED": Outcome.PREEMPTED,
-    "NODE_FAIL": Outcome.NODE_FAIL,
-    "BOOT_FAIL": Outcome.NODE_FAIL,
-    "OUT_OF_MEMORY": Outcome.OOM,
-    "CANCELLED": Outcome.CANCELLED,
-    "REVOKED": Outcome.CANCELLED,
+_GOES_BACK = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
+"""Ends after which a job may be put back into the queue. The controller then calls it PENDING at once."""
+_OF_SETTINGS = {
+    "PREEMPTED": ("PreemptMode",),
+    "NODE_FAIL": ("SlurmdTimeout",),
+    "": ("MinJobAge", "AccountingStorageType"),
 }
+"""Slurm's words for ends, "" where it has forgotten the job, and the settings that they follow from."""
+_QUEUE_FIELDS = ("JobID", "State", "NodeList", "Partition", "RestartCnt", "Requeue", "Reason")
+_ACCOUNT_FIELDS = ("JobID", "State", "NodeList", "Partition", "Reason")
+_FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
+_SILENT = re.compile(
+    r"contact|connect|timed out|no answer|Zero Bytes|standby|Message (send|receive)|shut ?down", re.IGNORECASE
+)
+"""What a client says that did not reach its controller: another client would not reach it either."""
 
 
-def slurm_words(job_ids: Sequence[str]) -> dict[str, str]:
-    """Slurm's own word for each job's state; empty where no command knows the job."""
-    words = dict.fromkeys(job_ids, "")
+def look(job_ids: Sequence[str]) -> dict[str, Sight]:
+    """How every one of these jobs is now; a few commands, each ended after COMMAND_TIMEOUT_S."""
     if not job_ids:
-        return words
-    for line in _answer("squeue", "-h", "-t", "all", "-o", "%i|%T", "-j", ",".join(job_ids)).splitlines():
-        job_id, _, word = line.strip().partition("|")
-        if job_id in words:
-            words[job_id] = word
-    for job_id in [job_id for job_id, word in words.items() if not word]:
-        found = re.search(r"\bJobState=(\S+)", _answer("scontrol", "-o", "show", "job", job_id))
-        if found is None:
-            # "CANCELLED by 1000" is one state: the first word counts.
-            found = re.search(r"(\S+)", _answer("sacct", "-X", "-n", "-P", "-o", "State", "-j", job_id))
-        words[job_id] = found[1] if found else ""
-    return words
+        return {}
+    rows, refused = _in_the_queue(job_ids)
+    sights = {job_id: _sight(row) for job_id, row in rows.items()}
+    if missing := [job_id for job_id in job_ids if job_id not in sights]:
+        accounts, refused_too = _in_the_accounts(missing)
+        said = "; ".join(text for text in (refused, refused_too) if text)
+        for job_id in missing:
+            sights[job_id] = _second_sight(accounts.get(job_id), said, controller_answers=not refused)
+    return {job_id: sights[job_id] for job_id in job_ids}
 
 
-def job_state(word: str) -> JobState:
-    """What one of Slurm's words means for who follows the job."""
-    return _LIVE.get(word, JobState.ENDED) if word else JobState.UNKNOWN
+def ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
+    """How those of these jobs ended that have ended for certain: for those alone attempts may be closed.
 
-
-def outcome_from_scheduler(word: str) -> Outcome:
-    """The outcome of an attempt that began and left no exit record, from how its job ended.
-
-    A job that ended by itself without a record for the attempt (its script was killed, its folder vanished) is `lost`.
+    With what of the cluster's settings the end follows from: that a preempted job is not put back, for one.
     """
-    return _OUTCOME.get(word, Outcome.LOST)
+    seen = {job_id: (sight.end, sight.partition) for job_id, sight in look(job_ids).items() if sight.end is not None}
+    settings = cluster_settings() if any(end.word in _OF_SETTINGS for end, _ in seen.values()) else None
+    found = {}
+    for job_id, (end, partition) in seen.items():
+        earlier = lives(job_id)[:-1] if end.source == "sacct" else ()
+        told = [end.reason, *(settings.behind(end.word, partition) if settings else [])]
+        restarts = max(end.restarts, len(earlier))
+        found[job_id] = replace(end, reason=", ".join(filter(None, told)), restarts=restarts)
+    return found
 
 
-def _answer(*command: str) -> str:
-    """What a command prints, empty where it fails, is missing or does not answer in time."""
+def lives(job_id: str) -> list[JobEnd]:
+    """How each life of a job ended that was put back into the queue, in order; the last is the job's present one.
+
+    The accounts alone keep them: empty where there are none, or where they do not answer.
+    """
+    answer = _ask("sacct", "-X", "-D", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", job_id)
+    found = [_end(row) for key, row in _account_rows(answer.text) if key == job_id]
+    numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(found)]
+    return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
+
+
+def cluster_settings() -> ClusterSettings | None:
+    """What the controller says of its configuration; None where it does not answer."""
+    config = _ask("scontrol", "show", "config")
+    if config.refused:
+        return None
+    partitions = _ask("scontrol", "-o", "show", "partition").text
+    modes = re.findall(r"^PartitionName=(\S+) .*\bPreemptMode=(\S+)", partitions, re.MULTILINE)
+    values = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", config.text, re.MULTILINE))
+    return ClusterSettings(values=values, preempt_modes=dict(modes))
+
+
+def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
+    """What the controller knows of the jobs, and what its commands said where it did not answer."""
+    columns = ",".join(f"{name}:|" for name in _QUEUE_FIELDS)
+    queue = _ask("squeue", "-h", "-t", "all", "-O", columns, "-j", ",".join(job_ids))
+    if not queue.refused:
+        return dict(_queue_rows(queue.text)), ""
+    if _SILENT.search(queue.refused):
+        return {}, queue.refused
+    rows: dict[str, _Row] = {}
+    for job_id in job_ids:
+        answer = _ask("scontrol", "-o", "show", "job", job_id)
+        if answer.refused:
+            return rows, f"{queue.refused}; {answer.refused}"
+        if row := _shown(answer.text):
+            rows[job_id] = row
+    return rows, ""
+
+
+def _in_the_accounts(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
+    answer = _ask("sacct", "-X", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", ",".join(job_ids))
+    return dict(_account_rows(answer.text)), answer.refused
+
+
+def _sight(row: _Row, said: str = "") -> Sight:
+    state = _LIVE.get(row.word, JobState.ENDED)
+    end = _end(row) if state is JobState.ENDED else None
+    return Sight(state=state, partition=row.partition, end=end, said=said)
+
+
+def _second_sight(row: _Row | None, said: str, *, controller_answers: bool) -> Sight:
+    """A job that the controller does not show: what the accounts say of it, None where they do not know it."""
+    if row is not None and row.word not in _LIVE and (controller_answers or row.word not in _GOES_BACK):
+        return _sight(row, said)
+    if not controller_answers:
+        return Sight(state=JobState.UNREACHABLE, said=said)
+    lagging = f"sacct still says {row.word}" if row else ""
+    end = JobEnd(word="", source="squeue", reason="; ".join(filter(None, (lagging, said))))
+    return Sight(state=JobState.UNKNOWN, end=end, said=said)
+
+
+def _end(row: _Row) -> JobEnd:
+    return JobEnd(word=row.word, source=row.source, reason=row.reason, nodelist=row.nodelist, restarts=row.restarts)
+
+
+def _queue_rows(text: str) -> list[tuple[str, _Row]]:
+    rows = []
+    for line in text.splitlines():
+        values = [value.strip() for value in line.split("|", len(_QUEUE_FIELDS) - 1)]
+        if len(values) == len(_QUEUE_FIELDS):
+            job_id, word, nodelist, partition, restarts, requeue, reason = values
+            row = _Row(
+                word=word, source="squeue", nodelist=nodelist, partition=partition, restarts=_number(restarts),
+                reason=_reason(word, requeue, reason.removesuffix("|")),
+            )  # fmt: skip
+            rows.append((job_id, row))
+    return rows
+
+
+def _account_rows(text: str) -> list[tuple[str, _Row]]:
+    rows = []
+    for line in text.splitlines():
+        values = line.split("|", len(_ACCOUNT_FIELDS) - 1)
+        if len(values) == len(_ACCOUNT_FIELDS) and values[1].strip():
+            job_id, state, nodelist, partition, reason = values
+            word, _, by = state.partition(" ")  # "CANCELLED by 1000"
+            why = " ".join(text for text in (by and f"{by} (user id)", _told(reason)) if text)
+            rows.append((job_id, _Row(word=word, source="sacct", nodelist=nodelist, partition=partition, reason=why)))
+    return rows
+
+
+def _shown(text: str) -> _Row | None:
+    """What `scontrol -o show job` says, None where it says nothing of the kind."""
+    found = dict(re.findall(r"\b(JobState|Reason|Partition|NodeList|Restarts|Requeue)=(\S*)", text))
+    if "JobState" not in found:
+        return None
+    return _Row(
+        word=found["JobState"],
+        source="scontrol",
+        nodelist=found.get("NodeList", "").replace("(null)", ""),
+        partition=found.get("Partition", ""),
+        restarts=_number(found.get("Restarts", "")),
+        reason=_reason(found["JobState"], found.get("Requeue", ""), found.get("Reason", "")),
+    )
+
+
+def _told(reason: str) -> str:
+    """Slurm's "None" is no reason."""
+    return "" if reason.strip() in ("None", "(null)") else reason.strip()
+
+
+def _reason(word: str, requeue: str, reason: str) -> str:
+    """Slurm's reason; of an end after which a job could have gone back, whether it was submitted so."""
+    own = f"Requeue={requeue}" if word in _GOES_BACK and requeue else ""
+    return ", ".join(filter(None, (_told(reason), own)))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _ask(*command: str) -> _Answer:
+    """Runs a command of Slurm's. It has answered where it ends well, and where it says that there is no such job."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=COMMAND_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        return _Answer(refused=f"{command[0]} is not installed here")
+    except OSError as error:
+        return _Answer(refused=f"{command[0]} cannot be run: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return _Answer(refused=f"{command[0]}: no answer within {COMMAND_TIMEOUT_S} s")
+    if done.returncode == 0 or _FORGOTTEN.search(done.stderr):
+        return _Answer(text=done.stdout)
+    last = done.stderr.strip().rpartition("\n")[2].removeprefix(f"{command[0]}: ")
+    return _Answer(refused=f"{command[0]}: {last or f'exit status {done.returncode} without a word'}")

@@ -3,18 +3,20 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from hpc.outcome import ExitRecord, Outcome, read_exit_record
+from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.spec import RunSpec
+from hpc.verdict import JobEnd
 from launch.follow import Follower, follow, write_missing_records
 from launch.plan import WrittenJob, plan_jobs
 from launch.site import Site
-from launch.state import JobState
+from launch.state import JobState, StateError
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=2, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
@@ -27,6 +29,7 @@ class ScriptedCluster:
     """A mock scheduler: at each question it plays the next scene, then tells that scene's state of the job."""
 
     poll_s = 0.0
+    said = "squeue: \x1b[31mno"
 
     def __init__(self, scenes: list[tuple[JobState, list[tuple[str, RunSpec, int, Outcome | None]]]], traces: Path):
         self.scenes, self.traces = scenes, traces
@@ -109,21 +112,111 @@ def test_a_job_that_nobody_knows_is_waited_for_a_little_and_not_for_ever(tmp_pat
     assert watched(tmp_path, [(JobState.UNKNOWN, [])], ALL)[0] == ["never began"] * 3
 
 
+def test_an_outage_is_told_and_no_end(tmp_path: Path) -> None:
+    one, two, three = RUNS
+    scenes = [
+        (JobState.RUNNING, [("begin", one, 1, None)]),
+        (JobState.UNREACHABLE, []),
+        (JobState.UNREACHABLE, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
+        (JobState.UNREACHABLE, [("exit", two, 1, Outcome.OK)]),
+        (JobState.UNREACHABLE, [("begin", three, 1, None)]),
+        (JobState.RUNNING, [("exit", three, 1, Outcome.OK)]),
+        (JobState.ENDED, []),
+    ]
+    states, printed = watched(tmp_path, scenes, ALL)
+    assert states == ["ok"] * 3
+    lines = printed.splitlines()
+    assert len(lines) == 5
+    assert "has not answered since" in lines[0] and "squeue: \\x1b[31mno" in lines[0]
+    assert lines[3] == "the scheduler answers again"
+
+
+def test_patience_with_a_silent_scheduler_ends(tmp_path: Path) -> None:
+    cluster = ScriptedCluster([(JobState.UNREACHABLE, [])], tmp_path)
+    follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
+    with pytest.raises(StateError, match=r"has not answered since \d{4}-.* \(0 s\), .* not known: squeue: .*no"):
+        follow(follower, Console(file=io.StringIO(), width=200), patience_s=0)
+    assert [row.state for row in follower.rows()] == ["unreachable"] * 3
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_comes_from_outside_does_not_steer_the_terminal(tmp_path: Path, terminal: bool) -> None:
+    hostile = dataclasses.replace(record(RUNS[0], 1, Outcome.OOM), evidence=("rank 0: \x1b]0;owned\x07\nrank 1",))
+    hostile.write(tmp_path)
+    _, printed = watched(tmp_path, [(JobState.ENDED, [])], ALL, terminal)
+    assert "\\x1b]0;owned" in printed and "\x1b]0" not in printed
+
+
+def ended(word: str, restarts: int = 0) -> JobEnd:
+    return JobEnd(word=word, source="squeue", nodelist="n7", restarts=restarts)
+
+
+def began(folder: Path, run: RunSpec, attempt: int = 1, job_id: str = "7", restart_count: int = 0) -> None:
+    begin = {
+        "run_id": run.run_id, "attempt": attempt, "job_id": job_id, "begin_unix_s": 1, "restart_count": restart_count
+    }  # fmt: skip
+    (folder / f"{run.run_id}.{attempt}.begin.json").write_text(json.dumps(begin))
+
+
 @pytest.mark.parametrize(
     ("word", "outcome"),
     [("CANCELLED", "cancelled"), ("TIMEOUT", "timeout"), ("NODE_FAIL", "node_fail"), ("FAILED", "lost"), ("", "lost")],
 )
 def test_attempts_without_a_record_get_one_from_the_schedulers_word(tmp_path: Path, word: str, outcome: str) -> None:
     one, two, three = RUNS
-    cluster = ScriptedCluster(
-        [(JobState.ENDED, [("begin", one, 1, None), ("begin", two, 2, None), ("exit", two, 2, Outcome.OK)])], tmp_path
-    )
-    cluster.states(["7"])
-    other = {"run_id": three.run_id, "attempt": 1, "job_id": "8", "begin_unix_s": 1}
-    (tmp_path / f"{three.run_id}.1.begin.json").write_text(json.dumps(other))
+    began(tmp_path, one)
+    began(tmp_path, two, attempt=2)
+    record(two, 2, Outcome.OK).write(tmp_path)
+    began(tmp_path, three, job_id="8")
     (tmp_path / "broken.1.begin.json").write_text("{")
-    [written] = write_missing_records(tmp_path, {"7": word})
+    recovered: list[str] = []
+    [written] = write_missing_records(tmp_path, {"7": ended(word)}, tmp_path, recovered.append, patience_s=0)
     assert (written.run_id, written.outcome, written.exit_status) == (one.run_id, outcome, -1)
+    assert written.nodelist == "n7"
+    assert word in " ".join(written.evidence) and "squeue" in " ".join(written.evidence)
+    assert recovered == [f"{one.run_id}.1"]
     assert read_exit_record(tmp_path / f"{one.run_id}.1.exit.json") == written
     assert read_exit_record(tmp_path / f"{two.run_id}.2.exit.json").outcome is Outcome.OK
     assert not (tmp_path / f"{three.run_id}.1.exit.json").exists()
+
+
+def test_what_the_step_and_its_ranks_said_counts_in_a_record_made_later(tmp_path: Path) -> None:
+    one, two, _ = RUNS
+    began(tmp_path, one)
+    (tmp_path / f"{one.run_id}.1.err").write_text(
+        "slurmstepd: error: Job 7 exceeded memory limit (9 > 8), being killed"
+    )
+    began(tmp_path, two)
+    RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="ValueError", message="no", step=3, hostname="n2").write(
+        tmp_path, f"{two.run_id}.1"
+    )
+    written = write_missing_records(tmp_path, {"7": ended("FAILED")}, tmp_path, patience_s=0)
+    found = {made.run_id: made for made in written}
+    assert found[one.run_id].outcome is Outcome.OOM
+    assert "exceeded memory limit" in found[one.run_id].evidence[0]
+    assert found[two.run_id].outcome is Outcome.RANK_FAIL
+    assert "ValueError" in found[two.run_id].evidence[0]
+
+
+def test_a_record_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began(tmp_path, RUNS[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: record(RUNS[0], 1, Outcome.OK).write(tmp_path))
+    assert write_missing_records(tmp_path, {"7": ended("")}, tmp_path) == []
+    assert read_exit_record(tmp_path / f"{RUNS[0].run_id}.1.exit.json").outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("accounts", "outcome"), [("PREEMPTED", "preempted"), ("NODE_FAIL", "node_fail"), ("", "node_fail")]
+)
+def test_an_attempt_of_a_life_before_a_requeue_gets_that_lifes_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounts: str, outcome: str
+) -> None:
+    """The job was put back once and was cancelled then: that is the second attempt's end, not the first's."""
+    one, two, _ = RUNS
+    began(tmp_path, one)
+    began(tmp_path, two, restart_count=1)
+    former = [JobEnd(word=accounts, source="sacct", requeued=True)] if accounts else []
+    monkeypatch.setattr("launch.follow.lives", lambda job_id: [*former, ended("CANCELLED")])
+    written = write_missing_records(tmp_path, {"7": ended("CANCELLED", restarts=1)}, tmp_path, patience_s=0)
+    found = {made.run_id: (made.outcome, made.restart_count) for made in written}
+    assert found == {one.run_id: (outcome, 0), two.run_id: ("cancelled", 1)}

@@ -4,16 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import Outcome
+from hpc.verdict import JobEnd
+from launch import state
 from launch.site import Site
 from launch.slurm import SubmitError, controller_answers, nodes_of
-from launch.state import JobState, job_state, outcome_from_scheduler, slurm_words
+from launch.state import JobState, Sight, cluster_settings, ends, lives, look
 
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """`command("squeue", script)`: a stand-in on the PATH for a command of Slurm's; the others are missing."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
     for name in ("squeue", "scontrol", "sacct", "sinfo", "sbatch"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 127\n")
         (tmp_path / name).chmod(0o755)
@@ -24,32 +26,115 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no
     return make
 
 
-def test_squeue_is_asked_first(command) -> None:  # type: ignore[no-untyped-def]
-    command("squeue", "printf '1|RUNNING\\n2|TIMEOUT\\n'")
-    command("scontrol", "echo JobState=FAILED")
-    assert slurm_words(["1", "2"]) == {"1": "RUNNING", "2": "TIMEOUT"}
+ROW = "printf '%s\\n' '{}'"
 
 
-def test_scontrol_then_sacct_are_asked_for_jobs_that_squeue_forgot(command) -> None:  # type: ignore[no-untyped-def]
-    command("scontrol", 'case "$4" in 1) echo "JobId=1 JobName=x JobState=NODE_FAIL Reason=None";; *) exit 1;; esac')
-    command("sacct", 'echo "CANCELLED by 1000"')
-    assert slurm_words(["1", "2"]) == {"1": "NODE_FAIL", "2": "CANCELLED"}
+def queue(*rows: str) -> str:
+    return "\n".join(ROW.format(row) for row in rows)
 
 
-def test_what_nobody_knows_is_unknown(command) -> None:  # type: ignore[no-untyped-def]
-    assert slurm_words(["1"]) == {"1": ""}
-    assert job_state("") is JobState.UNKNOWN
-    assert slurm_words([]) == {}
+def test_the_controllers_word_counts_while_it_knows_the_job(command) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", queue("1|RUNNING|n[1-2]|main|1|1|None|", "2|TIMEOUT|n1|main|0|1|TimeLimit|"))
+    command("sacct", "echo '1|PREEMPTED|n1|main|None'; touch asked")
+    seen = look(["1", "2"])
+    assert seen["1"] == Sight(state=JobState.RUNNING, partition="main")
+    end = JobEnd(word="TIMEOUT", source="squeue", reason="TimeLimit", nodelist="n1")
+    assert seen["2"] == Sight(state=JobState.ENDED, partition="main", end=end)
+    assert not Path("asked").exists()
 
 
-def test_words_and_what_they_mean() -> None:
-    assert job_state("COMPLETING") is JobState.RUNNING
-    assert job_state("CONFIGURING") is JobState.PENDING
-    assert job_state("NODE_FAIL") is JobState.ENDED
-    assert outcome_from_scheduler("PREEMPTED") is Outcome.PREEMPTED
-    assert outcome_from_scheduler("TIMEOUT") is Outcome.TIMEOUT
-    assert outcome_from_scheduler("COMPLETED") is Outcome.LOST
-    assert outcome_from_scheduler("") is Outcome.LOST
+def test_what_the_controller_has_forgotten_the_accounts_know(command) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    command("sacct", "printf '1|CANCELLED by 1000|n1|main|None\\n2|RUNNING|n1|main|None\\n'")
+    seen = look(["1", "2", "3"])
+    by_whom = JobEnd(word="CANCELLED", source="sacct", reason="by 1000 (user id)", nodelist="n1")
+    assert seen["1"] == Sight(state=JobState.ENDED, partition="main", end=by_whom)
+    # Accounts that lag are no life: who does not stand in the controller's memory has ended.
+    assert seen["2"].state is JobState.UNKNOWN
+    assert seen["2"].end == JobEnd(word="", source="squeue", reason="sacct still says RUNNING")
+    assert (seen["3"].state, seen["3"].end) == (JobState.UNKNOWN, JobEnd(word="", source="squeue"))
+
+
+def test_scontrol_is_asked_where_squeue_cannot_be_run(command) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", "exit 126")
+    shown = "JobId=1 JobName=x Requeue=0 Restarts=2 JobState=NODE_FAIL Reason=NodeDown Partition=p NodeList=n7"
+    unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    command("scontrol", f'case "$4" in 1) echo "{shown}";; *) {unknown};; esac')
+    seen = look(["1", "2"])
+    assert seen["1"].end == JobEnd(
+        word="NODE_FAIL", source="scontrol", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
+    )
+    assert seen["2"].state is JobState.UNKNOWN
+    assert "sacct: exit status 127 without a word" in seen["2"].said
+
+
+def test_a_controller_that_does_not_answer_has_ended_nothing(command) -> None:  # type: ignore[no-untyped-def]
+    words = "Unable to contact slurm controller (connect failure)"
+    command("squeue", f"echo 'slurm_load_jobs error: {words}' >&2; exit 1")
+    command("scontrol", "touch asked; exit 1")
+    command("sacct", "printf '1|RUNNING|n|m|None\\n2|NODE_FAIL|n|m|None\\n3|PREEMPTED|n|m|None\\n4|FAILED|n|m|None\\n'")
+    seen = look(["1", "2", "3", "4", "5"])
+    assert [seen[job].state for job in "1235"] == [JobState.UNREACHABLE] * 4
+    assert seen["4"].end == JobEnd(word="FAILED", source="sacct", nodelist="n")
+    assert words in seen["1"].said
+    assert list(ends(["1", "2", "3", "4", "5"])) == ["4"]
+    assert not Path("asked").exists()  # it would not reach the controller either, and take as long
+
+
+def test_a_command_that_hangs_is_ended(command, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(state, "COMMAND_TIMEOUT_S", 0.2)
+    command("squeue", "exec sleep 1000")
+    seen = look(["1"])["1"]
+    assert seen.state is JobState.UNREACHABLE
+    assert "squeue: no answer within 0.2 s" in seen.said
+
+
+def test_missing_programs_are_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    seen = look(["1"])["1"]
+    assert (seen.state, seen.end) == (JobState.UNREACHABLE, None)
+    assert "squeue is not installed here" in seen.said
+    assert ends(["1"]) == {}
+    assert cluster_settings() is None
+    assert look([]) == {}
+
+
+CONFIG = """\
+AccountingStorageType   = accounting_storage/none
+MinJobAge               = 2 sec
+PreemptMode             = REQUEUE
+SlurmdTimeout           = 300 sec
+"""
+
+
+def test_the_settings_that_an_end_follows_from_are_kept_with_it(command) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", queue("1|PREEMPTED|n|low|0|1|None|", "2|PREEMPTED|n|main|0|0|None|", "3|NODE_FAIL|n|main|0|0|x|",
+                            "4|COMPLETED|n|main|0|1|None|"))  # fmt: skip
+    command("scontrol", f"""case "$2 $3" in
+        "show partition") echo "PartitionName=low AllowGroups=ALL PreemptMode=CANCEL State=UP";;
+        *) cat <<'END'\n{CONFIG}END\n;; esac""".replace("\\n", "\n"))  # fmt: skip
+    found = ends(["1", "2", "3", "4", "5"])
+    assert found["1"].reason == "Requeue=1, PreemptMode=CANCEL"
+    assert found["2"].reason == "Requeue=0, PreemptMode=REQUEUE"
+    assert found["3"].reason == "x, Requeue=0, SlurmdTimeout=300 sec"
+    assert found["4"].reason == ""
+    assert "MinJobAge=2 sec, AccountingStorageType=accounting_storage/none" in found["5"].reason
+
+
+def test_the_accounts_keep_the_lives_of_a_job_that_went_back(command) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", queue())
+    command("sacct", "printf '7|PREEMPTED|n1|main|None\\n7|NODE_FAIL|n2|main|None\\n7|COMPLETED|n3|main|None\\n'")
+    assert [(life.word, life.nodelist, life.restarts, life.requeued) for life in lives("7")] == [
+        ("PREEMPTED", "n1", 0, True), ("NODE_FAIL", "n2", 1, True), ("COMPLETED", "n3", 2, False),
+    ]  # fmt: skip
+    assert ends(["7"])["7"].restarts == 2
+
+
+@pytest.mark.parametrize("word", ["COMPLETING", "SUSPENDED", "STAGE_OUT", "CONFIGURING", "REQUEUE_HOLD"])
+def test_words_that_are_no_ends(command, word: str) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", queue(f"1|{word}|n|main|0|1|None|"))
+    assert look(["1"])["1"].state in (JobState.PENDING, JobState.RUNNING)
+    assert ends(["1"]) == {}
 
 
 @pytest.mark.parametrize(
