@@ -127,10 +127,13 @@ def decide(evidence: Evidence) -> Verdict:
     The rules are those of docs/outcomes.md: a whole trace; why the script ended the step; notes and words that name a
     cause of the run's own; that the job was taken away; ranks that failed; the scheduler; how many steps were made.
     """
-    found = [decided for rule in _RULES if (decided := rule(evidence)) is not None]
-    outcome, _ = found[0]
-    sentences = [sentence for _, sentence in found] + [_returned(evidence)]
-    return Verdict(outcome=outcome, evidence=tuple(dict.fromkeys(filter(None, sentences))))
+    if finished := _finished(evidence):
+        return Verdict(outcome=finished[0], evidence=(finished[1],))
+    found = [decided for rule in _RULES if (decided := rule(evidence)) is not None] or [_otherwise(evidence)]
+    sentences = [sentence for _, sentence in found]
+    if (returned := _returned(evidence)) and returned not in sentences[0]:
+        sentences.append(returned)
+    return Verdict(outcome=found[0][0], evidence=tuple(dict.fromkeys(sentences)))
 
 
 def is_echo(note: RankNote) -> bool:
@@ -226,14 +229,12 @@ def _otherwise(evidence: Evidence) -> Found:
 
 
 _RULES: tuple[Callable[[Evidence], Found | None], ...] = (
-    _finished,
     _ended,
     _own_cause,
     _taken_away,
     _stopped,
     _failed,
     _echoed,
-    _otherwise,
 )
 
 
