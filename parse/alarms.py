@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from parse.alarms_preflight import preflight
 from parse.alarms_published import as_published, column, copied, packed
 from parse.alarms_scaling import Beside, baseline_elsewhere, falling, rising, superlinear
 from parse.alarms_windows import loose_clocks, rates_and_wall_clock, unsteady
@@ -182,6 +183,7 @@ def _log_remarks(result: Result, _: Beside) -> Iterator[str]:
 RULES: dict[str, Rule] = {
     "oversubscribed": _oversubscribed,
     "nodes_simulated": _nodes_simulated,
+    "preflight": preflight,
     "unfused": _unfused,
     "synchronises": _synchronises,
     "built_otherwise": _built_otherwise,

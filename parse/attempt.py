@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpc.checks import CHECKS, CheckError, Finding, read_finding
 from hpc.outcome import SETTLING, ExitRecord, Outcome
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, END
@@ -95,6 +96,7 @@ class Machine:
     `hosts` are the names of the nodes, sorted; fewer than the run has nodes where those are simulated.
     `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty where they are not so. `unfused`:
     fine stamps took apart what the framework does in one. `synchronises`: the host waits for the device every step.
+    `findings` are those of the checks at its start.
     """
 
     ranks: int
@@ -105,6 +107,7 @@ class Machine:
     unfused: bool = False
     synchronises: bool = False
     built_otherwise: str = ""
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +208,20 @@ def describe(trace: Trace) -> Machine:
         unfused=any(rank["backend"].get("fused") is False for rank in ranks),
         synchronises=any(rank["backend"].get("synchronises_every_step") is True for rank in ranks),
         built_otherwise=next((said for rank in ranks if (said := _built_otherwise(rank))), ""),
+        findings=_findings(trace.environment),
     )
+
+
+def _findings(environment: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """What the checks at the start found, in their order; those that only a later version knows are left out."""
+    told = _table(environment, "preflight")
+    found = []
+    for name in [*(name for name in CHECKS if name in told), *sorted(set(told) - set(CHECKS))]:
+        try:
+            found.append(read_finding(told[name]))
+        except (CheckError, TypeError):
+            continue
+    return tuple(found)
 
 
 def _facts_of_rank(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -338,3 +339,39 @@ def test_one_rank_that_drives_several_gpus_is_judged_by_its_devices():
 def test_every_rule_has_a_test(rule):
     tests = ("test_alarms.py", "test_alarms_logs.py", "test_placement.py", "test_published_alarms.py")
     assert any(f'"{rule}"' in Path(__file__).with_name(name).read_text(encoding="utf-8") for name in tests)
+
+
+# What the checks at the start found
+
+
+def checked(name: str, state: str, level: str = "alarm", text: str = "node0: 1.50 cores") -> dict[str, Any]:
+    return {"preflight": {name: {"name": name, "level": level, "state": state, "text": text, "cure": "wait"}}}
+
+
+def test_what_a_check_found_stands_beside_the_point_once():
+    runs = repeats(make_run(), 3)
+    traces = [make_trace(runs[0]), *(make_trace(run, environment=checked("load", "failed")) for run in runs[1:])]
+    assert rung(judged(traces), "preflight") == ["load: node0: 1.50 cores (run 2; run 3 too)"]
+    fine = [make_trace(run, environment=checked("load", "ok")) for run in runs]
+    assert rung(judged(fine), "preflight") == []
+
+
+def test_a_check_that_could_not_be_made_rings_where_a_run_may_not_fail_it():
+    unseen = make_trace(make_run(), environment=checked("transport", "unknown", "fatal", "NCCL_DEBUG is WARN"))
+    assert rung(judged([unseen]), "preflight") == ["transport: could not be looked at: NCCL_DEBUG is WARN (run 1)"]
+    assert rung(judged([make_trace(environment=checked("load", "unknown"))]), "preflight") == []
+
+
+def test_load_on_a_machine_with_too_few_cores_says_nothing_more():
+    run = make_run(ranks_per_node=2)
+    crowded = {"ranks": make_ranks(run, affinity=[0])}
+    load, memory = checked("load", "failed"), checked("host_memory", "failed")
+    assert rung(judged([make_trace(run, environment=load, **crowded)]), "preflight") == []
+    assert rung(judged([make_trace(run, environment=memory, **crowded)]), "preflight") != []
+
+
+def test_what_no_version_of_ours_has_said_is_no_finding():
+    odd = {
+        "preflight": {"load": {"level": "deadly"}, "later": checked("later", "failed")["preflight"]["later"], "x": 3}
+    }
+    assert rung(judged([make_trace(environment=odd)]), "preflight") == ["later: node0: 1.50 cores (run 1)"]

@@ -1,0 +1,188 @@
+"""Preflight on real ranks: the checks alone, and at the start of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.checks import CHECKS
+from hpc.journal import collect
+from hpc.outcome import Outcome
+from tests.mpi.attempts import Attempt, Ranks, spec
+
+ON_CPUS = {"mpi_size", "ranks_per_node", "same_framework", "cores", "load", "host_memory"}
+UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
+SPIN = """
+import os, time
+for _ in range(2):
+    os.fork()
+if os.getpid() == os.getpgid(0):
+    print(os.getpid(), flush=True)
+end = time.monotonic() + 120
+while time.monotonic() < end:
+    pass
+"""
+
+
+@contextmanager
+def busy_processes() -> Iterator[None]:
+    """Four that are of nobody's job (a session, a parent and an environment of their own) and never rest: however they
+    share the cores with two waiting ranks, more than half a core is theirs."""
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SPIN!r}], start_new_session=True)"
+    alone = {name: value for name, value in os.environ.items() if not name.endswith("JOB_ID")}
+    starter = subprocess.Popen([sys.executable, "-c", code], env=alone, stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    group = int(starter.stdout.readline())
+    starter.wait()
+    try:
+        yield
+    finally:
+        os.killpg(group, signal.SIGKILL)
+        starter.stdout.close()
+
+
+@contextmanager
+def only_on(core: int) -> Iterator[None]:
+    """What is started here may run on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.fixture
+def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
+    return lambda run, *words, **how: Attempt(ranks, tmp_path, run, *words, **how)
+
+
+class Looked:
+    """`python -m hpc.preflight` on real ranks, and the file that it left."""
+
+    def __init__(self, ranks: Ranks, folder: Path, *words: str, size: int = 2, **asked: Any) -> None:
+        (folder / "run.json").write_text(json.dumps(spec(**asked).to_json()))
+        self.argv = ["--run", str(folder / "run.json"), "--out", str(folder / "found.json"), *words]
+        self.done = ranks(size, Path("-m"), "hpc.preflight", *self.argv, check=False)
+        self.found = json.loads((folder / "found.json").read_text()) if (folder / "found.json").exists() else {}
+
+    def states(self) -> dict[str, str]:
+        return {finding["name"]: finding["state"] for finding in self.found["findings"]}
+
+
+def test_the_checks_alone_look_at_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    looked = Looked(ranks, tmp_path)
+    assert looked.done.returncode == 0, looked.done.stderr
+    assert set(looked.states()) == ON_CPUS - {"same_framework"}
+    assert looked.states()["mpi_size"] == looked.states()["ranks_per_node"] == "ok"
+    assert [rank["rank"] for rank in looked.found["ranks"]] == [0, 1]
+    first, second = looked.found["ranks"]
+    assert first["about_node"]["memory_bytes"] > 0
+    assert second["about_node"] is None
+    assert "ok mpi_size: MPI sees the 2 ranks asked for" in looked.done.stdout
+
+
+def test_gpus_that_are_not_there_to_ask_are_unknown(ranks: Ranks, tmp_path: Path) -> None:
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("there is a driver here to ask")
+    looked = Looked(ranks, tmp_path, backend="torch-ddp", workload="mlp", gpus_per_node=2)
+    assert looked.done.returncode == 0
+    assert {name for name, state in looked.states().items() if state == "unknown"} == {
+        "gpu_per_rank", "gpus_in_sight", "same_device", "same_driver", "cores_near_gpu", "gpu_idle",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "name", "says"),
+    [
+        (3, {}, "mpi_size", "asked for 2 ranks, MPI sees 3"),
+        (2, {"nodes": 2, "ranks_per_node": 1}, "ranks_per_node", "asked for 2 nodes with 1 ranks each; found 1 with 2"),
+    ],
+)
+def test_what_is_fatal_ends_with_3_and_is_written(
+    ranks: Ranks, tmp_path: Path, size: int, asked: dict[str, Any], name: str, says: str
+) -> None:
+    looked = Looked(ranks, tmp_path, size=size, **asked)
+    assert looked.done.returncode == 3
+    (finding,) = [
+        finding for finding in looked.found["findings"] if finding["state"] == "failed" and finding["level"] == "fatal"
+    ]
+    assert (finding["name"], finding["level"]) == (name, "fatal")
+    assert says in finding["text"]
+    assert finding["cure"]
+
+
+def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
+    looked = Looked(ranks, tmp_path)
+    (tmp_path / "found.json").unlink()
+    alone = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
+    alone |= {"SLURM_NTASKS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    argv = [sys.executable, "-m", "hpc.preflight", *looked.argv]
+    two = [subprocess.Popen(argv, env={**alone, "SLURM_PROCID": str(rank)}, cwd=Path.cwd()) for rank in range(2)]
+    assert [one.wait(timeout=120) for one in two] == [3, 3]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["launched"]["size"], found["ranks"]) == (1, [])
+    assert [(one["name"], one["state"]) for one in found["findings"]] == [("mpi_size", "failed")]
+    assert "pmix or pmi2" in found["findings"][0]["cure"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "run.json"]
+
+
+def test_words_that_are_no_check_are_refused(ranks: Ranks, tmp_path: Path) -> None:
+    looked = Looked(ranks, tmp_path, "--check", "laod=fatal")
+    assert looked.done.returncode == 2
+    assert "unknown check 'laod'" in looked.done.stderr
+
+
+# At the start of runs
+
+
+def test_what_was_found_is_in_the_trace(attempt: Callable[..., Attempt]) -> None:
+    made = attempt(spec())
+    found = made.trace().environment["preflight"]
+    assert set(found) == ON_CPUS
+    assert {name: finding["level"] for name, finding in found.items()} == {name: CHECKS[name].level for name in ON_CPUS}
+    assert found["mpi_size"]["state"] == found["same_framework"]["state"] == "ok"
+    first, second = made.trace().ranks
+    assert first["start"]["node"]["memory_free_bytes"] > 0
+    assert "start" in second
+    assert made.left_nothing_but_its_trace()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: nothing to overlap beside")
+def test_ranks_on_one_core_ring(attempt: Callable[..., Attempt]) -> None:
+    core = min(os.sched_getaffinity(0))
+    with only_on(core):
+        trace = attempt(spec(), env=UNBOUND).trace()
+    assert trace.environment["preflight"]["cores"]["state"] == "failed"
+    assert f"ranks 0-1 have 1 between them (core {core})" in trace.environment["preflight"]["cores"]["text"]
+
+
+def test_a_load_that_the_site_forbids_ends_the_run_on_all_ranks(attempt: Callable[..., Attempt]) -> None:
+    with busy_processes():
+        made = attempt(spec(), "--check", "load=fatal", check=False)
+    assert made.done.returncode == 3, made.done.stderr
+    (note, *_) = made.notes()
+    assert note.outcome is Outcome.INVALID
+    assert note.message.startswith("load: ")
+    assert "processes of others keep" in note.message
+    assert "exclusive = true in the site" in note.message
+    assert not list(made.traces.glob("*.h5"))
+    collect(made.traces, made.stem)
+
+
+def test_a_load_that_rings_does_not_stop_the_run(attempt: Callable[..., Attempt]) -> None:
+    with busy_processes():
+        trace = attempt(spec()).trace()
+    assert trace.outcome is Outcome.OK
+    assert trace.environment["preflight"]["load"]["state"] == "failed"
+    busy = trace.ranks[0]["start"]["node"]["busy_cores"]
+    assert busy > 0.5
