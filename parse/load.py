@@ -39,6 +39,8 @@ HDF5 = b"\x89HDF\r\n\x1a\n"
 DLLOGGER = b"DLLL {"
 """How a line of dllogger's JSON begins; its files are called raport.json, or as one likes."""
 SNIFFED_BYTES = 1 << 16
+STACKS_TEXT = ".stacks.txt"
+"""How the stacks of an attempt's ranks end, which is no log."""
 LOG_NAME = re.compile(r".+\.(log|txt|out)(\.gz)?", re.IGNORECASE)
 """What is tried in folders as a log; anything else only where it is named."""
 LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE)
@@ -73,6 +75,7 @@ class _Read:
     machine: Machine
     steps_completed: int
     problem: str
+    recovered: bool
 
 
 def load(
@@ -131,8 +134,7 @@ class _Loader:
             if path.is_dir():
                 for folder, _, names in os.walk(path, onerror=self._refuse_folder):
                     if folder.endswith(PARTIAL) and self.kind != "logs":
-                        recover = f"python -m parse.recover {shlex.quote(str(Path(folder).parent))}"
-                        self.remarks.append(f"{folder}: stamps that dead ranks left, not yet a trace: {recover}")
+                        self.remarks.append(_of_partial(Path(folder)))
                     for name in sorted(names):
                         if not name.startswith(".") and self._may_be_read(name):
                             self._keep(Path(folder) / name, found)
@@ -150,6 +152,8 @@ class _Loader:
             self.refusals.append(f"{path}: cannot be read (no regular file)")
 
     def _may_be_read(self, name: str) -> bool:
+        if name.endswith(STACKS_TEXT):
+            return False
         return name.endswith((".h5", ".json")) or (self.kind != "traces" and LOG_NAME.fullmatch(name) is not None)
 
     def _is_log(self, path: Path, named: bool) -> bool:
@@ -245,7 +249,8 @@ class _Loader:
         record, read = self.exits.get(key), self.traces.get(key)
         notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
         outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
-        if record and read and record.outcome != read.outcome:
+        # What was recovered says what was known when it was: the record tells the end.
+        if record and read and record.outcome != read.outcome and not read.recovered:
             self.remarks.append(
                 f"{read.path}: says {read.outcome}, its exit record, written later, {record.outcome}: the record stands"
             )
@@ -296,10 +301,25 @@ def _without_stamps(path: Path, trace: Trace) -> _Read:
         machine=describe(trace),
         steps_completed=int(trace.steps_completed.min()),
         problem=problem,
+        recovered=trace.recovered,
     )
 
 
+def _of_partial(folder: Path) -> str:
+    """What is to be said of a folder of journals: they are of a run that goes on, or wait for somebody."""
+    stem = folder.name.removesuffix(PARTIAL)
+    if folder.with_name(f"{stem}.h5").exists():
+        why = "left over beside its trace, to be removed"
+    elif folder.with_name(f"{stem}.exit.json").exists():
+        why = "stamps that dead ranks left, not yet a trace"
+    else:
+        why = "stamps of a run that goes on, or whose job was lost; then they are not yet a trace"
+    return f"{folder}: {why}: python -m parse.recover {shlex.quote(str(folder.parent))}"
+
+
 def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:
+    if record and record.evidence and record.outcome is not Outcome.OK:
+        return f"{record.evidence[0]}; kept at {record.kept}" if record.kept else record.evidence[0]
     if notes:
         first = notes[0]
         where = f"rank {first.rank} on {first.hostname} after {first.step + 1} steps"

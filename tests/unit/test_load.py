@@ -399,11 +399,3 @@ def test_a_folder_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr("parse.load.os.walk", walk)
     assert load([tmp_path]).refusals == (f"{tmp_path}: cannot be read (Permission denied)",)
-
-
-def test_stamps_that_nobody_recovered_are_mentioned(tmp_path):
-    left = tmp_path / "run_r1.1.partial"
-    left.mkdir()
-    [remark] = [line for line in load([tmp_path]).remarks if "dead ranks" in line]
-    assert remark.startswith(str(left))
-    assert f"python -m parse.recover {tmp_path}" in remark
