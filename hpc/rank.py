@@ -85,6 +85,8 @@ class Rank:
             kept=getattr(error, "kept", ""),  # of gather.TraceKept, which only ranks that came so far have loaded
         )
         self._leave(note)
+        for line in self.preflight.nccl_warnings():
+            print(without_secrets(line), file=sys.stderr)
         if isinstance(error, InvalidRun | LaunchError):
             print(f"rank {self.number}: {outcome}: {without_secrets(str(error))}", file=sys.stderr, flush=True)
         else:

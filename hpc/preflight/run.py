@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
 from hpc.preflight.nouns import Launched, RankFacts, Seen, Transports
-from hpc.preflight.transports import let_nccl_tell, read_transports, why_nothing
+from hpc.preflight.transports import let_nccl_tell, read_transports, warnings, why_nothing
 from hpc.spec import RunSpec
 from hpc.world import World
 
@@ -116,6 +117,10 @@ class Preflight:
         self._look(Stage.STEPPED)
         self._say(comm.rank, facts)
         self.demand()
+
+    def nccl_warnings(self) -> list[str]:
+        """What NCCL has warned of to the file that it was told to write."""
+        return warnings(self._log, socket.gethostname(), os.getpid()) if self._log else []
 
     def demand(self) -> None:
         """Raises InvalidRun, on every rank alike, with each fatal check that failed and its cure."""

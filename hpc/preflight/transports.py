@@ -20,6 +20,7 @@ _VERSION = re.compile(r"NCCL version (\d\S*)")
 _NETWORK = re.compile(r"NCCL INFO Using network (\S[^\n\r]*)")
 _NVLS = re.compile(r"NCCL INFO (?:Connected NVLS tree|NVLS comm )")
 _SAYING = ("INFO", "TRACE", "ABORT")
+MOST_WARNINGS = 20
 LONGEST_BYTES = 64 << 20
 """Of a log that is longer, as at level TRACE, the first part is read: connections stand there."""
 
@@ -68,6 +69,15 @@ def read_transports(name: str, hostname: str, pid: int) -> Transports:
     if not found.peers and not found.network:
         return Transports(unread=f"{path} does not say how NCCL connects (NCCL_DEBUG_SUBSYS must hold INIT)")
     return found
+
+
+def warnings(name: str, hostname: str, pid: int) -> list[str]:
+    """What this process's NCCL has warned of last: it went to the log and not to the rank's output."""
+    try:
+        with file_of(name, hostname, pid).open(errors="replace") as file:
+            return [line.rstrip("\n") for line in file if "NCCL WARN" in line][-MOST_WARNINGS:]
+    except OSError:
+        return []
 
 
 def parse(lines: Iterable[str]) -> Transports:

@@ -9,7 +9,8 @@ import pytest
 
 from hpc.backends import InvalidRun
 from hpc.checks import CHECKS, CheckError, Finding, Level, State, read_finding, read_levels
-from hpc.preflight.compare import LOOKS, judge, numbers
+from hpc.preflight.compare import LOOKS, judge
+from hpc.preflight.found import numbers
 from hpc.preflight.nouns import Launched, Transports
 from hpc.preflight.run import Preflight, Promises
 from tests.unit.preflight_facts import GIB, LAUNCHED, RUN, findings, seen

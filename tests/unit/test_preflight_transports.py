@@ -15,6 +15,7 @@ from hpc.preflight.transports import (
     let_nccl_tell,
     parse,
     read_transports,
+    warnings,
     why_nothing,
 )
 
@@ -137,6 +138,10 @@ def test_a_log_is_read_or_why_not_is_said(tmp_path: Path) -> None:
     assert "NCCL_DEBUG_SUBSYS must hold INIT" in read_transports(name, "n0.example.org", 1).unread
     path.write_bytes(OF_2_18.encode() + b"\xff\xfe a torn li")
     assert read_transports(name, "n0", 1).peers == {"NET/Socket": (2, 3), "SHM": (1,)}
+    assert warnings(name, "n0", 1) == []
+    path.write_text("n0:1:1 [0] NCCL INFO x\nn0:1:1 [0] misc/ibvwrap.cc:94 NCCL WARN Call to ibv_open_device failed\n")
+    assert warnings(name, "n0", 1) == ["n0:1:1 [0] misc/ibvwrap.cc:94 NCCL WARN Call to ibv_open_device failed"]
     path.unlink()
+    assert warnings(name, "n0", 1) == []
     path.mkdir()
     assert os.strerror(21) in read_transports(name, "n0", 1).unread

@@ -1,0 +1,66 @@
+"""The checks of ways between ranks: what the site promises against what is there, and what NCCL says that it took."""
+
+from __future__ import annotations
+
+from hpc.preflight.found import Found, failed, numbers, ok, some, unknown
+from hpc.preflight.nouns import Seen
+from hpc.preflight.transports import fits, goes_by_network
+
+
+def fabric(seen: Seen) -> Found | None:
+    """Before anything can say which transport it took: a node without an adapter takes none of those promised."""
+    if not seen.expect_transport.startswith("ib") or seen.run.nodes == 1 or seen.simulated:
+        return None
+    there = {rank.hostname: rank.about_node.fabrics for rank in seen.ranks if rank.about_node}
+    if lacking := [host for host, adapters in there.items() if not adapters]:
+        return failed(
+            f"the site promises {seen.expect_transport}; no adapter with an active port is in /sys/class/infiniband of "
+            f"{some(lacking)}"
+        )
+    return ok(f"every node has an adapter with an active port ({', '.join(next(iter(there.values()), ()))})")
+
+
+def transport(seen: Seen) -> Found | None:
+    """Between nodes; what NCCL takes when the promised one fails is slower, and it goes on without a word."""
+    if not (seen.expect_transport and seen.run.gpus_per_node and seen.run.nodes > 1) or seen.simulated:
+        return None
+    wrong, taken, unread = [], set(), []
+    for rank in seen.ranks:
+        if rank.transports is None or rank.transports.unread:
+            unread.append(f"rank {rank.rank}: {rank.transports.unread if rank.transports else 'not looked'}")
+            continue
+        names = [name for name in rank.transports.peers if name.startswith("NET/")]  # COLLNET is beside it
+        taken.update(names)
+        wrong += [
+            f"rank {rank.rank} on {rank.hostname} goes by {name}"
+            for name in names
+            if not fits(name, seen.expect_transport)
+        ]
+    if wrong:
+        return failed(f"the site promises {seen.expect_transport}; {some(wrong)}")
+    if unread:
+        return unknown(some(unread))
+    if not taken:
+        return unknown("NCCL says nothing of going from node to node")
+    return ok(f"NCCL goes from node to node by {', '.join(sorted(taken))}")
+
+
+def transport_in_node(seen: Seen) -> Found | None:
+    """Host memory, or the network, between GPUs that could reach each other."""
+    if not seen.run.gpus_per_node or seen.run.ranks_per_node == 1:
+        return None
+    slow, unread, taken = [], [], set()
+    for rank in seen.ranks:
+        if rank.transports is None or rank.transports.unread:
+            unread.append(f"rank {rank.rank}: {rank.transports.unread if rank.transports else 'not looked'}")
+            continue
+        for name, peers in rank.transports.peers.items():
+            if name.startswith("SHM") or (goes_by_network(name) and seen.run.nodes == 1):
+                slow.append(f"rank {rank.rank} on {rank.hostname} goes by {name} to rank {numbers(peers)}")
+            elif not goes_by_network(name):
+                taken.add(name)
+    if slow:
+        return failed(some(slow))
+    if unread:
+        return unknown(some(unread))
+    return ok(f"by {', '.join(sorted(taken))}") if taken else unknown("NCCL says nothing of going inside a node")

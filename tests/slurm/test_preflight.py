@@ -1,0 +1,60 @@
+"""What a site promises, on a real Slurm of several nodes: a broken promise ends a run at once, on all ranks alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc.trace_file import read_trace
+from launch.devcluster import DevCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ("--nodes", "2", "--no-baseline", "--repeats", "1", "--backend", "mpi", "--workload", "delay", "--option",
+        "compute_ms=1", "--steps", "8", "--warmup", "5", "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
+
+Sweep = Callable[[str, str], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, cluster: DevCluster, slurm_env: dict[str, str]) -> Sweep:
+    """`sweep(key, table)`: one run on two nodes, of the cluster's site with a key and a table more."""
+
+    def run(key: str, table: str) -> subprocess.CompletedProcess[str]:
+        site = tmp_path / "site.toml"
+        site.write_text(f"{key}\n{(cluster.root / 'site.toml').read_text()}\n{table}\n")
+        argv = [sys.executable, "-m", "hpc.sweep", "--site", str(site), *TINY]
+        env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        return subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
+
+    return run
+
+
+@pytest.mark.skipif(Path("/sys/class/infiniband").is_dir(), reason="this machine may have what the site promises")
+def test_a_promise_that_the_nodes_do_not_keep_is_invalid(tmp_path: Path, sweep: Sweep) -> None:
+    done = sweep('expect_transport = "ib"', "")
+    assert done.returncode == 1, done.stdout + done.stderr
+    (record,) = [json.loads(path.read_text()) for path in (tmp_path / "traces").glob("*.exit.json")]
+    assert record["outcome"] == "invalid"
+    (script,) = (tmp_path / "jobs").glob("*.sh")
+    assert "--expect-transport ib" in " ".join(script.read_text().replace("\\\n", " ").split())
+    notes = [json.loads(path.read_text()) for path in (tmp_path / "traces").glob("*.rank*.json")]
+    assert notes
+    for note in notes:
+        assert note["message"].startswith("fabric: the site promises ib; no adapter")
+        assert "of node1; node2: leave the nodes without one out" in note["message"]
+        assert note["step"] == -1
+
+
+def test_a_check_that_the_site_switches_off_is_not_made(tmp_path: Path, sweep: Sweep) -> None:
+    done = sweep('expect_transport = "ib"', '[preflight]\nfabric = "off"\nload = "alarm"')
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "traces").glob("*.h5")
+    trace = read_trace(path)
+    assert "fabric" not in trace.environment["preflight"]
+    assert trace.environment["preflight"]["ranks_per_node"]["text"] == "2 nodes with 2 ranks each, as asked"
+    assert ["node" in rank["start"] for rank in trace.ranks] == [True, False, True, False]
