@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -94,19 +94,19 @@ _NODE_GONE = re.compile(
 )  # fmt: skip
 _MEMORY = re.compile(r"exceeded memory limit|\boom[-_]kill|out of memory|cannot allocate memory", re.IGNORECASE)
 _HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
-# How standard error tells of a rank's death, and what there is to add.
+# How standard error tells of a rank's death: srun, Open MPI's mpirun, MPICH's, a process of any kind.
 _DEATHS = (
-    (re.compile(r"Watchdog caught collective operation timeout.*"), "NCCL waited in vain for a rank"),
-    (re.compile(r".*\bBus error\b.*"), "a full /dev/shm is the usual cause of a bus error"),
-    (
-        re.compile(
-            r"srun: error: \S+: tasks? [\d,\[\]-]+: "
-            r"(?:Killed|Segmentation fault|Aborted|Floating point exception|Illegal instruction).*"
-        ),
-        "",
+    re.compile(r"Watchdog caught (?P<nccl>collective operation timeout.*)"),
+    re.compile(
+        r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): "
+        r"(?P<how>Killed|Bus error|Segmentation fault|Aborted|Floating point exception|Illegal instruction)"
     ),
-    (re.compile(r"(?:mpirun|mpiexec|prterun) noticed that process rank[^\n]*(?:\n[^\n]+)??\son\s+signal[^\n]*"), ""),
-    (re.compile(r"RANK \d+ PID \d+ RUNNING AT \S+[^K]{0,40}KILLED BY SIGNAL: [^\n]*"), ""),
+    re.compile(
+        r"(?:mpirun|mpiexec|prterun) noticed that process rank (?P<ranks>\d+) with PID \d+ on node (?P<node>\S+)\s+"
+        r"exited\s+on\s+(?P<how>signal \d+ \([^)]*\))"
+    ),
+    re.compile(r"RANK (?P<ranks>\d+) PID \d+ RUNNING AT (?P<node>\S+)[^K]{0,40}KILLED BY (?P<how>SIGNAL: [^\n]*)"),
+    re.compile(r"(?P<how>\bBus error\b)"),
 )
 # What a rank says when another one is gone: it is not the cause.
 _PEER = re.compile(
@@ -200,11 +200,8 @@ def _failed(evidence: Evidence) -> Found | None:
     """A rank that failed by itself, by its note, else by what standard error says of its death."""
     if note := _first(note for note in evidence.notes if not is_echo(note) and note.outcome not in _SEVERITY):
         return note.outcome, _in_words(note)
-    for pattern, meaning in _DEATHS:
-        if found := pattern.search(evidence.error):
-            added = f" ({meaning})" if meaning else ""
-            return _died(evidence), f"standard error: {_short(found[0])}{added}"
-    return None
+    found = next(filter(None, (pattern.search(evidence.error) for pattern in _DEATHS)), None)
+    return None if found is None else (_died(evidence), f"standard error: {_death_in_words(found.groupdict())}")
 
 
 def _echoed(evidence: Evidence) -> Found | None:
@@ -250,6 +247,14 @@ def _first(notes: Iterable[RankNote]) -> RankNote | None:
 def _in_words(note: RankNote) -> str:
     when = "before the first step" if note.step < 0 else f"after step {note.step}"
     return f"rank {note.rank} on {note.hostname} {when}: {note.exception}: {_short(note.message)}"
+
+
+def _death_in_words(said: Mapping[str, str]) -> str:
+    if "nccl" in said:
+        return f"NCCL waited in vain for a rank: {_short(said['nccl'])}"
+    who = f"rank {said['ranks']} on {said['node']}: " if "ranks" in said else ""
+    cause = " (a full /dev/shm is the usual cause)" if said["how"] == "Bus error" else ""
+    return f"{who}{_short(said['how'])}{cause}"
 
 
 def _returned(evidence: Evidence) -> str:

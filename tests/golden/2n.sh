@@ -98,11 +98,19 @@ wait_for_step() {
 # What scontrol says of job $1; nothing where it does not answer.
 ask() { timeout 10 scontrol -o show job "$1" 2>/dev/null </dev/null; }
 
+# A job that ends while it is about to be preempted has ended; one that waits to be taken away may go back to the queue.
+await_preemption() {
+    case $(ask "$job_id") in *PreemptTime=[0-9]*) ;; *) return ;; esac
+    say "waits for Slurm to preempt this job"
+    while [ "$stopping" = USR1 ]; do sleep 1; done
+    exit 143
+}
+
 # Writes the exit record, by the rules of docs/outcomes.md. Where Python cannot, the shell does.
 record() {
     local attempt=${stem##*.} text outcome=launch_fail
     local known=(--exit-status "$1" --trace "$trace" --error "$log.err" --nodelist "$nodelist" --begin-unix-s "$begin")
-    [ -z "$stopping" ] || [ -z "${SLURM_JOB_ID:-}" ] || known+=(--job-text "$(ask "$SLURM_JOB_ID")")
+    [ -z "$stopping" ] || [ -z "${SLURM_JOB_ID:-}" ] || known+=(--job-text "$(ask "$job_id")")
     if text=$("$python" -m hpc.evidence decide --traces "$traces" --stem "${stem##*/}" --job-id "$job_id" \
             --restarts "$restarts" "${known[@]}" </dev/null); then
         say "${stem##*/}: $text"
@@ -260,5 +268,6 @@ run 2n2g_torch-ddp_mlp_b8_fp32_5761c9b325_r2 \
     /scratch/sweep/jobs/runs/2n2g_torch-ddp_mlp_b8_fp32_5761c9b325_r2.json --traces \
     /scratch/sweep/traces
 
+[ "$stopping" != USR1 ] || await_preemption
 [ "$not_ok" -eq 0 ] || say "$not_ok of the runs above did not end ok; their output is in $logs"
 [ "$not_ok" -eq 0 ]
