@@ -200,6 +200,8 @@ def _failed(evidence: Evidence) -> Found | None:
     """A rank that failed by itself, by its note, else by what standard error says of its death."""
     if note := _first(note for note in evidence.notes if not is_echo(note) and note.outcome not in _SEVERITY):
         return note.outcome, _in_words(note)
+    if evidence.ended_by is not None:
+        return None  # the ranks died of that
     found = next(filter(None, (pattern.search(evidence.error) for pattern in _DEATHS)), None)
     return None if found is None else (_died(evidence), f"standard error: {_death_in_words(found.groupdict())}")
 
