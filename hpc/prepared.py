@@ -14,7 +14,7 @@ from hpc.sweep_spec import SweepSpec, expand
 from hpc.target import TargetError, cannot_run, decide_target, no_twins, odd_builds, options_of, with_absolute_paths
 from launch.local import launcher, what_is_missing
 from launch.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
-from launch.script import Folders, render_job, render_local
+from launch.script import Folders, Guards, render_job, render_local
 from launch.site import Site, find_site
 from launch.slurm import controller_answers, header
 
@@ -30,6 +30,7 @@ class Prepared:
     jobs: tuple[JobPlan, ...]
     site: Site | None
     folders: Folders
+    guards: Guards
 
     @property
     def missing(self) -> list[str]:
@@ -80,9 +81,11 @@ class Prepared:
 
     def _render(self, job: JobPlan) -> str:
         if self.site is None:
-            return render_local(job.runs, launcher(), self.folders)
+            return render_local(job.runs, launcher(), self.folders, self.guards)
         frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
-        return render_job(job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets)
+        return render_job(
+            job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, self.guards
+        )
 
 
 def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
@@ -92,7 +95,8 @@ def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     plan = expand(asked, decide_target(asked, site), options_of)
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
-    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders)
+    guards = _guards(settings)
+    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards)
 
 
 def _site(settings: Mapping[str, str]) -> Site | None:
@@ -108,6 +112,22 @@ def _site(settings: Mapping[str, str]) -> Site | None:
     overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
     changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _guards(settings: Mapping[str, str]) -> Guards:
+    """What watches over the runs. Raises SpecError where a limit is no number, or none that a run could keep."""
+    values: dict[str, float] = {}
+    for guard in dataclasses.fields(Guards):
+        if (text := settings.get(guard.name)) is not None:
+            flag = f"--{guard.name.replace('_', '-')}"
+            try:
+                values[guard.name] = int(text) if text.isdigit() else float(text)
+            except ValueError:
+                raise SpecError(f"{flag} {text!r} is not a number") from None
+            least = 0.0 if guard.name in ("copy_s", "hang_extra_s") else 1.0
+            if not least <= values[guard.name] < float("inf"):
+                raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
+    return Guards(**values)
 
 
 def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:

@@ -28,7 +28,7 @@ from hpc.spec import RunSpec, SpecError
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How one run stands.
+    """How one run stands: how many attempts began, the number of the last one that ended.
 
     `record` is the one that its outcome is from: the settling one, else the last. `open` is the last attempt where
     that began and left no record; `last_step` and `copy_age_s` tell of that one, None where nothing was copied.
@@ -37,6 +37,7 @@ class Standing:
 
     run_id: str
     attempts: int = 0
+    ended: int = 0
     record: ExitRecord | None = None
     open: BeginRecord | None = None
     settled: bool = False
@@ -93,6 +94,7 @@ def _standing(
     return Standing(
         run_id=run_id,
         attempts=max(last, begun.attempt if begun else 0),
+        ended=last,
         record=settling_record(records) or (records[-1] if records else None),
         open=open_attempt,
         settled=settled,

@@ -14,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc.again import Wish, ask_for
-from hpc.closing import cancelled_at_ns, close_attempts, in_words
+from hpc.closing import cancelled_at_ns, close_attempts, close_ended, in_words
 from hpc.estimate import Room, TooShort, check_room, durations_s
-from hpc.outcome import Outcome, RecordError, exit_records
+from hpc.outcome import Outcome, RecordError, asked_again, exit_records, stem
 from hpc.outside import plain
 from hpc.prepared import Prepared, Say, prepare
 from hpc.spec import COLLECTIVES
@@ -117,7 +117,7 @@ class Sweep:
                 self._lock.sign()
             elif self._how.detach:
                 return self._submit_and_leave(queue)
-            before = {run.run_id: run.attempts for run in standings(_ids(written), self._traces) if not run.settled}
+            before = {run.run_id: run.ended for run in standings(_ids(written), self._traces) if not run.settled}
             queue.advance()
             if not here:
                 stack.close()
@@ -181,18 +181,19 @@ class Sweep:
         close_attempts(self._cluster, ids, self._prepared.folders, self.say)
 
     def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
-        """See Owner. Closes the job's attempts; it is wanted again where it measured something, and only the scheduler
-        kept it from the rest."""
-        close_attempts(self._cluster, job_ids, self._prepared.folders, self.say)
-        ours = {run_id: its[-1] for run_id, its in exit_records(self._traces).items() if its}
+        """See Owner. Closes the job's attempts; it is wanted again where it measured something and only the scheduler
+        kept it from the rest, and where somebody asked again for a run that it had passed."""
+        ends = self._cluster.ends(job_ids)
+        close_ended(ends, self._prepared.folders, self.say)
         left = self.left(job)
-        measured = [ours[run] for run in _ids([job]) if run in ours and run not in left]
-        cut_off = {Outcome.TIMEOUT, Outcome.PREEMPTED, Outcome.NODE_FAIL}
-        return (
-            bool(left)
-            and any(record.job_id in job_ids for record in measured)
-            and all(run not in ours or ours[run].outcome in cut_off for run in left)
-        )
+        if not left or any(end.word.startswith("CANCELLED") for end in ends.values()):
+            return False
+        records, again = exit_records(self._traces), asked_again(self._traces)
+        last = {run: records[run][-1] for run in _ids([job]) if run in records}
+        asked = {run for run, record in last.items() if stem(run, record.attempt) in again}
+        cut_off = {run for run in left if run not in last or last[run].outcome in _CUT_OFF}
+        measured = {run for run, record in last.items() if run not in left and record.job_id in job_ids}
+        return asked | cut_off >= set(left) and bool(measured or asked)
 
     def _conclude(self, written: Sequence[WrittenJob]) -> int:
         """Counts outcomes over the whole sweep and names the next command; 0 where every run is ok."""
@@ -203,6 +204,8 @@ class Sweep:
         return 0 if whole(found) else 1
 
 
+_CUT_OFF = frozenset({Outcome.TIMEOUT, Outcome.PREEMPTED, Outcome.NODE_FAIL})
+"""What becomes of attempts through no fault of theirs, and may go well in another job."""
 _WHY_WAIT = {
     True: "runs on one machine would measure each other; what is left afterwards is run then",
     False: "it is submitting",

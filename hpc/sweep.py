@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from hpc import submission
 
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
-               "constraint", "out", "minutes_per_run", "max_jobs")  # fmt: skip
+               "constraint", "out", "minutes_per_run", "max_jobs", "copy_s", "start_limit_s", "hang_steps",
+               "hang_extra_s")  # fmt: skip
 ACTIONS = ("dry_run", "detach", "force", "retry", "rerun_if_changed", "status", "cancel")
 
 
@@ -124,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--out", metavar="DIR", help="folder that gets jobs/ and traces/ (default: this one)")
     add("--config", metavar="FILE", help="TOML with the same names; the command line wins")
+    add = parser.add_argument_group("what watches over a run").add_argument
+    add("--copy-s", metavar="S", help="seconds between copies of what ranks have recorded (default 10; 0: none)")
+    add("--start-limit-s", metavar="S", help="a run that makes no step for so long after its start hangs (default 600)")
+    add("--hang-steps", metavar="N", help="later: one that makes none for N times its median step (default 10)")
+    add("--hang-extra-s", metavar="S", help="and so many seconds (default 60)")
     add = parser.add_argument_group("what is done").add_argument
     add("--dry-run", action="store_true", help="write and show everything, submit nothing")
     add("--detach", action="store_true", help="submit and leave; without it the sweep follows its runs")

@@ -75,7 +75,12 @@ def test_the_main_job(tmp_path: Path, command: Command, sweep: Command) -> None:
     submitted = {path.name.split("_")[0] for path in (tmp_path / "jobs" / "logs").glob("*_submission.sh")}
     assert len(submitted) == 3
     for job_id in submitted:
-        name = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%j").stdout.strip().removeprefix("rankwise-").rpartition("-")[0]
+        name = (
+            command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%j")
+            .stdout.strip()
+            .removeprefix("rankwise-")
+            .rpartition("-")[0]
+        )
         held = command("scontrol", "write", "batch_script", job_id, "-").stdout
         assert held == (tmp_path / "jobs" / f"{name}.sh").read_text()
 
@@ -164,7 +169,7 @@ def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
     wait_for(lambda: has_ended(command, job_id))
     assert list(outcomes(tmp_path).values()) == ["timeout"]
     printed = (tmp_path / "jobs" / "logs" / f"1n.{job_id}.out").read_text()
-    assert "is left for another job: the time limit is near" in printed
+    assert "is left for another job: this one was told to end (SIGUSR1)" in printed
 
 
 def test_a_cancelled_job_gets_its_record_from_the_scheduler(
