@@ -17,7 +17,8 @@ import pytest
 from hpc.checks import CHECKS
 from hpc.journal import collect
 from hpc.outcome import Outcome
-from tests.mpi.attempts import Attempt, Ranks, spec
+from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+from tests.mpi.conftest import ROOT
 
 ON_CPUS = {"mpi_size", "ranks_per_node", "same_framework", "cores", "load", "host_memory"}
 UNBOUND = {"OMPI_MCA_hwloc_base_binding_policy": "none", "PRTE_MCA_hwloc_default_binding_policy": "none"}
@@ -70,9 +71,10 @@ class Looked:
     """`python -m hpc.preflight` on real ranks, and the file that it left."""
 
     def __init__(self, ranks: Ranks, folder: Path, *words: str, size: int = 2, **asked: Any) -> None:
+        asked_env = asked.pop("env_of_ranks", None)
         (folder / "run.json").write_text(json.dumps(spec(**asked).to_json()))
         self.argv = ["--run", str(folder / "run.json"), "--out", str(folder / "found.json"), *words]
-        self.done = ranks(size, Path("-m"), "hpc.preflight", *self.argv, check=False)
+        self.done = ranks(size, Path("-m"), "hpc.preflight", *self.argv, check=False, env=asked_env)
         self.found = json.loads((folder / "found.json").read_text()) if (folder / "found.json").exists() else {}
 
     def states(self) -> dict[str, str]:
@@ -99,6 +101,23 @@ def test_gpus_that_are_not_there_to_ask_are_unknown(ranks: Ranks, tmp_path: Path
     assert {name for name, state in looked.states().items() if state == "unknown"} == {
         "gpu_per_rank", "gpus_in_sight", "same_device", "same_driver", "cores_near_gpu", "gpu_idle",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("visible", "failed"), [("0,1", set()), ("1", {"gpu_per_rank"})])
+def test_ranks_that_share_a_gpu_end_before_they_touch_it(
+    ranks: Ranks, tmp_path: Path, visible: str, failed: set[str]
+) -> None:
+    """The driver is a FAKE with two GPUs; a launcher that binds both ranks to one of them is not."""
+    env = {"PYTHONPATH": f"{HERE / 'fake_driver'}:{ROOT}", "CUDA_VISIBLE_DEVICES": visible}
+    asked = {"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2, "env_of_ranks": env}
+    looked = Looked(ranks, tmp_path, **asked)
+    fatal = {one["name"] for one in looked.found["findings"] if (one["level"], one["state"]) == ("fatal", "failed")}
+    assert fatal == failed
+    assert looked.done.returncode == (3 if failed else 0)
+    assert [len(rank["in_sight"]) for rank in looked.found["ranks"]] == [2, 2]
+    drives = [rank["devices"][0][0] for rank in looked.found["ranks"]]
+    assert drives == (["1", "1"] if failed else ["0", "1"])
+    assert {one["name"] for one in looked.found["findings"] if one["state"] == "unknown"} == {"cores_near_gpu"}
 
 
 @pytest.mark.parametrize(

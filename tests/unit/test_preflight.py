@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from hpc.backends import InvalidRun
 from hpc.checks import CHECKS, CheckError, Finding, Level, State, read_finding, read_levels
 from hpc.preflight.compare import LOOKS, judge
 from hpc.preflight.found import numbers
-from hpc.preflight.nouns import Launched, Transports
+from hpc.preflight.nouns import Launched, RankFacts, Transports
 from hpc.preflight.run import Preflight, Promises
+from hpc.world import World
 from tests.unit.preflight_facts import GIB, LAUNCHED, RUN, findings, seen
 
 CPUS = dataclasses.replace(RUN, gpus_per_node=0)
@@ -195,3 +197,36 @@ def test_many_ranks_are_told_in_few_words() -> None:
     found = [found for stage in LOOKS for found in judge(stage, seen(ranks=crowd), {})]
     assert all(len(finding.text) < 600 for finding in found)
     assert any(isinstance(finding, Finding) and finding.state is State.FAILED for finding in found)
+
+
+class FakeComm:
+    """FAKE: two ranks on two nodes, of which this is the first; the other one brings the same as this one."""
+
+    rank, size = 0, 2
+
+    def allgather(self, mine: Any) -> list[Any]:
+        other = dataclasses.replace(mine, rank=1, node=1, devices=("other",)) if isinstance(mine, RankFacts) else mine
+        return [mine, other]
+
+
+def test_what_nccl_took_is_held_against_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    run = dataclasses.replace(RUN, ranks_per_node=1, gpus_per_node=1)
+    comm: Any = FakeComm()
+    world = World(rank=0, size=2, local_rank=0, local_size=1, node_rank=0, nodes=2, hostname="n0")
+    preflight = Preflight(run, Promises(expect_transport="ib", levels={"fabric": Level.OFF, "gpu_per_rank": Level.OFF}))
+    preflight.met(comm, world)
+    preflight.let_nccl_tell(tmp_path)
+    facts: dict[str, Any] = {"device": {"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, "software": {"nccl": "2.27"}}
+    preflight.built(comm, facts)
+    assert facts["preflight"]["same_nccl"]["text"] == "NCCL 2.27 on all ranks"
+    preflight.stepped(comm, facts)
+    assert facts["preflight"]["transport"]["state"] == "unknown"
+    assert "wrote nothing" in facts["nccl"]["unread"]
+    (tmp_path / "nccl.rank0").write_text("n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n")
+    with pytest.raises(InvalidRun, match="transport: the site promises ib; rank 0 on n0 goes by NET/Socket"):
+        preflight.stepped(comm, facts)
+    assert facts["nccl"]["peers"] == {"NET/Socket": (1,)}
+    assert facts["preflight"]["transport"]["cure"].startswith("see why NCCL took another")

@@ -106,7 +106,7 @@ def test_ways_are_told_apart_by_what_matters(via: str, kind: str) -> None:
         ("NET/Socket", "ib", False),
         ("NET/Socket", "socket", True),
         ("NET/AWS Libfabric/GDRDMA", "Libfabric", True),
-        ("NET/Fabric", "ib", False),
+        ("NET/AWS Libfabric", "ib", False),
     ],
 )
 def test_a_promise_is_kept_or_broken(kind: str, expected: str, fit: bool) -> None:
