@@ -94,8 +94,9 @@ _NODE_GONE = re.compile(
 )  # fmt: skip
 _MEMORY = re.compile(r"exceeded memory limit|\boom[-_]kill|out of memory|cannot allocate memory", re.IGNORECASE)
 _HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
-# How standard error tells of a rank's death: srun, Open MPI's mpirun, MPICH's, a process of any kind.
+# How standard error tells of a rank that did not start or died: srun, Open MPI's mpirun, MPICH's, any process.
 _DEATHS = (
+    re.compile(r"srun: error: (?P<launch>.*\blaunch\b.* failed\b.*)"),
     re.compile(r"Watchdog caught (?P<nccl>collective operation timeout.*)"),
     re.compile(
         r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): "
@@ -252,9 +253,12 @@ def _in_words(note: RankNote) -> str:
 
 
 def _death_in_words(said: Mapping[str, str]) -> str:
+    if "launch" in said:
+        return _short(said["launch"])
     if "nccl" in said:
         return f"NCCL waited in vain for a rank: {_short(said['nccl'])}"
-    who = f"rank {said['ranks']} on {said['node']}: " if "ranks" in said else ""
+    several = "s" if re.search(r"\D", said.get("ranks", "")) else ""
+    who = f"rank{several} {said['ranks']} on {said['node']}: " if "ranks" in said else ""
     cause = " (a full /dev/shm is the usual cause)" if said["how"] == "Bus error" else ""
     return f"{who}{_short(said['how'])}{cause}"
 

@@ -1,0 +1,233 @@
+"""From evidence to an outcome: each rule where it decides, and where another one does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpc import evidence
+from hpc.evidence import job_end, open_attempts, read_left
+from hpc.outcome import Outcome, RankNote, read_exit_record
+from hpc.verdict import EndedBy, Evidence, JobEnd, decide, is_echo
+
+NONE = Evidence(exit_status=1, trace=False)
+UNSEEN = Evidence(exit_status=None, trace=False)
+BOOM = RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="ValueError", message="boom", step=4, hostname="node2")
+ECHO = replace(BOOM, rank=0, exception="RuntimeError", message="[1] Connection closed by peer [10.0.0.2]:4711", step=3)
+LATER = replace(BOOM, rank=2, message="later", step=7)
+MEMORY = replace(BOOM, rank=3, outcome=Outcome.OOM, exception="MemoryError", message="", step=9)
+INVALID = replace(BOOM, rank=4, outcome=Outcome.INVALID, exception="InvalidRun", message="asked for 2 ranks", step=-1)
+AWAY = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T23:11:33 DUE TO {}, SEE SLURMCTLD LOG ***"
+KILLED = "srun: error: node2: task 3: Killed"
+OPEN_MPI = "mpirun noticed that process rank 1 with PID 0 on node node1 exited on signal 9 (Killed)."
+PRTE = "prterun noticed that process rank 1 with PID 77 on node node1 exited on\nsignal 9 (Killed)."
+HYDRA = "=   RANK 1 PID 77 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
+
+
+def job(word: str, **more: object) -> JobEnd:
+    return JobEnd(word=word, source="squeue", **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("known", "outcome", "says"),
+    [
+        (replace(NONE, exit_status=0, trace=True), Outcome.OK, "whole trace"),
+        (replace(UNSEEN, trace=True, job=job("FAILED")), Outcome.OK, "nobody saw the launcher return"),
+        (replace(NONE, exit_status=9, trace=True), Outcome.RANK_FAIL, "exit status 9"),
+        (replace(NONE, exit_status=0), Outcome.LAUNCH_FAIL, "no step was made"),
+        (replace(NONE, steps=5), Outcome.RANK_FAIL, "up to 5 steps"),
+        # Why the script ended the step comes before what the ranks say of it.
+        (replace(NONE, ended_by=EndedBy.TIME_LIMIT, notes=[BOOM]), Outcome.TIMEOUT, "time limit"),
+        (replace(NONE, ended_by=EndedBy.PREEMPTION, error=KILLED), Outcome.PREEMPTED, "preempted"),
+        (replace(NONE, ended_by=EndedBy.HANG, said="no step for 90 s", steps=3), Outcome.RANK_FAIL, "no step for 90 s"),
+        (replace(NONE, ended_by=EndedBy.HANG), Outcome.LAUNCH_FAIL, "watchdog"),
+        (replace(NONE, exit_status=0, trace=True, ended_by=EndedBy.TIME_LIMIT), Outcome.OK, "whole trace"),
+        # Notes: invalid, then memory, then whoever failed first; an echo never wins.
+        (replace(NONE, notes=[BOOM, MEMORY, INVALID]), Outcome.INVALID, "rank 4 on node2 before the first step"),
+        (replace(NONE, notes=[BOOM, MEMORY]), Outcome.OOM, "rank 3 on node2 after step 9: MemoryError"),
+        (replace(NONE, notes=[LATER, BOOM]), Outcome.RANK_FAIL, "rank 1 on node2 after step 4: ValueError: boom"),
+        (replace(NONE, notes=[ECHO, LATER]), Outcome.RANK_FAIL, "rank 2 on node2 after step 7: ValueError: later"),
+        (replace(NONE, notes=[ECHO], error=KILLED, steps=4), Outcome.RANK_FAIL, "rank 3 on node2: Killed"),
+        (replace(NONE, notes=[ECHO]), Outcome.RANK_FAIL, "the rank it lost left no word"),
+        (replace(NONE, notes=[ECHO], error="slurmstepd: error: Detected 1 oom_kill event"), Outcome.OOM, "oom_kill"),
+        # Standard error.
+        (replace(NONE, error="slurmstepd: error: Step 1.0 exceeded memory limit (9 > 8)"), Outcome.OOM, "exceeded"),
+        (replace(NONE, error="torch.OutOfMemoryError: CUDA out of memory. Tried"), Outcome.OOM, "CUDA out of memory"),
+        (replace(NONE, error="(GPU_0_bfc) ran out of memory. The caller indicates that this is not a failure", steps=2),
+         Outcome.RANK_FAIL, "up to 2 steps"),
+        (replace(NONE, error="srun: error: node1: task 0: Bus error (core)", steps=2), Outcome.RANK_FAIL, "/dev/shm"),
+        (replace(NONE, error="srun: error: node1: tasks 0-1: Killed", steps=2), Outcome.RANK_FAIL, "ranks 0-1 on node1"),
+        (replace(NONE, error="bash: line 1: 77 Bus error", steps=2), Outcome.RANK_FAIL, "/dev/shm"),
+        (replace(NONE, error="[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", steps=2),
+         Outcome.RANK_FAIL, "NCCL waited in vain for a rank: collective operation timeout: WorkNCCL(SeqNum=7)"),
+        (replace(NONE, error=OPEN_MPI, steps=2), Outcome.RANK_FAIL, "rank 1 on node1: signal 9 (Killed)"),
+        (replace(NONE, error=PRTE, steps=2), Outcome.RANK_FAIL, "rank 1 on node1: signal 9 (Killed)"),
+        (replace(NONE, error=HYDRA, steps=2), Outcome.RANK_FAIL, "rank 1 on node1: SIGNAL: 9 (Killed)"),
+        (replace(NONE, error=KILLED), Outcome.LAUNCH_FAIL, "rank 3 on node2: Killed"),
+        (replace(NONE, error=f"srun: error: task 2 launch failed: Unspecified error\n{KILLED}"), Outcome.LAUNCH_FAIL,
+         "task 2 launch failed"),
+        # The job was taken away: its ranks' failures are of that.
+        (replace(NONE, error=f"{AWAY.format('NODE FAILURE')}\n{KILLED}", notes=[BOOM]), Outcome.NODE_FAIL, "due to node"),
+        (replace(NONE, error=AWAY.format("TIME LIMIT")), Outcome.TIMEOUT, "time limit"),
+        (replace(NONE, error=AWAY.format("PREEMPTION")), Outcome.PREEMPTED, "preemption"),
+        (replace(NONE, error=AWAY.format("JOB REQUEUE")), Outcome.PREEMPTED, "job requeue"),
+        (replace(NONE, error="srun: error: Node failure on node2", notes=[ECHO]), Outcome.NODE_FAIL, "Node failure"),
+        (replace(NONE, error=AWAY.format("NODE FAILURE"), notes=[INVALID]), Outcome.INVALID, "rank 4"),
+        # The scheduler.
+        *[
+            (replace(UNSEEN, job=job(word), notes=[BOOM]), outcome, f"squeue: {word}")
+            for word, outcome in (
+                ("TIMEOUT", Outcome.TIMEOUT), ("DEADLINE", Outcome.TIMEOUT), ("PREEMPTED", Outcome.PREEMPTED),
+                ("NODE_FAIL", Outcome.NODE_FAIL), ("BOOT_FAIL", Outcome.NODE_FAIL), ("OUT_OF_MEMORY", Outcome.OOM),
+                ("CANCELLED", Outcome.CANCELLED),
+            )
+        ],
+        (replace(UNSEEN, job=job("NODE_FAIL", requeued=True, reason="NodeDown")), Outcome.NODE_FAIL, "(NodeDown), and"),
+        (replace(UNSEEN, job=job("FAILED"), notes=[BOOM]), Outcome.RANK_FAIL, "boom"),
+        (replace(UNSEEN, job=job("FAILED")), Outcome.LOST, "squeue: FAILED"),
+        (replace(UNSEEN, job=job("")), Outcome.LOST, "has forgotten the job"),
+        (UNSEEN, Outcome.LOST, "did not answer"),
+        # The script was told to end.
+        (replace(NONE, ended_by=EndedBy.SIGNAL, said="by SIGTERM", error=KILLED), Outcome.CANCELLED, "by SIGTERM"),
+        (replace(UNSEEN, ended_by=EndedBy.SIGNAL, job=job("")), Outcome.LOST, "forgotten"),
+        (replace(NONE, ended_by=EndedBy.SIGNAL, job=job("TIMEOUT")), Outcome.TIMEOUT, "squeue: TIMEOUT"),
+        (replace(NONE, ended_by=EndedBy.SIGNAL, job=job("", requeued=True)), Outcome.PREEMPTED, "back to the queue"),
+        (replace(UNSEEN, job=job("", requeued=True), notes=[ECHO]), Outcome.NODE_FAIL, "started anew"),
+        (replace(UNSEEN, ended_by=EndedBy.REQUEUE), Outcome.NODE_FAIL, "started anew"),
+    ],
+)  # fmt: skip
+def test_the_first_rule_that_knows_decides(known: Evidence, outcome: Outcome, says: str) -> None:
+    verdict = decide(known)
+    assert verdict.outcome is outcome
+    assert says in verdict.evidence[0]
+
+
+def test_what_did_not_decide_is_kept_behind_and_nothing_twice() -> None:
+    known = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
+    assert decide(known).evidence == (
+        "standard error: the job was taken away due to node failure",
+        "rank 1 on node2 after step 4: ValueError: boom",
+        "the launcher ended with exit status 143 (SIGTERM)",
+    )
+
+
+@pytest.mark.parametrize(
+    "message", ["Connection reset by peer", "Broken pipe", "ncclRemoteError: A call failed", "Socket closed"]
+)
+def test_an_echo_is_known_by_its_words(message: str) -> None:
+    assert is_echo(replace(BOOM, message=message))
+    assert not is_echo(BOOM)
+
+
+RUNNING = "JobId=7 JobName=a b JobState=RUNNING Reason=None Requeue=1 Restarts=0 EndTime=2026-11-20T23:12:36 {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "restarts", "expected"),
+    [
+        ("", 0, None),
+        (RUNNING.format("PreemptTime=None"), 0, None),
+        (RUNNING.format("PreemptTime=2026-11-20T23:12:16"), 0, ("PREEMPTED", False)),
+        ("JobState=COMPLETING Restarts=1", 0, ("", True)),
+        ("JobState=COMPLETING Restarts=1", 1, None),
+        ("JobState=CANCELLED Restarts=0", 0, ("CANCELLED", False)),
+    ],
+)
+def test_how_a_job_ends_from_scontrol(text: str, restarts: int, expected: tuple[str, bool] | None) -> None:
+    end = job_end(text, restarts)
+    assert (None if end is None else (end.word, end.requeued)) == expected
+
+
+def decided(folder: Path, *more: str) -> int:
+    return evidence.main([
+        "decide", "--traces", str(folder), "--stem", "a_r1.2", "--exit-status", "143", "--trace", "no", "--error",
+        str(folder / "none"), "--job-id", "7", "--restarts", "1", "--nodelist", "node[1-2]", "--begin-unix-s", "5",
+        *more,
+    ])  # fmt: skip
+
+
+def test_decide_writes_the_record_with_all_that_was_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    replace(BOOM, kept="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
+    (tmp_path / "a_r1.2.kept").write_text("kept: node1:/dev/shm/y\n")
+    assert decided(tmp_path) == 0
+    assert capsys.readouterr().out == "rank_fail: rank 1 on node2 after step 4: ValueError: boom\n"
+    record = read_exit_record(tmp_path / "a_r1.2.exit.json")
+    assert (record.run_id, record.attempt, record.restart_count, record.job_id) == ("a_r1", 2, 1, "7")
+    assert (record.nodelist, record.begin_unix_s, record.exit_status) == ("node[1-2]", 5, 143)
+    assert record.kept == "node2:/tmp/x.h5, node1:/dev/shm/y"
+
+
+def test_decide_believes_the_watchdog(tmp_path: Path) -> None:
+    (tmp_path / "a_r1.2.hang.json").write_text(json.dumps({"text": "no rank made a step for 70 s"}))
+    (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
+    decided(tmp_path)
+    record = read_exit_record(tmp_path / "a_r1.2.exit.json")
+    assert record.outcome is Outcome.LAUNCH_FAIL and record.evidence[0] == "no rank made a step for 70 s"
+
+
+@pytest.mark.parametrize(
+    ("signal", "job_text", "outcome"),
+    [
+        ("SIGUSR1", RUNNING.format("PreemptTime=None"), "timeout"),
+        ("SIGUSR1", RUNNING.format("PreemptTime=2026-11-20T23:12:16"), "preempted"),
+        ("SIGUSR1", "", "timeout"),
+        ("SIGTERM", "JobState=COMPLETING Restarts=1", "cancelled"),
+        ("SIGTERM", "JobState=COMPLETING Restarts=2", "preempted"),
+        ("SIGTERM", None, "cancelled"),  # no scheduler here
+    ],
+)
+def test_what_told_the_script_to_end(tmp_path: Path, signal: str, job_text: str | None, outcome: str) -> None:
+    (tmp_path / "a_r1.2.signal").write_text(f"{signal} at noon\n")
+    assert decided(tmp_path, *([] if job_text is None else ["--job-text", job_text])) == 0
+    assert read_exit_record(tmp_path / "a_r1.2.exit.json").outcome == outcome
+    assert not (tmp_path / "a_r1.2.signal").exists()
+
+
+def test_a_signal_that_the_scheduler_does_not_explain_is_left_to_who_can_ask_it(tmp_path: Path) -> None:
+    (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
+    assert decided(tmp_path, "--job-text", "") == 3
+    assert not (tmp_path / "a_r1.2.exit.json").exists()
+    assert (tmp_path / "a_r1.2.signal").exists()
+
+
+def began(folder: Path, stem: str, job_id: str, restarts: int) -> None:
+    run_id, _, attempt = stem.rpartition(".")
+    values = {"run_id": run_id, "attempt": int(attempt), "job_id": job_id, "begin_unix_s": 5, "restart_count": restarts}
+    (folder / f"{stem}.begin.json").write_text(json.dumps(values))
+
+
+def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stem, job_id, restarts in [("a_r1.1", "7", 0), ("a_r2.1", "7", 1), ("a_r3.1", "7", 2), ("a_r4.1", "8", 0)]:
+        began(tmp_path, stem, job_id, restarts)
+    (tmp_path / "a_r5.1.begin.json").write_text("{")  # half-written
+    (tmp_path / "a_r2.1.signal").write_text("SIGTERM at noon\n")
+    argv = ["close", "--traces", str(tmp_path), "--logs", str(tmp_path), "--job-id", "7", "--restarts", "2"]
+    assert evidence.main(argv) == 0
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "a_r1.1 node_fail",
+        "a_r2.1 preempted",
+    ]
+    assert {path.name for path in tmp_path.glob("*.exit.json")} == {"a_r1.1.exit.json", "a_r2.1.exit.json"}
+    assert [begin.run_id for begin in open_attempts(tmp_path, "7")] == ["a_r3"]
+    assert evidence.main(argv) == 0 and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("job_text", "outcome"), [("JobState=CANCELLED Restarts=0", "cancelled"), ("", "lost")])
+def test_close_ends_what_another_job_left(tmp_path: Path, job_text: str, outcome: str) -> None:
+    began(tmp_path, "a_r1.1", "8", 0)
+    evidence.main(
+        ["close", "--traces", str(tmp_path), "--logs", str(tmp_path), "--job-id", "8", "--job-text", job_text]
+    )
+    assert read_exit_record(tmp_path / "a_r1.1.exit.json").outcome == outcome
+
+
+def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a_r1.2.h5").write_text("no trace")
+    left = read_left(tmp_path, "a_r1.2")
+    assert (left.trace, left.steps) == (False, -1)
+    assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
