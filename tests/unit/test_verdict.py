@@ -59,7 +59,7 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, error="(GPU_0_bfc) ran out of memory. The caller indicates that this is not a failure", steps=2),
          Outcome.RANK_FAIL, "up to 2 steps"),
         (replace(NONE, error="srun: error: node1: task 0: Bus error (core)", steps=2), Outcome.RANK_FAIL, "/dev/shm"),
-        (replace(NONE, error="srun: error: node1: tasks 0-1: Killed", steps=2), Outcome.RANK_FAIL, "ranks 0-1 on node1"),
+        (replace(NONE, error="srun: error: node1: tasks 0-1: Killed", steps=2), Outcome.RANK_FAIL, "ranks 0-1 on"),
         (replace(NONE, error="bash: line 1: 77 Bus error", steps=2), Outcome.RANK_FAIL, "/dev/shm"),
         (replace(NONE, error="[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", steps=2),
          Outcome.RANK_FAIL, "NCCL waited in vain for a rank: collective operation timeout: WorkNCCL(SeqNum=7)"),
@@ -70,7 +70,7 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, error=f"srun: error: task 2 launch failed: Unspecified error\n{KILLED}"), Outcome.LAUNCH_FAIL,
          "task 2 launch failed"),
         # The job was taken away: its ranks' failures are of that.
-        (replace(NONE, error=f"{AWAY.format('NODE FAILURE')}\n{KILLED}", notes=[BOOM]), Outcome.NODE_FAIL, "due to node"),
+        (replace(NONE, error=f"{KILLED}\n{AWAY.format('NODE FAILURE')}", notes=[BOOM]), Outcome.NODE_FAIL, "due to"),
         (replace(NONE, error=AWAY.format("TIME LIMIT")), Outcome.TIMEOUT, "time limit"),
         (replace(NONE, error=AWAY.format("PREEMPTION")), Outcome.PREEMPTED, "preemption"),
         (replace(NONE, error=AWAY.format("JOB REQUEUE")), Outcome.PREEMPTED, "job requeue"),
