@@ -19,7 +19,7 @@ from hpc.preflight.compare_gpus import (
     same_driver,
 )
 from hpc.preflight.compare_network import fabric, transport, transport_in_node
-from hpc.preflight.found import SHOWN, Found, Look, alike, failed, numbers, ok, some, unknown
+from hpc.preflight.found import SHOWN, Found, Look, alike, count, failed, numbers, ok, some, unknown
 from hpc.preflight.nouns import Seen
 
 BUSY_CORES = 0.5
@@ -53,7 +53,7 @@ def mpi_size(seen: Seen) -> Found:
     """Fewer ranks than asked are mostly singletons, that each believe to be rank 0 of 1."""
     run, here = seen.run, seen.launched
     if here.size == run.ranks:
-        return ok(f"MPI sees the {run.ranks} ranks asked for")
+        return ok(f"MPI sees {count(run.ranks, 'rank')}, as asked")
     said = ", ".join(f"{name}={value}" for name, value in here.variables.items())
     if here.size == 1 and not here.variables:
         cure = "start it with srun or mpiexec"
@@ -76,7 +76,7 @@ def ranks_per_node(seen: Seen) -> Found:
     run = seen.run
     ranks_on = [count for _, count in sorted(Counter(rank.node for rank in seen.ranks).items())]
     if ranks_on == [run.ranks_per_node] * run.nodes:
-        return ok(f"{run.nodes} nodes with {run.ranks_per_node} ranks each, as asked")
+        return ok(f"{count(run.nodes, 'node')} with {count(run.ranks_per_node, 'rank')} each, as asked")
     there = f"{', '.join(map(str, ranks_on[:SHOWN]))}{', …' if len(ranks_on) > SHOWN else ''}"
     return failed(
         f"asked for {run.nodes} nodes with {run.ranks_per_node} ranks each; found {len(ranks_on)} with {there}"
@@ -163,7 +163,7 @@ def host_memory(seen: Seen) -> Found:
         least = min(least, free)
         if free < FREE_SHARE * total or free < FREE_PER_RANK_BYTES * len(ranks):
             short.append(
-                f"{ranks[0].hostname}: {free / _GIB:.1f} of {total / _GIB:.1f} GiB free for {len(ranks)} ranks"
+                f"{ranks[0].hostname}: {free / _GIB:.1f} of {total / _GIB:.1f} GiB free for {count(len(ranks), 'rank')}"
             )
     if short:
         return failed(some(short))

@@ -48,6 +48,11 @@ def numbers(found: Iterable[int]) -> str:
     return ", ".join(runs[:SHOWN]) + (", …" if len(runs) > SHOWN else "")
 
 
+def count(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def some(texts: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     more = f"; and {len(texts) - 3} more" if len(texts) > 3 else ""

@@ -90,7 +90,7 @@ def test_the_checks_alone_look_at_all_ranks(ranks: Ranks, tmp_path: Path) -> Non
     first, second = looked.found["ranks"]
     assert first["about_node"]["memory_bytes"] > 0
     assert second["about_node"] is None
-    assert "ok mpi_size: MPI sees the 2 ranks asked for" in looked.done.stdout
+    assert "ok mpi_size: MPI sees 2 ranks, as asked" in looked.done.stdout
 
 
 def test_gpus_that_are_not_there_to_ask_are_unknown(ranks: Ranks, tmp_path: Path) -> None:
