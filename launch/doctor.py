@@ -1,0 +1,278 @@
+"""Looks at a cluster as a whole before anything is measured on it, and says in plain words what to change.
+
+    python -m launch.doctor --site mysite
+    python -m launch.doctor --site mysite.toml --nodes all --format json
+    python -m launch.doctor --cluster local
+
+One small job: the shell of every node looks at the shared folder, local storage, modules and interpreters; then ranks
+look at themselves, as every run begins. Exit status 0: nothing to change; 1: something is; 2: usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc.outside import deny_world_writing, plain
+from hpc.spec import RunSpec, SpecError
+from launch.advice import Advice, Word, change
+from launch.cluster_facts import ClusterFacts, read_cluster
+from launch.diagnosis import of_site
+from launch.diagnosis_nodes import of_job
+from launch.local import cpus_here, gpus_here, launcher, ranks_env, what_is_missing
+from launch.look import JobFacts, Look
+from launch.plan import PlanError, WrittenJob, plan_jobs
+from launch.script import Folders
+from launch.site import Site, SiteError, find_site
+from launch.slurm import NotNow, SlurmCluster, SubmitError, controller_answers, header
+from launch.state import JobState
+
+MINUTES = 5
+"""The time limit of the job: its parts take seconds, or are ended."""
+LATE_S = 10.0
+"""How late a file that a node wrote may show here."""
+
+
+class DoctorError(Exception):
+    """The cluster cannot be looked at; the text says why and what to do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m launch.doctor`."""
+    asked = _parser().parse_args(argv)
+    deny_world_writing()
+    signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
+    try:
+        site = _site(asked)
+        advice = _local(asked) if site is None else _slurm(asked, site)
+    except (SiteError, SpecError, PlanError, SubmitError, DoctorError) as error:
+        print(f"launch.doctor: {plain(str(error))}", file=sys.stderr)
+        return 1
+    print(as_json(advice) if asked.format == "json" else as_text(advice))
+    return int(any(one.word is Word.CHANGE for one in advice))
+
+
+def as_text(advice: Sequence[Advice]) -> str:
+    """A line each, and under it what to write."""
+    names, words = max(len(one.name) for one in advice), max(len(word) for word in Word)
+    lines = []
+    for one in advice:
+        word = one.word.upper() if one.word is Word.CHANGE else one.word
+        lines.append(f"{word:<{words}}  {plain(one.name):<{names}}  {plain(one.text)}")
+        lines += [f"{'':<{words}}  {'':<{names}}  → {plain(line)}" for line in one.write.splitlines()]
+    changes = sum(one.word is Word.CHANGE for one in advice)
+    return "\n".join([*lines, f"{changes} to change" if changes else "nothing to change"])
+
+
+def as_json(advice: Sequence[Advice]) -> str:
+    """The same for programs."""
+    return json.dumps({"advice": [dataclasses.asdict(one) for one in advice]}, indent=1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--cluster", choices=("auto", "slurm", "local"), default="auto",
+        help="auto (the default): Slurm where a site is named or a controller answers, else this machine")  # fmt: skip
+    add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
+    add(
+        "--nodes",
+        default="2",
+        metavar="N|all",
+        help="how many nodes to look at; default: %(default)s, or what is there",
+    )
+    add("--ranks-per-node", type=int, metavar="N", help="default: a rank per GPU, else 2")
+    add("--partition", metavar="NAME", help="as in sbatch, in place of the site's")
+    add("--account", metavar="NAME", help="as in sbatch, in place of the site's")
+    add("--qos", metavar="NAME", help="as in sbatch, in place of the site's")
+    add("--wait", type=float, default=10, metavar="MIN",
+        help="how long the job may wait for its nodes until it is cancelled; default: %(default)g")  # fmt: skip
+    add(
+        "--out",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="a folder that the nodes share, as a sweep's; default: this one",
+    )
+    add("--format", choices=("text", "json"), default="text")
+    return parser
+
+
+def _site(asked: argparse.Namespace) -> Site | None:
+    """The Slurm site to look at; None is this machine."""
+    if asked.cluster == "local":
+        return None
+    site = find_site(asked.site)
+    if site is None and not controller_answers():
+        if asked.cluster == "auto":
+            return None
+        raise SubmitError("no Slurm controller answers here")
+    changes = {key: getattr(asked, key) for key in ("partition", "account", "qos") if getattr(asked, key) is not None}
+    return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _slurm(asked: argparse.Namespace, site: Site) -> list[Advice]:
+    if not controller_answers():
+        raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site")
+    cluster = read_cluster(site.partition)
+    advice = of_site(site, cluster)
+    if not cluster.partition:
+        return advice  # no job could be made
+    look = _look(asked, site, cluster)
+    try:
+        return [*advice, *_by_slurm(asked, look)]
+    except SubmitError as error:
+        return [*advice, change("job", str(error))]
+    finally:
+        shutil.rmtree(look.folder, ignore_errors=True)
+
+
+def _look(asked: argparse.Namespace, site: Site, cluster: ClusterFacts) -> Look:
+    """The sizes of the job: no more than what is there, whatever the site says."""
+    nodes = cluster.nodes if asked.nodes == "all" else _number(asked.nodes or str(min(2, cluster.nodes)))
+    if nodes > cluster.nodes:
+        raise DoctorError(f"asked to look at {nodes} nodes; {cluster.partition['PartitionName']} has {cluster.nodes}")
+    gpus = (max(cluster.gpus) if cluster.gpus else 0) if site.gpus_per_node is None else site.gpus_per_node
+    gpus = min(gpus, max(cluster.gpus)) if cluster.gpus else gpus
+    cpus = min(cluster.cpus, default=site.cpus_per_node or 1)
+    ranks = asked.ranks_per_node or gpus or min(2, cpus)
+    return _prepared(asked, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
+
+
+def _local(asked: argparse.Namespace) -> list[Advice]:
+    if missing := what_is_missing():
+        return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
+    nodes = 1 if asked.nodes == "all" else _number(asked.nodes or "1")
+    site = Site(name="local", exclusive=False, env=ranks_env())
+    gpus = gpus_here() // nodes
+    ranks = asked.ranks_per_node or gpus or 2
+    cpus = max(1, cpus_here() // (nodes * ranks))
+    look = _prepared(asked, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
+    try:
+        script = look.folder / "doctor.sh"
+        script.write_text(look.local_script(launcher()))
+        done = subprocess.run(
+            ["bash", str(script)], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=60 * MINUTES, check=False,
+        )  # fmt: skip
+        return of_job(site, look.read(done.stderr.strip()))
+    except subprocess.TimeoutExpired:
+        raise DoctorError(f"this machine did not answer within {MINUTES} min") from None
+    finally:
+        shutil.rmtree(look.folder, ignore_errors=True)
+
+
+def _prepared(
+    asked: argparse.Namespace, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
+) -> Look:
+    run = RunSpec(
+        nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
+        batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
+        site=site.name, env=site.env, container=_image(site),
+    )  # fmt: skip
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=asked.out.absolute()))
+    except OSError as error:
+        raise DoctorError(f"{asked.out.absolute()} takes no files: {error.strerror}") from None
+    look = Look(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)
+    look.prepare()
+    return look
+
+
+def _image(site: Site) -> str:
+    """One container image stands for all: what is looked at is the node."""
+    return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
+
+
+def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
+    """Submits the job, waits for it, says what it found. Raises SubmitError where Slurm refuses."""
+    folders = Folders(jobs=look.folder, traces=look.folder)
+    folders.logs.mkdir()
+    (plan,) = plan_jobs([look.run], look.site, min(MINUTES, look.site.time_limit_min or MINUTES), None)
+    plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
+    text = look.script(header(plan, folders))
+    script = look.folder / "doctor.sh"
+    script.write_text(text)
+    cluster = SlurmCluster(folders.logs)
+    try:
+        job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
+    except NotNow as error:
+        raise SubmitError(f"not now: {error}") from None
+    ended = False
+    try:
+        waited = _wait(cluster, job_id, look, 60 * asked.wait)
+        ended = not waited
+    finally:
+        if not ended:
+            cluster.cancel([job_id])
+    if waited:
+        return [change("job", waited, "--wait MIN, --nodes or --partition")]
+    job = _arrived(look, folders.logs)
+    if not (job.ended or job.looks or job.printed):
+        text = f"the job has ended, and nothing of it shows in {look.folder.parent}: nodes do not share it, it seems"
+        return [change("shared folder", text, "--out FOLDER, one that all nodes mount")]
+    cut_short = f"it was ended before it came to its end: {job.printed or 'nothing says why'}"
+    return [*of_job(look.site, job), *([] if job.ended else [change("job", cut_short)])]
+
+
+def _wait(cluster: SlurmCluster, job_id: str, look: Look, patience_s: float) -> str:
+    """Until the job has ended; else why it was given up."""
+    limit, began = time.monotonic() + patience_s, False
+    while not (look.folder / "end").exists():
+        state = cluster.states([job_id])[job_id]
+        if state in (JobState.ENDED, JobState.UNKNOWN):
+            return ""
+        if state is JobState.RUNNING and not began:
+            began, limit = True, time.monotonic() + 60 * (MINUTES + 1)
+        if time.monotonic() > limit:
+            return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({_reason(job_id)})"
+        time.sleep(0.5)
+    return ""
+
+
+def _reason(job_id: str) -> str:
+    """Why squeue says that the job waits."""
+    try:
+        done = subprocess.run(
+            ["squeue", "-h", "-j", job_id, "-o", "%r"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "squeue does not say why"
+    return done.stdout.strip() or "squeue does not say why"
+
+
+def _arrived(look: Look, logs: Path) -> JobFacts:
+    """What the job left, once all of it shows here: a shared file system may be late."""
+    limit = time.monotonic() + LATE_S
+    while True:
+        printed = " ".join(" ".join(path.read_text(errors="replace").split()) for path in logs.glob("doctor.*.err"))
+        job = look.read(printed[-500:])
+        if (job.ended and len(job.arrived) >= len(job.looks)) or time.monotonic() > limit:
+            return job
+        time.sleep(0.2)
+
+
+def _stop(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+def _number(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise SpecError(f"--nodes {text!r} is neither a count from 1 nor `all`")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
