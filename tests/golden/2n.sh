@@ -138,7 +138,7 @@ run() {
     begin=$(date +%s) log=$logs/$run_id.$attempt
     stem=$traces/$run_id.$attempt
     say "${stem##*/}: begins on $nodelist"
-    "$@" --attempt "$attempt" --script "$0" --copy-s "$copy_s" >"$log.out" 2>"$log.err" &
+    "$@" --attempt "$attempt" --script "$0" --copy-s "$copy_s" >>"$log.out" 2>>"$log.err" &
     child=$!
     [ -z "$stopping" ] || kill -TERM "$child"  # told just now
     "$python" -m hpc.watchdog --traces "$traces" --stem "$run_id.$attempt" --launcher "$child" --copy-s "$copy_s" \

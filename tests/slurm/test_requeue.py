@@ -1,0 +1,200 @@
+"""Job scripts by themselves, nobody following: put back into the queue, shot, cancelled, submitted twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc.outcome import ExitRecord, exit_records
+from hpc.trace_file import read_trace
+from launch.devcluster import DevCluster
+from launch.devcluster_config import Shape
+from tests.slurm.faults import ROOT, until
+
+STEPS = 12
+WORKLOAD = '''
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+class Holds:
+    """The second repeat holds in step 8 for as long as the file `hold` is there."""
+
+    def __init__(self, run, device, rank):
+        self.parameters = [np.zeros(4, np.float32)]
+        self.repeat, self.here = run.repeat, Path(__file__).parent
+
+    def batch(self, step):
+        time.sleep(0.002)
+        while self.repeat == 2 and step == 8 and (self.here / "hold").exists():
+            (self.here / "holding").touch()
+            time.sleep(0.01)
+        return step
+
+    def forward(self, batch):
+        return 0.5
+
+    def backward(self):
+        return [np.ones(4, np.float32)]
+
+    def receive(self, gradients):
+        pass
+
+    def update(self):
+        pass
+
+    def samples(self, batch):
+        return 8
+'''
+
+
+class Script:
+    """The script of a job of two runs, of which the second holds, and the jobs that were made of it."""
+
+    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+        self.cluster, self.folder, self.traces = cluster, folder, folder / "traces"
+        (folder / "holds.py").write_text(WORKLOAD)
+        (folder / "hold").touch()
+        argv = [
+            sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", "1", "--ranks-per-node",
+            "2", "--cpus-per-rank", "1", "--no-baseline", "--repeats", "2", "--backend", "mpi", "--workload",
+            f"{folder}/holds.py:Holds", "--steps", str(STEPS), "--warmup", "5", "--copy-s", "1", "--dry-run",
+        ]  # fmt: skip
+        env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        subprocess.run(argv, env=env, cwd=folder, check=True, capture_output=True)
+
+    def submit(self, *arguments: str) -> str:
+        """The id of the job."""
+        return self.cluster.run("sbatch", "--parsable", self.folder / "jobs" / "1n.sh", *arguments).strip()
+
+    def wait_for_hold(self) -> None:
+        """Returns when the second run holds, and its first steps are copied."""
+        until((self.folder / "holding").exists, "the second run holds")
+        until(lambda: list(self.traces.glob("*_r2.*.partial/*.stamps")), "its steps are copied")
+
+    def let_go(self) -> None:
+        """The second run goes on, and those after it."""
+        (self.folder / "hold").unlink(missing_ok=True)
+
+    def state(self, job_id: str) -> str:
+        """Slurm's word."""
+        return self.cluster.run("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").strip()
+
+    def wait_for_end(self, job_id: str, word: str) -> None:
+        """Returns when the job has ended so."""
+        until(lambda: self.state(job_id) == word, f"job {job_id} is {word}")
+
+    def shoot(self, job_id: str) -> None:
+        """Ends the job's script by SIGKILL: it leaves no word. Returns when the job has ended of it."""
+        self.cluster.run("scancel", "--signal=KILL", "--batch", job_id)
+        self.wait_for_end(job_id, "FAILED")
+
+    def printed(self, job_id: str) -> str:
+        """What the job told."""
+        return (self.folder / "jobs" / "logs" / f"1n.{job_id}.out").read_text()
+
+    @property
+    def records(self) -> dict[str, ExitRecord]:
+        """By repeat and attempt, as `r2.1`."""
+        every = [record for records in exit_records(self.traces).values() for record in records]
+        return {f"{record.run_id.rpartition('_')[2]}.{record.attempt}": record for record in every}
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Theirs."""
+        return {name: str(record.outcome) for name, record in self.records.items()}
+
+    def steps_kept(self, name: str) -> list[int]:
+        """The steps by rank that a recovered trace holds."""
+        (path,) = self.traces.glob(f"*_{name}.h5")
+        trace = read_trace(path)
+        assert trace.recovered
+        return [int(steps) for steps in trace.steps_completed]
+
+
+Scripts = dict[str, tuple[Script, str]]
+
+
+@pytest.fixture(scope="module")
+def small(slurm_installed: None) -> Iterator[DevCluster]:
+    """A node for each job."""
+    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    with DevCluster(folder, Shape(nodes=4, cpus=4, gpus=0)) as running:
+        yield running
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def scripts(small: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """A script for each test and its job, whose second run holds; two of them back in the queue, to wait together."""
+    made = {name: Script(small, tmp_path_factory.mktemp(name)) for name in ("requeued", "lost", "twice", "left")}
+    jobs = {name: script.submit(*(["--force"] if name == "requeued" else [])) for name, script in made.items()}
+    for script in made.values():
+        script.wait_for_hold()
+    small.run("scontrol", "requeue", jobs["requeued"])
+    for name in ("lost", "left"):
+        made[name].shoot(jobs[name])
+    assert made["lost"].outcomes == {"r1.1": "ok"}
+    small.run("scontrol", "requeue", jobs["lost"])
+    yield {name: (script, jobs[name]) for name, script in made.items()}
+    for script in made.values():
+        script.let_go()
+    small.run("scancel", "-u", str(os.getuid()))
+
+
+def test_two_jobs_of_one_script_run_nothing_twice(scripts: Scripts) -> None:
+    script, first = scripts["twice"]
+    second = script.submit()
+    script.wait_for_end(second, "FAILED")
+    assert f"_r2 is left to job {first}, which began it" in script.printed(second)
+    script.cluster.run("scancel", first)
+    script.wait_for_end(first, "CANCELLED")
+    assert script.outcomes == {"r1.1": "ok", "r2.1": "cancelled"}
+    assert "SIGTERM" in script.records["r2.1"].evidence[0]
+    assert script.steps_kept("r2.1") == [8, 8]
+
+
+def test_a_run_that_an_ended_job_left_open_is_closed_and_done(scripts: Scripts) -> None:
+    script, first = scripts["left"]
+    script.let_go()
+    second = script.submit()
+    script.wait_for_end(second, "COMPLETED")
+    assert script.outcomes == {"r1.1": "ok", "r2.1": "lost", "r2.2": "ok"}
+    assert "FAILED" in script.records["r2.1"].evidence[0]
+    assert (script.records["r2.1"].job_id, script.records["r2.2"].job_id) == (first, second)
+
+
+def test_a_job_put_back_goes_on_with_the_first_run_that_is_not_settled(scripts: Scripts) -> None:
+    """With --force, which asks for all runs, but not for those that this very job has settled before."""
+    script, job_id = scripts["requeued"]
+    until(lambda: "r2.1" in script.outcomes, "the script records what it was told to end")
+    script.let_go()
+    script.wait_for_end(job_id, "COMPLETED")
+    assert script.outcomes == {"r1.1": "ok", "r2.1": "preempted", "r2.2": "ok"}
+    assert {record.job_id for record in script.records.values()} == {job_id}
+    assert [record.restart_count for record in script.records.values()] == [0, 0, 1]
+    assert "job requeue" in script.records["r2.1"].evidence[0]
+    assert "_r1 is settled, passed over" in script.printed(job_id)
+    assert script.steps_kept("r2.1") == [8, 8]
+    assert {path.suffix for path in script.traces.iterdir()} == {".h5", ".json"}
+
+
+def test_what_a_lost_life_of_a_job_left_open_is_closed_by_the_next(scripts: Scripts) -> None:
+    script, job_id = scripts["lost"]
+    script.let_go()
+    script.wait_for_end(job_id, "COMPLETED")
+    assert script.outcomes == {"r1.1": "ok", "r2.1": "node_fail", "r2.2": "ok"}
+    closed = script.records["r2.1"]
+    assert (closed.restart_count, closed.exit_status) == (0, -1)
+    assert closed.nodelist in script.cluster.shape.node_names
+    assert "left no word" in closed.evidence[0]
+    assert script.steps_kept("r2.1") == [8, 8]
