@@ -26,6 +26,7 @@ from hpc.backends import BACKENDS, operations_of
 from hpc.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
 from hpc.options import OptionError, read_options
 from hpc.outcome import Outcome, stem
+from hpc.outside import deny_world_writing
 from hpc.rank import EXIT_STATUS, Asked, run_ranks
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.world import LaunchError, World, start_mpi, world_from_mpi
@@ -39,6 +40,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
     arguments = _parser().parse_args(argv)
+    deny_world_writing()
     if arguments.show is not None:
         return _show(arguments.show)
     try:

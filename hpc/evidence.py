@@ -27,7 +27,7 @@ from hpc.outcome import (
     read_rank_note,
     stem,
 )
-from hpc.outside import deny_world_writing, plain
+from hpc.outside import deny_world_writing, plain, without_secrets
 from hpc.verdict import EndedBy, Evidence, JobEnd, decide
 
 SIGNAL = ".signal"
@@ -192,7 +192,7 @@ def _write(begin: BeginRecord, left: Left, evidence: Evidence, traces: Path) -> 
     record = record_of(begin, left, evidence)
     record.write(traces)
     (traces / f"{stem(begin.run_id, begin.attempt)}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
-    print(plain(f"{record.outcome}: {record.evidence[0]}"))
+    print(plain(without_secrets(f"{record.outcome}: {record.evidence[0]}")))
 
 
 def _look_at_trace(path: Path) -> tuple[bool, int]:

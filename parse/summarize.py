@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hpc.outside import plain
+from hpc.outside import deny_world_writing, plain
 
 if TYPE_CHECKING:
     from parse.ledger.nouns import Ledger
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when something was summarised, 1 when nothing could be, 2 for wrong usage."""
     parser = _parser()
     asked = parser.parse_args(argv)
+    deny_world_writing()
     where: dict[str, list[str]] = {}
     for word in asked.where:
         name, sign, value = word.partition("=")

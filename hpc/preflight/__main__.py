@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpc.backends import InvalidRun
 from hpc.checks import State
-from hpc.outside import plain
+from hpc.outside import deny_world_writing, plain
 from hpc.preflight.run import Preflight, add_arguments, read_promises
 from hpc.spec import RunSpec, SpecError
 from hpc.world import LaunchError, mpi_library, start_mpi, world_from_mpi
@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
     asked = parser.parse_args(argv)
+    deny_world_writing()
     promises = read_promises(asked.expect_transport, asked.check, parser)
     try:
         run = RunSpec.from_json(json.loads(asked.run.read_text()))
