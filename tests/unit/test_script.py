@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpc.outcome import SETTLING, Outcome
+from hpc.outcome import SETTLING, Outcome, ask_again, exit_records, read_exit_record
 from hpc.spec import RunSpec
 from launch import script
 from launch.plan import plan_jobs
-from launch.script import Folders, render_job, render_local
+from launch.script import Folders, Guards, render_job, render_local
 from launch.site import Site
 from launch.slurm import SubmitError, header
 
@@ -99,16 +102,22 @@ def fake_launcher(tmp_path: Path, body: str) -> Path:
     return path
 
 
-def outcome_of(tmp_path: Path, body: str, *arguments: str) -> tuple[dict[str, object], str]:
-    """Runs a one-run script whose launcher does `body`; the exit record and what the script printed."""
+def write_job(tmp_path: Path, body: str) -> Path:
+    """The script of one run, whose launcher does `body`."""
     folders = Folders.under(tmp_path)
     folders.logs.mkdir(parents=True, exist_ok=True)
     folders.traces.mkdir(exist_ok=True)
     job = tmp_path / "job.sh"
     job.write_text(render_local([RUN], [str(fake_launcher(tmp_path, body))], folders))
-    done = subprocess.run(["bash", str(job), *arguments], check=False, capture_output=True, text=True)
-    records = sorted(folders.traces.glob("*.exit.json"))
-    return json.loads(records[-1].read_text()), done.stdout
+    return job
+
+
+def outcome_of(tmp_path: Path, body: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], str]:
+    """Runs a one-run script whose launcher does `body`; the exit record and what the script printed."""
+    argv = ["bash", str(write_job(tmp_path, body)), *arguments]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, env={**os.environ, **variables})
+    records = sorted((tmp_path / "traces").glob("*.exit.json"))
+    return (json.loads(records[-1].read_text()) if records else {}), done.stdout
 
 
 # The launcher's last words are: … RUN.json --traces DIR --simulate-nodes --attempt N --script FILE
@@ -136,6 +145,8 @@ def note(rank: int, outcome: str) -> str:
         (STEM + note(0, "launch_fail") + "exit 5", Outcome.LAUNCH_FAIL),
         ("echo 'slurmstepd: error: Detected 1 oom_kill event' >&2; exit 137", Outcome.OOM),
         ("kill -USR1 $PPID; exec sleep 60", Outcome.TIMEOUT),
+        ("kill -TERM $PPID; exec sleep 60", Outcome.CANCELLED),
+        (STEM + """echo '{"text": "no step for long"}' >"$stem.hang.json"; exit 143""", Outcome.LAUNCH_FAIL),
     ],
 )  # fmt: skip
 def test_outcome_comes_from_what_the_attempt_left(tmp_path: Path, body: str, outcome: Outcome) -> None:
@@ -156,6 +167,102 @@ def test_settled_runs_are_passed_over_and_force_runs_them_again(tmp_path: Path) 
 def test_unsettled_runs_are_run_again_under_the_next_number(tmp_path: Path) -> None:
     assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 1
     assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 2
+
+
+def test_somebody_asked_for_another_attempt(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    record, _ = outcome_of(tmp_path, body)
+    ask_again(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
+    record, _ = outcome_of(tmp_path, body)
+    assert record["attempt"] == 2
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
+
+
+def test_force_leaves_alone_what_the_same_job_settled_before_it_was_requeued(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
+    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
+    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-2")[0]["attempt"] == 2
+
+
+def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
+    job = write_job(tmp_path, "exit 7")
+    job.write_text(re.sub("(?m)^python=.*$", "python=/nowhere/python", job.read_text()))
+    subprocess.run(["bash", str(job)], check=False, capture_output=True)
+    record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
+    assert (record.outcome, record.exit_status, record.attempt) == (Outcome.LAUNCH_FAIL, 7, 1)
+    assert "Python did not run here" in record.evidence[0]
+    assert "/nowhere/python: No such file" in (tmp_path / "jobs" / "logs" / f"{RUN.run_id}.1.err").read_text()
+
+
+def begun(tmp_path: Path, job_id: str) -> None:
+    """An attempt that began in another job and has no record."""
+    (tmp_path / "traces").mkdir(exist_ok=True)
+    values = {"run_id": RUN.run_id, "attempt": 1, "job_id": job_id, "begin_unix_s": 5}
+    (tmp_path / "traces" / f"{RUN.run_id}.1.begin.json").write_text(json.dumps(values) + "\n")
+
+
+def fake_slurm(tmp_path: Path, squeue: str) -> str:
+    """A PATH on which `squeue` is a fake, and scontrol does not answer."""
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    for name, body in (("squeue", squeue), ("scontrol", "exit 1"), ("sleep", "exit 0")):
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(
+    ("squeue", "runs"),
+    [
+        ("echo RUNNING", False),
+        ("echo PENDING", False),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", False),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("exit 0", True),
+    ],
+)
+def test_a_run_that_another_slurm_job_began_is_done_only_when_that_has_ended(
+    tmp_path: Path, squeue: str, runs: bool
+) -> None:
+    begun(tmp_path, "4711")
+    _, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', PATH=fake_slurm(tmp_path, squeue))
+    records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
+    assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
+    assert ("is left to job 4711, which began it" in printed) is not runs
+
+
+def test_a_launcher_that_does_not_end_when_told_is_killed(tmp_path: Path) -> None:
+    body = "trap '' TERM; kill -TERM $PPID; while :; do /bin/sleep 1; done"
+    record, printed = outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "exit 1"))
+    assert (record["outcome"], record["exit_status"]) == ("cancelled", 137)
+    assert "has not ended 10 s after SIGTERM: SIGKILL" in printed
+
+
+@pytest.mark.parametrize(("host", "alive", "runs"), [("", True, False), ("", False, True), ("elsewhere", False, False)])
+def test_a_run_that_a_job_of_this_machine_began_is_done_only_when_its_process_is_gone(
+    tmp_path: Path, host: str, alive: bool, runs: bool
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    begun(tmp_path, f"local-{host or socket.gethostname()}-{os.getpid() if alive else ended.pid}-1")
+    outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
+    records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
+    assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
+
+
+def test_a_job_that_was_started_anew_closes_what_its_former_life_left(tmp_path: Path) -> None:
+    begun(tmp_path, "local-h-1-1")
+    variables = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "2"}
+    record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
+    assert (record["attempt"], record["outcome"], record["restart_count"]) == (2, "ok", 2)
+    assert f"{RUN.run_id}.1: node_fail" in printed
+    assert exit_records(tmp_path / "traces")[RUN.run_id][0].outcome is Outcome.NODE_FAIL
+
+
+def test_guards_reach_the_ranks_and_the_watchdog(tmp_path: Path) -> None:
+    text = render_local([RUN], ["mpiexec"], Folders.under(tmp_path), Guards(copy_s=1, hang_steps=2.5))
+    assert "copy_s=1 " in text and "hang_steps=2.5 " in text and "start_limit_s=600 " in text
 
 
 def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> None:
