@@ -232,6 +232,20 @@ def test_a_run_that_another_slurm_job_began_is_done_only_when_that_has_ended(
     assert ("is left to job 4711, which began it" in printed) is not runs
 
 
+def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path: Path) -> None:
+    """A fake `date`, which the script calls just before it takes the number, lets another living job take it first."""
+    path = fake_slurm(tmp_path, "exit 1")
+    begin = tmp_path / "traces" / f"{RUN.run_id}.1.begin.json"
+    other = f'{{"run_id": "{RUN.run_id}", "attempt": 1, "job_id": "local-{socket.gethostname()}-{os.getpid()}-1"}}'
+    date = tmp_path / "bin" / "date"
+    date.write_text(f"#!/bin/bash\n[ -e '{begin}' ] || echo '{other}' >'{begin}'\nexec /bin/date \"$@\"\n")
+    date.chmod(0o755)
+    record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', PATH=path)
+    assert record == {}
+    assert "is left to job local-" in printed
+    assert [file.name for file in (tmp_path / "traces").glob("*.begin.json")] == [begin.name]
+
+
 def test_a_launcher_that_does_not_end_when_told_is_killed(tmp_path: Path) -> None:
     body = "trap '' TERM; kill -TERM $PPID; while :; do /bin/sleep 1; done"
     record, printed = outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "exit 1"))
