@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from parse.table import FORMATS, warnings
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.traces import make_run, put, put_exit_record, put_plan
 
+ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "\x1b]0;owned\x07\x1b[2J | <script>alert(1)</script> `rm` [x](javascript:y) [x]: z \u202e\r\n# head"
 STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
 
@@ -62,6 +66,19 @@ def test_hostile_host_names_are_shown_and_do_nothing(tmp_path: Path, form: str) 
     written = FORMATS[form](Summary(results=found, ledgers=ledgers(found)))
     assert "owned" in written
     harmless(written, form)
+
+
+def test_hostile_records_do_nothing_to_who_asks_how_a_sweep_stands(tmp_path: Path) -> None:
+    (traces := tmp_path / "traces").mkdir()
+    run = make_run()
+    put_plan(traces, [run])
+    put_exit_record(traces, run, Outcome.RANK_FAIL)
+    (traces / "\x1b]0;owned\x07\x1b[2J.1.exit.json").write_text("{}")
+    argv = [sys.executable, "-m", "hpc.sweep", "--status", "--out", str(tmp_path)]
+    env = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert "owned" in done.stdout + done.stderr
+    harmless(done.stdout + done.stderr, "table")
 
 
 def harmless(written: str, form: str) -> None:
