@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.outcome import BeginRecord, ExitRecord, read_begin_record, read_exit_record, stem
+from hpc.outcome import BeginRecord, ExitRecord, Outcome, read_begin_record, read_exit_record, stem
 from hpc.trace_file import read_trace
 from launch.devcluster import DevCluster
 from launch.devcluster_processes import Processes
@@ -69,6 +69,9 @@ def check_later(attempts: list[Attempt], folder: Path, ended_s: float) -> list[s
     wrong = []
     for attempt in attempts:
         wrong += _check_record(attempt)
+        # A start of Open MPI's that crashes is a launch_fail.
+        if attempt.record is not None and attempt.record.outcome not in (Outcome.CANCELLED, Outcome.LAUNCH_FAIL):
+            wrong.append(f"attempt {attempt.begin.attempt} is {attempt.record.outcome}, and was cancelled")
         life = read_life(folder, attempt.begin.job_id, attempt.begin.restart_count)
         if (loss := lost(life, attempt.kept, ended_s)).age_s > COPY_S + LATE_S:
             wrong.append(f"attempt {attempt.begin.attempt} lost a step that was {loss.age_s:.1f} s old")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -64,25 +65,34 @@ def _kill_job(victim: Victim) -> None:
 
 
 def _cut_power(victim: Victim) -> None:
+    """Comes back when Slurm has noticed: a node that is back before that is taken for one that was always there."""
     name = victim.rng.choice(victim.cluster.shape.node_names)
     victim.cluster.kill_node(name)
+    limit = time.monotonic() + 300
+    while not victim.cluster.states()[name].startswith("down"):
+        assert time.monotonic() < limit, f"{name} is not down for Slurm"
+        time.sleep(0.2)
+    for local in ("spool", "tmp"):  # like its memory: sockets that stay would keep the requeued job's steps from there
+        for path in (victim.cluster.root / local / name).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     victim.cluster.start_node(name)
 
 
 RANK_FAIL = frozenset({Outcome.RANK_FAIL})
-ENDED = frozenset({Outcome.CANCELLED})
+CANCELLED = frozenset({Outcome.CANCELLED})
+LOST = frozenset({Outcome.LOST})
 NODE_FAIL = frozenset({Outcome.NODE_FAIL})
 KINDS = {
     kind.name: kind
     for kind in (
         Kind(name="rank", kill=_kill_rank, outcomes=RANK_FAIL, exact=True),
         Kind(name="ranks", kill=_kill_ranks, outcomes=RANK_FAIL, exact=True),
-        Kind(name="scancel", kill=_cancel, outcomes=ENDED),
-        Kind(name="job", kill=_kill_job, outcomes=ENDED),
+        Kind(name="scancel", kill=_cancel, outcomes=CANCELLED),
+        Kind(name="job", kill=_kill_job, outcomes=LOST),
         Kind(name="node", kill=_cut_power, outcomes=NODE_FAIL, more=True),
     )
 }
-TEN = ("rank", "rank", "rank", "ranks", "ranks", "scancel", "job", "job", "node", "node")
+TEN = ("rank", "rank", "rank", "ranks", "ranks", "scancel", "scancel", "job", "job", "node")
 """Of every ten kills so many are of each kind."""
 
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.outcome import RecordError, read_begin_record
+from hpc.outcome import Outcome, RecordError, read_begin_record
 from hpc.trace import TraceError
 from launch.devcluster import DevCluster
 from launch.devcluster_config import Shape
@@ -56,13 +56,14 @@ class Kill:
     loss: Loss
     wrong: Sequence[str]
     took_s: float
+    stillborn: int = 0
 
     def __str__(self) -> str:
         lost = f"lost {self.loss.steps} steps, the oldest {self.loss.age_s:.2f} s old" if self.loss.steps else "lost 0"
         wrong = "".join(f"\n     WRONG: {text}" for text in self.wrong)
         return (
             f"{self.number:3} {self.kind:8} after step {self.step:3}: {self.outcome}, {lost}, "
-            f"{self.attempts} attempts, {self.took_s:.1f} s{wrong}"
+            f"{self.attempts} attempts, {self.took_s:.1f} s{', started anew' * self.stillborn}{wrong}"
         )
 
 
@@ -140,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kills: list[Kill] = []
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as scratch:
         folder = asked.keep or Path(scratch) / "runs"
-        with DevCluster(Path(scratch) / "c", Shape(nodes=2, gpus=0)) as cluster:
+        with DevCluster(Path(scratch) / "c", Shape(nodes=2, gpus=0, slurmd_timeout_s=5)) as cluster:
             for number, kind in enumerate(_kinds(asked.kills, asked.only, rng), 1):
                 try:
                     kills.append(torture(cluster, kind, folder / f"{number:03}-{kind.name}", number, rng))
@@ -157,10 +158,13 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     """Starts a run, kills it, waits until all is over, and looks at what is left. Raises TortureError."""
     begin_s, step = time.monotonic(), rng.randint(0, LAST_STEP)
     sweep = Sweep(cluster, folder)
+    stillborn = 0
+    while (found := sweep.until_life(1, step)) is None:
+        stillborn += 1
+        check_stillborn(sweep, stillborn)
+        sweep = Sweep(cluster, folder.with_name(f"{folder.name}-{stillborn}"))
+    job_id, before = found
     try:
-        if (found := sweep.until_life(1, step)) is None:
-            raise TortureError(f"the run ended before step {step}; see {folder}")
-        job_id, before = found
         killed_s = time.time()
         kind.kill(Victim(cluster=cluster, job_id=job_id, life=before, rng=rng))
         if kind.more and sweep.until_life(2, step=0) is not None:
@@ -170,19 +174,21 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         sweep.close()
     ended_s = time.time()
     recovered = subprocess.run(
-        [sys.executable, "-m", "parse.recover", str(folder)],
+        [sys.executable, "-m", "parse.recover", str(sweep.folder)],
         env=_environ(cluster), capture_output=True, text=True, check=False,
     )  # fmt: skip
     wrong = [] if recovered.returncode == 0 else [f"parse.recover: {recovered.stderr.strip()}"]
     wrong += [f"left running: {text}" for text in checks.until_none(lambda: checks.processes_left(cluster))]
     wrong += [f"left in the traces: {text}" for text in checks.half_files(sweep.traces)]
+    if not kind.exact:
+        clean(cluster)
     wrong += [f"left on a node: {text}" for text in checks.leftovers(cluster)]
     loss, attempts = Loss(steps=0, age_s=0.0), list[Attempt]()
     try:
         attempts = checks.attempts_of(sweep.traces)
-        life = read_life(folder, job_id, attempts[0].begin.restart_count)
+        life = read_life(sweep.folder, job_id, attempts[0].begin.restart_count)
         loss, more = checks.check_killed(kind, attempts[0], life, killed_s)
-        wrong += more + checks.check_later(attempts[1:], folder, ended_s)
+        wrong += more + checks.check_later(attempts[1:], sweep.folder, ended_s)
     except (TraceError, RecordError) as error:
         wrong.append(str(error))
     records = [attempt.record for attempt in attempts]
@@ -195,7 +201,28 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         loss=loss,
         wrong=wrong,
         took_s=time.monotonic() - begin_s,
+        stillborn=stillborn,
     )
+
+
+def check_stillborn(sweep: Sweep, times: int) -> None:
+    """A run that ended before it was killed: Open MPI's start crashes now and then, and that is a launch_fail.
+
+    Raises TortureError where it is anything else, or happens again and again.
+    """
+    sweep.close()
+    records = [attempt.record for attempt in checks.attempts_of(sweep.traces)]
+    outcomes = [None if record is None else record.outcome for record in records]
+    if outcomes != [Outcome.LAUNCH_FAIL] or times > 2:
+        raise TortureError(f"the run ended before it was killed, as {outcomes}; see {sweep.folder}")
+
+
+def clean(cluster: DevCluster) -> None:
+    """What nobody could collect, because the whole job was dead, a person removes so."""
+    cluster.run(
+        "srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none", "--export=ALL",
+        "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "hpc.journal", "clean",
+    )  # fmt: skip
 
 
 def table(kills: Sequence[Kill]) -> str:
@@ -210,6 +237,8 @@ def table(kills: Sequence[Kill]) -> str:
                 f"{max(kill.loss.age_s for kill in of_kind):6.2f} {sum(bool(kill.wrong) for kill in of_kind):6}   "
                 f"{promised}{late}"
             )
+    if stillborn := sum(kill.stillborn for kill in kills):
+        lines.append(f"{stillborn} runs ended as launch_fail before they were killed, and were started anew")
     return "\n".join(lines)
 
 
