@@ -17,6 +17,7 @@ import re
 import shutil
 import socket
 import sys
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.leftovers import remove_shared_memory
+from hpc.outside import deny_world_writing
 from hpc.stamps import ABSENT, STAMPS
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
@@ -36,6 +38,8 @@ WHOLE = ".whole"
 BEAT = ".beat"
 """`<host name>.beat` beside copies is new after each look of the copier that could be written; it holds the seconds
 between looks."""
+FORGOTTEN_S = 7 * 86400.0
+"""Journals of dead ranks that are older are removed by the next attempt on their node."""
 _BEGUN = "begun"
 _PASSING = "nccl."
 """What files of this node are called that nobody needs after the run."""
@@ -114,10 +118,16 @@ class RankJournal:
 def attempt_folder(traces: Path, stem: str) -> Path:
     """This node's folder of an attempt, nobody else's to read, made where it is not there yet.
 
-    Raises JournalError if no place on this node can be had for it.
+    Who makes it removes what ranks of other attempts left that are long dead and were never collected. Raises
+    JournalError if no place on this node can be had for it.
     """
     folder = _private_folder() / _key(traces, stem)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        clean(FORGOTTEN_S)
     # Not touch: whoever comes later must not make it younger than what the first ranks have made.
     os.close(os.open(folder / _BEGUN, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     return folder
@@ -176,13 +186,25 @@ def attempt_folders(traces: Path, stem: str) -> list[Path]:
     return [folder for base in _private_folders() if (folder := base / _key(traces, stem)).is_dir()]
 
 
-def clean() -> int:
-    """Removes this user's journals whose ranks are dead, on this node; returns of how many ranks."""
+def clean(older_s: float = 0.0) -> int:
+    """Removes this user's journals whose ranks are dead, on this node; returns of how many ranks.
+
+    Of attempts only that began at least so long ago. A trace that is kept there stays.
+    """
     removed = 0
     for base in _private_folders():
         for folder in base.iterdir():
-            removed += _remove_dead(folder)
+            if older_s == 0.0 or time.time() - _begun_s(folder) >= older_s:
+                removed += _remove_dead(folder)
     return removed
+
+
+def _begun_s(folder: Path) -> float:
+    """When an attempt's first rank came, by this node's clock; now, for one that is making its folder."""
+    try:
+        return (folder / _BEGUN).stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
 
 
 def lives(folder: Path, rank: int) -> bool:
@@ -339,6 +361,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     collecting.add_argument("--to", required=True, type=Path, metavar="TRACES", help="the folder of the traces")
     actions.add_parser("clean", help="remove this node's journals whose ranks are dead")
     asked = parser.parse_args(argv)
+    deny_world_writing()
     if asked.action == "clean":
         print(f"removed the journals of {clean()} dead ranks")
         return 0

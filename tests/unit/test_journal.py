@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from array import array
 from pathlib import Path
 
@@ -178,6 +179,21 @@ journal.Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
     assert "0 dead ranks" in capsys.readouterr().out
     assert living.steps_completed == 2
     assert collect(traces, STEM) == 1
+
+
+def test_what_was_forgotten_on_the_node_goes_when_the_next_attempt_begins(traces: Path) -> None:
+    old, young, kept = (attempt_folder(traces, stem) for stem in ("old.1", "young.1", "kept.1"))
+    for folder, days in ((old, 8), (young, 6), (kept, 8)):
+        for name in ("rank0.json", "rank0.stamps"):
+            (folder / name).write_text("")
+        os.utime(folder / "begun", (time.time() - days * 86400,) * 2)
+    (kept / "kept.1.h5").write_text("")
+    attempt_folder(traces, "young.1")
+    assert old.exists()  # nothing begins there
+    attempt_folder(traces, STEM)
+    assert not old.exists()
+    assert (young / "rank0.stamps").exists()
+    assert [path.name for path in kept.iterdir() if path.name != "begun"] == ["kept.1.h5"]
 
 
 def test_nobody_else_can_read_along(traces: Path, places: list[Path]) -> None:
