@@ -1,0 +1,109 @@
+"""Whether the torture would notice: each of its checks against what it must find, and against what it must not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc.outcome import BeginRecord, ExitRecord, Outcome
+from tests.torture.checks import COPY_S, LATE_S, Attempt, check_killed, check_later, half_files, until_none
+from tests.torture.kills import KINDS, TEN
+from tests.torture.run import _kinds, table
+from tests.torture.truth import Life, Loss, lost, read_life, too_many
+from tests.torture.workload import RECORD
+
+NOW_S = 1000.0
+RUN = "2n2g_mpi_tortured_r1"
+
+
+def life(*steps: int, pace_s: float = 0.01) -> Life:
+    """Each rank has just completed so many steps."""
+    return Life(
+        pids={},
+        completed={rank: [NOW_S - pace_s * (n - 1 - i) for i in range(n)] for rank, n in enumerate(steps)},
+    )
+
+
+def attempt(outcome: Outcome, *kept: int, evidence: tuple[str, ...] = ("seen",), recovered: bool = True) -> Attempt:
+    record = ExitRecord(
+        run_id=RUN, attempt=1, outcome=outcome, exit_status=1, job_id="7", restart_count=0, nodelist="",
+        begin_unix_s=1, end_unix_s=2, evidence=evidence,
+    )  # fmt: skip
+    begin = BeginRecord(run_id=RUN, attempt=1, job_id="7", begin_unix_s=1)
+    return Attempt(begin=begin, record=record, kept=dict(enumerate(kept)), recovered=recovered)
+
+
+def test_what_a_rank_accounts_for_is_read_back_but_for_half_a_record(tmp_path: Path) -> None:
+    (tmp_path / "truth").mkdir()
+    whole = b"".join(RECORD.pack(step, 5.0 + step) for step in range(3))
+    (tmp_path / "truth" / "7.0.2.steps").write_bytes(whole + RECORD.pack(3, 8.0)[:-1])
+    (tmp_path / "truth" / "7.0.2.pid").write_text("41\n")
+    (tmp_path / "truth" / "7.0.3.pid").write_text("")  # being written
+    (tmp_path / "truth" / "7.1.2.pid").write_text("42\n")
+    assert read_life(tmp_path, "7", 0) == Life(pids={2: 41}, completed={2: [5.0, 6.0, 7.0]})
+    assert read_life(tmp_path, "7", 1).pids == {2: 42}
+
+
+def test_the_worst_rank_counts() -> None:
+    assert lost(life(10, 10), {0: 10, 1: 10}, NOW_S) == Loss(steps=0, age_s=0.0)
+    assert lost(life(10, 10), {0: 10, 1: 7}, NOW_S) == Loss(steps=3, age_s=pytest.approx(0.02))
+    assert lost(life(10, 5), {0: 10}, NOW_S) == Loss(steps=5, age_s=pytest.approx(0.04))
+    assert too_many(life(10, 10), {0: 10, 1: 11, 2: 1}) == [1, 2]
+
+
+def test_a_kill_after_which_all_is_as_promised_is_told_so() -> None:
+    assert check_killed(KINDS["rank"], attempt(Outcome.RANK_FAIL, 9, 10), life(10, 10), NOW_S)[1] == []
+    assert check_killed(KINDS["job"], attempt(Outcome.LOST, 500, 500), life(600, 600), NOW_S)[1] == []
+    assert check_killed(KINDS["job"], attempt(Outcome.LOST), life(600, 600, pace_s=0.001), NOW_S)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "of_ranks", "words"),
+    [
+        ("rank", attempt(Outcome.RANK_FAIL, 8, 10), life(10, 10), "2 steps lost, though the nodes live"),
+        ("rank", attempt(Outcome.LAUNCH_FAIL, 10, 10), life(10, 10), "outcome launch_fail, not rank_fail"),
+        ("rank", attempt(Outcome.RANK_FAIL, 10, 10, evidence=()), life(10, 10), "without evidence"),
+        ("rank", attempt(Outcome.RANK_FAIL, 10, 11), life(10, 10), "never completed"),
+        ("rank", attempt(Outcome.RANK_FAIL, 10, 10, recovered=False), life(10, 10), "not say that it was recovered"),
+        ("job", attempt(Outcome.LOST), life(2, 2, pace_s=COPY_S + LATE_S + 1), "completed 12.0 s before"),
+        ("node", attempt(Outcome.RANK_FAIL, 10, 10), life(10, 10), "outcome rank_fail, not node_fail"),
+    ],
+)
+def test_what_is_not_as_promised_is_told(kind: str, found: Attempt, of_ranks: Life, words: str) -> None:
+    _, wrong = check_killed(KINDS[kind], found, of_ranks, NOW_S)
+    assert len(wrong) == 1 and words in wrong[0]
+
+
+def test_an_attempt_without_a_record_is_told(tmp_path: Path) -> None:
+    nothing = Attempt(begin=attempt(Outcome.OK).begin, record=None, kept={}, recovered=False)
+    assert check_killed(KINDS["job"], nothing, life(), NOW_S)[1] == ["attempt 1 has no exit record"]
+    assert check_later([nothing], tmp_path, NOW_S) == ["attempt 1 has no exit record"]
+    assert check_later([attempt(Outcome.OK)], tmp_path, NOW_S) == ["attempt 1 is ok, and was cancelled"]
+
+
+def test_files_that_are_not_whole_are_told_and_others_not(tmp_path: Path) -> None:
+    for name in (f"{RUN}.1.h5", f"{RUN}.1.begin.json", f"{RUN}.1.exit.json", f"{RUN}.1.rank3.json", "plan.0.json"):
+        (tmp_path / name).touch()
+    assert half_files(tmp_path) == []
+    (tmp_path / f"{RUN}.1.partial").mkdir()
+    (tmp_path / f"{RUN}.1.partial" / "rank0.stamps").touch()
+    (tmp_path / f".{RUN}.1.h5.part").touch()
+    (tmp_path / f"{RUN}.1.signal").touch()
+    assert len(set(half_files(tmp_path))) == 4
+
+
+def test_what_stays_is_told_when_the_time_is_over() -> None:
+    assert until_none(lambda: ["stays"], seconds=0) == ["stays"]
+    looks = iter([["goes"], []])
+    assert until_none(lambda: next(looks)) == []
+
+
+def test_every_ten_kills_are_of_all_kinds_and_a_seed_makes_them_again() -> None:
+    from random import Random
+
+    names = [kind.name for kind in _kinds(20, None, Random(3))]
+    assert sorted(names[:10]) == sorted(names[10:]) == sorted(TEN) and set(TEN) == set(KINDS)
+    assert names == [kind.name for kind in _kinds(20, None, Random(3))]
+    assert [kind.name for kind in _kinds(3, "node", Random(3))] == ["node"] * 3
+    assert table([]).splitlines()[0].startswith("kind")
