@@ -59,6 +59,18 @@ def test_no_secret_and_nothing_for_everybody_to_write_is_left(tmp_path: Path) ->
     assert (variables["NCCL_API_KEY"], variables["NCCL_PROXY"]) == ("(left out)", "(left out)")
 
 
+def test_a_script_run_by_hand_leaves_nothing_for_everybody_to_write(tmp_path: Path) -> None:
+    if missing := what_is_missing():
+        pytest.skip("; ".join(missing))
+    written = sweep(tmp_path, {}, "--workload", "delay", "--option", "compute_ms=1", "--dry-run")
+    assert written.returncode == 0, written.stderr
+    script = tmp_path / "jobs" / "2n.sh"
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False, timeout=600, umask=0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "traces").glob("*.h5"))
+    assert written_by_everybody(tmp_path, *node_local()) == []
+
+
 def test_a_secret_for_the_runs_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     done = sweep(tmp_path, {}, "--workload", "delay", "--env", "WANDB_API_KEY=hush")
     assert done.returncode == 2
