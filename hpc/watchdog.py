@@ -22,7 +22,7 @@ from hpc.hang import Hang, HangWatch, Limits, Seen, by_steps
 from hpc.journal import BEAT, PARTIAL, attempt_folders
 from hpc.outside import deny_world_writing, plain
 from hpc.progress import RankProgress, median_step_s, read_progress
-from hpc.stacks import ASKED_BY
+from hpc.stacks import ASKED_BY, STACKS
 
 HANG = ".hang.json"
 """What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
@@ -83,6 +83,7 @@ class Watchdog:
         self._traces, self._stem, self._launcher, self._limits = traces, stem, launcher, limits
         self._local: dict[int, RankProgress] = {}
         self._copied: dict[int, RankProgress] = {}
+        self._asked = False  # whether anybody heard when stacks were asked for
         self._watch = HangWatch(limits, _now_s(), self._say)
 
     def run(self) -> None:
@@ -126,7 +127,8 @@ class Watchdog:
     def _is_stuck(self, hang: Hang) -> bool:
         """Has the stacks written, and looks once more: a run that only was very slow goes on."""
         self._say(hang.text)
-        if not self._launcher.ask_for_stacks():
+        self._asked = self._launcher.ask_for_stacks()
+        if not self._asked:
             self._say("nobody on this node listens to SIGUSR2: there will be no stacks")
         if self._launcher.wait(_STACKS_S):
             return False
@@ -142,6 +144,8 @@ class Watchdog:
         path = self._traces / f"{self._stem}{HANG}"
         beside = path.with_name(f".{path.name}.part")
         values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed)}
+        if self._asked:
+            values["text"] += f"; where every rank stood is in {self._stem}{STACKS}.txt"
         try:
             beside.write_text(json.dumps(values, indent=1) + "\n")
             beside.replace(path)

@@ -361,7 +361,8 @@ def test_a_run_that_hangs_is_ended_and_the_reason_left(
     assert process.wait() == -signal.SIGTERM
     reason = json.loads((traces / f"{STEM}.hang.json").read_text())
     assert reason["phase"] == "steps" and reason["completed"] == {"4": "rank 0"} and reason["steps"] == 10
-    assert reason["text"] in capsys.readouterr().err
+    said, _, stacks = reason["text"].partition("; where every rank stood is in ")
+    assert said in capsys.readouterr().err and stacks == f"{STEM}.stacks.txt"
     assert "in here_it_hangs" in (attempt_folder(traces, STEM) / "rank0.stacks").read_text()
 
 
