@@ -11,6 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,18 @@ def recover(partial: Path) -> str:
     """Writes the trace of a `.partial` folder beside it, then removes the folder; says what was found.
 
     Where no rank completed a step there is nothing to tell and no trace is written; where the trace is there already,
-    whole, what lies beside it is a leftover. Raises JournalError, TraceError or RecordError, and leaves the folder,
-    where what is in it cannot be read.
+    whole, what lies beside it is a leftover. Job script and sweep may do this at once. Raises JournalError, TraceError
+    or RecordError, and leaves the folder, where what is in it cannot be read.
     """
+    try:
+        return _recover(partial)
+    except (OSError, JournalError, TraceError):
+        if partial.exists():
+            raise
+        return f"{partial.name.removesuffix(PARTIAL)}: another process has recovered it just now"
+
+
+def _recover(partial: Path) -> str:
     stem = partial.name.removesuffix(PARTIAL)
     merge(partial)
     path = partial.with_name(f"{stem}.h5")
@@ -89,7 +99,10 @@ def recover(partial: Path) -> str:
 
 
 def _remove(partial: Path) -> None:
-    """Removes the folder, out of the way of a copier that has not ended yet; says where something of it stays."""
+    """Removes the folder, out of the way of a copier that has not ended yet, and what somebody began to write of the
+    trace; says where something stays."""
+    for begun in partial.parent.glob(f".{escape(partial.name.removesuffix(PARTIAL))}.h5.*.part"):
+        begun.unlink(missing_ok=True)
     aside = partial.with_name(f".{partial.name}.over")
     partial.rename(aside)
     try:

@@ -16,6 +16,7 @@ from hpc.outcome import ExitRecord, Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace_file import read_trace
+from parse import recover as recover_module
 from parse.recover import main
 
 RUN = RunSpec(
@@ -56,6 +57,7 @@ def leave(
 def test_ranks_that_left_nothing_completed_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave(tmp_path, 0, completed=3, points=2)
     leave(tmp_path, 2, completed=4, points=1)
+    (tmp_path / f".{STEM}.h5.n1.77.part").write_text("rank 0 died in the middle of it")
     assert main([str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "ranks completed 0 to 4 of 7 steps (0: rank 1; 3: rank 0; 4: rank 2); nothing is left of rank 1" in said
@@ -69,7 +71,7 @@ def test_ranks_that_left_nothing_completed_nothing(tmp_path: Path, capsys: pytes
     assert trace.barrier_exits_ns.tolist() == [[0, 1]] * 3
     assert trace.clock_domains == ["a clock", "unknown", "a clock"]
     assert trace.ranks[1] == {"rank": 1}
-    assert not list(tmp_path.glob("*.partial"))
+    assert [path.name for path in tmp_path.iterdir()] == [f"{STEM}.h5"]
 
 
 def test_a_run_in_blocks_has_them_again(tmp_path: Path) -> None:
@@ -208,3 +210,22 @@ def test_of_a_copy_that_a_power_cut_tore_the_whole_steps_count(tmp_path: Path) -
     assert trace.steps_completed.tolist() == [3, 2, 0]
     assert "nothing is left of rank 2" in trace.evidence
     assert "rank2.stamps: cannot be read" in trace.evidence
+
+
+@pytest.mark.parametrize("after", ["read_journals", "write_trace"])
+def test_what_another_process_recovers_at_the_same_time_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], after: str
+) -> None:
+    leave(tmp_path, 0, completed=4, points=1)
+    real = getattr(recover_module, after)
+
+    def overtaken(*args: Any) -> Any:
+        """The other one does all of it before this call of ours."""
+        monkeypatch.setattr(recover_module, after, real)
+        recover_module.recover(tmp_path / f"{STEM}.partial")
+        return real(*args)
+
+    monkeypatch.setattr(recover_module, after, overtaken)
+    assert main([str(tmp_path)]) == 0
+    assert "another process has recovered it just now" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == [f"{STEM}.h5"]
