@@ -107,6 +107,41 @@ def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
     assert read_trace(local / "x.h5").run_id == make_trace().run_id
 
 
+@pytest.mark.parametrize("steps", [1000, 20])
+def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[str, ...], steps: int) -> None:
+    """Long journals have no room from the start; short ones lack it for their header."""
+    place = tmp_path / "place"
+    place.mkdir()
+    said = run(
+        """
+        import subprocess, sys
+        from pathlib import Path
+        from hpc import journal
+        from hpc.copier import Copies
+        place, steps = Path(sys.argv[1]), int(sys.argv[2])
+        journal._bases = lambda: [place.parent / "shm"]
+        made = journal.Journal(place, "x.1", 0, steps)
+        made.stamps[:12] = memoryview(bytes(range(96))).cast("q")
+        made.samples[0] = made.samples[1] = 4
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)
+        copies = Copies(made.folder, place / "x.1.partial", [0], 10.0)
+        copies.look()
+        assert not [found for found in journal.read_journals(place / "x.1.partial", []) if found.steps_completed]
+        copies.look()
+        subprocess.run(["mount", "-o", "remount,size=1m", place], check=True)
+        copies.look()
+        (found,) = journal.read_journals(place / "x.1.partial")
+        assert found.stamps.tolist() == list(made.stamps)
+        print(found.steps_completed, "steps")
+        """,
+        place,
+        str(steps),
+        wrapped=mounting,
+    )
+    assert said.count("No space left on device") == 1
+    assert said.splitlines()[-1] == "2 steps"
+
+
 def test_a_folder_that_comes_back_gets_its_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
