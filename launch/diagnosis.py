@@ -97,6 +97,8 @@ def _settings(cluster: ClusterFacts) -> Iterator[Advice]:
         return
     mode = cluster.partition.get("PreemptMode") or said.get("PreemptMode", "")
     yield _preemption(mode.split(",")[-1], said.get("PreemptType", ""))
+    if said.get("JobRequeue") == "0":
+        yield ok("JobRequeue", "0; the jobs of a sweep ask for it themselves (--requeue)")
     if (wait_s := _seconds(said.get("KillWait", ""))) is not None:
         text = f"{wait_s} s from the signal at a time limit to the end"
         short = f"{text}: what was measured after the last copy may be lost; a shorter --copy-s loses less"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.checks import CheckError, read_levels
-from hpc.outside import is_secret
+from hpc.outside import is_secret, without_secrets
 
 SITES = Path(__file__).resolve().parents[1] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
@@ -85,10 +85,13 @@ class Site:
             if (value := getattr(self, name)) is not None and value < least:
                 raise SiteError(f"site {self.name}: {name} is {value}; it must be at least {least}")
 
-        if secrets := [name for name, value in self.env.items() if is_secret(name, value)]:
+        secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
+        if without_secrets(arguments := " ".join(self.container_args)) != arguments:
+            secrets.append("container_args")
+        if secrets:
             raise SiteError(
-                f"site {self.name}: env {', '.join(secrets)} looks like a secret, and what is set for runs is written "
-                "into scripts, plans and traces: export it where you start sweeps instead, jobs inherit it"
+                f"site {self.name}: {', '.join(secrets)} looks like a secret, and what is set for runs is written into "
+                "scripts, plans and traces: export it where you start sweeps instead, jobs inherit it"
             )
 
     @property

@@ -84,6 +84,7 @@ def test_nothing_is_said_against_a_cluster_where_all_is_well() -> None:
         ((site(time_limit_min=60), cluster(partition={"MaxTime": "02:00:00"})), "time limit", ("ok", "")),
         ((site(), cluster(partition={"State": "DRAIN"})), "partition", ("change", 'partition = "…"')),
         ((site(), cluster({"KillWait": "5 sec"})), "KillWait", ("note", "")),
+        ((site(), cluster({"JobRequeue": "0"})), "JobRequeue", ("ok", "")),
         ((site(), cluster({"SlurmdTimeout": "0 sec"})), "SlurmdTimeout", ("note", "")),
         ((site(), cluster({"AccountingStorageType": "(null)", "MinJobAge": "2 sec"})), "accounting", ("note", "")),
         ((site(), cluster({"AccountingStorageType": "(null)"})), "accounting", ("ok", "")),

@@ -67,6 +67,11 @@ def test_values_are_left_out_of_texts(text: str, left: str) -> None:
     assert without_secrets(text) == left
 
 
+def test_a_job_script_without_secrets_is_kept_as_it_is() -> None:
+    script = (Path(__file__).resolve().parents[1] / "golden" / "2n.sh").read_text()
+    assert without_secrets(script) == script
+
+
 @given(st.text())
 def test_no_value_survives_however_a_shell_must_quote_it(value: str) -> None:
     secret = f"hush{value}hush"

@@ -48,6 +48,8 @@ def test_found_by_host_name_by_name_or_by_file(tmp_path: Path) -> None:
         ("expect_transport = '--ib'", "'--ib' is no name of a network; say ib"),
         ("expect_transport = 1", "expect_transport is 1, not str"),
         ("exclusive = 1", "exclusive is 1, not bool"),
+        ("[env]\nHF_TOKEN = 'x'", "env HF_TOKEN looks like a secret"),
+        ("container_args = ['--env', 'HF_TOKEN=x']", "container_args looks like a secret"),
         ("a = [", "not TOML"),
     ],
 )
