@@ -156,6 +156,8 @@ def _join(rank: Rank) -> World:
     wrong_environment = _wrong_environment(run)
     _set_threads(run)
     comm = start_mpi()
+    assert rank.stacks is not None
+    rank.stacks.catch_crashes()
     rank.number = comm.rank
     rank.preflight.started(comm.size, mpi_library())
     rank.preflight.demand()
