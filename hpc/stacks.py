@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 class Stacks:
-    """Keeps `rank<k>.stacks` open in the attempt's folder on this node: SIGUSR2 and fatal signals write there."""
+    """Keeps `rank<k>.stacks` open in the attempt's folder on this node: what SIGUSR2 asks for is written there."""
 
     def __init__(self, traces: Path, stem: str, rank: int) -> None:
         self._path = attempt_folder(traces, stem) / f"rank{rank}{STACKS}"
@@ -34,6 +34,13 @@ class Stacks:
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # held until this process ends, as a journal's is
         self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
         faulthandler.register(ASKED_BY, file=self._file, all_threads=True)
+
+    def catch_crashes(self) -> None:
+        """Has a fatal signal leave stacks, too; to be called when MPI was started.
+
+        Open MPI has handlers of its own, which show what was called in C, and sets none where it finds one: so these
+        come later, and first, and hand the signal on.
+        """
         faulthandler.enable(file=self._file, all_threads=True)
 
 

@@ -287,6 +287,18 @@ def here_it_hangs():
         time.sleep(1)
 here_it_hangs()
 """
+CRASHES = """
+import ctypes, sys
+from pathlib import Path
+from hpc import journal
+journal._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
+from hpc.stacks import Stacks
+stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
+def here_it_crashes():
+    ctypes.string_at(0)
+stacks.catch_crashes()
+here_it_crashes()
+"""
 LISTENS_NOT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
 
 
@@ -334,6 +346,13 @@ def test_a_rank_writes_where_it_stands_also_behind_a_launcher_that_does_not_list
     wait_for(lambda: "<module>" in stacks.read_text())
     assert "in here_it_hangs" in stacks.read_text()
     assert process.poll() is None
+
+
+def test_a_rank_that_crashes_leaves_its_stacks_and_dies_of_the_signal(tmp_path: Path, traces: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", CRASHES, str(tmp_path), STEM], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGSEGV
+    text = (attempt_folder(traces, STEM) / "rank0.stacks").read_text()
+    assert "Segmentation fault" in text and "in here_it_crashes" in text
 
 
 def test_a_launcher_is_known_by_its_birth(start: Callable[..., subprocess.Popen[str]]) -> None:
