@@ -210,6 +210,8 @@ def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
         job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
     except NotNow as error:
         raise SubmitError(f"not now: {error}") from None
+    if sys.stderr.isatty():
+        print(f"job {job_id}: {look.run.ranks} ranks on {look.run.nodes} nodes", file=sys.stderr)
     ended = False
     try:
         waited = _wait(cluster, job_id, look, 60 * asked.wait)
@@ -229,16 +231,19 @@ def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
 
 def _wait(cluster: SlurmCluster, job_id: str, look: Look, patience_s: float) -> str:
     """Until the job has ended; else why it was given up."""
-    limit, began = time.monotonic() + patience_s, False
+    limit, began, asked_s = time.monotonic() + patience_s, False, -cluster.poll_s
     while not (look.folder / "end").exists():
+        if time.monotonic() < asked_s + cluster.poll_s:
+            time.sleep(0.2)
+            continue
+        asked_s = time.monotonic()
         state = cluster.states([job_id])[job_id]
         if state in (JobState.ENDED, JobState.UNKNOWN):
             return ""
         if state is JobState.RUNNING and not began:
             began, limit = True, time.monotonic() + 60 * (MINUTES + 1)
-        if time.monotonic() > limit:
+        if asked_s > limit:
             return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({_reason(job_id)})"
-        time.sleep(0.5)
     return ""
 
 

@@ -42,9 +42,11 @@ hang_extra_s=60     # and so long on top
 export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 export SLURM_EXPORT_ENV=ALL
+set +u  # module systems read variables that nobody set
 command -v module >/dev/null || . /etc/profile
 module load CUDA/12.4 || exit 1
 module load OpenMPI || exit 1
+set -u
 
 # One attempt of a run, and what is written down of it.
 not_ok=0

@@ -57,6 +57,17 @@ def test_shell_and_python_mean_the_same_by_settled(tmp_path: Path) -> None:
     assert set(words[1].split("|")) == SETTLING
 
 
+def test_a_module_system_may_read_variables_that_nobody_set(tmp_path: Path) -> None:
+    folders = Folders.under(tmp_path)
+    text = render_job([RUN], "#!/bin/bash\n", SITE, folders, FRAMEWORKS)
+    until_modules, there, _ = text.partition("module load OpenMPI || exit 1\nset -u\n")
+    module = "module() { echo $NOBODY_SET_IT loaded $2; }"
+    done = subprocess.run(
+        ["bash", "-c", f"{module}\n{until_modules}{there}echo went on"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["loaded CUDA/12.4", "loaded OpenMPI", "went on"], done.stderr
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_reach_the_run_whole_and_run_nothing(tmp_path: Path, name: str) -> None:
     """The script is really run by bash; a program in place of mpiexec writes down what reached it."""
