@@ -58,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SiteError, SpecError, PlanError, SubmitError, DoctorError) as error:
         print(f"launch.doctor: {plain(str(error))}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("launch.doctor: stopped, and its job cancelled", file=sys.stderr)
+        return 130
     print(as_json(advice) if asked.format == "json" else as_text(advice))
     return int(any(one.word is Word.CHANGE for one in advice))
 
@@ -262,6 +265,7 @@ def _arrived(look: Look, logs: Path) -> JobFacts:
     """What the job left, once all of it shows here: a shared file system may be late."""
     limit = time.monotonic() + LATE_S
     while True:
+        (look.folder / "asked").touch()  # a client of NFS that writes to a folder looks anew at what is there
         printed = " ".join(" ".join(path.read_text(errors="replace").split()) for path in logs.glob("doctor.*.err"))
         job = look.read(printed[-500:])
         if (job.ended and len(job.arrived) >= len(job.looks)) or time.monotonic() > limit:
