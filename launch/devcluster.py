@@ -314,6 +314,7 @@ class DevCluster:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 0 done, 1 it could not be done or nothing runs, 2 usage."""
     asked = _parser().parse_args(argv)
+    os.umask(os.umask(0o022) | 0o002)  # whatever it is: what is made here nobody else may write
     try:
         return int(asked.command(asked))
     except DevClusterError as error:
