@@ -88,10 +88,14 @@ class Daemons:
         """Waits; raises DevClusterError after the deadline, or five seconds after one of these daemons has ended."""
         begin_s = time.monotonic()
         seen_s = dict.fromkeys(names, begin_s)
+        missed = dict.fromkeys(names, 0)
         while not ready():
             now_s = time.monotonic()
-            seen_s |= dict.fromkeys(self.living() & seen_s.keys(), now_s)
-            if ended := [name for name in names if now_s - seen_s[name] > 5]:  # a busy machine is slow to show them
+            living = self.living()
+            missed = {name: 0 if name in living else missed[name] + 1 for name in names}
+            seen_s |= dict.fromkeys(living & seen_s.keys(), now_s)
+            # A busy machine is slow to show them, and one that stood still shows them late.
+            if ended := [name for name in names if now_s - seen_s[name] > 5 and missed[name] > 5]:
                 raise DevClusterError(f"{ended[0]} ended at once: {self._last_words(ended[0])}")
             if now_s - begin_s > deadline_s:
                 raise DevClusterError(f"{', '.join(names)} not ready after {deadline_s:.0f} s; logs: {self._root}/log")

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hpc.evidence import evidence_of, open_attempts, read_left, record_of
+from hpc.evidence import SIGNAL, evidence_of, open_attempts, read_left, record_of
 from hpc.outcome import BEGIN_RECORD, EXIT_RECORD, BeginRecord, ExitRecord, Outcome, read_exit_record, stem
 from hpc.outside import plain
 from hpc.spec import RunSpec
@@ -205,6 +205,7 @@ def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRec
     left = read_left(traces, name)
     record = record_of(begin, left, evidence_of(left, logs / f"{name}.err", job=job), nodelist=job.nodelist)
     record.write(traces)
+    (traces / f"{name}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
     return record
 
 

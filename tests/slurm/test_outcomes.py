@@ -1,0 +1,237 @@
+"""Every outcome, produced for real on a real Slurm, and recognised with the evidence that it was recognised by."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpc.outcome import ExitRecord
+from launch.devcluster import USABLE, DevCluster
+from launch.devcluster_config import Shape
+from tests.slurm.faults import Followed, save_state, until
+
+Start = Callable[..., Followed]
+
+
+@pytest.fixture(scope="module")
+def faulty(slurm_installed: None) -> Iterator[DevCluster]:
+    """Three nodes, of which a silent one is given up after a few seconds."""
+    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    shape = Shape(nodes=3, cpus=4, gpus=0, slurmd_timeout_s=5, message_timeout_s=5, grace_s=5)
+    with DevCluster(folder, shape) as running:
+        yield running
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def start(faulty: DevCluster, tmp_path: Path) -> Iterator[Start]:
+    """Starts a sweep and waits until its run holds; afterwards no job is left and no node that lives is down."""
+    sweeps: list[Followed] = []
+
+    def begin(*args: str, cluster: DevCluster = faulty, **more: str) -> Followed:
+        sweeps.append(Followed(cluster, tmp_path / f"sweep{len(sweeps)}", *args, **more))
+        sweeps[-1].start()
+        if "does" not in more:
+            sweeps[-1].hold()
+        return sweeps[-1]
+
+    yield begin
+    for sweep in sweeps:
+        sweep.abandon()
+    faulty.run("scancel", "-u", str(os.getuid()))
+    until(lambda: faulty.run("squeue", "-h") == "" and not down(faulty), "all is as before")
+
+
+def down(cluster: DevCluster) -> set[str]:
+    """The nodes that live, and that Slurm has not taken back yet."""
+    return {name for name, state in cluster.states().items() if state not in USABLE} & cluster.daemons()
+
+
+def the_only(sweep: Followed) -> tuple[str, str]:
+    """Outcome and evidence of a sweep's only attempt."""
+    assert len(sweep.records) == 1, sweep.told
+    (record,) = sweep.records
+    return str(record.outcome), " | ".join(record.evidence)
+
+
+def asked(sweep: Followed, record: ExitRecord) -> str:
+    """What the run was told to do."""
+    run = json.loads((sweep.folder / "jobs" / "runs" / f"{record.run_id}.json").read_text())
+    return str(dict(run["env"])["DOES"])
+
+
+def goes_on_after(sweep: Followed, outcome: str) -> ExitRecord:
+    """The first attempt of a run whose job was put back into the queue: it ended so, and the next one ended ok."""
+    sweep.let_go()
+    assert sweep.end() == 0, sweep.told
+    assert sweep.outcomes == [outcome, "ok"], sweep.told
+    first, second = sweep.records
+    assert first.job_id == second.job_id == sweep.job_id
+    assert (first.restart_count, second.restart_count) == (0, 1)
+    return first
+
+
+def test_what_runs_do_themselves(start: Start) -> None:
+    """All of them in one job: none takes another along."""
+    sweep = start(does="well,raise,die,refuse,hoard", SBATCH_MEM_PER_NODE="1500M")
+    assert sweep.end() == 1
+    found = {asked(sweep, record): record for record in sweep.records}
+    assert {does: str(record.outcome) for does, record in found.items()} == {
+        "well": "ok", "raise": "rank_fail", "die": "rank_fail", "refuse": "launch_fail", "hoard": "oom",
+    }, sweep.told  # fmt: skip
+    first = {does: record.evidence[0] for does, record in found.items()}
+    assert "rank 1 on node1 after step 2: ValueError: no" in first["raise"]
+    assert "Killed" in first["die"]
+    assert "before the first step: RuntimeError: no such thing here" in first["refuse"]
+    assert "exceeded memory limit" in first["hoard"]
+    assert "\x1b]0" not in sweep.printed
+
+
+def test_ranks_that_each_believe_to_be_alone(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
+    """As in a container that does not let srun's variables in: every rank is rank 0 of 1, and all would end well."""
+    python = tmp_path / "python"
+    drop = 'unset $(env | grep -oE "^(PMIX|SLURM)_[A-Z0-9_]+")'
+    python.write_text(f'#!/bin/sh\n{drop}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    site = tmp_path / "site.toml"
+    site.write_text(f'{faulty.site_file.read_text()}\n[interpreter]\ndefault = "{python}"\n')
+    sweep = start("--site", str(site), does="well")
+    assert sweep.end() == 1
+    outcome, evidence = the_only(sweep)
+    assert outcome == "invalid", sweep.told
+    assert "rank" in evidence
+
+
+def test_a_start_that_fails(start: Start) -> None:
+    sweep = start("--env", "OMPI_MCA_btl=none-such", does="well")
+    assert sweep.end() == 1
+    assert the_only(sweep)[0] == "launch_fail", sweep.told
+
+
+def test_cancelled(start: Start, faulty: DevCluster) -> None:
+    sweep = start()
+    faulty.run("scancel", sweep.job_id)
+    assert sweep.end() == 1
+    outcome, evidence = the_only(sweep)
+    assert outcome == "cancelled", sweep.told
+    assert "CANCELLED" in evidence or "SIGTERM" in evidence
+
+
+def test_near_the_time_limit(start: Start, faulty: DevCluster) -> None:
+    """Slurm's warning is sent by hand: a real limit is a whole minute at least."""
+    sweep = start("--repeats", "2")
+    faulty.run("scancel", "--batch", "--signal=USR1", sweep.job_id)
+    assert sweep.end() == 1
+    outcome, evidence = the_only(sweep)
+    assert outcome == "timeout", sweep.told
+    assert "SIGUSR1" in evidence
+
+
+def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
+    sweep = start()
+    node = sweep.node
+    faulty.run("sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+    until(lambda: "preempted" in sweep.outcomes, f"the attempt is closed: {sweep.told}")
+    assert "PREEMPTED" in " ".join(goes_on_after(sweep, "preempted").evidence)
+
+
+def test_preempted_for_good(start: Start, faulty: DevCluster) -> None:
+    sweep = start()
+    faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=CANCEL", "GraceTime=0")
+    try:
+        faulty.run("sbatch", "-p", "high", "-w", sweep.node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+        assert sweep.end() == 1
+    finally:
+        faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=REQUEUE", "GraceTime=5")
+    outcome, evidence = the_only(sweep)
+    assert outcome == "preempted", sweep.told
+    assert "PREEMPTED" in evidence
+
+
+def test_a_node_taken_down(start: Start, faulty: DevCluster) -> None:
+    sweep = start()
+    faulty.run("scontrol", "update", f"NodeName={sweep.node}", "State=DOWN", "Reason=test")
+    goes_on_after(sweep, "node_fail")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blackout:
+    """Sweeps whose nodes lost their power at the same time, and one whose script was killed while nobody looked."""
+
+    put_back: Followed
+    given_up: Followed
+    forgotten: Followed
+    node: str
+
+
+@pytest.fixture(scope="module")
+def blackout(faulty: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Blackout]:
+    """All at once, because each takes the scheduler half a minute, and one job after the other would."""
+    root = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    folder = tmp_path_factory.mktemp("blackout")
+    # This controller forgets ended jobs at once, and nobody keeps accounts.
+    with DevCluster(root, Shape(nodes=1, cpus=4, gpus=0, min_job_age_s=2)) as forgetful:
+        clusters = {"put_back": faulty, "given_up": faulty, "forgotten": forgetful}
+        sweeps = {name: Followed(cluster, folder / name) for name, cluster in clusters.items()}
+        for sweep in sweeps.values():
+            sweep.start()
+            sweep.hold()
+        found = Blackout(**sweeps, node=sweeps["put_back"].node)
+        found.forgotten.signal(signal.SIGSTOP)
+        found.forgotten.kill_script()
+        faulty.run("scontrol", "update", f"JobId={found.given_up.job_id}", "Requeue=0")
+        dark = (found.node, found.given_up.node)
+        for name in dark:
+            faulty.kill_node(name)
+        found.put_back.let_go()
+        until(lambda: not forgetful.run("squeue", "-h", "-t", "all"), "the job is forgotten")
+        found.forgotten.signal(signal.SIGCONT)
+        yield found
+        for sweep in sweeps.values():
+            sweep.abandon()
+        for name in dark:
+            faulty.start_node(name)
+    shutil.rmtree(root)
+
+
+def test_a_power_cut_of_a_node_and_the_job_put_back(blackout: Blackout) -> None:
+    record = goes_on_after(blackout.put_back, "node_fail")
+    assert record.nodelist == blackout.node
+
+
+def test_a_power_cut_of_a_node_and_the_job_given_up(blackout: Blackout) -> None:
+    assert blackout.given_up.end() == 1
+    outcome, evidence = the_only(blackout.given_up)
+    assert outcome == "node_fail", blackout.given_up.told
+    assert "squeue: NODE_FAIL" in evidence and "Requeue=0, SlurmdTimeout=5 sec" in evidence
+
+
+def test_a_job_that_the_scheduler_has_forgotten(blackout: Blackout) -> None:
+    assert blackout.forgotten.end() == 1
+    outcome, evidence = the_only(blackout.forgotten)
+    assert outcome == "lost", blackout.forgotten.told
+    assert "forgotten" in evidence
+
+
+def test_a_controller_that_dies_and_comes_back_ends_nothing(start: Start, faulty: DevCluster) -> None:
+    sweep = start()
+    save_state(faulty, sweep.job_id)
+    faulty.kill_controller()
+    try:
+        until(lambda: "has not answered since" in sweep.printed, f"the outage is told: {sweep.printed}")
+        sweep.let_go()
+        until(lambda: sweep.outcomes == ["ok"], f"the job goes on: {sweep.told}")
+    finally:
+        faulty.start_controller()
+    assert sweep.end() == 0, sweep.told
+    assert "Unable to contact slurm controller" in sweep.printed
+    assert sweep.outcomes == ["ok"]
