@@ -136,11 +136,11 @@ class RankCopy:
     def _copy_header(self) -> None:
         try:
             status = self._header.stat()
+            seen = status.st_ino, status.st_mtime_ns
+            if seen == self._header_seen:
+                return
             content = self._header.read_bytes()
         except FileNotFoundError:  # collected just now
-            return
-        seen = status.st_ino, status.st_mtime_ns
-        if seen == self._header_seen:
             return
         with self._beside.open("wb") as file:
             file.write(content)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -97,6 +99,52 @@ def test_each_look_copies_the_steps_completed_since_the_last(rank: Journal, part
     assert copied(partial).stamps.tolist() == list(rank.stamps)
 
 
+def test_rows_are_on_the_disk_before_they_are_said_to_be_complete(
+    rank: Journal, partial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = RankCopy(rank.folder, partial, 0)
+    copy.look()
+    events: list[str] = []
+    real_pwrite, real_sync = os.pwrite, os.fdatasync
+
+    def pwrite(file: int, content: bytes, offset: int) -> int:
+        events.append("rows" if offset < STEPS * WIDTH * 8 else "complete")
+        return real_pwrite(file, content, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fdatasync", lambda file: (events.append("flushed"), real_sync(file)))
+    step(rank, 0)
+    copy.look()
+    assert events == ["rows", "flushed", "complete", "flushed"]
+
+
+def test_a_copy_of_a_rank_that_goes_on_is_whole_at_any_moment(traces: Path, partial: Path) -> None:
+    steps = 3000
+    made = Journal(traces, STEM, 0, steps)
+
+    def train() -> None:
+        for number in range(steps):
+            for column in range(WIDTH):
+                made.stamps[WIDTH * number + column] = 10 * number + column + 1
+            made.samples[number] = 4
+
+    copy, training = RankCopy(made.folder, partial, 0), threading.Thread(target=train)
+    copy.look()
+    training.start()
+    seen = [0]
+    while seen[-1] < steps:
+        copy.look()
+        found = copied(partial)
+        seen.append(found.steps_completed)
+        begun, done = seen[-2] * WIDTH, seen[-1] * WIDTH
+        wanted = [10 * number + column + 1 for number in range(seen[-2], seen[-1]) for column in range(WIDTH)]
+        assert found.stamps[begun:done].tolist() == wanted
+        assert set(found.samples[seen[-1] :]) <= {ABSENT}
+    training.join()
+    assert seen == sorted(seen)
+    made.remove()
+
+
 def test_before_the_first_step_there_is_an_empty_journal(rank: Journal, partial: Path) -> None:
     RankCopy(rank.folder, partial, 0).look()
     assert copied(partial).steps_completed == 0
@@ -151,20 +199,25 @@ def test_collected_journals_are_better_than_copies_and_stay(traces: Path, rank: 
     step(rank, 0)
     early.look()
     step(rank, 1)
-    os.link(rank.folder / "rank0.stamps", rank.folder / "seen")  # as if a copier looked before the removal
+    assert late._opened()
+    os.link(rank.folder / "rank0.stamps", rank.folder / "seen")  # as if they looked just before the removal
     assert collect(traces, STEM) == 1
+    rank.samples[1] = ABSENT  # what they would copy now is less
     early.look()
     late.look()
     assert (copied(partial).steps_completed, copied(partial).whole) == (2, True)
 
 
-def test_a_late_copier_makes_no_copy_over_what_was_collected(traces: Path, rank: Journal, partial: Path) -> None:
+def test_a_late_copier_makes_nothing_of_what_was_collected_and_recovered(
+    traces: Path, rank: Journal, partial: Path
+) -> None:
     late = RankCopy(rank.folder, partial, 0)
     assert late._opened()
     step(rank, 0)
     collect(traces, STEM)
+    shutil.rmtree(partial)
     late.look()
-    assert (copied(partial).steps_completed, copied(partial).whole) == (1, True)
+    assert not partial.exists()
 
 
 def test_what_cannot_be_written_is_said_once_and_tried_again(
@@ -276,8 +329,12 @@ time.sleep(600)
     first.kill()
     first.wait()
     first.stdout.close()
+    beat = partial / f"{os.uname().nodename}{BEAT}"
+    for _ in range(5):  # it goes on
+        os.kill(process, signal.SIGTERM)
+        wait_until(beat.exists)
+        beat.unlink()
     other.samples[0] = 4
-    assert Path(f"/proc/{process}").exists() and not partial.exists()
     fcntl.flock(other._file, fcntl.LOCK_UN)  # and now that one is gone, too
     wait_until(lambda: not Path(f"/proc/{process}").exists() or _is_zombie(process))
     assert [found.steps_completed for found in read_journals(partial)] == [2, 1]

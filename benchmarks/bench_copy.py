@@ -1,0 +1,145 @@
+"""What copying the stamps to the traces costs a run: a loop of steps with a copier on its node against without.
+
+`python -m benchmarks.bench_copy [SECONDS BETWEEN COPIES …]`. To be met: 0.5 % of a 10 ms step, copied every 10 s.
+Blocks with and without alternate in one process, each as long as an interval; without, the copier is stopped by a
+signal, and what it missed it copies when it goes on. It copies the journals of eight ranks. It runs on a core of its
+own where there is one, and on the rank's; what it takes of a core is told beside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.pairs import compare
+from hpc.copying import Copier
+from hpc.journal import PARTIAL, Journal
+from hpc.progress import read_progress
+from hpc.timer import HostMarks
+
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+STEPS_S, INTERVALS_S = (0.010, 0.001), (1.0, 10.0)
+RANKS, BLOCKS_S = 8, 60.0
+"""Ranks of the node, and how long all blocks of a comparison take together."""
+TIME_LIMIT = 1.005
+
+
+def main() -> None:
+    """Prints one line per comparison, and one of what the copier did."""
+    everywhere = os.sched_getaffinity(0)
+    core = min(everywhere)
+    os.sched_setaffinity(0, {core})
+    for interval_s in [float(word) for word in sys.argv[1:]] or INTERVALS_S:
+        for step_s in STEPS_S:
+            work = _work(step_s)
+            if everywhere - {core}:
+                _compare("on a core of its own", work, step_s, interval_s, everywhere - {core})
+            _compare("on the rank's core", work, step_s, interval_s, {core})
+
+
+def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: float, copier_on: set[int]) -> None:
+    steps = round(interval_s / step_s)
+    blocks = max(4, round(BLOCKS_S / interval_s / 2))
+    with tempfile.TemporaryDirectory() as traces:
+        journals = [Journal(Path(traces), "bench", rank, steps * 2 * (blocks + 1)) for rank in range(RANKS)]
+        for rank, journal in enumerate(journals):
+            journal.note(facts={"rank": rank})
+        partial = Path(traces) / f"bench{PARTIAL}"
+        copier = Copier(journals[0].folder, partial, range(RANKS), (), interval_s=interval_s)
+        copier.start()
+        assert copier._process is not None, "no copier can be had here"
+        process = copier._process.pid
+        while "placed" not in copier.facts():
+            time.sleep(0.01)
+        os.sched_setaffinity(process, copier_on)
+        marks = HostMarks(len(journals[0].samples))
+        marks.record_into(journals[0].stamps)
+        done = 0
+
+        def loop() -> None:
+            nonlocal done
+            samples = journals[0].samples
+            marks.begin(done)
+            for step in range(done, done + steps):
+                work()
+                marks.batch_ready()
+                marks.forward_end()
+                marks.grads_ready()
+                marks.reduced()
+                marks.end()
+                samples[step] = 1
+            done += steps
+
+        def between() -> None:
+            _others(journals, done)
+
+        def copied() -> None:
+            os.kill(process, signal.SIGCONT)
+            loop()
+
+        def alone() -> None:
+            os.kill(process, signal.SIGSTOP)
+            loop()
+
+        try:
+            limit = TIME_LIMIT if (step_s, interval_s) == (STEPS_S[0], INTERVALS_S[-1]) else None
+            what = f"copied every {interval_s:g} s / not, steps of {1e3 * step_s:g} ms, copier {name}"
+            found = compare(what, copied, alone, limit=limit, blocks=blocks, between=between)
+            print(found, flush=True)
+            ran_s, copied_steps = _ran_s(process), sum(one.completed for one in read_progress(partial).values())
+            watched_s = (blocks + 1) * found.ours_s
+            print(f"    {copied_steps} rows copied; the copier ran {ran_s / watched_s:.3%} of the time", flush=True)
+        finally:
+            os.kill(process, signal.SIGCONT)
+            for journal in journals:
+                journal.remove()
+            copier.end()
+
+
+def _others(journals: list[Journal], done: int) -> None:
+    """Brings the other ranks of the node as far as the one whose steps are timed."""
+    first, width = journals[1].steps_completed, 6
+    for journal in journals[1:]:
+        journal.stamps[width * first : width * done] = journals[0].stamps[width * first : width * done]
+        journal.samples[first:done] = array("q", [1]) * (done - first)
+
+
+def _work(step_s: float) -> Callable[[], None]:
+    """Products of matrices that stay in the core's cache, for as long as a step takes."""
+    generator = np.random.default_rng(0)
+    left, right = (generator.standard_normal((96, 96), np.float32) for _ in range(2))
+    out = np.empty_like(left)
+
+    def products(count: int) -> None:
+        for _ in range(count):
+            np.matmul(left, right, out=out)
+
+    products(1000)
+    taken_s = []
+    for _ in range(20):
+        begin = perf_counter()
+        products(200)
+        taken_s.append((perf_counter() - begin) / 200)
+    count = max(1, round(step_s / min(taken_s)))
+    return lambda: products(count)
+
+
+def _ran_s(process: int) -> float:
+    """How long a process has been on a core so far."""
+    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
+
+
+if __name__ == "__main__":
+    if not ENVIRONMENT.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.bench_copy", *sys.argv[1:]],
+                  {**os.environ, **ENVIRONMENT})  # fmt: skip
+    main()
