@@ -21,7 +21,6 @@ import time
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ class Journal:
     @property
     def steps_completed(self) -> int:
         """How many steps this rank has completed."""
-        return _completed(self.samples)
+        return completed_in(self.samples)
 
     def note(self, **facts: Any) -> None:
         """Keeps these facts (JSON values) beside the stamps; written aside and renamed, so never half."""
@@ -95,24 +94,6 @@ class Journal:
         """Removes the files; the mapping stays usable."""
         _remove_rank(self._path)
         os.close(self._file)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankJournal:
-    """What one rank left: its facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where it did not come to.
-
-    `whole` is False for a copy made while the rank lived: it may have come further.
-    """
-
-    facts: dict[str, Any]
-    stamps: array[int]
-    samples: array[int]
-    whole: bool = True
-
-    @property
-    def steps_completed(self) -> int:
-        """How many steps this rank completed, from the first on."""
-        return _completed(self.samples)
 
 
 def attempt_folder(traces: Path, stem: str) -> Path:
@@ -136,23 +117,6 @@ def attempt_folder(traces: Path, stem: str) -> Path:
 def journal_bytes(steps: int) -> int:
     """How long a journal's file of stamps is."""
     return steps * (ROW_BYTES + 8)
-
-
-def read_journals(partial: Path, broken: list[str] | None = None) -> list[RankJournal]:
-    """The journals in a `.partial` folder, by rank.
-
-    A power cut can leave half of a copy: a file that is cut short counts as far as it goes. What cannot be read at all
-    is named in `broken`; without such a list it raises JournalError.
-    """
-    found = []
-    for path in partial.glob("rank*.stamps"):
-        try:
-            found.append(_read(path))
-        except JournalError as error:
-            if broken is None:
-                raise
-            broken.append(str(error))
-    return sorted(found, key=lambda journal: int(journal.facts["rank"]))
 
 
 def collect(traces: Path, stem: str) -> int:
@@ -217,36 +181,8 @@ def kept_at(folder: Path) -> str:
     return f"{socket.gethostname()}:{folder}"
 
 
-def _read(path: Path) -> RankJournal:
-    try:
-        facts = json.loads(path.with_suffix(".json").read_text())
-        stored = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise JournalError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(facts, dict) or facts.get("schema") != SCHEMA or facts.get("schema_version") != SCHEMA_VERSION:
-        raise JournalError(f"{path}: its header is of no journal known here")
-    steps = int(facts["steps"])
-    if len(stored) > journal_bytes(steps):
-        raise JournalError(f"{path}: {len(stored)} bytes are more than {steps} steps make")
-    numbers = array("q", stored[: len(stored) // 8 * 8])
-    if facts["byteorder"] != sys.byteorder:
-        numbers.byteswap()
-    numbers.extend(array("q", [ABSENT]) * (steps * (len(STAMPS) + 1) - len(numbers)))
-    at = steps * len(STAMPS)
-    samples = _without_holes(numbers[:at], numbers[at:])
-    return RankJournal(facts=facts, stamps=numbers[:at], samples=samples, whole=path.with_suffix(WHOLE).exists())
-
-
-def _without_holes(stamps: array[int], samples: array[int]) -> array[int]:
-    """The samples up to the first step whose row was never written: a power cut can leave zeros in a file."""
-    if 0 not in stamps:
-        return samples
-    width, done = len(STAMPS), _completed(samples)
-    hole = next((step for step in range(done) if not any(stamps[width * step : width * step + width])), done)
-    return samples[:hole] + array("q", [ABSENT]) * (len(samples) - hole)
-
-
-def _completed(samples: Sequence[int]) -> int:
+def completed_in(samples: Sequence[int]) -> int:
+    """How many steps these samples are of: a step is complete where they are not ABSENT."""
     return next((step for step, count in enumerate(samples) if count == ABSENT), len(samples))
 
 

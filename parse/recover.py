@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from hpc.journal import BEAT, PARTIAL, JournalError, RankJournal, read_journals
+from hpc.journal import BEAT, PARTIAL, JournalError
 from hpc.outcome import RANK_NOTE, Outcome, RankNote, RecordError, read_exit_record, read_rank_note
 from hpc.outside import deny_world_writing, plain
 from hpc.progress import name_ranks
+from hpc.remains import RankJournal, read_journals
 from hpc.spec import RunSpec
 from hpc.stacks import merge
 from hpc.stamps import ABSENT, STAMPS

@@ -20,7 +20,8 @@ import pytest
 from hpc import copier, journal
 from hpc.copier import Copies, RankCopy
 from hpc.copying import Copier, start_copier
-from hpc.journal import BEAT, Journal, collect, read_journals
+from hpc.journal import BEAT, Journal, collect
+from hpc.remains import RankJournal, read_journals
 from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, STAMPS
 from hpc.world import World
 
@@ -72,7 +73,7 @@ def wait_until(what: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def copied(partial: Path) -> journal.RankJournal:
+def copied(partial: Path) -> RankJournal:
     (found,) = read_journals(partial)
     return found
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from hpc import journal
-from hpc.journal import Journal, JournalError, attempt_folder, clean, collect, main, read_journals
+from hpc.journal import Journal, JournalError, attempt_folder, clean, collect, main
+from hpc.remains import read_journals
 from hpc.stamps import ABSENT
 
 STEM = "1n2g_mpi_delay_r1.1"

@@ -118,6 +118,7 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         from pathlib import Path
         from hpc import journal
         from hpc.copier import Copies
+        from hpc.remains import read_journals
         place, steps = Path(sys.argv[1]), int(sys.argv[2])
         journal._bases = lambda: [place.parent / "shm"]
         made = journal.Journal(place, "x.1", 0, steps)
@@ -126,11 +127,11 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)
         copies = Copies(made.folder, place / "x.1.partial", [0], 10.0)
         copies.look()
-        assert not [found for found in journal.read_journals(place / "x.1.partial", []) if found.steps_completed]
+        assert not [found for found in read_journals(place / "x.1.partial", []) if found.steps_completed]
         copies.look()
         subprocess.run(["mount", "-o", "remount,size=1m", place], check=True)
         copies.look()
-        (found,) = journal.read_journals(place / "x.1.partial")
+        (found,) = read_journals(place / "x.1.partial")
         assert found.stamps.tolist() == list(made.stamps)
         print(found.steps_completed, "steps")
         """,
