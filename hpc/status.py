@@ -44,9 +44,9 @@ class Shown:
 
     @property
     def jobs(self) -> list[Memory]:
-        """The scripts of these sweeps that were submitted."""
+        """The scripts of these sweeps, and the jobs that were made of them; none that holds other sweeps' runs too."""
         runs = set(self.run_ids)
-        return [memory for memory in recall(self.folders.jobs) if runs & set(memory.runs)]
+        return [memory for memory in recall(self.folders.jobs) if set(memory.runs) <= runs]
 
 
 def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:

@@ -94,6 +94,7 @@ class Sweep:
         self._traces = prepared.folders.traces
         self._lock = FolderLock(prepared.folders.jobs)
         self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)
+        self._forgotten: set[str] = set()  # scripts whose jobs the scheduler did not know any more
         local = prepared.site is None
         logs = prepared.folders.logs
         self._cluster = LocalCluster(logs, self._lock) if local else SlurmCluster(logs, at_most=how.max_jobs)
@@ -182,7 +183,8 @@ class Sweep:
 
     def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
         """See Owner. Closes the job's attempts; it is wanted again where it measured something and only the scheduler
-        kept it from the rest, and where somebody asked again for a run that it had passed."""
+        kept it from the rest, where somebody asked again for a run that it had passed, and once where the scheduler has
+        forgotten it."""
         ends = self._cluster.ends(job_ids)
         close_ended(ends, self._prepared.folders, self.say)
         left = self.left(job)
@@ -191,9 +193,17 @@ class Sweep:
         records, again = exit_records(self._traces), asked_again(self._traces)
         last = {run: records[run][-1] for run in _ids([job]) if run in records}
         asked = {run for run, record in last.items() if stem(run, record.attempt) in again}
-        cut_off = {run for run in left if run not in last or last[run].outcome in _CUT_OFF}
+        forgotten = (
+            job.script.name not in self._forgotten and bool(ends) and all(end.word == "" for end in ends.values())
+        )
+        no_fault = _CUT_OFF | {Outcome.LOST} if forgotten else _CUT_OFF
+        cut_off = {run for run in left if run not in last or last[run].outcome in no_fault}
         measured = {run for run, record in last.items() if run not in left and record.job_id in job_ids}
-        return asked | cut_off >= set(left) and bool(measured or asked)
+        wanted = asked | cut_off >= set(left) and bool(measured or asked or forgotten)
+        if wanted and forgotten:
+            self._forgotten.add(job.script.name)
+            self.say(f"{job.script.name}: the scheduler has forgotten job {', '.join(job_ids)}: submitted again, once")
+        return wanted
 
     def _conclude(self, written: Sequence[WrittenJob]) -> int:
         """Counts outcomes over the whole sweep and names the next command; 0 where every run is ok."""

@@ -129,6 +129,10 @@ class LocalCluster:
         self._look()
         return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
+    def release(self, job_ids: Sequence[str]) -> list[str]:
+        """Nothing is held here."""
+        return []
+
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Ends those that run: asks the script, which ends its ranks; after a minute all of its processes end."""
         for job_id in job_ids:

@@ -76,7 +76,12 @@ class FolderLock:
 
     def sign(self) -> None:
         """Writes into the file who holds the lock: this process."""
-        words = {"user": _user(), "host": socket.gethostname(), "pid": os.getpid(), "since_unix_s": int(time.time())}
+        words = {
+            "user": user_name(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since_unix_s": int(time.time()),
+        }
         with contextlib.suppress(OSError):  # a colleague's file that we may lock and not write: only the name is lost
             os.ftruncate(self.file, 0)
             os.pwrite(self.file, json.dumps(words).encode(), 0)
@@ -152,7 +157,8 @@ class FolderLock:
             return "its owner"
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who runs this process: by name where it has one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import socket
 import time
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from launch.lock import FolderLock
+from launch.lock import FolderLock, user_name
 from launch.plan import WrittenJob, write_whole
 from launch.slurm import NotNow
 from launch.state import JobState
@@ -20,6 +19,8 @@ from launch.state import JobState
 PAUSES_S = (5.0, 60.0)
 """How long to wait after a refusal that passes: this at first, twice as long each time, at most the other."""
 
+UNKNOWN_FOR_GOOD = 3
+"""A job that the scheduler says so often in succession not to know has ended."""
 MEMORY = ".job.json"
 
 
@@ -49,6 +50,9 @@ class Scheduler(Protocol):
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state now."""
+
+    def release(self, job_ids: Sequence[str]) -> list[str]:
+        """Lets those pending jobs go on that the scheduler holds for its own failure; which they were."""
 
 
 class Owner(Protocol):
@@ -91,6 +95,7 @@ class Queue:
         self._waiting = dict.fromkeys(self._jobs, True)  # in order
         self._ids: dict[str, tuple[str, ...]] = {}
         self._over: set[str] = set()  # scripts whose jobs have ended
+        self._unknown: dict[str, int] = {}  # how many times running the scheduler has not known a script's jobs
         self._pause_s, self._not_before_s = PAUSES_S[0], 0.0
         self._silent = False
         self.refusal = ""
@@ -130,9 +135,14 @@ class Queue:
         self.advance()
         ids = [job_id for script in scripts for job_id in self._ids.get(script, ())]
         known = self._scheduler.states(ids) if ids else {}
+        if pending := [job_id for job_id, state in known.items() if state is JobState.PENDING]:
+            for job_id in self._scheduler.release(pending):
+                self._owner.say(f"job {job_id} was put back and held because its launch failed: released")
         states = {script: self._state(script, known) for script in scripts}
         for script, state in states.items():
-            if state is JobState.ENDED and script in self._ids and script not in self._over:
+            self._unknown[script] = self._unknown.get(script, 0) + 1 if state is JobState.UNKNOWN else 0
+            gone = state is JobState.ENDED or self._unknown[script] >= UNKNOWN_FOR_GOOD
+            if gone and script in self._ids and script not in self._over:
                 self._over.add(script)
                 if self._owner.ended(self._jobs[script], self._ids[script]):
                     self._over.discard(script)
@@ -148,10 +158,12 @@ class Queue:
         return next((state for state in liveliest if state in its), JobState.ENDED)
 
     def _submit_what_fits(self) -> None:
-        folder = self._lock.path.parent
-        memories = {memory.job_name: memory for memory in recall(folder)}
+        memories = {memory.job_name: memory for memory in recall(self._lock.path.parent)}
+        for script, name in self._names.items():
+            if name not in memories:  # so that jobs made of the script by hand are known for this sweep's, too
+                memories[name] = remember(self._jobs[script], name, ())
         self._silent = True
-        living = self._scheduler.living([*memories, *self._names.values()])
+        living = self._scheduler.living(memories)
         self._silent = False
         for script in self.waiting:
             job, name = self._jobs[script], self._names[script]
@@ -167,17 +179,15 @@ class Queue:
                 self._ids[script] = holders
                 del self._waiting[script]
             elif self._room(living):
-                job_id = self._submit(script, memories.get(name))
+                job_id = self._submit(script, memories[name])
                 living[job_id] = name
                 self._owner.say(f"{script}: submitted as {job_id}, {len(left)} runs to do")
 
-    def _submit(self, script: str, memory: Memory | None) -> str:
-        """Remembered before and after: a sweep that dies in between finds the job by its name."""
+    def _submit(self, script: str, memory: Memory) -> str:
+        """A sweep that dies before the id is remembered finds the job by its name."""
         job, name = self._jobs[script], self._names[script]
-        before = memory.job_ids if memory else ()
-        remember(job, name, before)
         job_id = self._scheduler.submit(job)
-        remember(job, name, (*before, job_id))
+        remember(job, name, (*memory.job_ids, job_id))
         self._ids[script] = (job_id,)
         del self._waiting[script]
         return job_id
@@ -187,13 +197,14 @@ class Queue:
         return most is None or sum(name in own for name in living.values()) < most
 
 
-def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> None:
+def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> Memory:
     """Writes beside the script which jobs were made of it."""
     memory = Memory(
-        job_name=name, job_ids=tuple(job_ids), runs=tuple(run.run_id for run in job.plan.runs), user=getpass.getuser(),
+        job_name=name, job_ids=tuple(job_ids), runs=tuple(run.run_id for run in job.plan.runs), user=user_name(),
         host=socket.gethostname(),
     )  # fmt: skip
     write_whole(job.script.with_suffix(MEMORY), json.dumps(asdict(memory), indent=1) + "\n")
+    return memory
 
 
 def recall(jobs: Path) -> list[Memory]:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ _PASSES = re.compile(
     re.IGNORECASE,
 )
 """What sbatch and squeue say of limits on the number of jobs and of a controller that is busy or away."""
+
+
+MOST_RELEASES = 3
+_LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
 
 
 def controller_answers() -> bool:
@@ -122,6 +126,8 @@ class SlurmCluster:
     poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
     at_most: int | None = None
     said: str = ""
+    _releases: dict[str, int] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
 
     def name_of(self, job: WrittenJob) -> str:
         """The name by which `living` finds the job again."""
@@ -161,6 +167,7 @@ class SlurmCluster:
             raise SubmitError(f"sbatch refused {job.script.name}: {error}") from None
         finally:
             self._tidy()
+        self._names[job_id] = name
         return job_id
 
     def living(self, names: Iterable[str]) -> dict[str, str]:
@@ -179,18 +186,60 @@ class SlurmCluster:
             raise NotNow(f"squeue: {' '.join(done.stderr.split())}")
         rows = [line.strip().partition("|") for line in done.stdout.splitlines()]
         found = {job_id: name for job_id, _, name in rows if name in wanted}
+        self._names |= found
         return dict(sorted(found.items(), key=lambda row: (len(row[0]), row[0])))
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state; `said` is what commands said where they did not answer."""
+        """Every job's state; `said` is what commands said where they did not answer.
+
+        A controller that was killed forgets the jobs of its last seconds and gives their numbers to others: a job of
+        another name is not the one that was asked about, which is unknown then.
+        """
         sights = look(job_ids)
         silent = [sight.said for sight in sights.values() if sight.state is JobState.UNREACHABLE]
         self.said = silent[0] if silent else ""
-        return {job_id: sight.state for job_id, sight in sights.items()}
+        others = {} if silent else self._others(job_ids)
+        return {job_id: JobState.UNKNOWN if job_id in others else sight.state for job_id, sight in sights.items()}
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
         """How each of these jobs ended that has ended for certain."""
-        return ends(list(job_ids))
+        ids = list(job_ids)
+        said = "{} is the number of another job now, {}"
+        forgotten = {
+            job_id: JobEnd(word="", source="squeue", reason=said.format(job_id, name))
+            for job_id, name in self._others(ids).items()
+        }
+        return ends([job_id for job_id in ids if job_id not in forgotten]) | forgotten
+
+    def release(self, job_ids: Sequence[str]) -> list[str]:
+        """Those of these pending jobs that Slurm put back and held because their launch failed, as where its controller
+        was away at that moment; they are released, each a few times at most: held again, a person must look."""
+        held = [job_id for job_id, (_, reason) in self._shown(job_ids).items() if _LAUNCH_FAILED.search(reason)]
+        again = [job_id for job_id in held if self._releases.setdefault(job_id, 0) < MOST_RELEASES]
+        for job_id in again:
+            self._releases[job_id] += 1
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # seen and tried again at the next look
+                subprocess.run(
+                    ["scontrol", "release", job_id], capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+                )
+        return again
+
+    def _others(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Of these numbers those that another job has now, with its name."""
+        shown = {job_id: name for job_id, (name, _) in self._shown(job_ids).items()}
+        return {job_id: name for job_id, name in shown.items() if self._names.get(job_id, name) != name}
+
+    def _shown(self, job_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Name and reason of those of the jobs that the controller shows; none where it does not answer."""
+        if not job_ids:
+            return {}
+        argv = ["squeue", "-h", "-t", "all", "-o", "%i|%j|%r", "-j", ",".join(job_ids)]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return {}
+        rows = [line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2]
+        return {job_id: (name, reason) for job_id, name, reason in rows}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Ends the jobs named and no others. Raises SubmitError with scancel's own words where it cannot."""

@@ -1,0 +1,248 @@
+"""The same sweep again, twice at once, cut off, throttled, cancelled: on a real Slurm of two nodes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from launch.devcluster import DevCluster
+from launch.devcluster_config import Shape
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ("--no-baseline", "--backend", "mpi", "--warmup", "5", "--ranks-per-node", "1", "--cpus-per-rank", "1",
+        "--telemetry", "off")  # fmt: skip
+TINY = (*BASE, "--workload", "delay", "--option", "compute_ms=1", "--steps", "8")
+ENDLESS = (*BASE, "--workload", "delay", "--option", "compute_ms=50", "--steps", "1000000", "--repeats", "1")
+# One job for each run.
+SPLIT = ("--nodes", "1", "--time", "5", "--minutes-per-run", "5")
+
+Started = subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm_installed: None) -> Iterator[DevCluster]:
+    """Two nodes; clients give up on a controller that is away after five seconds."""
+    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    with DevCluster(folder, Shape(nodes=2, gpus=0, message_timeout_s=5)) as running:
+        yield running
+    shutil.rmtree(folder)
+
+
+class Person:
+    """Somebody logged in to a cluster, in a folder of the test."""
+
+    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        self._started: list[Started] = []
+
+    def start(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> Started:
+        """A sweep that goes on; what it prints goes to a file that `said` reads."""
+        argv = [sys.executable, "-u", "-m", "hpc.sweep", "--site", str(self.cluster.site_file), "--out", out]
+        with (self.folder / f"said{len(self._started)}").open("w") as said:
+            process = subprocess.Popen(
+                [*argv, *arguments], cwd=self.folder, env=env or self.env, stdout=said, stderr=said, text=True
+            )
+        self._started.append(process)
+        return process
+
+    def said(self, process: Started) -> str:
+        return (self.folder / f"said{self._started.index(process)}").read_text()
+
+    def sweep(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> tuple[int, str]:
+        process = self.start(*arguments, out=out, env=env)
+        return process.wait(timeout=600), self.said(process)
+
+    def command(self, *argv: str) -> str:
+        return subprocess.run(
+            argv, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False, timeout=60
+        ).stdout
+
+    def jobs(self, *more: str) -> list[list[str]]:
+        """Id and state of the jobs in the queue."""
+        return [line.split() for line in self.command("squeue", "-h", "-o", "%i %T", *more).splitlines()]
+
+    def leave(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+        self.command("scancel", "-u", str(os.getuid()))
+
+
+@pytest.fixture
+def person(cluster: DevCluster, tmp_path: Path) -> Iterator[Person]:
+    somebody = Person(cluster, tmp_path)
+    yield somebody
+    somebody.leave()
+
+
+def outcomes(folder: Path) -> Counter[str]:
+    return Counter(json.loads(path.read_text())["outcome"] for path in (folder / "traces").glob("*.exit.json"))
+
+
+def begun(folder: Path) -> list[str]:
+    return sorted(path.name.removesuffix(".begin.json") for path in (folder / "traces").glob("*.begin.json"))
+
+
+def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
+    """Polls for something that must come about; the limit is there for a test that fails, not for one that passes."""
+    limit = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < limit, "it did not come about"
+        time.sleep(0.05)
+
+
+def test_two_sweeps_at_once_run_everything_once(person: Person, tmp_path: Path) -> None:
+    asked = ("--nodes", "1,2", "--repeats", "2", *TINY)
+    both = [person.start(*asked), person.start(*asked)]
+    assert [process.wait(timeout=600) for process in both] == [0, 0], [person.said(process) for process in both]
+    assert outcomes(tmp_path) == {"ok": 4}
+    assert [name.rpartition(".")[2] for name in begun(tmp_path)] == ["1"] * 4
+    memories = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.job.json")]
+    assert [len(memory["job_ids"]) for memory in memories] == [1, 1]
+
+
+def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_path: Path) -> None:
+    real = shutil.which("sbatch", path=person.env["PATH"])
+    (tmp_path / "bin").mkdir()
+    killing = tmp_path / "bin" / "sbatch"  # submits, then kills the sweep that is waiting for the answer
+    killing.write_text(f'#!/bin/sh\n{real} "$@" >&2\nkill -9 "$(ps -o ppid= -p $PPID)"\n')
+    killing.chmod(0o755)
+    dying = {**person.env, "PATH": f"{tmp_path / 'bin'}:{person.env['PATH']}"}
+    status, _ = person.sweep("--nodes", "1", *ENDLESS, "--detach", env=dying)
+    assert status == -9
+    [[job_id, _]] = person.jobs()
+    assert json.loads((tmp_path / "jobs" / "1n.job.json").read_text())["job_ids"] == []
+    status, said = person.sweep("--nodes", "1", *ENDLESS, "--detach")
+    assert (status, f"1n.sh: job {job_id} is there already, joined" in said) == (0, True), said
+    assert len(person.jobs()) == 1
+
+
+# Step 6 waits for a file, or raises where there is none of another name.
+MINE = """
+import time
+from pathlib import Path
+
+import numpy as np
+
+class Mine:
+    def __init__(self, run, device, rank):
+        self.run, self.parameters = run, [np.zeros(1, np.float32)]
+    def batch(self, step):
+        if step == 6:
+            while not Path("GATE").exists():
+                if Path("BROKEN").exists():
+                    raise ValueError("broken")
+                time.sleep(0.05)
+        return np.ones(self.run.local_batch_size, np.float32)
+    def forward(self, batch):
+        return 0.0
+    def backward(self):
+        return [np.ones(1, np.float32)]
+    def receive(self, gradients):
+        pass
+    def update(self):
+        pass
+    def samples(self, batch):
+        return len(batch)
+"""
+
+
+def gated(folder: Path) -> tuple[tuple[str, ...], Path, Path]:
+    """A workload that goes on where the first file is there, and fails where the second is."""
+    gate, broken = folder / "gate", folder / "broken"
+    (folder / "mine.py").write_text(MINE.replace("GATE", str(gate)).replace("BROKEN", str(broken)))
+    return (*BASE, "--workload", "mine.py:Mine", "--steps", "8"), gate, broken
+
+
+def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
+    person: Person, cluster: DevCluster, tmp_path: Path
+) -> None:
+    """Two jobs run, four wait in the queue, six are not submitted yet; the running ones end while it is away."""
+    workload, gate, _ = gated(tmp_path)
+    sweep = person.start("--repeats", "12", *SPLIT, *workload, "--max-jobs", "6")
+    wait_for(lambda: len(begun(tmp_path)) == 2)
+    # What happened since its state was last saved a controller that is killed forgets, and gives numbers twice.
+    person.command("sbatch", "--hold", "--job-name", "is-it-saved", "--wrap", "true")
+    wait_for(lambda: b"is-it-saved" in (cluster.root / "state" / "job_state").read_bytes())
+    cluster.kill_controller()
+    gate.touch()
+    wait_for(lambda: outcomes(tmp_path)["ok"] == 2)
+    wait_for(lambda: "the scheduler has not answered since" in person.said(sweep))
+    cluster.start_controller()
+    assert sweep.wait(timeout=600) == 0, person.said(sweep)
+    assert "the scheduler answers again" in person.said(sweep)
+    assert outcomes(tmp_path)["ok"] == 12
+    status, said = person.sweep("--repeats", "12", *SPLIT, *workload)
+    assert (status, said.count("nothing to submit")) == (0, 12)
+
+
+def test_what_failed_is_run_again_when_asked(person: Person, tmp_path: Path) -> None:
+    workload, gate, broken = gated(tmp_path)
+    asked = ("--nodes", "1", "--repeats", "1", *workload)
+    broken.touch()
+    assert person.sweep(*asked)[0] == 1
+    assert outcomes(tmp_path) == {"rank_fail": 1}
+    gate.touch()
+    status, said = person.sweep(*asked)
+    assert (status, "every run is settled" in said, "ValueError: broken" in said) == (1, True, True), said
+    status, said = person.sweep(*asked, "--retry", "oom")
+    assert (status, "--retry oom: 0 runs once more" in said) == (1, True), said
+    status, said = person.sweep(*asked, "--retry", "oom,rank_fail")
+    assert (status, "--retry oom,rank_fail: 1 runs once more" in said) == (0, True), said
+    assert outcomes(tmp_path) == {"rank_fail": 1, "ok": 1}
+
+
+def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_path: Path) -> None:
+    """One that is followed and throttled, and one of its scripts by hand; another sweep, and a job of nobody's."""
+    other = person.start("--nodes", "1", *ENDLESS, out="other")
+    sweep = person.start("--nodes", "1,2", *ENDLESS, "--max-jobs", "1")
+    wait_for(lambda: begun(tmp_path) and begun(tmp_path / "other"))
+    by_hand = person.command("sbatch", "--parsable", "jobs/2n.sh").strip()
+    foreign = person.command("sbatch", "--parsable", "--hold", "--job-name", "rankwise-1n", "--wrap", "true").strip()
+    [theirs] = json.loads((tmp_path / "other" / "jobs" / "1n.job.json").read_text())["job_ids"]
+    assert len(person.jobs()) == 4
+
+    status, said = person.sweep("--status", "--nodes", "1,2", *ENDLESS)
+    assert (status, "running in job" in said, "1 begun, 1 never ran" in said) == (1, True, True), said
+    status, said = person.sweep("--cancel", "--nodes", "1,2", *ENDLESS)
+    assert (status, f"job {by_hand}: ended" in said) == (0, True), said
+    assert {job_id for job_id, state in person.jobs()} == {theirs, foreign}
+    assert sweep.wait(timeout=300) == 1
+    assert "not submitted, because its sweep was cancelled meanwhile" in person.said(sweep)
+    assert outcomes(tmp_path) == {"cancelled": 1}
+    status, said = person.sweep("--status")  # whatever was planned in the folder
+    assert (status, "cancelled, to be done" in said) == (1, True), said
+
+    status, said = person.sweep("--cancel", out="other")
+    assert (status, other.wait(timeout=300)) == (0, 1), said
+    assert {job_id for job_id, state in person.jobs()} == {foreign}
+
+
+def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
+    status, said = person.sweep("--repeats", "3", *SPLIT, *TINY, "--max-jobs", "1")
+    assert (status, outcomes(tmp_path)) == (0, {"ok": 3}), said
+    ids = [json.loads(path.read_text())["job_ids"][0] for path in (tmp_path / "jobs").glob("*.job.json")]
+    rows = person.command("squeue", "-h", "-t", "all", "-o", "%V %e", "-j", ",".join(ids)).splitlines()
+    spans = sorted(tuple(row.split()) for row in rows)  # from submission to end, to the second
+    assert all(ended <= submitted for (_, ended), (submitted, _) in pairwise(spans)), spans
+
+
+def test_a_full_controller_is_waited_for(slurm_installed: None, tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    with DevCluster(folder, Shape(nodes=1, gpus=0, max_job_count=2, min_job_age_s=2)) as cluster:
+        person = Person(cluster, tmp_path)
+        status, said = person.sweep("--repeats", "4", *SPLIT, *TINY)
+    shutil.rmtree(folder)
+    assert (status, outcomes(tmp_path)) == (0, {"ok": 4}), said
