@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +48,11 @@ def _attempt(traces: Path, begin: BeginRecord) -> Attempt:
     )
 
 
-def check_killed(kind: Kind, attempt: Attempt, life: Life, killed_s: float) -> tuple[Loss, list[str]]:
-    """What was lost with a killed attempt, and everything about it that is not as it should be."""
+def check_killed(
+    kind: Kind, attempt: Attempt, life: Life, killed_s: float, copied: Mapping[int, int]
+) -> tuple[Loss, list[str]]:
+    """What was lost with a killed attempt, and everything about it that is not as it should be; `copied` is how many
+    steps of each rank had come to the traces before."""
     loss, wrong = lost(life, attempt.kept, killed_s), _check_record(attempt)
     if attempt.record is not None and attempt.record.outcome not in kind.outcomes:
         wrong.append(f"outcome {attempt.record.outcome}, not {' or '.join(sorted(kind.outcomes))}")
@@ -57,6 +60,8 @@ def check_killed(kind: Kind, attempt: Attempt, life: Life, killed_s: float) -> t
         wrong.append(f"the trace knows steps that ranks {more} never completed")
     if kind.exact and loss.steps > 1:
         wrong.append(f"{loss.steps} steps lost, though the nodes live")
+    if less := [rank for rank, steps in copied.items() if attempt.kept.get(rank, 0) < steps]:
+        wrong.append(f"of ranks {less} more had been copied than the trace knows")
     if loss.age_s > COPY_S + LATE_S:
         wrong.append(f"a step lost that was completed {loss.age_s:.1f} s before")
     if attempt.kept and not attempt.recovered:

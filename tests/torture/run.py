@@ -21,7 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.journal import PARTIAL
 from hpc.outcome import Outcome, RecordError, read_begin_record
+from hpc.progress import read_progress
 from hpc.trace import TraceError
 from launch.devcluster import DevCluster
 from launch.devcluster_config import Shape
@@ -35,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS = 4
 STEPS = 20_000
 LAST_STEP = 600
-"""Kills come after a random step, this one at the latest: at most some seconds after the first."""
+"""Kills come after a random step, this one at the latest; half of those that only copies survive after the first."""
 LIMIT_S = 300.0
 """How long is waited for what must come about: only where it does not, is this reached."""
 
@@ -110,6 +112,19 @@ class Sweep:
             time.sleep(0.01)
         return found
 
+    def copied(self) -> dict[int, int]:
+        """How many steps of each rank have been copied to the traces."""
+        partials = self.traces.glob(f"*{PARTIAL}")
+        return {rank: found.completed for partial in partials for rank, found in read_progress(partial).items()}
+
+    def until_copied(self) -> None:
+        """Waits until some steps of every rank have been. Raises TortureError after the limit."""
+        limit = time.monotonic() + LIMIT_S
+        while len(copied := self.copied()) < RANKS or not all(copied.values()):
+            if time.monotonic() > limit or self.has_ended():
+                raise TortureError(f"no copies come; see {self.folder}")
+            time.sleep(0.01)
+
     def has_ended(self) -> bool:
         """Whether it says that its runs have ended."""
         return self._process.poll() is not None
@@ -156,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: random.Random) -> Kill:
     """Starts a run, kills it, waits until all is over, and looks at what is left. Raises TortureError."""
-    begin_s, step = time.monotonic(), rng.randint(0, LAST_STEP)
+    begin_s, step, after_copy = time.monotonic(), rng.randint(0, LAST_STEP), rng.random() < 0.5
     sweep = Sweep(cluster, folder)
     stillborn = 0
     while (found := sweep.until_life(1, step)) is None:
@@ -165,7 +180,9 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         sweep = Sweep(cluster, folder.with_name(f"{folder.name}-{stillborn}"))
     job_id, before = found
     try:
-        killed_s = time.time()
+        if after_copy and not kind.exact:
+            sweep.until_copied()
+        copied, killed_s = sweep.copied(), time.time()
         kind.kill(Victim(cluster=cluster, job_id=job_id, life=before, rng=rng))
         if kind.more and sweep.until_life(2, step=0) is not None:
             cluster.run("scancel", job_id)
@@ -187,7 +204,7 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     try:
         attempts = checks.attempts_of(sweep.traces)
         life = read_life(sweep.folder, job_id, attempts[0].begin.restart_count)
-        loss, more = checks.check_killed(kind, attempts[0], life, killed_s)
+        loss, more = checks.check_killed(kind, attempts[0], life, killed_s, copied)
         wrong += more + checks.check_later(attempts[1:], sweep.folder, ended_s)
     except (TraceError, RecordError) as error:
         wrong.append(str(error))

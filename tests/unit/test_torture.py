@@ -53,9 +53,9 @@ def test_the_worst_rank_counts() -> None:
 
 
 def test_a_kill_after_which_all_is_as_promised_is_told_so() -> None:
-    assert check_killed(KINDS["rank"], attempt(Outcome.RANK_FAIL, 9, 10), life(10, 10), NOW_S)[1] == []
-    assert check_killed(KINDS["job"], attempt(Outcome.LOST, 500, 500), life(600, 600), NOW_S)[1] == []
-    assert check_killed(KINDS["job"], attempt(Outcome.LOST), life(600, 600, pace_s=0.001), NOW_S)[1] == []
+    assert check_killed(KINDS["rank"], attempt(Outcome.RANK_FAIL, 9, 10), life(10, 10), NOW_S, {})[1] == []
+    assert check_killed(KINDS["job"], attempt(Outcome.LOST, 500, 500), life(600, 600), NOW_S, {})[1] == []
+    assert check_killed(KINDS["job"], attempt(Outcome.LOST), life(600, 600, pace_s=0.001), NOW_S, {})[1] == []
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,20 @@ def test_a_kill_after_which_all_is_as_promised_is_told_so() -> None:
     ],
 )
 def test_what_is_not_as_promised_is_told(kind: str, found: Attempt, of_ranks: Life, words: str) -> None:
-    _, wrong = check_killed(KINDS[kind], found, of_ranks, NOW_S)
+    _, wrong = check_killed(KINDS[kind], found, of_ranks, NOW_S, {})
     assert len(wrong) == 1 and words in wrong[0]
+
+
+def test_what_was_copied_must_be_in_the_trace() -> None:
+    found = attempt(Outcome.LOST, 500, 499)
+    assert check_killed(KINDS["job"], found, life(600, 600), NOW_S, {0: 500, 1: 499})[1] == []
+    (wrong,) = check_killed(KINDS["job"], found, life(600, 600), NOW_S, {0: 500, 1: 500})[1]
+    assert wrong == "of ranks [1] more had been copied than the trace knows"
 
 
 def test_an_attempt_without_a_record_is_told(tmp_path: Path) -> None:
     nothing = Attempt(begin=attempt(Outcome.OK).begin, record=None, kept={}, recovered=False)
-    assert check_killed(KINDS["job"], nothing, life(), NOW_S)[1] == ["attempt 1 has no exit record"]
+    assert check_killed(KINDS["job"], nothing, life(), NOW_S, {})[1] == ["attempt 1 has no exit record"]
     assert check_later([nothing], tmp_path, NOW_S) == ["attempt 1 has no exit record"]
     assert check_later([attempt(Outcome.OK)], tmp_path, NOW_S) == ["attempt 1 is ok, and was cancelled"]
 
