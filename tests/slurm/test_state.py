@@ -1,0 +1,137 @@
+"""What Slurm's own commands say of jobs, and what is made of it where they say it late, wrongly or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch import state
+from launch.devcluster import DevCluster
+from launch.devcluster_config import Shape
+from launch.devcluster_daemons import missing_programs
+from launch.state import JobState, ends, look
+from tests.slurm.faults import save_state, until
+
+
+@pytest.fixture(scope="module")
+def accounted() -> Iterator[DevCluster]:
+    """A node with real accounts, whose controller forgets jobs at once."""
+    if missing := missing_programs(accounting=True):
+        pytest.skip(missing)
+    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    shape = Shape(nodes=1, cpus=8, gpus=0, min_job_age_s=2, message_timeout_s=5, accounting=True)
+    with DevCluster(folder, shape) as running:
+        yield running
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def cluster(accounted: DevCluster, monkeypatch: pytest.MonkeyPatch) -> DevCluster:
+    """The same, as this process sees it."""
+    for name, value in accounted.environ.items():
+        monkeypatch.setenv(name, value)
+    return accounted
+
+
+def submit(cluster: DevCluster) -> str:
+    """A job that runs, and that the accounts know to run."""
+    job = cluster.run("sbatch", "--parsable", "-n1", "--mem=10M", "-o", "/dev/null", "--wrap", "sleep 600").strip()
+    until(lambda: in_accounts(cluster, job) == "RUNNING", "the accounts know the job")
+    return job
+
+
+def in_accounts(cluster: DevCluster, job: str) -> str:
+    """The first word that sacct has for the job."""
+    return (cluster.run("sacct", "-X", "-n", "-P", "-o", "State", "-j", job).split() or [""])[0]
+
+
+def forgotten(cluster: DevCluster, job: str) -> bool:
+    """Whether the controller has forgotten the job."""
+    return job not in cluster.run("squeue", "-h", "-t", "all", "-o", "%i").split()
+
+
+def without(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PATH with all of Slurm's clients but this one."""
+    for name in {"squeue", "scontrol", "sacct"} - {program}:
+        found = shutil.which(name)
+        assert found is not None
+        (tmp_path / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_accounts_that_lag_fall_silent_or_are_not_there(
+    cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living, cancelled = submit(cluster), submit(cluster)
+    cluster.freeze("slurmdbd")
+    cluster.run("scancel", cancelled)
+    until(lambda: look([cancelled])[cancelled].state is JobState.ENDED, "the controller says that it has ended")
+    assert ends([cancelled])[cancelled].word == "CANCELLED"
+
+    # The controller has forgotten it, and sacct hangs: it has ended, and nobody says how.
+    until(lambda: forgotten(cluster, cancelled), "the controller has forgotten it")
+    with monkeypatch.context() as patience:
+        patience.setattr(state, "COMMAND_TIMEOUT_S", 5)
+        seen = look([living, cancelled])
+    assert (seen[living].state, seen[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
+    assert "sacct: no answer within 5 s" in seen[cancelled].said
+
+    # The controller dies before its news has come to the accounts: they say that the job runs still.
+    save_state(cluster, living)
+    cluster.kill_controller()
+    cluster.thaw("slurmdbd")
+    assert in_accounts(cluster, living) == "RUNNING"
+    unreachable = look([living, cancelled])
+    assert unreachable[living].state is JobState.UNREACHABLE
+    assert "Unable to contact slurm controller" in unreachable[living].said
+    assert set(ends([living, cancelled])) <= {cancelled}
+    cluster.start_controller()
+    assert look([living])[living].state is JobState.RUNNING
+
+    # With sacct gone from the path the controller's word is all there is.
+    without(tmp_path, "sacct", monkeypatch)
+    seen = look([living, cancelled])
+    assert (seen[living].state, seen[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
+    end = ends([living, cancelled])[cancelled]
+    assert (end.word, end.source) == ("", "squeue")
+    assert "sacct is not installed here" in end.reason and "MinJobAge=2 sec" in end.reason
+
+
+def test_the_accounts_tell_what_the_controller_has_forgotten(
+    cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submit(cluster)
+    cluster.run("scontrol", "requeue", job)
+    until(lambda: look([job])[job].state is JobState.RUNNING and len(state.lives(job)) == 2, "it runs again")
+    cluster.run("scancel", job)
+    until(lambda: forgotten(cluster, job) and in_accounts(cluster, job) == "CANCELLED", "the accounts alone know it")
+    end = ends([job])[job]
+    assert (end.word, end.source, end.nodelist, end.restarts) == ("CANCELLED", "sacct", "node1", 1)
+    assert f"by {os.getuid()}" in end.reason
+    assert [life.requeued for life in state.lives(job)] == [True, False]
+    without(tmp_path, "squeue", monkeypatch)
+    assert ends([job])[job].word == "CANCELLED"
+
+    cluster.kill("slurmdbd")  # the last test that needs it
+    refused = look([job])[job]
+    assert refused.state is JobState.UNKNOWN
+    assert "Connection refused" in refused.said
+
+
+def test_a_controller_that_hangs(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = cluster.run("sbatch", "--parsable", "-n1", "--mem=10M", "-o", "/dev/null", "--wrap", "sleep 600").strip()
+    cluster.freeze("slurmctld")
+    try:
+        with monkeypatch.context() as patience:
+            patience.setattr(state, "COMMAND_TIMEOUT_S", 3)
+            seen = look([job])[job]
+    finally:
+        cluster.thaw("slurmctld")
+    assert seen.state is JobState.UNREACHABLE
+    assert "squeue: no answer within 3 s" in seen.said
+    assert look([job])[job].state in (JobState.PENDING, JobState.RUNNING)
