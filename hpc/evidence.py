@@ -128,7 +128,8 @@ def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[
             continue
         with suppress(RecordError):  # half-written by a job that is starting now, or foreign: the summary names it
             begin = read_begin_record(path)
-            if begin.job_id == job_id and (before is None or begin.restart_count < before):
+            is_its_own = path.name == f"{stem(begin.run_id, begin.attempt)}.begin.json"
+            if is_its_own and begin.job_id == job_id and (before is None or begin.restart_count < before):
                 found.append(begin)
     return found
 

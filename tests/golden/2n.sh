@@ -63,15 +63,26 @@ told() {
     [ -z "$stem" ] || [ -e "$stem.signal" ] || printf 'SIG%s at %(%F %T)T\n' "$1" -1 >"$stem.signal"
     stopping=$1
     say "SIG$1: no further run is started${child:+, the present one is ended}"
-    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null
+    [ -z "$child" ] || end_step
 }
 trap 'told USR1' USR1
 trap 'told TERM' TERM
 trap 'told INT' INT
 
+# Tells the launcher to end. It has ten seconds for that; `tail` is there to wait for it and no longer.
+end_step() {
+    kill -TERM "$child" 2>/dev/null
+    (
+        timeout 10 tail --pid="$child" -s 0.1 -f /dev/null && exit
+        say "the launcher has not ended 10 s after SIGTERM: SIGKILL"
+        kill -KILL "$child" 2>/dev/null
+    ) &
+    disown
+}
+
 # Once per node: brings what a failed attempt left in node-local storage to the traces.
 collect() {
-    timeout -k 5 120 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mpi=none /opt/rankwise/.venv/bin/python -m hpc.journal collect \
+    timeout -k 5 "$([ -z "$stopping" ] && echo 120 || echo 20)" srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mpi=none /opt/rankwise/.venv/bin/python -m hpc.journal collect \
         --stem "$1" --to "$traces"
 }
 
@@ -84,17 +95,10 @@ bring() {
     "$python" -m parse.recover "$traces" --stem "$1"
 }
 
-# Waits for the launcher. One that was told to end has ten seconds for it.
+# Waits for the launcher; a signal to this script ends a wait early, and the last one tells the launcher's own status.
 wait_for_step() {
-    local tenths=0
+    while kill -0 "$child" 2>/dev/null; do wait "$child"; done
     wait "$child"
-    while kill -0 "$child" 2>/dev/null; do  # a signal to this script ended the wait
-        if [ -z "$stopping" ]; then wait "$child"; continue; fi
-        sleep 0.1
-        tenths=$((tenths + 1))
-        [ "$tenths" -ne 100 ] || { say "the launcher has not ended 10 s after SIGTERM: SIGKILL"; kill -KILL "$child"; }
-    done
-    wait "$child"  # its own status, which a wait ended early did not tell
 }
 
 # What scontrol says of job $1; nothing where it does not answer.
@@ -126,9 +130,9 @@ record() {
     [ "$1" -ne 0 ] || [ "$trace" = no ] || outcome=ok
     printf '{\n "run_id": "%s",\n "attempt": %d,\n "outcome": "%s",\n "exit_status": %d,\n "job_id": "%s",\n "restart_count": %d,\n "nodelist": "%s",\n "begin_unix_s": %d,\n "end_unix_s": %d,\n "evidence": ["%s"]\n}\n' \
         "$run_id" "$attempt" "$outcome" "$1" "$job_id" "$restarts" "$nodelist" "$begin" "$(date +%s)" \
-        "the launcher ended with exit status $1; Python did not run here, so the job script wrote this itself" \
+        "the launcher ended with exit status $1; python -m hpc.evidence failed, so the job script wrote this itself" \
         >"$stem.exit.json.part" && mv "$stem.exit.json.part" "$stem.exit.json" || say "cannot write $stem.exit.json" >&2
-    say "${stem##*/}: $outcome: Python did not run here, see $log.err"
+    say "${stem##*/}: $outcome: python -m hpc.evidence failed"
     [ "$outcome" = ok ]
 }
 
@@ -142,15 +146,15 @@ run() {
     say "${stem##*/}: begins on $nodelist"
     "$@" --attempt "$attempt" --script "$0" --copy-s "$copy_s" >>"$log.out" 2>>"$log.err" &
     child=$!
-    [ -z "$stopping" ] || kill -TERM "$child"  # told just now
+    [ -z "$stopping" ] || end_step  # told just now
     "$python" -m hpc.watchdog --traces "$traces" --stem "$run_id.$attempt" --launcher "$child" --copy-s "$copy_s" \
         --start-limit-s "$start_limit_s" --hang-steps "$hang_steps" --hang-extra-s "$hang_extra_s" 2>>"$log.err" &
     watchdog=$!
+    disown "$watchdog"
     wait_for_step
     status=$?
     child=
     kill "$watchdog" 2>/dev/null
-    wait "$watchdog" 2>/dev/null
     [ ! -e "$stem.h5" ] || trace=yes
     case $stopping in
         TERM | INT)  # little time is left: the record first

@@ -202,7 +202,7 @@ def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
     subprocess.run(["bash", str(job)], check=False, capture_output=True)
     record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
     assert (record.outcome, record.exit_status, record.attempt) == (Outcome.LAUNCH_FAIL, 7, 1)
-    assert "Python did not run here" in record.evidence[0]
+    assert "hpc.evidence failed" in record.evidence[0]
     assert "/nowhere/python: No such file" in (tmp_path / "jobs" / "logs" / f"{RUN.run_id}.1.err").read_text()
 
 
@@ -258,8 +258,13 @@ def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path
 
 
 def test_a_launcher_that_does_not_end_when_told_is_killed(tmp_path: Path) -> None:
-    body = "trap '' TERM; kill -TERM $PPID; while :; do /bin/sleep 1; done"
-    record, printed = outcome_of(tmp_path, body, PATH=fake_slurm(tmp_path, "exit 1"))
+    """A fake `timeout` spares the ten seconds: it says that they are over."""
+    body = "trap '' TERM; kill -TERM $PPID; while :; do sleep 1; done"
+    path = fake_slurm(tmp_path, "exit 1")
+    (tmp_path / "bin" / "timeout").write_text("#!/bin/bash\nexit 124\n")
+    (tmp_path / "bin" / "timeout").chmod(0o755)
+    (tmp_path / "bin" / "sleep").unlink()
+    record, printed = outcome_of(tmp_path, body, PATH=path)
     assert (record["outcome"], record["exit_status"]) == ("cancelled", 137)
     assert "has not ended 10 s after SIGTERM: SIGKILL" in printed
 

@@ -205,6 +205,8 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(
     for stem, job_id, restarts in [("a_r1.1", "7", 0), ("a_r2.1", "7", 1), ("a_r3.1", "7", 2), ("a_r4.1", "8", 0)]:
         began(tmp_path, stem, job_id, restarts)
     (tmp_path / "a_r5.1.begin.json").write_text("{")  # half-written
+    began(tmp_path, "a_r6.1", "7", 0)
+    (tmp_path / "a_r6.1.begin.json").rename(tmp_path / "b_r6.1.begin.json")  # says another name than it has
     (tmp_path / "a_r2.1.signal").write_text("SIGTERM at noon\n")
     argv = ["close", "--traces", str(tmp_path), "--logs", str(tmp_path), "--job-id", "7", "--restarts", "2"]
     assert evidence.main(argv) == 0
