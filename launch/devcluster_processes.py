@@ -124,13 +124,19 @@ class Processes:
 
     With `own_names` every daemon lives in a UTS namespace of its own, and all that is in there is the cluster's: a job
     may have cleared its environment, and a daemon may end before what it started. Without, all that descends from
-    a process found is the cluster's too.
+    a process found is the cluster's too. Each namespace is held open: the number of one that is gone is given to the
+    next one made, and that may be another cluster's.
     """
 
     def __init__(self, confs: Collection[str], *, own_names: bool) -> None:
         self._confs = confs
         self._own_names = own_names
         self._namespaces: dict[str, str] = {}
+        self._held: list[int] = []
+
+    def __del__(self) -> None:
+        for file in self._held:
+            os.close(file)
 
     def living(self) -> dict[int, str]:
         """Process id → its node, or the controller's name; "" for clients that wait and for what cannot be told."""
@@ -139,10 +145,19 @@ class Processes:
             name = _comm(pid)
             node = env.get("SLURMD_NODENAME") or (env.get(MARK) if name in _DAEMONS else None)
             if node and self._own_names:
-                self._namespaces[_uts(pid)] = node
+                self._learn(pid, node)
             if node or MARK in env or name in _DAEMONS or name in _CLIENTS:
                 found[pid] = node or env.get(MARK, "")
         return found | (self._in_namespaces() if self._own_names else _descendants(found))
+
+    def _learn(self, pid: int, node: str) -> None:
+        if _uts(pid) in self._namespaces:
+            return
+        try:
+            self._held.append(os.open(f"/proc/{pid}/ns/uts", os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:  # ended
+            return
+        self._namespaces[f"uts:[{os.fstat(self._held[-1]).st_ino}]"] = node
 
     def _in_namespaces(self) -> dict[int, str]:
         # Whoever calls this is no part of the cluster, nor is the machine's first process.

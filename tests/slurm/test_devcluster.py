@@ -20,7 +20,7 @@ import pytest
 from launch.devcluster import EXAMPLE, USABLE, DevCluster
 from launch.devcluster_config import CLOCK_DISTANCE_S, MAX_ROOT_BYTES, DevClusterError, Shape
 from launch.devcluster_daemons import missing_programs
-from launch.devcluster_processes import namespaces_refused
+from launch.devcluster_processes import Processes, namespaces_refused
 from tests.slurm.faults import save_state
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -320,6 +320,21 @@ def test_two_clusters_side_by_side(cluster, new_root):
         assert cluster.run("srun", "sh", "-c", "echo $SLURM_CONF") == f"{cluster.conf}\n"
     assert not other.is_running()
     assert cluster.daemons() == {"slurmctld", *NAMES}
+
+
+def test_the_number_of_a_namespace_that_is_gone_tells_nothing(new_root):
+    """A cluster that ends gives its namespaces' numbers to one that starts at that moment, and must not end that."""
+    root = new_root()
+    ending = DevCluster(root, ONE)
+    ending.start()
+    if not ending.host.own_names:
+        pytest.skip("unshare is refused here: nodes have no namespaces of their own")
+    known = Processes([str(ending.conf)], own_names=True)
+    assert set(known.living().values()) == {"slurmctld", "node1"}
+    ending.stop()
+    with DevCluster(new_root(), ONE) as starting:
+        assert known.living() == {}
+        assert starting.daemons() == {"slurmctld", "node1"}
 
 
 def test_job_ids_are_never_given_twice(new_root, monkeypatch, tmp_path):
