@@ -96,7 +96,9 @@ _MEMORY = re.compile(r"exceeded memory limit|\boom[-_]kill|out of memory|cannot 
 _HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
 # How standard error tells of a rank that did not start or died: srun, Open MPI's mpirun, MPICH's, any process.
 _DEATHS = (
-    re.compile(r"srun: error: (?P<launch>.*\blaunch\b.* failed\b.*)"),
+    re.compile(
+        r"srun: error: (?P<launch>.*\blaunch\b.* failed\b.*|Unable to (?:confirm allocation|create step) for job.*)"
+    ),
     re.compile(r"Watchdog caught (?P<nccl>collective operation timeout.*)"),
     re.compile(
         r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): "
@@ -143,10 +145,15 @@ def is_echo(note: RankNote) -> bool:
 
 
 def _finished(evidence: Evidence) -> Found | None:
-    if not evidence.trace or evidence.exit_status not in (0, None):
+    if not evidence.trace:
         return None
-    said = "the launcher ended with exit status 0" if evidence.exit_status == 0 else "nobody saw the launcher return"
-    return Outcome.OK, f"rank 0 wrote a whole trace; {said}"
+    if evidence.exit_status == 0:
+        return Outcome.OK, "rank 0 wrote a whole trace; the launcher ended with exit status 0"
+    if evidence.ended_by is not None:
+        return Outcome.OK, f"rank 0 wrote a whole trace; only then the step was ended: {evidence.said}"
+    if evidence.exit_status is None:
+        return Outcome.OK, "rank 0 wrote a whole trace; nobody saw the launcher return"
+    return None
 
 
 def _ended(evidence: Evidence) -> Found | None:

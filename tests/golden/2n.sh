@@ -80,6 +80,18 @@ end_step() {
     disown
 }
 
+# A step needs the controller. Where that is away the runs wait for it, rather than fail one after the other.
+await_controller() {
+    local answer said=no
+    while [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$stopping" ]; do
+        answer=$(timeout 60 squeue -h -j "$SLURM_JOB_ID" -o %T 2>&1 </dev/null)
+        case $?,$answer in 124,* | *"Unable to contact"* | *"timed out"*) ;; *) return ;; esac
+        [ "$said" = yes ] || say "waits for slurmctld, which does not answer: $answer"
+        said=yes
+        sleep 5
+    done
+}
+
 # Once per node: brings what a failed attempt left in node-local storage to the traces.
 collect() {
     timeout -k 5 "$([ -z "$stopping" ] && echo 120 || echo 20)" srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mpi=none /opt/rankwise/.venv/bin/python -m hpc.journal collect \
@@ -90,7 +102,7 @@ collect() {
 bring() {
     case $stopping in
         TERM | INT) "$python" -m hpc.journal collect --stem "$1" --to "$traces" ;;
-        *) collect "$1" ;;
+        *) await_controller; collect "$1" ;;
     esac
     "$python" -m parse.recover "$traces" --stem "$1"
 }
@@ -140,6 +152,7 @@ record() {
 run() {
     local run_id=$1 attempt log begin watchdog status trace=no nodelist=${nodes:-${SLURM_JOB_NODELIST:-$HOSTNAME}}
     shift
+    await_controller
     take "$run_id" || return
     begin=$(date +%s) log=$logs/$run_id.$attempt
     stem=$traces/$run_id.$attempt

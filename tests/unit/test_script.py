@@ -257,6 +257,18 @@ def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path
     assert [file.name for file in (tmp_path / "traces").glob("*.begin.json")] == [begin.name]
 
 
+def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
+    """A fake `squeue` that fails twice and then answers."""
+    away = f"""echo . >>'{tmp_path}/asked'
+    [ "$(wc -l <'{tmp_path}/asked')" -gt 2 ] && echo RUNNING && exit
+    echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"""
+    variables = {"PATH": fake_slurm(tmp_path, away), "SLURM_JOB_ID": "4711"}
+    record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
+    assert (record["outcome"], record["job_id"]) == ("ok", "4711")
+    assert printed.count("waits for slurmctld, which does not answer: slurm_load_jobs error: Unable to contact") == 1
+    assert len((tmp_path / "asked").read_text().splitlines()) == 3
+
+
 def test_a_launcher_that_does_not_end_when_told_is_killed(tmp_path: Path) -> None:
     """A fake `timeout` spares the ten seconds: it says that they are over."""
     body = "trap '' TERM; kill -TERM $PPID; while :; do sleep 1; done"

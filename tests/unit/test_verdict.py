@@ -39,6 +39,7 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, exit_status=9, trace=True), Outcome.RANK_FAIL, "exit status 9"),
         (replace(NONE, exit_status=0), Outcome.LAUNCH_FAIL, "no step was made"),
         (replace(NONE, steps=5), Outcome.RANK_FAIL, "up to 5 steps"),
+        (replace(NONE, trace=True, ended_by=EndedBy.HANG, said="no end for 600 s"), Outcome.OK, "no end for 600 s"),
         # Why the script ended the step comes before what the ranks say of it.
         (replace(NONE, ended_by=EndedBy.TIME_LIMIT, notes=[BOOM]), Outcome.TIMEOUT, "time limit"),
         (replace(NONE, ended_by=EndedBy.PREEMPTION, error=KILLED), Outcome.PREEMPTED, "preempted"),
@@ -69,6 +70,8 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, error=KILLED), Outcome.LAUNCH_FAIL, "rank 3 on node2: Killed"),
         (replace(NONE, error=f"srun: error: task 2 launch failed: Unspecified error\n{KILLED}"), Outcome.LAUNCH_FAIL,
          "task 2 launch failed"),
+        (replace(NONE, error="srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"),
+         Outcome.LAUNCH_FAIL, "Unable to contact slurm controller"),
         # The job was taken away: its ranks' failures are of that.
         (replace(NONE, error=f"{KILLED}\n{AWAY.format('NODE FAILURE')}", notes=[BOOM]), Outcome.NODE_FAIL, "due to"),
         (replace(NONE, error=AWAY.format("TIME LIMIT")), Outcome.TIMEOUT, "time limit"),
