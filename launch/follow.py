@@ -50,12 +50,22 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One run as the table shows it; `record` is of the attempt that this sweep started or found."""
+    """One run as the table shows it; `record` is of the last attempt that ended, which this sweep started or found.
+
+    `news` says that it was not settled when the following began. A run whose job was put back may have a record and
+    run once more: its state is that of the attempt that runs.
+    """
 
     run: RunSpec
     state: str
     record: ExitRecord | None = None
     samples_per_s: float | None = None
+    news: bool = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether the state is an outcome."""
+        return self.record is not None and self.state == self.record.outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +125,10 @@ class Follower:
             name = stem(run.run_id, record.attempt)
             if record.outcome is Outcome.OK and name not in self._speeds:
                 self._speeds[name] = self._speed_of(self._traces / f"{name}.h5")
-            return Row(run=run, state=record.outcome, record=record, samples_per_s=self._speeds.get(name))
+            lives = job in (JobState.PENDING, JobState.RUNNING)
+            state = "running" if lives and begun > record.attempt else record.outcome
+            speed = self._speeds.get(name)
+            return Row(run=run, state=state, record=record, samples_per_s=speed, news=run.run_id in self._to_do)
         if job is JobState.UNREACHABLE:
             return Row(run=run, state=job)
         if job in (JobState.PENDING, JobState.RUNNING):
@@ -224,6 +237,7 @@ class _Screen:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._shown: set[str] = set()
+        self._over: set[str] = set()
         self._silent = False
 
     def __enter__(self) -> Self:
@@ -245,18 +259,20 @@ class _Screen:
         elif silence is None and self._silent:
             self._say("the scheduler answers again")
         self._silent = silence is not None
-        ended = sum(row.record is not None for row in rows)
         for row in rows:
-            if row.record is not None and row.run.run_id not in self._shown:
-                self._shown.add(row.run.run_id)
-                self._say(f"{_in_words(row, row.record)} ({ended} of {len(rows)})")
+            if row.record is None or (name := stem(row.run.run_id, row.record.attempt)) in self._shown:
+                continue
+            self._shown.add(name)
+            self._over.add(row.run.run_id)
+            if row.news:
+                self._say(f"{_in_words(row, row.record)} ({len(self._over)} of {len(rows)})")
 
     def _say(self, text: str) -> None:
         self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _in_words(row: Row, record: ExitRecord) -> str:
-    text = f"{row.run.run_id} attempt {record.attempt}: {row.state}"
+    text = f"{row.run.run_id} attempt {record.attempt}: {record.outcome}"
     if row.samples_per_s is not None:
         return f"{text}, {row.samples_per_s:.2f} samples/s"
     return f"{text}: {record.evidence[0]}" if record.evidence and record.outcome is not Outcome.OK else text
@@ -274,12 +290,12 @@ def _table(rows: Sequence[Row], silence: Silence | None, most: int = 40) -> Tabl
     table.add_column("state")
     table.add_column("samples/s", justify="right")
     table.add_column("why", overflow="ellipsis", no_wrap=True)
-    ended = [row for row in rows if row.record is not None]
-    others = [row for row in rows if row.record is None]
+    ended = [row for row in rows if row.ended]
+    others = [row for row in rows if not row.ended]
     running_first = sorted(others, key=lambda row: row.state != "running")
     room = max(most - len(ended), 10)
     for row in [*ended[-(most - min(len(others), 10)) :], *running_first[:room]]:
         speed = f"{row.samples_per_s:.2f}" if row.samples_per_s is not None else ""
-        evidence = row.record.evidence[:1] if row.record and row.record.outcome is not Outcome.OK else ()
+        evidence = row.record.evidence[:1] if row.record and row.state != Outcome.OK else ()
         table.add_row(row.run.run_id, row.state, speed, Text(plain("".join(evidence))))
     return table

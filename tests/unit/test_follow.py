@@ -103,6 +103,47 @@ def test_attempts_of_before_are_not_taken_for_those_of_now(tmp_path: Path) -> No
     assert watched(tmp_path, again, forced)[0] == ["ok", "never began", "never began"]
 
 
+def test_settled_runs_count_and_are_no_news(tmp_path: Path) -> None:
+    one, two, three = RUNS
+    record(one, 1, Outcome.OK).write(tmp_path)
+    scenes = [
+        (JobState.RUNNING, []),
+        (JobState.RUNNING, [("exit", two, 1, Outcome.OK), ("exit", three, 1, Outcome.OK)]),
+    ]
+    _, printed = watched(tmp_path, [*scenes, (JobState.ENDED, [])], {two.run_id: 0, three.run_id: 0})
+    assert [line.rpartition("(")[2] for line in printed.splitlines()] == ["2 of 3)", "3 of 3)"]
+    assert one.run_id not in printed
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_every_attempt_of_a_run_whose_job_was_put_back_is_told(tmp_path: Path, terminal: bool) -> None:
+    one, _, _ = RUNS
+    scenes = [
+        (JobState.RUNNING, [("begin", one, 1, None)]),
+        (JobState.PENDING, [("exit", one, 1, Outcome.PREEMPTED)]),
+        (JobState.RUNNING, [("begin", one, 2, None)]),
+        (JobState.RUNNING, [("exit", one, 2, Outcome.OK)]),
+        (JobState.ENDED, []),
+    ]
+    states, printed = watched(tmp_path, scenes, {one.run_id: 0}, terminal)
+    assert states[0] == "ok"
+    if not terminal:
+        assert [line.split(" attempt ")[1] for line in printed.splitlines()] == [
+            "1: preempted (1 of 3)", "2: ok, 12.50 samples/s (1 of 3)",
+        ]  # fmt: skip
+
+
+def test_a_run_that_runs_once_more_is_running(tmp_path: Path) -> None:
+    one, _, _ = RUNS
+    scenes = [
+        (JobState.RUNNING, [("begin", one, 1, None), ("exit", one, 1, Outcome.PREEMPTED), ("begin", one, 2, None)])
+    ]
+    follower = Follower(ScriptedCluster(scenes, tmp_path), {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
+    first = follower.rows()[0]
+    assert (first.state, first.ended) == ("running", False)
+    assert first.record is not None and first.record.outcome is Outcome.PREEMPTED
+
+
 def test_settled_runs_are_shown_as_they_are(tmp_path: Path) -> None:
     record(RUNS[0], 3, Outcome.OK).write(tmp_path)
     assert watched(tmp_path, [(JobState.ENDED, [])], {})[0][0] == "ok"
