@@ -85,9 +85,8 @@ class HangWatch:
         self._waited_s = 0.0
         self._seen = Seen()
         self._heard: dict[str, tuple[int, float]] = {}  # node: its last beat, and when that was first seen
-        self._first: tuple[float, int, int] | None = (
-            None  # when, which rank, how many steps: where its pace counts from
-        )
+        # Where the pace counts from: when, of which rank, from how many steps on.
+        self._first: tuple[float, int, int] | None = None
         self._pace_s: float | None = None
         self._blind = ""
 
