@@ -150,7 +150,10 @@ def _finished(evidence: Evidence) -> Found | None:
     if evidence.exit_status == 0:
         return Outcome.OK, "rank 0 wrote a whole trace; the launcher ended with exit status 0"
     if evidence.ended_by is not None:
-        return Outcome.OK, f"rank 0 wrote a whole trace; only then the step was ended: {evidence.said}"
+        return (
+            Outcome.OK,
+            f"rank 0 wrote a whole trace; only then the step was ended: {evidence.said or evidence.ended_by}",
+        )
     if evidence.exit_status is None:
         return Outcome.OK, "rank 0 wrote a whole trace; nobody saw the launcher return"
     return None
