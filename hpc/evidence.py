@@ -162,7 +162,11 @@ def _decide(asked: argparse.Namespace) -> int:
         run_id=found["run_id"], attempt=int(found["attempt"]), job_id=asked.job_id, begin_unix_s=asked.begin_unix_s,
         restart_count=asked.restarts, nodelist=asked.nodelist,
     )  # fmt: skip
-    _write(begin, left, evidence, asked.traces)
+    try:
+        _write(begin, left, evidence, asked.traces)
+    except OSError as error:
+        print(f"rankwise: {plain(str(error))}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -177,8 +178,13 @@ def is_settled(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
     """Written aside and renamed: whoever writes a record may be ended at any moment. No secret comes into one."""
     aside = path.with_name(f".{path.name}.part")
-    aside.write_text(json.dumps({name: _kept(value) for name, value in values.items()}, indent=1) + "\n")
-    return aside.replace(path)
+    try:
+        aside.write_text(json.dumps({name: _kept(value) for name, value in values.items()}, indent=1) + "\n")
+        return aside.replace(path)
+    except OSError:
+        with suppress(OSError):  # a full disk takes names, and no content
+            aside.unlink(missing_ok=True)
+        raise
 
 
 def _kept(value: Any) -> Any:

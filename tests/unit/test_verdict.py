@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,6 +170,20 @@ def test_decide_believes_the_watchdog(tmp_path: Path) -> None:
     decided(tmp_path)
     record = read_exit_record(tmp_path / "a_r1.2.exit.json")
     assert record.outcome is Outcome.LAUNCH_FAIL and record.evidence[0] == "no rank made a step for 70 s"
+
+
+def test_a_record_that_cannot_be_written_is_said_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files may be no larger than nothing, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        assert decided(tmp_path) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
