@@ -143,7 +143,8 @@ record() {
     printf '{\n "run_id": "%s",\n "attempt": %d,\n "outcome": "%s",\n "exit_status": %d,\n "job_id": "%s",\n "restart_count": %d,\n "nodelist": "%s",\n "begin_unix_s": %d,\n "end_unix_s": %d,\n "evidence": ["%s"]\n}\n' \
         "$run_id" "$attempt" "$outcome" "$1" "$job_id" "$restarts" "$nodelist" "$begin" "$(date +%s)" \
         "the launcher ended with exit status $1; python -m hpc.evidence failed, so the job script wrote this itself" \
-        >"$stem.exit.json.part" && mv "$stem.exit.json.part" "$stem.exit.json" || say "cannot write $stem.exit.json" >&2
+        >"$stem.exit.json.part" && mv "$stem.exit.json.part" "$stem.exit.json" ||
+        { say "cannot write $stem.exit.json" >&2; rm -f "$stem.exit.json.part"; }
     say "${stem##*/}: $outcome: python -m hpc.evidence failed"
     [ "$outcome" = ok ]
 }
@@ -243,6 +244,7 @@ elsewhere() {
 # Takes the next attempt's number by making its file, so that two jobs cannot take the same one. False where the run is
 # not to be done here.
 take() {
+    local text
     while :; do
         attempt=1  # looked for first: what another job takes or ends meanwhile makes this one look again
         while [ -e "$traces/$1.$attempt.begin.json" ]; do attempt=$((attempt + 1)); done
@@ -259,10 +261,13 @@ take() {
             not_ok=$((not_ok + 1))
             return 1
         fi
-        if (set -o noclobber; printf '{"run_id": "%s", "attempt": %d, "job_id": "%s", "restart_count": %d, "nodelist": "%s", "begin_unix_s": %d}\n' \
-                "$1" "$attempt" "$job_id" "$restarts" "$nodelist" "$(date +%s)" >"$traces/$1.$attempt.begin.json") 2>/dev/null; then
-            return 0
-        fi
+        printf -v text '{"run_id": "%s", "attempt": %d, "job_id": "%s", "restart_count": %d, "nodelist": "%s", "begin_unix_s": %d}' \
+            "$1" "$attempt" "$job_id" "$restarts" "$nodelist" "$(date +%s)"
+        (set -o noclobber; { echo "$text" || exit 3; } >"$traces/$1.$attempt.begin.json") 2>/dev/null
+        case $? in
+            0) return 0 ;;
+            3) rm -f "$traces/$1.$attempt.begin.json" ;;  # ours, and the disk is full: no other job has this number
+        esac
         if [ ! -e "$traces/$1.$attempt.begin.json" ]; then
             say "cannot write to $traces: no run can be recorded there" >&2
             exit 1

@@ -317,6 +317,16 @@ def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> N
     assert f"cannot write to {folders.traces}" in done.stderr
 
 
+def test_a_begin_record_that_has_no_room_ends_the_job_and_leaves_nothing(tmp_path: Path) -> None:
+    """No file may grow here, as on a disk that is full: names can be made still."""
+    job = write_job(tmp_path, "true")
+    full = "trap '' XFSZ; ulimit -f 0; exec bash \"$0\""
+    done = subprocess.run(["bash", "-c", full, str(job)], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"cannot write to {tmp_path / 'traces'}" in done.stderr
+    assert list((tmp_path / "traces").iterdir()) == []
+
+
 def test_what_a_site_promises_reaches_the_ranks(tmp_path: Path) -> None:
     site = dataclasses.replace(SITE, expect_transport="ib", preflight={"load": "fatal", "cores": "off"})
     text = render_job([RUN], "#!/bin/bash\n", site, Folders.under(tmp_path), FRAMEWORKS)
