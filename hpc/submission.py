@@ -138,12 +138,12 @@ class Sweep:
         """Warns of time limits that are too short by what was measured before; TooShort where nothing can fit."""
         if self._prepared.site is None:
             return  # nothing limits what runs here
-        records = exit_records(self._traces)
+        took = durations_s(self._prepared.plan.runs, exit_records(self._traces))
         for job in written:
             left = set(self.left(job))
             room = Room(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
             runs = [run for run in job.plan.runs if run.run_id in left]
-            for line in check_room(room, runs, durations_s(job.plan.runs, records)):
+            for line in check_room(room, runs, took):
                 self.say(f"warning: {line}")
 
     def _submit_and_leave(self, queue: Queue) -> int:

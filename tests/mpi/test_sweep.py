@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +15,24 @@ from pathlib import Path
 
 import pytest
 
+from hpc.trace_file import read_trace, write_trace
+from launch.lock import FolderLock
+
 ROOT = Path(__file__).resolve().parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5")
+ENDLESS = (
+    "--backend",
+    "mpi",
+    "--workload",
+    "delay",
+    "--option",
+    "compute_ms=100",
+    "--steps",
+    "100000",
+    "--warmup",
+    "5",
+)
 LOCAL = ("--cluster", "local", "--gpus-per-node", "0", "--repeats", "1")
 
 
@@ -135,8 +152,7 @@ class Dies:
 
 
 def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
-    argv = [sys.executable, "-u", "-m", "hpc.sweep", *LOCAL, "--nodes", "1", "--backend", "mpi", "--workload", "delay",
-            "--option", "compute_ms=100", "--steps", "100000", "--warmup", "5"]  # fmt: skip
+    argv = [sys.executable, "-u", "-m", "hpc.sweep", *LOCAL, "--nodes", "1", *ENDLESS]
     process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -179,3 +195,74 @@ def test_a_folder_with_a_hostile_name(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert list((tmp_path / out / "traces").glob("*.h5"))
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_two_sweeps_of_this_machine_at_once_run_everything_once(tmp_path: Path) -> None:
+    """Both wait for a third, this process, and begin at the moment when it lets go."""
+    (tmp_path / "jobs").mkdir()
+    lock = FolderLock(tmp_path / "jobs")
+    assert lock.take()
+    argv = [sys.executable, "-u", "-m", "hpc.sweep", *LOCAL, "--nodes", "1,2", *TINY]
+    both = [subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        assert process.stdout is not None
+        waits = process.stdout.readline()
+        assert re.match(rf"waiting for process {os.getpid()} on {socket.gethostname()}, of \w+, since", waits), waits
+    lock.release()
+    said = [process.communicate(timeout=600)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert outcomes(tmp_path) == ["ok", "ok"]
+    assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 2
+    assert sorted(text.count("every run is settled, nothing to submit") for text in said) == [0, 2]
+
+
+def test_status_and_cancel_reach_a_detached_sweep(tmp_path: Path) -> None:
+    endless = ("--nodes", "1,2", *ENDLESS)
+    assert sweep(tmp_path, *endless, "--detach").returncode == 0
+    limit = time.monotonic() + 300  # for a test that fails
+    while not list((tmp_path / "traces").glob("*.begin.json")):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    shown = command(tmp_path, sys.executable, "-m", "hpc.sweep", "--status", "--out", ".")
+    assert shown.returncode == 1
+    assert re.search(r"^1n1g\S+ +running in job local-", shown.stdout, re.MULTILINE), shown.stdout
+    assert "1 begun, 1 never ran" in shown.stdout
+    cancelled = sweep(tmp_path, *endless, "--cancel")
+    assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
+    assert outcomes(tmp_path) == ["cancelled"]
+    assert not list((tmp_path / "traces").glob("2n1g*.begin.json"))
+    after = command(tmp_path, sys.executable, "-m", "hpc.sweep", "--status")
+    assert "cancelled, to be done" in after.stdout, after.stdout
+
+
+def test_a_killed_sweep_leaves_its_script_the_lock(tmp_path: Path) -> None:
+    """SIGKILL of the sweep: its script goes on and holds the lock, so that nobody runs the same beside it."""
+    argv = [sys.executable, "-m", "hpc.sweep", *LOCAL, "--nodes", "1", *ENDLESS]
+    process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL)
+    limit = time.monotonic() + 300  # for a test that fails
+    while not list((tmp_path / "traces").glob("*.begin.json")):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not FolderLock(tmp_path / "jobs").take()
+    cancelled = sweep(tmp_path, "--nodes", "1", *ENDLESS, "--cancel")
+    assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
+    assert outcomes(tmp_path) == ["cancelled"]
+    assert FolderLock(tmp_path / "jobs").take()
+
+
+def test_what_was_measured_with_other_packages_is_run_again(tmp_path: Path) -> None:
+    assert sweep(tmp_path, "--nodes", "1", *TINY).returncode == 0
+    same = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
+    assert "--rerun-if-changed: 0 of 1 runs that ended ok once more" in same.stdout, same.stdout + same.stderr
+    assert "not compared: driver, kernel and devices of the nodes: only a run sees them" in same.stdout
+    [path] = (tmp_path / "traces").glob("*.h5")
+    trace = read_trace(path)
+    trace.environment["software"]["numpy"] = "1.0"
+    path.unlink()
+    write_trace(path, trace)
+    changed = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
+    assert changed.returncode == 0, changed.stdout + changed.stderr
+    assert f": numpy was 1.0, is {importlib.metadata.version('numpy')}\n" in changed.stdout
+    assert outcomes(tmp_path) == ["ok", "ok"]

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from hpc.outcome import Outcome
+from tests.unit.traces import make_run, put_exit_record, put_plan
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -374,3 +377,71 @@ def test_a_known_site_without_its_controller_does_not_train_on_the_login_node(tm
     )
     assert done.returncode == 1
     assert "no Slurm controller answers here, and site here is a Slurm site" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max-jobs", "0"], "--max-jobs '0' is no number of jobs"),
+        (["--retry", "timeout"], "run again without asking"),
+        (["--copy-s", "soon"], "--copy-s 'soon' is not a number"),
+        (["--start-limit-s", "0"], "--start-limit-s is 0; it must be at least 1"),
+        (["--hang-steps", "nan"], "--hang-steps is nan; it must be at least 1"),
+    ],
+)
+def test_what_watches_and_what_is_done_is_checked(tmp_path: Path, arguments: list[str], words: str) -> None:
+    argv = ["--nodes", "1", "--cluster", "slurm", "--gpus-per-node", "0", *arguments]
+    done = sweep(tmp_path, *argv, path=NO_SLURM)
+    assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def test_what_watches_over_a_run_stands_in_its_script(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text("nodes = 1\ncopy_s = 3\nhang-extra-s = 7.5\n")
+    argv = ["--config", "sweep.toml", "--hang-steps", "20", "--cluster", "slurm", "--gpus-per-node", "0", "--dry-run"]
+    done = sweep(tmp_path, *argv, path=NO_SLURM)
+    assert done.returncode == 0, done.stderr
+    for line in ("copy_s=3 ", "start_limit_s=600 ", "hang_steps=20 ", "hang_extra_s=7.5 "):
+        assert f"\n{line}" in done.stdout
+
+
+def test_status_needs_no_scheduler_and_no_command(tmp_path: Path) -> None:
+    nothing = sweep(tmp_path, "--status", path=NO_SLURM)
+    assert (nothing.returncode, "no sweep was planned in" in nothing.stderr) == (2, True)
+    run = make_run()
+    (tmp_path / "traces").mkdir()
+    put_plan(tmp_path / "traces", [run])
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    memory = {"job_name": "rankwise-1n-x", "job_ids": ["7"], "runs": [run.run_id], "user": "a", "host": "b\x1b[31m"}
+    (jobs / "1n.job.json").write_text(json.dumps(memory))
+    (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_text(
+        json.dumps({"run_id": run.run_id, "attempt": 1, "job_id": "7", "begin_unix_s": 1})
+    )
+    shown = sweep(tmp_path, "--status", path=NO_SLURM)
+    assert shown.returncode == 1, shown.stderr
+    assert f"{run.run_id}  begun in job 7: no record, and nobody here to ask\n" in shown.stdout
+    assert "rankwise-1n-x: 7 unknown\n" in shown.stdout and ": 1 begun\n" in shown.stdout
+    put_exit_record(tmp_path / "traces", run, Outcome.OK)
+    shown = sweep(tmp_path, "--status", path=NO_SLURM)
+    assert (shown.returncode, f"{run.run_id}  ok\n" in shown.stdout) == (0, True)
+
+
+def test_a_limit_too_short_for_the_first_run_is_said_before_submission(tmp_path: Path) -> None:
+    """A mock of Slurm that takes whatever it is given; it is not given anything."""
+    for name in ("sbatch", "scontrol", "squeue", "srun"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/called\necho UP\n")
+        (tmp_path / name).chmod(0o755)
+    argv = ["--nodes", "1", "--backend", "mpi", "--workload", "delay", "--repeats", "2", "--no-baseline",
+            "--cluster", "slurm", "--gpus-per-node", "0", "--cpus-per-rank", "1"]  # fmt: skip
+    path = f"{tmp_path}:/usr/bin:/bin"
+    assert sweep(tmp_path, *argv, "--dry-run", path=path).returncode == 0
+    [plan] = (tmp_path / "traces").glob("plan.*.json")
+    run_id = json.loads(plan.read_text())["runs"][0]["run_id"]
+    record = {"run_id": run_id, "attempt": 1, "outcome": "ok", "exit_status": 0, "job_id": "1", "restart_count": 0,
+              "nodelist": "a", "begin_unix_s": 0, "end_unix_s": 400}  # fmt: skip
+    (tmp_path / "traces" / f"{run_id}.1.exit.json").write_text(json.dumps(record))
+    done = sweep(tmp_path, *argv, "--time", "5", "--minutes-per-run", "5", path=path)
+    assert done.returncode == 1
+    assert "has 5 min, less 60 s before its end: its first run" in done.stderr
+    assert "took 400 s: raise --minutes-per-run or --time" in done.stderr
+    assert "sbatch" not in (tmp_path / "called").read_text()

@@ -1,0 +1,110 @@
+"""Which settled runs are wanted again, and how runs stand: from records, requests and plans in a folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc import again
+from hpc.again import Wish, ask_for, outcomes_to_retry
+from hpc.changes import Changes
+from hpc.outcome import BeginRecord, Outcome, RecordError, asked_again, stem
+from hpc.spec import SpecError
+from hpc.standing import Standing, left_of, planned_sweeps, standings, whole
+from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
+
+RUNS = repeats(make_run(), 4)
+OK, OOM, FAILED, LATE = (run.run_id for run in RUNS)
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """Four runs: ok after an earlier oom, oom, rank_fail, timeout."""
+    put_exit_record(tmp_path, RUNS[0], Outcome.OOM, 1)
+    put_exit_record(tmp_path, RUNS[0], Outcome.OK, 2)
+    put_exit_record(tmp_path, RUNS[1], Outcome.OOM)
+    put_exit_record(tmp_path, RUNS[2], Outcome.RANK_FAIL)
+    put_exit_record(tmp_path, RUNS[3], Outcome.TIMEOUT)
+    return tmp_path
+
+
+def ask(traces: Path, **wish: object) -> list[str]:
+    said: list[str] = []
+    ask_for(Wish(**wish), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
+    return said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("timeout", "a run that ended so is run again without asking"),
+        ("oom,lost", "--retry lost: a run that ended so is run again"),
+        ("ok", "what ended ok is measured; --force runs everything again"),
+        ("fail", "--retry 'fail' is no outcome; it takes invalid, oom, rank_fail"),
+        (" , ", "--retry names no outcome"),
+    ],
+)
+def test_what_cannot_be_retried_is_refused_with_the_reason(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        outcomes_to_retry(text)
+
+
+def test_retry_asks_for_runs_whose_outcome_that_is(traces: Path) -> None:
+    """An oom before an ok is not the run's outcome."""
+    assert outcomes_to_retry(" oom, invalid") == (Outcome.OOM, Outcome.INVALID)
+    assert ask(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["--retry oom,invalid: 1 runs once more"]
+    assert asked_again(traces) == {stem(OOM, 1)}
+    assert left_of([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
+    assert ask(traces, retry=(Outcome.OOM,)) == ["--retry oom: 0 runs once more"]  # it is wanted already
+
+
+def test_force_asks_for_all_that_is_settled(traces: Path) -> None:
+    assert ask(traces, force=True) == ["--force: 3 settled runs once more"]
+    assert asked_again(traces) == {stem(OK, 1), stem(OK, 2), stem(OOM, 1), stem(FAILED, 1)}
+    assert left_of([OK, OOM, FAILED, LATE], traces) == [OK, OOM, FAILED, LATE]
+    put_exit_record(traces, RUNS[0], Outcome.OK, 3)
+    assert left_of([OK], traces) == []
+
+
+def test_only_what_ended_ok_is_compared_with_what_is_here(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison is a mock; tests/mpi compares a real trace."""
+    changes = Changes(changed=("numpy was 1, is 2",), unknown=("the weather",))
+    monkeypatch.setattr(again, "changes_since", lambda run, trace, site: changes)
+    assert ask(traces, if_changed=True) == [
+        f"{OK}: numpy was 1, is 2", "--rerun-if-changed: 1 of 1 runs that ended ok once more",
+        "not compared: the weather",
+    ]  # fmt: skip
+    assert left_of([OK], traces) == [OK]
+
+
+def test_how_runs_stand(traces: Path) -> None:
+    begin = BeginRecord(run_id=LATE, attempt=2, job_id="9", begin_unix_s=1)
+    text = f'{{"run_id": "{LATE}", "attempt": 2, "job_id": "9", "begin_unix_s": 1}}'
+    (traces / f"{LATE}.2.begin.json").write_text(text)
+    partial = traces / f"{LATE}.2.partial"
+    partial.mkdir()
+    (partial / "node1.beat").touch()
+    os.utime(partial / "node1.beat", (time.time() - 1000,) * 2)
+    ask(traces, retry=(Outcome.OOM,))
+    ok, oom, failed, late = standings([OK, OOM, FAILED, LATE], traces)
+    assert (ok.word, ok.attempts, ok.settled, ok.asked_again) == ("ok", 2, True, False)
+    assert (oom.word, oom.settled, oom.asked_again) == ("oom, wanted again", False, True)
+    assert (failed.word, failed.settled) == ("rank_fail", True)
+    assert (late.word, late.attempts, late.ended, late.open) == ("begun", 2, 1, begin)
+    assert late.last_step is None and late.copy_age_s is not None and late.copy_age_s >= 1000
+    assert standings(["none"], traces) == [Standing(run_id="none")]
+    assert Standing(run_id="none").word == "never ran"
+    assert whole([ok]) and not whole([ok, oom]) and not whole([failed]) and whole([])
+
+
+def test_plans_are_found_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    path = put_plan(tmp_path, RUNS)
+    [(sweep_id, runs)] = planned_sweeps(tmp_path).items()
+    assert path.name == f"plan.{sweep_id}.json"
+    assert [run.run_id for run in runs] == [run.run_id for run in RUNS]
+    (tmp_path / "plan.x.json").write_text("{")
+    with pytest.raises(RecordError, match=r"plan\.x\.json: no plan that this version can read"):
+        planned_sweeps(tmp_path)

@@ -1,0 +1,58 @@
+"""Time limits against what earlier attempts took."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hpc.estimate import Room, TooShort, check_room, durations_s
+from hpc.outcome import ExitRecord, Outcome
+from tests.unit.traces import make_run
+
+RUN = make_run()
+RUNS = [dataclasses.replace(RUN, repeat=repeat) for repeat in (1, 2, 3)]
+OTHER = dataclasses.replace(RUN, batch_size=RUN.batch_size * 2)
+ROOM = Room(job="1n.sh", limit_s=300, margin_s=60)
+
+
+def record(run_id: str, attempt: int, seconds: int, outcome: Outcome = Outcome.OK) -> ExitRecord:
+    return ExitRecord(
+        run_id=run_id, attempt=attempt, outcome=outcome, exit_status=0, job_id="1", restart_count=0, nodelist="a",
+        begin_unix_s=1000, end_unix_s=1000 + seconds,
+    )  # fmt: skip
+
+
+def test_only_attempts_that_ended_ok_tell_how_long_a_point_takes() -> None:
+    first, second = RUNS[0].run_id, RUNS[1].run_id
+    records = {
+        first: [record(first, 1, 9, Outcome.TIMEOUT), record(first, 2, 100)],
+        second: [record(second, 1, 110)],
+    }
+    assert durations_s(RUNS, records) == {RUN.point_id: [100.0, 110.0]}
+
+
+@pytest.mark.parametrize(
+    ("took", "words"),
+    [
+        ({}, []),
+        ({OTHER.point_id: [1000.0]}, []),
+        ({RUN.point_id: [70.0, 80.0]}, []),
+        ({RUN.point_id: [70.0, 81.0]}, ["its 3 runs took up to 243 s together before"]),
+        ({RUN.point_id: [70.0, 241.0]}, ["_r1 may not end in that, attempts of its point took 70 to 241 s"]),
+    ],
+)
+def test_a_limit_that_may_be_too_short_is_a_warning(took: dict[str, list[float]], words: list[str]) -> None:
+    said = check_room(ROOM, RUNS, took)
+    assert len(said) == len(words)
+    for line, wanted in zip(said, words, strict=True):
+        assert line.startswith("1n.sh has 5 min, less 60 s before its end: ") and wanted in line
+        assert "--minutes-per-run or --time" in line
+
+
+def test_a_first_run_that_never_was_so_quick_is_an_error_and_a_later_one_a_warning() -> None:
+    took = {RUN.point_id: [241.0, 250.0]}
+    with pytest.raises(TooShort, match=r"its first run, \S+_r1, cannot end in that; .* 241 to 250 s: raise --minutes"):
+        check_room(ROOM, RUNS, took)
+    [line] = check_room(ROOM, [OTHER, *RUNS], took)
+    assert "may not end in that" in line

@@ -1,0 +1,154 @@
+"""What sbatch and squeue say, and what is made of it; both are fakes here, scripts that say one thing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc.spec import RunSpec
+from launch.plan import WrittenJob, plan_jobs
+from launch.site import Site
+from launch.slurm import NotNow, SlurmCluster, SubmitError, job_name
+from launch.state import JobState
+
+RUN = RunSpec(
+    nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
+    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
+)  # fmt: skip
+Fake = Callable[[str, str], None]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """`fake("sbatch", "…")`: a command of that name, with that shell text."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def make(name: str, text: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+    make("srun", "")
+    return make
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> WrittenJob:
+    (tmp_path / "logs").mkdir()
+    [plan] = plan_jobs([RUN], Site(name="s"), 10, None)
+    return WrittenJob(plan=plan, script=tmp_path / "1n.sh", text="#!/bin/bash\ntrue\n")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+        "(job submit limit, user's size and/or time limits)",
+        "AssocMaxSubmitJobLimit",
+        "AssocGrpSubmitJobsLimit",
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "Batch job submission failed: Resource temporarily unavailable",
+        "Slurm temporarily unable to accept job, sleeping and retrying",
+        "Slurm job queue full, sleeping and retrying",
+        "Job creation temporarily disabled, retrying",
+        "Batch job submission failed: Zero Bytes were transmitted or received",
+    ],
+)
+def test_refusals_that_pass_by_themselves(fake: Fake, job: WrittenJob, said: str, tmp_path: Path) -> None:
+    fake("sbatch", f"printf '%s\\n' \"sbatch: error: {said}\" >&2; exit 1")
+    with pytest.raises(NotNow, match=r"^sbatch: sbatch: error: "):
+        SlurmCluster(tmp_path / "logs").submit(job)
+    assert not list((tmp_path / "logs").iterdir())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "invalid partition specified: nowhere",
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "QOSMaxWallDurationPerJobLimit",
+        "AssocMaxNodePerJobLimit",
+    ],
+)
+def test_refusals_that_do_not(fake: Fake, job: WrittenJob, said: str, tmp_path: Path) -> None:
+    fake("sbatch", f"echo 'sbatch: error: {said}' >&2; exit 1")
+    with pytest.raises(SubmitError, match=r"^sbatch refused 1n\.sh: sbatch: error: "):
+        SlurmCluster(tmp_path / "logs").submit(job)
+
+
+def test_an_sbatch_that_does_not_answer_is_asked_again(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+    fake("timeout", "exit 124")
+    with pytest.raises(NotNow, match="no answer within 60 s"):
+        SlurmCluster(tmp_path / "logs").submit(job)
+
+
+def test_the_job_is_given_its_name_whatever_the_environment_says(
+    fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
+    fake("sbatch", f'echo "$@" >{tmp_path}/said; echo Submitted batch job 17')
+    assert SlurmCluster(tmp_path / "logs").submit(job) == "17"
+    assert f"--job-name={job_name(job.plan, tmp_path)} " in (tmp_path / "said").read_text()
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["17_submission.sh"]
+
+
+def test_a_name_is_of_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -> None:
+    [longer] = plan_jobs([RUN], Site(name="s", partition="p"), 20, None)
+    [more] = plan_jobs([RUN, dataclasses.replace(RUN, repeat=2)], Site(name="s"), 10, None)
+    name = job_name(job.plan, tmp_path)
+    assert name.startswith("rankwise-1n-") and len(name) == len("rankwise-1n-") + 8
+    assert job_name(longer, tmp_path) == name
+    assert len({name, job_name(more, tmp_path), job_name(job.plan, tmp_path / "other")}) == 3
+
+
+def test_squeue_is_believed_by_name_and_not_where_it_fails(fake: Fake, tmp_path: Path) -> None:
+    cluster = SlurmCluster(tmp_path)
+    fake("squeue", "printf '12|rankwise-1n-a\\n9|rankwise-2n-b\\n10|rankwise-1n-ab\\n'")
+    assert cluster.living(["rankwise-1n-a", "rankwise-2n-b"]) == {"9": "rankwise-2n-b", "12": "rankwise-1n-a"}
+    assert cluster.living([]) == {}
+    fake("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(NotNow, match="squeue: slurm_load_jobs error: Unable to contact"):
+        cluster.living(["rankwise-1n-a"])
+
+
+def test_a_number_that_another_job_has_now_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+    """A controller that was killed gives the numbers of its last seconds twice."""
+    fake("sbatch", "echo Submitted batch job 17")
+    fake("scontrol", "exit 1")
+    fake("sacct", "exit 1")
+    cluster = SlurmCluster(tmp_path / "logs")
+    cluster.submit(job)
+    own = job_name(job.plan, tmp_path)
+    for name, state in ((own, JobState.RUNNING), ("rankwise-9n-of-another", JobState.UNKNOWN)):
+        rows = (
+            f"case \"$*\" in *-O*) printf '17|RUNNING|node1|main|0|1|None|\\n';; *) printf '17|{name}|None\\n';; esac"
+        )
+        fake("squeue", rows)
+        assert cluster.states(["17"]) == {"17": state}
+        ends = cluster.ends(["17"])
+        assert [end.word for end in ends.values()] == ([] if state is JobState.RUNNING else [""])
+    assert ends["17"].reason == "17 is the number of another job now, rankwise-9n-of-another"
+
+
+def test_a_job_held_for_slurms_own_failure_is_released_a_few_times(fake: Fake, tmp_path: Path) -> None:
+    fake("squeue", "printf '17|n|launch failed requeued held\\n18|n|JobHeldUser\\n19|n|Priority\\n'")
+    fake("scontrol", f'echo "$@" >>{tmp_path}/said')
+    cluster = SlurmCluster(tmp_path)
+    assert [cluster.release(["17", "18", "19"]) for _ in range(4)] == [["17"], ["17"], ["17"], []]
+    assert (tmp_path / "said").read_text() == "release 17\n" * 3
+
+
+def test_a_cancel_that_fails_says_so(fake: Fake, tmp_path: Path) -> None:
+    fake("scancel", "echo 'scancel: error: Kill job error on job id 5: Access/permission denied' >&2; exit 1")
+    with pytest.raises(SubmitError, match=r"scancel 5: .*Access/permission denied"):
+        SlurmCluster(tmp_path).cancel(["5"])
+    fake("scancel", "echo 'scancel: error: … Job/step already completing or completed' >&2; exit 1")
+    SlurmCluster(tmp_path).cancel(["5"])
+    SlurmCluster(tmp_path).cancel([])
