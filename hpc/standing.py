@@ -63,7 +63,9 @@ def standings(run_ids: Iterable[str], traces: Path) -> list[Standing]:
 
 
 def left_of(run_ids: Sequence[str], traces: Path) -> list[str]:
-    """Which of the runs are not settled. Raises RecordError where a record cannot be read."""
+    """Which of the runs are not settled. Raises RecordError where a record cannot be read, OSError where the folder is
+    not there: one that was unmounted must not look like one without records."""
+    traces.stat()
     records, again = exit_records(traces), asked_again(traces)
     return [run_id for run_id in run_ids if not is_settled(records.get(run_id, []), again)]
 

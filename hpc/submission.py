@@ -32,7 +32,8 @@ from launch.site import SiteError
 from launch.slurm import SlurmCluster, SubmitError, controller_answers, warning_s
 from launch.state import StateError
 
-FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TooShort)
+FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TooShort,
+            OSError)  # fmt: skip
 DETACH_PATIENCE_S = 60
 """How long a sweep that does not stay asks again where sbatch refuses for a reason that passes."""
 
@@ -124,7 +125,7 @@ class Sweep:
                 stack.close()
             if queue.waiting or queue.job_ids:
                 self._follow(queue, written, before)
-        return self._conclude(written)
+        return self._conclude(written, queue)
 
     def left(self, job: WrittenJob) -> list[str]:
         """See Owner."""
@@ -205,11 +206,16 @@ class Sweep:
             self.say(f"{job.script.name}: the scheduler has forgotten job {', '.join(job_ids)}: submitted again, once")
         return wanted
 
-    def _conclude(self, written: Sequence[WrittenJob]) -> int:
+    def _conclude(self, written: Sequence[WrittenJob], queue: Queue) -> int:
         """Counts outcomes over the whole sweep and names the next command; 0 where every run is ok."""
         found = standings(_ids(written), self._traces)
         for line in in_words(found, self._prepared.folders):
             self.say(line)
+        never = {run.run_id for run in found if run.attempts == 0}
+        for job in written:
+            if (count := len(never.intersection(_ids([job])))) and (job_ids := queue.job_ids.get(job.script.name)):
+                output = self._cluster.output_of(job, job_ids[-1])
+                self.say(f"  {count} runs of {job.script.name} never began: see {output}")
         self.say(f"python -m parse.summarize {self._traces}")
         return 0 if whole(found) else 1
 

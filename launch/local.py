@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from launch.lock import FolderLock
 from launch.plan import WrittenJob
 from launch.state import HERE, JobState
 
+GROUP_PATIENCE_S = 10
 PATIENCE_S = 60
 """What a script gets to end its ranks and to record what became of them."""
 
@@ -103,13 +105,17 @@ class LocalCluster:
         """The name by which `living` finds the job again."""
         return str(job.script)
 
+    def output_of(self, job: WrittenJob, job_id: str) -> Path:
+        """Where the script's own output is."""
+        return self._logs / f"{job.script.stem}.local.out"
+
     def submit(self, job: WrittenJob) -> str:
         """Starts the script; its job id, `local-<host>-<process>-<n>`."""
         self._count += 1
         host = f"local-{socket.gethostname()}"
         # The id has the process in it, which is known where the script becomes it.
         become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
-        with (self._logs / f"{job.script.stem}.local.out").open("ab") as output:
+        with self.output_of(job, "").open("ab") as output:
             process = subprocess.Popen(
                 ["bash", "-c", become, "rankwise", host, str(self._count), str(job.script)], stdin=self._lock.file,
                 stdout=output, stderr=output, start_new_session=True,
@@ -139,11 +145,10 @@ class LocalCluster:
             if job_id in self._running:
                 _, process = self._running.pop(job_id)
                 process.terminate()
-                try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=PATIENCE_S)
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                _end_group(process.pid)
+                process.wait()
                 self._words[job_id] = "CANCELLED"
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
@@ -154,8 +159,21 @@ class LocalCluster:
     def _look(self) -> None:
         for job_id, (_, process) in list(self._running.items()):
             if process.poll() is not None:
+                if process.returncode < 0:
+                    _end_group(process.pid)
                 del self._running[job_id]
                 self._words[job_id] = "COMPLETED" if process.returncode == 0 else "FAILED"
+
+
+def _end_group(group: int) -> None:
+    """Ends what a script left running in its group: a launcher whose script was killed, which ends its ranks then."""
+    with contextlib.suppress(ProcessLookupError):  # nobody is left
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            os.killpg(group, number)
+            until_s = time.monotonic() + GROUP_PATIENCE_S
+            while time.monotonic() < until_s:
+                os.killpg(group, 0)
+                time.sleep(0.1)
 
 
 def ended_here(word: str) -> JobEnd:

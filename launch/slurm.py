@@ -133,6 +133,10 @@ class SlurmCluster:
         """The name by which `living` finds the job again."""
         return job_name(job.plan, job.script.parent)
 
+    def output_of(self, job: WrittenJob, job_id: str) -> Path:
+        """Where the script's own output is."""
+        return self.logs / f"{job.plan.name}.{job_id}.out"
+
     def submit(self, job: WrittenJob) -> str:
         """The id of the job that Slurm made of the script.
 

@@ -48,6 +48,20 @@ def outcomes(tmp_path: Path) -> list[str]:
     return [json.loads(path.read_text())["outcome"] for path in sorted((tmp_path / "traces").glob("*.exit.json"))]
 
 
+def ranks_of(tmp_path: Path) -> list[int]:
+    """The ranks of this test that live, and their launchers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(tmp_path).encode() in words and b"hpc.rank" in words:
+                found.append(int(entry.name))
+    return found
+
+
 @pytest.fixture
 def _mpi() -> None:
     from launch.local import what_is_missing
@@ -167,13 +181,7 @@ def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
     assert process.wait(timeout=120) == 130, rest
     assert "stopped, and the runs on this machine with it" in rest
     assert outcomes(tmp_path) == ["cancelled"]
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            assert str(tmp_path).encode() not in words or b"hpc.rank" not in words
+    assert not ranks_of(tmp_path)
 
 
 def test_detached_sweeps_go_on_by_themselves(tmp_path: Path) -> None:
@@ -250,6 +258,21 @@ def test_a_killed_sweep_leaves_its_script_the_lock(tmp_path: Path) -> None:
     assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
     assert outcomes(tmp_path) == ["cancelled"]
     assert FolderLock(tmp_path / "jobs").take()
+
+
+def test_ranks_do_not_outlive_a_script_that_was_killed(tmp_path: Path) -> None:
+    """Else the next script would measure them."""
+    argv = [sys.executable, "-m", "hpc.sweep", *LOCAL, "--nodes", "1", *ENDLESS]
+    process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, text=True)
+    limit = time.monotonic() + 300  # for a test that fails
+    while not (begun := list((tmp_path / "traces").glob("*.begin.json"))):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    script = int(json.loads(begun[0].read_text())["job_id"].split("-")[-2])
+    os.kill(script, signal.SIGKILL)
+    said, _ = process.communicate(timeout=300)
+    assert (process.returncode, outcomes(tmp_path)) == (1, ["lost"]), said
+    assert not ranks_of(tmp_path)
 
 
 def test_what_was_measured_with_other_packages_is_run_again(tmp_path: Path) -> None:
