@@ -31,7 +31,7 @@ class Victim:
 class Kind:
     """A way to kill. `outcomes` has what may be made of it; `exact` says that the node's own storage outlives it, so
     that nothing is lost but the step that was being completed; else the last copy is what remains. `more` says that the
-    job gets another life."""
+    run is begun once more, in another life of the job or in another job."""
 
     name: str
     kill: Callable[[Victim], None]
@@ -88,7 +88,7 @@ KINDS = {
         Kind(name="rank", kill=_kill_rank, outcomes=RANK_FAIL, exact=True),
         Kind(name="ranks", kill=_kill_ranks, outcomes=RANK_FAIL, exact=True),
         Kind(name="scancel", kill=_cancel, outcomes=CANCELLED),
-        Kind(name="job", kill=_kill_job, outcomes=LOST),
+        Kind(name="job", kill=_kill_job, outcomes=LOST, more=True),
         Kind(name="node", kill=_cut_power, outcomes=NODE_FAIL, more=True),
     )
 }

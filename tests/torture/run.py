@@ -184,8 +184,8 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
             sweep.until_copied()
         copied, killed_s = sweep.copied(), time.time()
         kind.kill(Victim(cluster=cluster, job_id=job_id, life=before, rng=rng))
-        if kind.more and sweep.until_life(2, step=0) is not None:
-            cluster.run("scancel", job_id)
+        if kind.more and (again := sweep.until_life(2, step=0)) is not None:
+            cluster.run("scancel", again[0])
         sweep.until_ended()
     finally:
         sweep.close()
