@@ -32,6 +32,10 @@ RECORD_PATIENCE_S = 5.0
 """How long a record may take from the node that wrote it to who looks for it."""
 
 
+SCHEDULER, FOLDER = "the scheduler has not answered", "the traces could not be read or written"
+_AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be read and written again"}
+
+
 class Cluster(Protocol):
     """Where jobs run: Slurm, or this machine. It may be asked again after `poll_s` seconds.
 
@@ -70,8 +74,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """A scheduler that does not answer: since when, by the clock and how long, and what its commands say."""
+    """A scheduler that does not answer, or a shared folder that is away, full or closed: since when, by the clock and
+    how long, and what was said."""
 
+    what: str
     since_unix_s: float
     lasts_s: float
     said: str
@@ -81,7 +87,7 @@ class Silence:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_unix_s))
         how_long = f"{self.lasts_s:.0f} s" if self.lasts_s < 120 else f"{self.lasts_s / 60:.0f} min"
         said = f": {self.said}" if self.said else ""
-        return f"the scheduler has not answered since {since} ({how_long}), how its jobs are is not known{said}"
+        return f"{self.what} since {since} ({how_long}), how the jobs are is not known{said}"
 
 
 class Follower:
@@ -99,11 +105,23 @@ class Follower:
         self.job_states: dict[str, JobState] = dict.fromkeys(jobs, JobState.PENDING)
         self.silence: Silence | None = None
         self._silent_from_s = 0.0
+        self._rows: list[Row] = []
 
     def rows(self) -> list[Row]:
-        """All runs of the jobs as they are now."""
+        """All runs of the jobs as they are now; as they were last while the traces cannot be read or written."""
+        try:
+            self._rows = self._look()
+        except OSError as error:
+            self._be_silent(FOLDER, str(error))
+        else:
+            if JobState.UNREACHABLE in self.job_states.values():
+                self._be_silent(SCHEDULER, self._cluster.said)
+            else:
+                self.silence = None
+        return self._rows
+
+    def _look(self) -> list[Row]:
         self.job_states = self._cluster.states(list(self._jobs))
-        self._notice_silence()
         names = [entry.name for entry in os.scandir(self._traces)]
         for name in names:
             # A record is written once and whole: what was read is not read again, however many runs there are.
@@ -144,16 +162,13 @@ class Follower:
         """Whether no job is pending or running any more; of one that nobody can be asked about it is not known."""
         return {JobState.ENDED, JobState.UNKNOWN}.issuperset(self.job_states.values())
 
-    def _notice_silence(self) -> None:
-        if JobState.UNREACHABLE not in self.job_states.values():
-            self.silence = None
-            return
-        now_s = time.monotonic()
-        if self.silence is None:
-            self._silent_from_s = now_s
-        since_unix_s = time.time() if self.silence is None else self.silence.since_unix_s
+    def _be_silent(self, what: str, said: str) -> None:
+        before, now_s = self.silence, time.monotonic()
+        if before is None or before.what != what:
+            before, self._silent_from_s = None, now_s
         self.silence = Silence(
-            since_unix_s=since_unix_s, lasts_s=now_s - self._silent_from_s, said=self._cluster.said
+            what=what, since_unix_s=before.since_unix_s if before else time.time(),
+            lasts_s=now_s - self._silent_from_s, said=said,
         )  # fmt: skip
 
 
@@ -170,7 +185,8 @@ def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S)
     """Shows the runs until every job has ended; the rows as they were at the end.
 
     A job that the scheduler answers not to know any more counts as ended once it has been unknown three times running;
-    while it does not answer nothing has ended. Raises StateError after `patience_s` without an answer.
+    while it does not answer, or the traces cannot be read or written, nothing has ended. Raises StateError after
+    `patience_s` of that.
     """
     screen = _Screen(console)
     unknown = 0
@@ -181,7 +197,7 @@ def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S)
             if follower.silence is not None and follower.silence.lasts_s >= patience_s:
                 raise StateError(follower.silence.in_words())
             unknown = unknown + 1 if JobState.UNKNOWN in follower.job_states.values() else 0
-            if follower.all_ended() and (unknown == 0 or unknown > 2):
+            if follower.silence is None and follower.all_ended() and (unknown == 0 or unknown > 2):
                 # A record may reach a shared file system a little after its job has left the queue.
                 time.sleep(follower.poll_s)
                 rows = follower.rows()
@@ -238,7 +254,7 @@ class _Screen:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._shown: set[str] = set()
         self._over: set[str] = set()
-        self._silent = False
+        self._silent = ""
 
     def __enter__(self) -> Self:
         if self._live:
@@ -250,15 +266,16 @@ class _Screen:
             self._live.stop()
 
     def show(self, rows: Sequence[Row], silence: Silence | None) -> None:
-        """Shows how the runs are now, and whether the scheduler answers."""
+        """Shows how the runs are now, and whether the scheduler answers and the traces can be used."""
         if self._live:
             self._live.update(_table(rows, silence), refresh=True)
             return
-        if silence is not None and not self._silent:
+        what = "" if silence is None else silence.what
+        if self._silent and what != self._silent:
+            self._say(_AGAIN[self._silent])
+        if silence is not None and what != self._silent:
             self._say(silence.in_words())
-        elif silence is None and self._silent:
-            self._say("the scheduler answers again")
-        self._silent = silence is not None
+        self._silent = what
         for row in rows:
             if row.record is None or (name := stem(row.run.run_id, row.record.attempt)) in self._shown:
                 continue

@@ -143,11 +143,11 @@ class Queue:
             self._unknown[script] = self._unknown.get(script, 0) + 1 if state is JobState.UNKNOWN else 0
             gone = state is JobState.ENDED or self._unknown[script] >= UNKNOWN_FOR_GOOD
             if gone and script in self._ids and script not in self._over:
-                self._over.add(script)
-                if self._owner.ended(self._jobs[script], self._ids[script]):
-                    self._over.discard(script)
+                if self._owner.ended(self._jobs[script], self._ids[script]):  # asked again where it raises
                     self._waiting[script] = True
                     states[script] = JobState.PENDING
+                else:
+                    self._over.add(script)
         return states
 
     def _state(self, script: str, states: Mapping[str, JobState]) -> JobState:

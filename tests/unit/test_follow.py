@@ -172,6 +172,40 @@ def test_an_outage_is_told_and_no_end(tmp_path: Path) -> None:
     assert lines[3] == "the scheduler answers again"
 
 
+class VanishingFolder(ScriptedCluster):
+    """A mock scheduler that takes the folder of traces away at its second question and brings it back at its fourth."""
+
+    asked = 0
+
+    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+        self.asked += 1
+        away = self.traces.with_name("away")
+        if self.asked == 2:
+            self.traces.rename(away)
+        if self.asked == 4:
+            away.rename(self.traces)
+        return super().states(job_ids)
+
+
+def test_a_folder_of_traces_that_is_away_for_a_while_is_told_and_waited_for(tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    scenes = [
+        (JobState.RUNNING, [("exit", run, 1, Outcome.OK) for run in RUNS[:2]]),
+        (JobState.RUNNING, []),
+        (JobState.ENDED, []),
+        (JobState.ENDED, [("exit", RUNS[2], 1, Outcome.OK)]),
+    ]
+    console = Console(file=io.StringIO(), width=200)
+    follower = Follower(VanishingFolder(scenes, traces), {"7": job(tmp_path)}, traces, lambda path: 12.5, ALL)
+    assert [row.state for row in follow(follower, console)] == ["ok"] * 3
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[2].startswith("the traces could not be read or written since") and "No such file" in lines[2]
+    assert lines[3] == "the traces can be read and written again"
+    assert len(lines) == 5
+
+
 def test_patience_with_a_silent_scheduler_ends(tmp_path: Path) -> None:
     cluster = ScriptedCluster([(JobState.UNREACHABLE, [])], tmp_path)
     follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
