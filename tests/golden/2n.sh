@@ -143,8 +143,11 @@ record() {
     printf '{\n "run_id": "%s",\n "attempt": %d,\n "outcome": "%s",\n "exit_status": %d,\n "job_id": "%s",\n "restart_count": %d,\n "nodelist": "%s",\n "begin_unix_s": %d,\n "end_unix_s": %d,\n "evidence": ["%s"]\n}\n' \
         "$run_id" "$attempt" "$outcome" "$1" "$job_id" "$restarts" "$nodelist" "$begin" "$(date +%s)" \
         "the launcher ended with exit status $1; python -m hpc.evidence failed, so the job script wrote this itself" \
-        >"$stem.exit.json.part" && mv "$stem.exit.json.part" "$stem.exit.json" ||
-        { say "cannot write $stem.exit.json" >&2; rm -f "$stem.exit.json.part"; }
+        >"$stem.exit.json.part" && mv "$stem.exit.json.part" "$stem.exit.json" || {
+        say "cannot write $stem.exit.json: who follows the sweep, or the next job, will"
+        rm -f "$stem.exit.json.part"
+        return 1
+    }
     say "${stem##*/}: $outcome: python -m hpc.evidence failed"
     [ "$outcome" = ok ]
 }
@@ -173,10 +176,10 @@ run() {
     case $stopping in
         TERM | INT)  # little time is left: the record first
             record "$status"
-            [ "$trace" = yes ] || bring "$run_id.$attempt" >>"$log.out" 2>>"$log.err" </dev/null
+            [ "$trace $status" = "yes 0" ] || bring "$run_id.$attempt" >>"$log.out" 2>>"$log.err" </dev/null
             exit 143 ;;
     esac
-    [ "$trace" = yes ] || bring "$run_id.$attempt" >>"$log.out" 2>>"$log.err" </dev/null
+    [ "$trace $status" = "yes 0" ] || bring "$run_id.$attempt" >>"$log.out" 2>>"$log.err" </dev/null
     record "$status" || not_ok=$((not_ok + 1))
     stem=
     case $stopping in TERM | INT) exit 143 ;; esac
@@ -269,7 +272,7 @@ take() {
             3) rm -f "$traces/$1.$attempt.begin.json" ;;  # ours, and the disk is full: no other job has this number
         esac
         if [ ! -e "$traces/$1.$attempt.begin.json" ]; then
-            say "cannot write to $traces: no run can be recorded there" >&2
+            say "cannot write to $traces: no run can be recorded there"
             exit 1
         fi
     done

@@ -166,6 +166,15 @@ def test_outcome_comes_from_what_the_attempt_left(tmp_path: Path, body: str, out
     assert (record["run_id"], record["attempt"]) == (RUN.run_id, 1)
 
 
+@pytest.mark.parametrize(("status", "collected"), [(0, False), (9, True)])
+def test_what_ranks_left_beside_a_whole_trace_is_collected_where_they_died_after_it(
+    tmp_path: Path, status: int, collected: bool
+) -> None:
+    outcome_of(tmp_path, STEM + f'touch "$stem.h5"; exit {status}')
+    [log] = (tmp_path / "jobs" / "logs").glob("*.out")
+    assert ("collected the journals of" in log.read_text()) is collected
+
+
 def test_settled_runs_are_passed_over_and_force_runs_them_again(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
     assert outcome_of(tmp_path, body)[0]["attempt"] == 1
@@ -314,7 +323,7 @@ def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> N
     job.write_text(render_local([RUN], ["/bin/true"], folders))
     done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"cannot write to {folders.traces}" in done.stderr
+    assert f"cannot write to {folders.traces}" in done.stdout
 
 
 def test_a_begin_record_that_has_no_room_ends_the_job_and_leaves_nothing(tmp_path: Path) -> None:
@@ -323,7 +332,7 @@ def test_a_begin_record_that_has_no_room_ends_the_job_and_leaves_nothing(tmp_pat
     full = "trap '' XFSZ; ulimit -f 0; exec bash \"$0\""
     done = subprocess.run(["bash", "-c", full, str(job)], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert f"cannot write to {tmp_path / 'traces'}" in done.stderr
+    assert f"cannot write to {tmp_path / 'traces'}" in done.stdout
     assert list((tmp_path / "traces").iterdir()) == []
 
 
