@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from hpc.journal import PARTIAL
 from hpc.outcome import Outcome, RecordError, read_begin_record
@@ -136,7 +137,10 @@ class Sweep:
         except subprocess.TimeoutExpired:
             raise TortureError(f"the sweep does not end; see {self.folder}") from None
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Ends what is left of it."""
         self._process.kill()
         self._process.wait()
@@ -172,14 +176,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: random.Random) -> Kill:
     """Starts a run, kills it, waits until all is over, and looks at what is left. Raises TortureError."""
     begin_s, step, after_copy = time.monotonic(), rng.randint(0, LAST_STEP), rng.random() < 0.5
-    sweep = Sweep(cluster, folder)
     stillborn = 0
-    while (found := sweep.until_life(1, step)) is None:
-        stillborn += 1
-        check_stillborn(sweep, stillborn)
-        sweep = Sweep(cluster, folder.with_name(f"{folder.name}-{stillborn}"))
-    job_id, before = found
-    try:
+    with ExitStack() as opened:
+        sweep = opened.enter_context(Sweep(cluster, folder))
+        while (found := sweep.until_life(1, step)) is None:
+            stillborn += 1
+            check_stillborn(sweep, stillborn)
+            sweep = opened.enter_context(Sweep(cluster, folder.with_name(f"{folder.name}-{stillborn}")))
+        job_id, before = found
         if after_copy and not kind.exact:
             sweep.until_copied()
         copied, killed_s = sweep.copied(), time.time()
@@ -187,8 +191,6 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         if kind.more and (again := sweep.until_life(2, step=0)) is not None:
             cluster.run("scancel", again[0])
         sweep.until_ended()
-    finally:
-        sweep.close()
     ended_s = time.time()
     recovered = subprocess.run(
         [sys.executable, "-m", "parse.recover", str(sweep.folder)],
@@ -227,7 +229,6 @@ def check_stillborn(sweep: Sweep, times: int) -> None:
 
     Raises TortureError where it is anything else, or happens again and again.
     """
-    sweep.close()
     records = [attempt.record for attempt in checks.attempts_of(sweep.traces)]
     outcomes = [None if record is None else record.outcome for record in records]
     if outcomes != [Outcome.LAUNCH_FAIL] or times > 2:
