@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from launch.state import StateError
 
 FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TooShort,
             OSError)  # fmt: skip
+MOST_IN_VAIN = 3
+"""So many jobs of a script in a row may be taken away before they measured anything; then a person has to look."""
 DETACH_PATIENCE_S = 60
 """How long a sweep that does not stay asks again where sbatch refuses for a reason that passes."""
 
@@ -96,6 +99,7 @@ class Sweep:
         self._lock = FolderLock(prepared.folders.jobs)
         self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)
         self._forgotten: set[str] = set()  # scripts whose jobs the scheduler did not know any more
+        self._in_vain: Counter[str] = Counter()  # by script: jobs in a row that measured nothing
         local = prepared.site is None
         logs = prepared.folders.logs
         self._cluster = LocalCluster(logs, self._lock) if local else SlurmCluster(logs, at_most=how.max_jobs)
@@ -184,8 +188,8 @@ class Sweep:
 
     def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
         """See Owner. Closes the job's attempts; it is wanted again where it measured something and only the scheduler
-        kept it from the rest, where somebody asked again for a run that it had passed, and once where the scheduler has
-        forgotten it."""
+        kept it from the rest, where somebody asked again for a run that it had passed, a few times where it was taken
+        away before it measured anything, and once where the scheduler has forgotten it."""
         ends = self._cluster.ends(job_ids)
         close_ended(ends, self._prepared.folders, self.say)
         left = self.left(job)
@@ -200,7 +204,10 @@ class Sweep:
         no_fault = _CUT_OFF | {Outcome.LOST} if forgotten else _CUT_OFF
         cut_off = {run for run in left if run not in last or last[run].outcome in no_fault}
         measured = {run for run, record in last.items() if run not in left and record.job_id in job_ids}
-        wanted = asked | cut_off >= set(left) and bool(measured or asked or forgotten)
+        self._in_vain[job.script.name] = 0 if measured else self._in_vain[job.script.name] + 1
+        taken = bool(ends) and {end.word for end in ends.values()} <= _TAKEN_AWAY
+        taken &= self._in_vain[job.script.name] < MOST_IN_VAIN
+        wanted = asked | cut_off >= set(left) and bool(measured or asked or forgotten or taken)
         if wanted and forgotten:
             self._forgotten.add(job.script.name)
             self.say(f"{job.script.name}: the scheduler has forgotten job {', '.join(job_ids)}: submitted again, once")
@@ -222,6 +229,8 @@ class Sweep:
 
 _CUT_OFF = frozenset({Outcome.TIMEOUT, Outcome.PREEMPTED, Outcome.NODE_FAIL})
 """What becomes of attempts through no fault of theirs, and may go well in another job."""
+_TAKEN_AWAY = frozenset({"PREEMPTED", "NODE_FAIL"})
+"""Slurm's words for that."""
 _WHY_WAIT = {
     True: "runs on one machine would measure each other; what is left afterwards is run then",
     False: "it is submitting",

@@ -165,6 +165,7 @@ def test_preempted_for_good(start: Start, faulty: DevCluster) -> None:
         faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=REQUEUE", "GraceTime=5")
     assert outcome == "preempted", sweep.told
     assert "PREEMPTED" in evidence
+    assert sweep.outcomes == ["preempted", "ok"], sweep.told  # though the first job measured nothing
 
 
 def test_a_node_taken_down(start: Start, faulty: DevCluster) -> None:
