@@ -35,7 +35,7 @@ test: $(VENV)/.test
 	$(call part,unit,600,$(PY) -m pytest -q tests/unit)
 	$(call part,mpi,1800,$(PY) -m pytest -q tests/mpi)
 	$(call part,hosts,600,$(PY) -m pytest -q tests/hosts)
-	$(call part,slurm,1500,$(PY) -m pytest -q tests/slurm)
+	$(call part,slurm,2400,$(PY) -m pytest -q tests/slurm)
 
 unit mpi hosts slurm gpu: $(VENV)/.test
 	@$(HOROVOD_FOR_TESTS)

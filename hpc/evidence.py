@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.evidence`."""
     deny_world_writing()
     asked = _arguments(argv)
-    return _decide(asked) if asked.action == "decide" else _close(asked)
+    return {"decide": _decide, "list": _list, "close": _close}[asked.action](asked)
 
 
 def _decide(asked: argparse.Namespace) -> int:
@@ -176,6 +176,13 @@ def _warned(evidence: Evidence, job_text: str | None) -> Evidence:
         return replace(evidence, ended_by=EndedBy.PREEMPTION, said=f"{evidence.said}, before the job's preemption")
     unsure = " (or its preemption: scontrol did not answer)" if job_text == "" else ""
     return replace(evidence, ended_by=EndedBy.TIME_LIMIT, said=f"{evidence.said}, before the job's time limit{unsure}")
+
+
+def _list(asked: argparse.Namespace) -> int:
+    """Prints the stems of the attempts that a job left open: what is left of them is brought before they are judged."""
+    for begin in open_attempts(asked.traces, asked.job_id, asked.restarts):
+        print(stem(begin.run_id, begin.attempt))
+    return 0
 
 
 def _close(asked: argparse.Namespace) -> int:
@@ -247,8 +254,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hpc.evidence", description="Exit records, from what is known.")
     actions = parser.add_subparsers(dest="action", required=True)
     deciding = actions.add_parser("decide", help="the attempt whose launcher has returned")
+    listing = actions.add_parser("list", help="which attempts `close` would close, one in a line")
     closing = actions.add_parser("close", help="what another job, or a former life of this one, left without a record")
-    for action in (deciding, closing):
+    for action in (deciding, listing, closing):
         action.add_argument("--traces", type=Path, required=True, metavar="DIR", help="folder of traces and records")
         action.add_argument("--job-id", required=True, metavar="ID", help="the job in which the attempt began")
         action.add_argument("--job-text", metavar="TEXT", help="scontrol -o show job; empty: it did not answer")
@@ -260,7 +268,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     deciding.add_argument("--nodelist", default="", metavar="NODES", help="where the attempt ran")
     deciding.add_argument("--begin-unix-s", type=int, required=True, metavar="S", help="when it began")
     closing.add_argument("--logs", type=Path, required=True, metavar="DIR", help="folder of what the steps printed")
-    closing.add_argument("--restarts", type=int, metavar="N", help="close what began in lives of the job before this")
+    for action in (listing, closing):
+        action.add_argument("--restarts", type=int, metavar="N", help="of what began in lives of the job before this")
     return parser.parse_args(argv)
 
 

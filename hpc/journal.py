@@ -71,7 +71,11 @@ class Journal:
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
         self._file = file
-        os.posix_fallocate(file, 0, size_bytes)  # a full /dev/shm is an error here, not a SIGBUS in a step
+        try:
+            os.posix_fallocate(file, 0, size_bytes)  # a full /dev/shm is an error here, not a SIGBUS in a step
+        except OSError as error:
+            where = f"{self.folder} on {socket.gethostname()}"
+            raise JournalError(f"no room for {size_bytes} bytes of stamps in {where}: {error.strerror}") from error
         everything = memoryview(mmap.mmap(file, size_bytes)).cast("q")
         everything[:] = array("q", [ABSENT]) * len(everything)
         self.stamps = everything[: steps * len(STAMPS)]
@@ -314,11 +318,7 @@ def _collect(traces: Path, stem: str) -> int:
         print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
         kept = [f"kept: {kept_at(folder)}" for folder in attempt_folders(traces, stem)]
         print(*kept, sep="\n", file=sys.stderr)
-        with (
-            suppress(OSError),
-            (traces / f"{stem}.kept").open("a") as file,
-        ):  # where a few bytes can be written after all
-            print(*kept, sep="\n", file=file)
+        _note_kept(traces / f"{stem}.kept", kept)
         failed = 1
     else:
         for folder in attempt_folders(traces, stem):
@@ -327,6 +327,17 @@ def _collect(traces: Path, stem: str) -> int:
     if since_ns and (removed := remove_shared_memory(min(since_ns))):
         print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
     return failed
+
+
+def _note_kept(path: Path, lines: Sequence[str]) -> None:
+    """Adds the lines to the file, for the exit record, where a few bytes can be written after all."""
+    with suppress(OSError):
+        with path.open("a") as file:
+            print(*lines, sep="\n", file=file)
+        return
+    with suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()
 
 
 if __name__ == "__main__":

@@ -135,7 +135,8 @@ def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[Jo
         minutes = int(settings.get("minutes_per_run", "10"))
         time_min = int(settings["time"]) if "time" in settings else None
     except ValueError:
-        raise SpecError("--time and --minutes-per-run are whole minutes") from None
+        said = " and ".join(f"{key} {settings[key]!r}" for key in ("time", "minutes_per_run") if key in settings)
+        raise SpecError(f"--time and --minutes-per-run are whole minutes, not {said}") from None
     if minutes < 1 or (time_min is not None and time_min < 1):
         raise SpecError("--time and --minutes-per-run must be at least 1 minute")
     return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)

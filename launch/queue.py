@@ -181,7 +181,8 @@ class Queue:
             elif self._room(living):
                 job_id = self._submit(script, memories[name])
                 living[job_id] = name
-                self._owner.say(f"{script}: submitted as {job_id}, {len(left)} runs to do")
+                runs = "1 run" if len(left) == 1 else f"{len(left)} runs"
+                self._owner.say(f"{script}: submitted as {job_id}, {runs} to do")
 
     def _submit(self, script: str, memory: Memory) -> str:
         """A sweep that dies before the id is remembered finds the job by its name."""

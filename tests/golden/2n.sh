@@ -219,12 +219,14 @@ lives() {
     done
 }
 
-# Writes the records of attempts that a job left open, and makes traces of what their ranks left.
+# Of attempts that a job left open: makes traces of what their ranks left, then writes the records.
 close_attempts() {
     local name text
+    while read -r name; do
+        bring "$name" >>"$logs/$name.out" 2>>"$logs/$name.err" </dev/null
+    done < <("$python" -m hpc.evidence list --traces "$traces" "$@" </dev/null)
     while read -r name text; do
         say "$name: $text"
-        bring "$name" >>"$logs/$name.out" 2>>"$logs/$name.err" </dev/null
     done < <("$python" -m hpc.evidence close --traces "$traces" --logs "$logs" "$@" </dev/null)
 }
 

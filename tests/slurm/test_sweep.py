@@ -112,7 +112,7 @@ def test_the_main_job(tmp_path: Path, command: Command, sweep: Command) -> None:
     repaired = sweep(*asked)
     assert repaired.returncode == 0, repaired.stdout + repaired.stderr
     assert repaired.stdout.count("nothing to submit") == 2
-    assert "4n.sh: submitted" in repaired.stdout and "1 runs to do" in repaired.stdout
+    assert "4n.sh: submitted" in repaired.stdout and "1 run to do" in repaired.stdout
     assert outcomes(tmp_path)[gone] == "ok"
 
     summary = command(sys.executable, "-m", "parse.summarize", "traces", "--format", "json")

@@ -117,7 +117,7 @@ def test_what_is_settled_is_passed_over_what_is_there_joined_the_rest_submitted(
     assert sweep.lines == [
         "1n.sh: every run is settled, nothing to submit",
         "2n.sh: job 77 is there already, joined",
-        "3n.sh: submitted as 1, 1 runs to do",
+        "3n.sh: submitted as 1, 1 run to do",
     ]
     assert made.job_ids == {"2n.sh": ("77",), "3n.sh": ("1",)}
     assert not made.waiting
