@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc.journal import BEAT, PARTIAL, JournalError
+from hpc.journal import BEAT, PARTIAL, WHOLE, JournalError
 from hpc.outcome import RANK_NOTE, Outcome, RankNote, RecordError, read_exit_record, read_rank_note
 from hpc.outside import deny_world_writing, plain
 from hpc.progress import name_ranks
@@ -113,9 +113,11 @@ def _remove(partial: Path) -> None:
 
 
 def _may_live(partial: Path) -> str:
-    """Why the attempt is left alone: its copies were renewed just now; empty where it has ended."""
+    """Why the attempt is left alone: its copies were renewed just now; empty where it has ended, or all that is there
+    was collected from ranks that had."""
     stem = partial.name.removesuffix(PARTIAL)
-    if partial.with_name(f"{stem}.exit.json").exists():
+    copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
+    if not copies or partial.with_name(f"{stem}.exit.json").exists():
         return ""
     beats = [path.stat().st_mtime for path in partial.glob(f"*{BEAT}")]
     age_s = time.time() - max(beats, default=0.0)

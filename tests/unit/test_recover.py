@@ -195,6 +195,13 @@ def test_an_attempt_that_may_still_run_is_left_alone(tmp_path: Path, capsys: pyt
     assert list(tmp_path.glob("*.h5"))
 
 
+def test_what_was_collected_from_dead_ranks_is_recovered_however_young_its_last_copy(tmp_path: Path) -> None:
+    leave(tmp_path, 0, completed=4, points=1)
+    (tmp_path / f"{STEM}.partial" / f"n1{BEAT}").write_text("10\n")
+    assert main([str(tmp_path)]) == 0
+    assert list(tmp_path.glob("*.h5"))
+
+
 def test_of_a_copy_that_a_power_cut_tore_the_whole_steps_count(tmp_path: Path) -> None:
     row = len(STAMPS) * 8
     for rank in range(3):
