@@ -9,7 +9,7 @@ from time import perf_counter
 from benchmarks.pairs import BLOCKS, against_limit
 from hpc.spec import Target
 from hpc.sweep_spec import SweepSpec, expand
-from hpc.target import options_of
+from hpc.sweeps.target import options_of
 from launch.plan import JobPlan, plan_jobs, write_sweep
 from launch.script import Folders, render_job
 from launch.site import Site

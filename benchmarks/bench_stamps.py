@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
-from hpc.journal import Journal
+from hpc.journal.file import Journal
 from hpc.telemetry.recorder import Recorder
 from hpc.telemetry.sources import Beside, pid_namespace
 from hpc.timer import HostMarks, Marks

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpc.backends import load_backend
-from hpc.journal import Journal
+from hpc.journal.file import Journal
 from hpc.spec import RunSpec
 from hpc.train import train
 from hpc.workloads import load_factory

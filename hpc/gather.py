@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from hpc.clock import GlobalClock
 from hpc.environment import describe_job, describe_project, in_common
-from hpc.journal import Journal, kept_at
+from hpc.journal.file import Journal
+from hpc.journal.folders import kept_at
 from hpc.outcome import Outcome
 from hpc.outside import without_secrets
 from hpc.settings import options_of_run

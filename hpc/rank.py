@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
-from hpc.journal import Journal, JournalError, attempt_folder
+from hpc.journal.file import Journal
+from hpc.journal.folders import JournalError, attempt_folder
 from hpc.options import OptionError
 from hpc.outcome import Outcome, RankNote, stem
 from hpc.outside import deny_world_writing, without_secrets
 from hpc.preflight.run import Preflight, Promises, add_arguments, read_promises
 from hpc.settings import options_of_run
 from hpc.spec import COLLECTIVES, RunSpec, SpecError
-from hpc.stacks import Stacks
+from hpc.watchdog.stacks import Stacks
 from hpc.workloads import code_digest, is_user_code, load_factory
 from hpc.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 
@@ -180,8 +181,8 @@ def _run(rank: Rank) -> None:
     assert comm is not None
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.clock import GlobalClock
-    from hpc.copying import start_copier
     from hpc.gather import Own, write_gathered
+    from hpc.journal.copying import start_copier
     from hpc.telemetry.nodes import start_telemetry
     from hpc.train import train
 

@@ -25,7 +25,7 @@ from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPI
 from hpc.sweep_spec import LONGEST_BLOCK, SweepSpec
 
 if TYPE_CHECKING:
-    from hpc import submission
+    from hpc.sweeps import submission
 
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
                "constraint", "out", "minutes_per_run", "max_jobs", "copy_s", "start_limit_s", "hang_steps",
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ForeignPackageError as error:
         print(f"hpc.sweep: {error}", file=sys.stderr)
         return 1
-    from hpc import status, submission  # after the check: they import launch
+    from hpc.sweeps import status, submission  # after the check: they import launch
 
     try:
         asked, settings = _merge(arguments)
@@ -183,8 +183,8 @@ def _print_options(options: Mapping[str, Option]) -> None:
 
 def _how(arguments: Mapping[str, Any], settings: Mapping[str, str]) -> submission.How:
     """What is done with the sweep. Raises SpecError where that cannot be."""
-    from hpc.again import Wish, outcomes_to_retry
-    from hpc.submission import How
+    from hpc.sweeps.again import Wish, outcomes_to_retry
+    from hpc.sweeps.submission import How
 
     most = settings.get("max_jobs")
     if most is not None and (not most.isdigit() or int(most) < 1):

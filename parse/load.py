@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.journal import PARTIAL
+from hpc.journal.folders import PARTIAL
 from hpc.outcome import (
     BEGIN_RECORD,
     EXIT_RECORD,

@@ -1,7 +1,7 @@
 """`python -m parse.recover RUNDIR`: makes traces of what ranks left that could not write one themselves.
 
 Folders `<stem>.partial` in a sweep's traces hold the journals of an attempt's ranks, collected or as last copied
-(hpc.journal, hpc.copier); each becomes `<stem>.h5` and goes. docs/recovery.md has the whole way.
+(hpc.journal, hpc.journal.copier); each becomes `<stem>.h5` and goes. docs/recovery.md has the whole way.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from hpc.journal import BEAT, PARTIAL, WHOLE, JournalError
+from hpc.journal.folders import BEAT, PARTIAL, WHOLE, JournalError
+from hpc.journal.remains import RankJournal, read_journals
 from hpc.outcome import RANK_NOTE, Outcome, RankNote, RecordError, read_exit_record, read_rank_note
 from hpc.outside import deny_world_writing, plain
-from hpc.progress import name_ranks
-from hpc.remains import RankJournal, read_journals
 from hpc.spec import RunSpec
-from hpc.stacks import merge
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace import Trace, TraceError, run_of
 from hpc.trace_file import read_trace, write_trace
+from hpc.watchdog.progress import name_ranks
+from hpc.watchdog.stacks import merge
 
 LIVES_S = 60.0
 """An attempt without an exit record whose copies are no older is taken for one that still runs."""

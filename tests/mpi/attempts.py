@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import RankNote, read_rank_note
 from hpc.spec import RunSpec
 from hpc.trace import Trace

@@ -15,7 +15,7 @@ import pytest
 from hpc.backends import BACKENDS, missing_modules, operations_of
 from hpc.collective_plan import plan_of
 from hpc.collective_times import collective_times, table
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import Outcome, read_rank_note
 from hpc.stamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.trace import Trace

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import BACKENDS, missing_modules
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import Outcome
 from parse.recover import main as recover
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec

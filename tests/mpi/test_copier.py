@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal import attempt_folders, collect
-from hpc.journal import main as journal
+from hpc.journal.__main__ import main as journal
+from hpc.journal.collect import collect
+from hpc.journal.folders import attempt_folders
 from hpc.outcome import Outcome
 from hpc.stamps import ABSENT
 from hpc.trace_file import read_trace

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import Outcome, RankNote
 from hpc.stamps import ABSENT, INNER
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpc.checks import CHECKS
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import Outcome
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.conftest import ROOT

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import Outcome
 from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec

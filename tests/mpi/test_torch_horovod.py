@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.journal import collect
+from hpc.journal.collect import collect
 from hpc.outcome import Outcome
 from hpc.stamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec

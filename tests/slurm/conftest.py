@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster import DevCluster
-from launch.devcluster_config import Shape
-from launch.devcluster_daemons import missing_programs
-from launch.devcluster_processes import namespaces_refused
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import Shape
+from launch.devcluster.daemons import missing_programs
+from launch.devcluster.processes import namespaces_refused
 
 NewRoot = Callable[[], Path]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpc.outcome import ExitRecord, exit_records
-from launch.devcluster import DevCluster
+from launch.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = '''

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster import EXAMPLE, USABLE, DevCluster
-from launch.devcluster_config import CLOCK_DISTANCE_S, MAX_ROOT_BYTES, DevClusterError, Shape
-from launch.devcluster_daemons import missing_programs
-from launch.devcluster_processes import Processes, namespaces_refused
+from launch.devcluster.__main__ import EXAMPLE
+from launch.devcluster.cluster import USABLE, DevCluster
+from launch.devcluster.config import CLOCK_DISTANCE_S, MAX_ROOT_BYTES, DevClusterError, Shape
+from launch.devcluster.daemons import missing_programs
+from launch.devcluster.processes import Processes, namespaces_refused
 from tests.slurm.faults import save_state
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster import DevCluster
+from launch.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 Told = dict[str, tuple[str, str, str]]

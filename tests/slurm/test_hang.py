@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launch.devcluster import DevCluster
+from launch.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = """

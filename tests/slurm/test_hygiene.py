@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch.devcluster import DevCluster
+from launch.devcluster.cluster import DevCluster
 from tests.mpi.attempts import HERE
 from tests.mpi.leftovers import holding, node_local, written_by_everybody
 from tests.mpi.test_hygiene import planted

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster import DevCluster
-from launch.devcluster_config import Shape
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import Shape
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ("--no-baseline", "--backend", "mpi", "--warmup", "5", "--ranks-per-node", "1", "--cpus-per-rank", "1",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster import DevCluster
-from launch.devcluster_config import CLOCK_DISTANCE_S
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import CLOCK_DISTANCE_S
 from parse.ledger.nouns import PERSISTENT, ROTATING, TRANSIENT
 from tests.truth.cases import Expected, Sweep
 from tests.truth.compare import compare

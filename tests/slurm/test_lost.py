@@ -18,8 +18,8 @@ from hpc.outcome import Outcome
 from hpc.stamps import ABSENT
 from hpc.trace import Trace
 from hpc.trace_file import read_trace
-from launch.devcluster import DevCluster
-from launch.devcluster_config import Shape
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import Shape
 from parse.recover import main as recover
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from hpc.outcome import ExitRecord
-from launch.devcluster import USABLE, DevCluster
-from launch.devcluster_config import Shape
+from launch.devcluster.cluster import USABLE, DevCluster
+from launch.devcluster.config import Shape
 from tests.slurm.faults import Followed, save_state, until
 
 Start = Callable[..., Followed]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc.trace_file import read_trace
-from launch.devcluster import DevCluster
+from launch.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--nodes", "2", "--no-baseline", "--repeats", "1", "--backend", "mpi", "--workload", "delay", "--option",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster_daemons import missing_programs
+from launch.devcluster.daemons import missing_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("hpc", "launch", "parse", "sbatch_templates", "examples")

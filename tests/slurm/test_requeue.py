@@ -14,8 +14,8 @@ import pytest
 
 from hpc.outcome import ExitRecord, exit_records
 from hpc.trace_file import read_trace
-from launch.devcluster import DevCluster
-from launch.devcluster_config import Shape
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import Shape
 from tests.slurm.faults import ROOT, until
 
 STEPS = 12

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from launch import state
-from launch.devcluster import DevCluster
-from launch.devcluster_config import Shape
-from launch.devcluster_daemons import missing_programs
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import Shape
+from launch.devcluster.daemons import missing_programs
 from launch.state import JobState, ends, look
 from tests.slurm.faults import save_state, until
 

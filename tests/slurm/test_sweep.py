@@ -14,7 +14,7 @@ import pytest
 
 from hpc.backends import BACKENDS, missing_modules
 from hpc.workloads import WORKLOADS
-from launch.devcluster import DevCluster
+from launch.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hpc.outcome import BeginRecord, ExitRecord, Outcome, read_begin_record, read_exit_record, stem
 from hpc.trace_file import read_trace
-from launch.devcluster import DevCluster
-from launch.devcluster_processes import Processes
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.processes import Processes
 from tests.torture.kills import Kind
 from tests.torture.truth import Life, Loss, lost, read_life, too_many
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc.outcome import Outcome
-from launch.devcluster import DevCluster
+from launch.devcluster.cluster import DevCluster
 from tests.torture.truth import Life
 
 

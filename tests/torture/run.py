@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from hpc.journal import PARTIAL
+from hpc.journal.folders import PARTIAL
 from hpc.outcome import Outcome, RecordError, read_begin_record
-from hpc.progress import read_progress
 from hpc.trace import TraceError
-from launch.devcluster import DevCluster
-from launch.devcluster_config import Shape
-from launch.devcluster_daemons import missing_programs
+from hpc.watchdog.progress import read_progress
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import Shape
+from launch.devcluster.daemons import missing_programs
 from tests.torture import checks, workload
 from tests.torture.checks import COPY_S, LATE_S, Attempt
 from tests.torture.kills import KINDS, TEN, Kind, Victim

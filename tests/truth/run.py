@@ -19,10 +19,10 @@ from pathlib import Path
 from time import perf_counter
 
 from hpc.trace_file import read_trace
-from launch.devcluster import DevCluster
-from launch.devcluster_config import CLOCK_DISTANCE_S, Shape
-from launch.devcluster_daemons import missing_programs
-from launch.devcluster_processes import namespaces_refused
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import CLOCK_DISTANCE_S, Shape
+from launch.devcluster.daemons import missing_programs
+from launch.devcluster.processes import namespaces_refused
 from parse.ledger.nouns import Ledger
 from parse.ledger.point import ledgers
 from parse.load import load

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc import again
-from hpc.again import Wish, ask_for, outcomes_to_retry
-from hpc.changes import Changes
 from hpc.outcome import BeginRecord, Outcome, RecordError, asked_again, stem
 from hpc.spec import SpecError
-from hpc.standing import Standing, left_of, planned_sweeps, standings, whole
+from hpc.sweeps import again
+from hpc.sweeps.again import Wish, ask_for, outcomes_to_retry
+from hpc.sweeps.changes import Changes
+from hpc.sweeps.standing import Standing, left_of, planned_sweeps, standings, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 RUNS = repeats(make_run(), 4)

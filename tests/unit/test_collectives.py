@@ -20,7 +20,7 @@ from hpc.options import OptionError
 from hpc.spec import Plan, RunSpec, SpecError, Target
 from hpc.stamps import ABSENT, END
 from hpc.sweep_spec import SweepSpec, expand
-from hpc.target import options_of
+from hpc.sweeps.target import options_of
 from hpc.trace import Trace, TraceError
 from hpc.workloads.collectives import Collectives
 from tests.unit.traces import make_run, make_trace, put

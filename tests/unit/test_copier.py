@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from hpc import copier, journal
-from hpc.copier import Copies, RankCopy
-from hpc.copying import Copier, start_copier
-from hpc.journal import BEAT, Journal, collect
-from hpc.remains import RankJournal, read_journals
+from hpc.journal import copier, folders
+from hpc.journal.collect import collect
+from hpc.journal.copier import Copies, RankCopy
+from hpc.journal.copying import Copier, start_copier
+from hpc.journal.file import Journal
+from hpc.journal.folders import BEAT
+from hpc.journal.remains import RankJournal, read_journals
 from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, STAMPS
 from hpc.world import World
 
@@ -34,7 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Journals of these tests lie in a folder of their own."""
     base = tmp_path / "shm" / "rankwise-7"
     base.parent.mkdir()
-    monkeypatch.setattr(journal, "_bases", lambda: [base])
+    monkeypatch.setattr(folders, "_bases", lambda: [base])
     return base
 
 
@@ -311,10 +313,11 @@ def test_it_outlives_its_rank_copies_a_last_time_and_ends(traces: Path, place: P
     program = f"""
 import os, sys, time
 from pathlib import Path
-from hpc import journal
-from hpc.copying import Copier
-journal._bases = lambda: [Path({str(place)!r})]
-made = journal.Journal(Path({str(traces)!r}), {STEM!r}, 0, {STEPS})
+from hpc.journal import folders
+from hpc.journal.copying import Copier
+from hpc.journal.file import Journal
+folders._bases = lambda: [Path({str(place)!r})]
+made = Journal(Path({str(traces)!r}), {STEM!r}, 0, {STEPS})
 copier = Copier(made.folder, Path({str(partial)!r}), [0, 1], [], interval_s=3600)
 copier.start()
 made.samples[0] = made.samples[1] = 4

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch import devcluster, devcluster_daemons
-from launch.devcluster_config import (
+from launch.devcluster import daemons
+from launch.devcluster.__main__ import main
+from launch.devcluster.config import (
     MAX_ROOT_BYTES,
     DevClusterError,
     Host,
@@ -206,22 +207,20 @@ def test_what_a_machine_does_not_allow_is_said() -> None:
 def test_missing_packages_are_one_line_with_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], short_root: Path
 ) -> None:
-    monkeypatch.setattr(
-        devcluster_daemons.shutil, "which", lambda name, path: None if name == "slurmd" else f"/bin/{name}"
-    )
-    assert devcluster.main(["start", "--root", str(short_root)]) == 1
+    monkeypatch.setattr(daemons.shutil, "which", lambda name, path: None if name == "slurmd" else f"/bin/{name}")
+    assert main(["start", "--root", str(short_root)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"devcluster: Slurm is not installed here (slurmd not found): {devcluster_daemons.INSTALL}\n"
+    assert err == f"devcluster: Slurm is not installed here (slurmd not found): {daemons.INSTALL}\n"
 
 
 def test_nothing_runs_where_nothing_was_started(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:
-    assert devcluster.main(["status", "--root", str(short_root)]) == 1
+    assert main(["status", "--root", str(short_root)]) == 1
     assert "not running" in capsys.readouterr().out
-    assert devcluster.main(["env", "--root", str(short_root)]) == 1
+    assert main(["env", "--root", str(short_root)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert "no cluster runs in" in err
-    assert devcluster.main(["stop", "--root", str(short_root)]) == 0
+    assert main(["stop", "--root", str(short_root)]) == 0
     assert "nothing runs in" in capsys.readouterr().out
     assert not (short_root).exists()

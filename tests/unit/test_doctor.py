@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.advice import Advice, Word
-from launch.cluster_facts import ClusterFacts, read_cluster
-from launch.diagnosis import minutes_of, of_site
-from launch.diagnosis_nodes import of_job
-from launch.doctor import as_json, as_text
-from launch.look import JobFacts, NodeLook, Start, read_looks
+from launch.doctor.advice import Advice, Word, as_json, as_text
+from launch.doctor.cluster_facts import ClusterFacts, read_cluster
+from launch.doctor.diagnosis import minutes_of, of_site
+from launch.doctor.diagnosis_nodes import of_job
+from launch.doctor.look import JobFacts, NodeLook, Start, read_looks
 from launch.site import Site
 
 HEALTHY = {

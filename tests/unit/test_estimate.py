@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from hpc.estimate import Room, TooShort, check_room, durations_s
 from hpc.outcome import ExitRecord, Outcome
+from hpc.sweeps.estimate import Room, TooShort, check_room, durations_s
 from tests.unit.traces import make_run
 
 RUN = make_run()

@@ -42,7 +42,9 @@ def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
 HEAVY = {"torch", "mpi4py", "tensorflow", "paddle", "horovod"}
 
 
-@pytest.mark.parametrize("module", ["hpc.sweep", "hpc.submission", "hpc.target", "parse.summarize", "launch.slurm"])
+@pytest.mark.parametrize(
+    "module", ["hpc.sweep", "hpc.sweeps.submission", "hpc.sweeps.target", "parse.summarize", "launch.slurm"]
+)
 def test_a_login_node_needs_neither_torch_nor_mpi(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc import journal
-from hpc.journal import Journal, JournalError, attempt_folder, clean, collect, main
-from hpc.remains import read_journals
+from hpc.journal import folders
+from hpc.journal.__main__ import main
+from hpc.journal.collect import collect
+from hpc.journal.file import Journal
+from hpc.journal.folders import JournalError, attempt_folder, clean
+from hpc.journal.remains import read_journals
 from hpc.stamps import ABSENT
 
 STEM = "1n2g_mpi_delay_r1.1"
@@ -27,7 +30,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     bases = [tmp_path / "shm" / "rankwise-7", tmp_path / "tmp" / "rankwise-7"]
     for base in bases:
         base.parent.mkdir()
-    monkeypatch.setattr(journal, "_bases", lambda: bases)
+    monkeypatch.setattr(folders, "_bases", lambda: bases)
     return bases
 
 
@@ -151,9 +154,10 @@ def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> 
     program = f"""
 import os, signal
 from pathlib import Path
-from hpc import journal
-journal._bases = lambda: [Path({str(places[0])!r})]
-made = journal.Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
+from hpc.journal import folders
+from hpc.journal.file import Journal
+folders._bases = lambda: [Path({str(places[0])!r})]
+made = Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
 made.note()
 made.samples[0] = made.samples[1] = 5
 os.kill(os.getpid(), signal.SIGKILL)
@@ -170,9 +174,10 @@ def test_clean_removes_the_dead_and_leaves_the_living(
     living = written(traces, 0)
     program = f"""
 from pathlib import Path
-from hpc import journal
-journal._bases = lambda: [Path({str(places[0])!r})]
-journal.Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
+from hpc.journal import folders
+from hpc.journal.file import Journal
+folders._bases = lambda: [Path({str(places[0])!r})]
+Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     assert clean() == 1

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from hpc.journal import BEAT, SCHEMA, SCHEMA_VERSION, WHOLE, Journal, collect
+from hpc.journal.collect import collect
+from hpc.journal.file import SCHEMA, SCHEMA_VERSION, Journal
+from hpc.journal.folders import BEAT, WHOLE
 from hpc.outcome import ExitRecord, Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS

@@ -116,12 +116,13 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         """
         import subprocess, sys
         from pathlib import Path
-        from hpc import journal
-        from hpc.copier import Copies
-        from hpc.remains import read_journals
+        from hpc.journal import folders
+        from hpc.journal.file import Journal
+        from hpc.journal.copier import Copies
+        from hpc.journal.remains import read_journals
         place, steps = Path(sys.argv[1]), int(sys.argv[2])
-        journal._bases = lambda: [place.parent / "shm"]
-        made = journal.Journal(place, "x.1", 0, steps)
+        folders._bases = lambda: [place.parent / "shm"]
+        made = Journal(place, "x.1", 0, steps)
         made.stamps[:12] = memoryview(bytes(range(96))).cast("q")
         made.samples[0] = made.samples[1] = 4
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)

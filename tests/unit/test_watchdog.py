@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from hpc import journal, watchdog
-from hpc.hang import Hang, Limits
-from hpc.journal import Journal, attempt_folder
-from hpc.progress import median_step_s, read_progress
-from hpc.stacks import merge, merged
+from hpc.journal import folders
+from hpc.journal.file import Journal
+from hpc.journal.folders import attempt_folder
 from hpc.stamps import BEGIN, END, STAMPS
-from hpc.watchdog import Launcher, Watchdog
+from hpc.watchdog import watch
+from hpc.watchdog.hang import Hang, Limits
+from hpc.watchdog.progress import median_step_s, read_progress
+from hpc.watchdog.stacks import merge, merged
+from hpc.watchdog.watch import Launcher, Watchdog
 
 STEM = "1n2g_mpi_delay_r1.1"
 
@@ -27,7 +29,7 @@ STEM = "1n2g_mpi_delay_r1.1"
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals of these tests lie in a folder of their own."""
-    monkeypatch.setattr(journal, "_bases", lambda: [tmp_path / "rankwise-7"])
+    monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "rankwise-7"])
 
 
 @pytest.fixture
@@ -133,9 +135,9 @@ def test_where_no_rank_wrote_a_stack_there_is_no_file(traces: Path) -> None:
 RANK = """
 import os, sys, time
 from pathlib import Path
-from hpc import journal
-journal._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
-from hpc.stacks import Stacks
+from hpc.journal import folders
+folders._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
+from hpc.watchdog.stacks import Stacks
 stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
 def here_it_hangs():
     print("ready", flush=True)
@@ -146,9 +148,9 @@ here_it_hangs()
 CRASHES = """
 import ctypes, sys
 from pathlib import Path
-from hpc import journal
-journal._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
-from hpc.stacks import Stacks
+from hpc.journal import folders
+folders._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
+from hpc.watchdog.stacks import Stacks
 stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
 def here_it_crashes():
     ctypes.string_at(0)
@@ -186,8 +188,8 @@ def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "_SLICE_S", 0.05)
-    monkeypatch.setattr(watchdog, "_STACKS_S", 0.2)
+    monkeypatch.setattr(watch, "_SLICE_S", 0.05)
+    monkeypatch.setattr(watch, "_STACKS_S", 0.2)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.journal import PARTIAL, JournalError
+from hpc.journal.folders import PARTIAL, JournalError
+from hpc.journal.remains import read_journals
 from hpc.outcome import (
     BEGIN_RECORD,
     BeginRecord,
@@ -23,7 +24,6 @@ from hpc.outcome import (
     settling_record,
     stem,
 )
-from hpc.remains import read_journals
 from hpc.spec import RunSpec, SpecError
 
 

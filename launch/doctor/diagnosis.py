@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from launch.advice import Advice, change, note, ok, unknown
-from launch.cluster_facts import ClusterFacts
+from launch.doctor.advice import Advice, change, note, ok, unknown
+from launch.doctor.cluster_facts import ClusterFacts
 from launch.site import Site
 
 FEWEST_KILL_WAIT_S = 10

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.changes import changes_since
 from hpc.outcome import (
     SETTLING,
     ExitRecord,
@@ -19,6 +18,7 @@ from hpc.outcome import (
     stem,
 )
 from hpc.spec import RunSpec, SpecError
+from hpc.sweeps.changes import changes_since
 from launch.site import Site
 
 RETRIED = tuple(sorted(SETTLING - {Outcome.OK}))

@@ -1,4 +1,4 @@
-"""The process `python -m hpc.copier` beside a node's ranks: copies their journals to the traces now and then.
+"""The process `python -m hpc.journal.copier` beside a node's ranks: copies their journals to the traces now and then.
 
 It stands outside the ranks, in a session of its own: whatever ends them, it makes a last copy and ends when no rank of
 the attempt lives on its node. SIGTERM, which comes before a job is killed, has it copy at once; it goes on after that.
@@ -19,7 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
-from hpc.journal import BEAT, ROW_BYTES, journal_bytes, lives
+from hpc.journal.file import ROW_BYTES, journal_bytes
+from hpc.journal.folders import BEAT, lives
 from hpc.outside import deny_world_writing
 from hpc.stamps import ABSENT, BEGIN, END, STAMPS
 from hpc.telemetry.cores import stand_aside
@@ -264,8 +265,8 @@ def copy_until_over(copies: Copies, wake: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.copier`; a node's first rank starts it."""
-    parser = argparse.ArgumentParser(prog="python -m hpc.copier", description=(__doc__ or "").splitlines()[0])
+    """Command line of `python -m hpc.journal.copier`; a node's first rank starts it."""
+    parser = argparse.ArgumentParser(prog="python -m hpc.journal.copier", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="the attempt's folder on this node")
     parser.add_argument("--to", type=Path, required=True, metavar="PARTIAL", help="the folder of the copies")
     parser.add_argument("--interval-s", type=float, required=True, help="seconds between two looks")

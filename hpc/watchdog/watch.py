@@ -7,22 +7,20 @@ itself, the traces cannot be read or no copies come, does not count against a ru
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from hpc.hang import Hang, HangWatch, Limits, Seen, by_steps
-from hpc.journal import BEAT, PARTIAL, attempt_folders
-from hpc.outside import deny_world_writing, plain
-from hpc.progress import RankProgress, median_step_s, read_progress
-from hpc.stacks import ASKED_BY, STACKS
+from hpc.journal.folders import BEAT, PARTIAL, attempt_folders
+from hpc.outside import plain
+from hpc.watchdog.hang import Hang, HangWatch, Limits, Seen, by_steps
+from hpc.watchdog.progress import RankProgress, median_step_s, read_progress
+from hpc.watchdog.stacks import ASKED_BY, STACKS
 
 HANG = ".hang.json"
 """What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
@@ -217,31 +215,3 @@ def _listens(pid: int, number: signal.Signals) -> bool:
         return False
     sets = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigBlk:"))]
     return any(each >> (number - 1) & 1 for each in sets)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.watchdog`; 0 once the launcher has ended."""
-    parser = argparse.ArgumentParser(prog="python -m hpc.watchdog", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--traces", type=Path, required=True, help="folder of the traces and records")
-    parser.add_argument("--stem", required=True, help="<run_id>.<attempt>")
-    parser.add_argument("--launcher", type=int, required=True, metavar="PID", help="the process that started the ranks")
-    usual = Limits()
-    for name, value, text in (
-        ("--start-limit-s", usual.start_s, "from the start to the first step, and from the last step to the end"),
-        ("--hang-steps", usual.steps, "median steps that a step may take,"),
-        ("--hang-extra-s", usual.extra_s, "and this long beside"),
-        ("--copy-s", usual.copy_s, "how often copies of the journals come to the traces, 0: never"),
-    ):
-        parser.add_argument(name, type=float, default=value, metavar="N", help=f"{text} (%(default)g)")
-    asked = parser.parse_args(argv)
-    limits = Limits(
-        start_s=asked.start_limit_s, steps=asked.hang_steps, extra_s=asked.hang_extra_s, copy_s=asked.copy_s
-    )
-    deny_world_writing()
-    os.nice(19)
-    Watchdog(asked.traces, asked.stem, Launcher(asked.launcher), limits).run()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import secrets
 import shutil
 import signal
@@ -25,12 +24,12 @@ from pathlib import Path
 
 from hpc.outside import deny_world_writing, plain
 from hpc.spec import RunSpec, SpecError
-from launch.advice import Advice, Word, change
-from launch.cluster_facts import ClusterFacts, read_cluster
-from launch.diagnosis import of_site
-from launch.diagnosis_nodes import of_job
+from launch.doctor.advice import Advice, Word, as_json, as_text, change
+from launch.doctor.cluster_facts import ClusterFacts, read_cluster
+from launch.doctor.diagnosis import of_site
+from launch.doctor.diagnosis_nodes import of_job
+from launch.doctor.look import JobFacts, Look
 from launch.local import cpus_here, gpus_here, launcher, ranks_env, what_is_missing
-from launch.look import JobFacts, Look
 from launch.plan import PlanError, WrittenJob, plan_jobs
 from launch.script import Folders
 from launch.site import Site, SiteError, find_site
@@ -63,23 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     print(as_json(advice) if asked.format == "json" else as_text(advice))
     return int(any(one.word is Word.CHANGE for one in advice))
-
-
-def as_text(advice: Sequence[Advice]) -> str:
-    """A line each, and under it what to write."""
-    names, words = max(len(one.name) for one in advice), max(len(word) for word in Word)
-    lines = []
-    for one in advice:
-        word = one.word.upper() if one.word is Word.CHANGE else one.word
-        lines.append(f"{word:<{words}}  {plain(one.name):<{names}}  {plain(one.text)}")
-        lines += [f"{'':<{words}}  {'':<{names}}  → {plain(line)}" for line in one.write.splitlines()]
-    changes = sum(one.word is Word.CHANGE for one in advice)
-    return "\n".join([*lines, f"{changes} to change" if changes else "nothing to change"])
-
-
-def as_json(advice: Sequence[Advice]) -> str:
-    """The same for programs."""
-    return json.dumps({"advice": [dataclasses.asdict(one) for one in advice]}, indent=1)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launch.advice import Advice, Word, change, hosts, note, ok, unknown
-from launch.look import JobFacts, NodeLook, Start
+from launch.doctor.advice import Advice, Word, change, hosts, note, ok, unknown
+from launch.doctor.look import JobFacts, NodeLook, Start
 from launch.site import Site
 
 LEAST_LOCAL_BYTES = 64 << 20

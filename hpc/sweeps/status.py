@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.closing import close_attempts, close_ended, note_cancel
-from hpc.prepared import Say, prepare
 from hpc.spec import SpecError
-from hpc.standing import Standing, planned_sweeps, standings, whole
-from hpc.submission import sayer
 from hpc.sweep_spec import SweepSpec
+from hpc.sweeps.closing import close_attempts, close_ended, note_cancel
+from hpc.sweeps.prepared import Say, prepare
+from hpc.sweeps.standing import Standing, planned_sweeps, standings, whole
+from hpc.sweeps.submission import sayer
 from launch.local import ended_here, script_processes
 from launch.lock import FolderLock
 from launch.queue import Memory, recall

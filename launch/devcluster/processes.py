@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.devcluster_config import LOOPBACK, STORAGE, DevClusterError, Host
+from launch.devcluster.config import LOOPBACK, STORAGE, DevClusterError, Host
 
 MARK = "DEVCLUSTER_DAEMON"
 """The environment variable that tells a daemon, and what a slurmd starts before a job's own environment is set."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hpc.progress import name_ranks
+from hpc.watchdog.progress import name_ranks
 
 STOPPED_S = 10.0
 """A look that comes this much later than it should was not taken by a process that ran all the time."""

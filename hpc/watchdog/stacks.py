@@ -14,9 +14,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpc.journal import PARTIAL, attempt_folder
+from hpc.journal.folders import PARTIAL, attempt_folder
 from hpc.outside import plain
-from hpc.progress import name_ranks, read_progress
+from hpc.watchdog.progress import name_ranks, read_progress
 
 ASKED_BY = signal.SIGUSR2
 """The signal that asks; srun and mpirun hand it on to all ranks."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from hpc.outside import plain
 
 _NAMED = 8
 
@@ -53,3 +57,20 @@ def hosts(names: Iterable[str]) -> str:
     """The names, so many of them as a line takes."""
     names = list(names)
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def as_text(advice: Sequence[Advice]) -> str:
+    """A line each, and under it what to write."""
+    names, words = max(len(one.name) for one in advice), max(len(word) for word in Word)
+    lines = []
+    for one in advice:
+        word = one.word.upper() if one.word is Word.CHANGE else one.word
+        lines.append(f"{word:<{words}}  {plain(one.name):<{names}}  {plain(one.text)}")
+        lines += [f"{'':<{words}}  {'':<{names}}  → {plain(line)}" for line in one.write.splitlines()]
+    changes = sum(one.word is Word.CHANGE for one in advice)
+    return "\n".join([*lines, f"{changes} to change" if changes else "nothing to change"])
+
+
+def as_json(advice: Sequence[Advice]) -> str:
+    """The same for programs."""
+    return json.dumps({"advice": [dataclasses.asdict(one) for one in advice]}, indent=1)

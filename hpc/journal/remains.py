@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc.journal import SCHEMA, SCHEMA_VERSION, WHOLE, JournalError, completed_in, journal_bytes
+from hpc.journal.file import SCHEMA, SCHEMA_VERSION, completed_in, journal_bytes
+from hpc.journal.folders import WHOLE, JournalError
 from hpc.stamps import ABSENT, STAMPS
 
 

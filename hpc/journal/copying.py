@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.copier import END_WORD
-from hpc.journal import PARTIAL
+from hpc.journal.copier import END_WORD
+from hpc.journal.folders import PARTIAL
 from hpc.world import World
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 10.0
 """How long a copier may take to remove its copies: where the shared folder does not answer, it is left behind."""
 
@@ -33,7 +33,7 @@ class Copier:
         self, folder: Path, partial: Path, ranks: Sequence[int], cores: Iterable[int], *, interval_s: float
     ) -> None:
         self._argv = [
-            sys.executable, "-m", "hpc.copier", "--folder", str(folder), "--to", str(partial),
+            sys.executable, "-m", "hpc.journal.copier", "--folder", str(folder), "--to", str(partial),
             "--interval-s", str(interval_s), "--ranks", *map(str, ranks), "--cores", *map(str, sorted(cores)),
         ]  # fmt: skip
         self._facts: dict[str, Any] = {"interval_s": interval_s}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hpc.journal import PARTIAL, JournalError
+from hpc.journal.folders import PARTIAL, JournalError
 from hpc.outcome import ExitRecord, Outcome, RecordError, read_rank_note, stem
-from hpc.standing import Standing
+from hpc.sweeps.standing import Standing
 from hpc.trace import TraceError
 from hpc.verdict import JobEnd
 from launch.follow import write_missing_records

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch import devcluster_config as config
-from launch import devcluster_processes as processes
-from launch.devcluster_config import ACCOUNTING, CONTROLLER, DATABASE, LOOPBACK, DevClusterError, Host, Shape
+from launch.devcluster import config, processes
+from launch.devcluster.config import ACCOUNTING, CONTROLLER, DATABASE, LOOPBACK, DevClusterError, Host, Shape
 
 INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix-dev"
 INSTALL_ACCOUNTING = (

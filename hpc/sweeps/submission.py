@@ -14,16 +14,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.again import Wish, ask_for
-from hpc.closing import cancelled_at_ns, close_attempts, close_ended, in_words
-from hpc.estimate import Room, TooShort, check_room, durations_s
 from hpc.outcome import Outcome, RecordError, asked_again, exit_records, stem
 from hpc.outside import plain
-from hpc.prepared import Prepared, Say, prepare
 from hpc.spec import COLLECTIVES
-from hpc.standing import left_of, standings, whole
 from hpc.sweep_spec import SweepSpec
-from hpc.target import TargetError
+from hpc.sweeps.again import Wish, ask_for
+from hpc.sweeps.closing import cancelled_at_ns, close_attempts, close_ended, in_words
+from hpc.sweeps.estimate import Room, TooShort, check_room, durations_s
+from hpc.sweeps.prepared import Prepared, Say, prepare
+from hpc.sweeps.standing import left_of, standings, whole
+from hpc.sweeps.target import TargetError
 from launch.follow import Follower, follow
 from launch.local import LocalCluster
 from launch.lock import FolderLock, LockError

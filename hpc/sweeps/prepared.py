@@ -11,7 +11,15 @@ from typing import Any
 from hpc.backends import BACKENDS
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
-from hpc.target import TargetError, cannot_run, decide_target, no_twins, odd_builds, options_of, with_absolute_paths
+from hpc.sweeps.target import (
+    TargetError,
+    cannot_run,
+    decide_target,
+    no_twins,
+    odd_builds,
+    options_of,
+    with_absolute_paths,
+)
 from launch.local import launcher, what_is_missing
 from launch.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
 from launch.script import Folders, Guards, render_job, render_local

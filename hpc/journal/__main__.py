@@ -1,0 +1,72 @@
+"""Journals of ranks that died: `python -m hpc.journal`.
+
+`collect --stem STEM --to TRACES` runs once per node after a failed attempt: it moves what the ranks of that node left
+to the traces (stamps and stacks to `TRACES/STEM.partial/`), and removes their shared memory. `clean` removes what dead
+ranks left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpc.journal.collect import collect
+from hpc.journal.folders import BEGUN, attempt_folders, clean, kept_at
+from hpc.journal.leftovers import remove_shared_memory
+from hpc.outside import deny_world_writing
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.journal`."""
+    parser = argparse.ArgumentParser(prog="python -m hpc.journal", description="Journals of ranks that died.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    collecting = actions.add_parser("collect", help="move this node's journals of an attempt to the traces")
+    collecting.add_argument("--stem", required=True, help="<run_id>.<attempt>")
+    collecting.add_argument("--to", required=True, type=Path, metavar="TRACES", help="the folder of the traces")
+    actions.add_parser("clean", help="remove this node's journals whose ranks are dead")
+    asked = parser.parse_args(argv)
+    deny_world_writing()
+    if asked.action == "clean":
+        print(f"removed the journals of {clean()} dead ranks")
+        return 0
+    return _collect(asked.to, asked.stem)
+
+
+def _collect(traces: Path, stem: str) -> int:
+    """The command: says what was moved, what was removed, and where what could not be moved is kept."""
+    since_ns = [(folder / BEGUN).stat().st_mtime_ns for folder in attempt_folders(traces, stem)]
+    failed = 0
+    try:
+        print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")
+    except OSError as error:
+        print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
+        kept = [f"kept: {kept_at(folder)}" for folder in attempt_folders(traces, stem)]
+        print(*kept, sep="\n", file=sys.stderr)
+        _note_kept(traces / f"{stem}.kept", kept)
+        failed = 1
+    else:
+        for folder in attempt_folders(traces, stem):
+            for path in folder.glob("*.h5"):
+                print(f"{stem}: another trace of it is there; kept: {kept_at(path)}", file=sys.stderr)
+    if since_ns and (removed := remove_shared_memory(min(since_ns))):
+        print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
+    return failed
+
+
+def _note_kept(path: Path, lines: Sequence[str]) -> None:
+    """Adds the lines to the file, for the exit record, where a few bytes can be written after all."""
+    with suppress(OSError):
+        with path.open("a") as file:
+            print(*lines, sep="\n", file=file)
+        return
+    with suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""The journal of one rank: its stamps in a memory-mapped file of its node."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import socket
+import sys
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpc.journal.folders import JournalError, attempt_folder, remove_rank
+from hpc.stamps import ABSENT, STAMPS
+
+SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
+ROW_BYTES = len(STAMPS) * 8
+"""What the stamps of one step take in a journal: rows of all steps first, then an int64 of samples for each step."""
+
+
+class Journal:
+    """One rank's journal: `stamps` [steps × 6] and `samples` [steps] are int64 in a shared mapping of a file.
+
+    What is stored there outlives the process, whatever ends it, without a system call per step. `samples` of a step
+    is stored last: a step is complete where it is not ABSENT.
+    """
+
+    def __init__(self, traces: Path, stem: str, rank: int, steps: int) -> None:
+        self.folder = attempt_folder(traces, stem)
+        self._path = self.folder / f"rank{rank}.stamps"
+        self._facts: dict[str, Any] = {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "rank": rank,
+            "steps": steps,
+            "byteorder": sys.byteorder,
+        }
+        self.note()  # stamps never lie there without a header
+        size_bytes = journal_bytes(steps)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
+        self._file = file
+        try:
+            os.posix_fallocate(file, 0, size_bytes)  # a full /dev/shm is an error here, not a SIGBUS in a step
+        except OSError as error:
+            where = f"{self.folder} on {socket.gethostname()}"
+            raise JournalError(f"no room for {size_bytes} bytes of stamps in {where}: {error.strerror}") from error
+        everything = memoryview(mmap.mmap(file, size_bytes)).cast("q")
+        everything[:] = array("q", [ABSENT]) * len(everything)
+        self.stamps = everything[: steps * len(STAMPS)]
+        self.samples = everything[steps * len(STAMPS) :]
+
+    @property
+    def steps_completed(self) -> int:
+        """How many steps this rank has completed."""
+        return completed_in(self.samples)
+
+    def note(self, **facts: Any) -> None:
+        """Keeps these facts (JSON values) beside the stamps; written aside and renamed, so never half."""
+        self._facts |= facts
+        path = self._path.with_suffix(".json")
+        beside = path.with_suffix(".json.new")
+        beside.write_text(json.dumps(self._facts))
+        beside.replace(path)
+
+    def remove(self) -> None:
+        """Removes the files; the mapping stays usable."""
+        remove_rank(self._path)
+        os.close(self._file)
+
+
+def journal_bytes(steps: int) -> int:
+    """How long a journal's file of stamps is."""
+    return steps * (ROW_BYTES + 8)
+
+
+def completed_in(samples: Sequence[int]) -> int:
+    """How many steps these samples are of: a step is complete where they are not ABSENT."""
+    return next((step for step, count in enumerate(samples) if count == ABSENT), len(samples))

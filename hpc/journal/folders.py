@@ -1,0 +1,158 @@
+"""Where a node keeps what ranks leave: folders nobody else can read, whether a rank lives, and what is removed when."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PARTIAL = ".partial"
+"""`TRACES/STEM.partial/` holds what has come to the traces from journals of an attempt."""
+WHOLE = ".whole"
+"""`rank<k>.whole` in a `.partial` folder says that the rank's journal was collected, and is no copy made before."""
+BEAT = ".beat"
+"""`<host name>.beat` beside copies is new after each look of the copier that could be written; it holds the seconds
+between looks."""
+FORGOTTEN_S = 7 * 86400.0
+"""Journals of dead ranks that are older are removed by the next attempt on their node."""
+BEGUN = "begun"
+"""This file of a folder is as old as the attempt."""
+OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
+_PASSING = "nccl."
+"""What files of this node are called that nobody needs after the run."""
+
+
+class JournalError(Exception):
+    """A journal cannot be made or read; the text names the file and what is wrong with it."""
+
+
+def attempt_folder(traces: Path, stem: str) -> Path:
+    """This node's folder of an attempt, nobody else's to read, made where it is not there yet.
+
+    Who makes it removes what ranks of other attempts left that are long dead and were never collected. Raises
+    JournalError if no place on this node can be had for it.
+    """
+    folder = _private_folder() / _key(traces, stem)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    else:
+        clean(FORGOTTEN_S)
+    # Not touch: whoever comes later must not make it younger than what the first ranks have made.
+    os.close(os.open(folder / BEGUN, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    return folder
+
+
+def attempt_folders(traces: Path, stem: str) -> list[Path]:
+    """The folders of an attempt that are there on this node."""
+    return [folder for base in _private_folders() if (folder := base / _key(traces, stem)).is_dir()]
+
+
+def lives(folder: Path, rank: int) -> bool:
+    """Whether the rank with files in this folder is there, or a child of it: it holds a lock on one of them."""
+    return any(_locked(folder / f"rank{rank}.{kind}") for kind in ("stamps", "stacks"))
+
+
+def kept_at(folder: Path) -> str:
+    """Where a file or folder of this node is, as HOST:PATH."""
+    return f"{socket.gethostname()}:{folder}"
+
+
+def clean(older_s: float = 0.0) -> int:
+    """Removes this user's journals whose ranks are dead, on this node; returns of how many ranks.
+
+    Of attempts only that began at least so long ago. A trace that is kept there stays.
+    """
+    removed = 0
+    for base in _private_folders():
+        for folder in base.iterdir():
+            if older_s == 0.0 or time.time() - _begun_s(folder) >= older_s:
+                removed += remove_dead(folder)
+    return removed
+
+
+def _begun_s(folder: Path) -> float:
+    """When an attempt's first rank came, by this node's clock; now, for one that is making its folder."""
+    try:
+        return (folder / BEGUN).stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
+def _key(traces: Path, stem: str) -> str:
+    """Two sweeps may run the same attempt at the same time: their folders tell them apart."""
+    return f"{stem}-{hashlib.sha256(os.fsencode(traces.resolve())).hexdigest()[:8]}"
+
+
+def _bases() -> list[Path]:
+    places = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/tmp")
+    return [Path(place) / f"rankwise-{os.getuid()}" for place in dict.fromkeys(places)]
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether the folder is this user's and nobody else's; a link that another user put there is not."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return folder.is_dir() and not folder.is_symlink() and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def _private_folders() -> Iterator[Path]:
+    return (base for base in _bases() if _is_private(base))
+
+
+def _private_folder() -> Path:
+    """The first place of this node where this user can keep files to himself. Raises JournalError if there is none."""
+    for base in _bases():
+        try:
+            base.mkdir(mode=0o700, exist_ok=True)
+        except OSError:
+            continue
+        if _is_private(base) and os.access(base, os.W_OK):
+            return base
+    raise JournalError(f"none of {', '.join(map(str, _bases()))} can be made a folder of mode 0700 of this user")
+
+
+def remove_dead(folder: Path) -> int:
+    """Removes what dead ranks have in the folder, and the folder where that was all; returns of how many ranks."""
+    ranks = {int(found[1]) for path in folder.glob("rank*") if (found := OF_RANK.fullmatch(path.name))}
+    dead = [rank for rank in ranks if not lives(folder, rank)]
+    for rank in dead:
+        remove_rank(folder / f"rank{rank}.stamps")
+    _remove_folder(folder)
+    return len(dead)
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def remove_rank(path: Path) -> None:
+    for kind in (".json", ".json.new", ".stacks", ".stamps"):
+        path.with_suffix(kind).unlink(missing_ok=True)
+    _remove_folder(path.parent)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Removes the folder once nothing of a rank is in it: the last rank of a node does it."""
+    try:
+        left = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_PASSING)]
+        if not left:
+            shutil.rmtree(folder)
+    except OSError:
+        return
