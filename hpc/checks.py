@@ -49,7 +49,7 @@ CHECKS: Mapping[str, Check] = {
         level=Level.FATAL,
         fixed=True,
         compares="how many ranks lie on each node with how many were asked for",
-        cure="Give the launcher --nodes and --ntasks-per-node (mpirun: --map-by ppr:N:node)",
+        cure="give the launcher --nodes and --ntasks-per-node (mpirun: --map-by ppr:N:node)",
     ),
     "gpu_per_rank": Check(
         level=Level.FATAL,

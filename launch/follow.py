@@ -39,7 +39,8 @@ _AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be r
 class Cluster(Protocol):
     """Where jobs run: Slurm, or this machine. It may be asked again after `poll_s` seconds.
 
-    `said` is what its commands said where they did not answer last, empty where they did.
+    `said` is what its commands said where they did not answer last, empty where they did; `reasons` has why jobs are
+    pending, in the scheduler's word.
     """
 
     poll_s: float
@@ -47,6 +48,10 @@ class Cluster(Protocol):
     @property
     def said(self) -> str:
         """In their own words."""
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """By job, as of the last look."""
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state now."""
@@ -56,14 +61,15 @@ class Cluster(Protocol):
 class Row:
     """One run as the table shows it; `record` is of the last attempt that ended, which this sweep started or found.
 
-    `news` says that it was not settled when the following began. A run whose job was put back may have a record and
-    run once more: its state is that of the attempt that runs.
+    `reason` is why the job of a pending run is pending. `news` says that the run was not settled when the following
+    began. A run whose job was put back may have a record and run once more: its state is that of the attempt that runs.
     """
 
     run: RunSpec
     state: str
     record: ExitRecord | None = None
     samples_per_s: float | None = None
+    reason: str = ""
     news: bool = True
 
     @property
@@ -132,12 +138,13 @@ class Follower:
             latest[record.run_id] = record
         begun = last_attempts(names)
         return [
-            self._row(run, self.job_states[job_id], latest.get(run.run_id), begun.get(run.run_id, 0))
+            self._row(run, job_id, latest.get(run.run_id), begun.get(run.run_id, 0))
             for job_id, job in self._jobs.items()
             for run in job.plan.runs
         ]
 
-    def _row(self, run: RunSpec, job: JobState, record: ExitRecord | None, begun: int) -> Row:
+    def _row(self, run: RunSpec, job_id: str, record: ExitRecord | None, begun: int) -> Row:
+        job = self.job_states[job_id]
         before = self._to_do.get(run.run_id, 0)
         if record is not None and record.attempt > (before if run.run_id in self._to_do else 0):
             name = stem(run.run_id, record.attempt)
@@ -150,7 +157,9 @@ class Follower:
         if job is JobState.UNREACHABLE:
             return Row(run=run, state=job)
         if job in (JobState.PENDING, JobState.RUNNING):
-            return Row(run=run, state="running" if begun > before else "pending")
+            if begun > before:
+                return Row(run=run, state="running")
+            return Row(run=run, state="pending", reason=self._cluster.reasons.get(job_id, ""))
         return Row(run=run, state="no record" if begun > before else "never began")
 
     @property
@@ -313,6 +322,6 @@ def _table(rows: Sequence[Row], silence: Silence | None, most: int = 40) -> Tabl
     room = max(most - len(ended), 10)
     for row in [*ended[-(most - min(len(others), 10)) :], *running_first[:room]]:
         speed = f"{row.samples_per_s:.2f}" if row.samples_per_s is not None else ""
-        evidence = row.record.evidence[:1] if row.record and row.state != Outcome.OK else ()
+        evidence = row.record.evidence[:1] if row.record and row.state != Outcome.OK else (row.reason,)
         table.add_row(row.run.run_id, row.state, speed, Text(plain("".join(evidence))))
     return table

@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from hpc.verdict import JobEnd
 from launch.lock import FolderLock
@@ -94,6 +95,7 @@ class LocalCluster:
     poll_s = 0.5
     at_most = 1
     said = ""
+    reasons: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, logs: Path, lock: FolderLock) -> None:
         self._logs, self._lock = logs, lock

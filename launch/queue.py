@@ -19,6 +19,8 @@ from launch.state import JobState
 PAUSES_S = (5.0, 60.0)
 """How long to wait after a refusal that passes: this at first, twice as long each time, at most the other."""
 
+ORDINARY = frozenset({"Priority", "Resources"})
+"""Slurm's words for a job that waits its turn: no news."""
 UNKNOWN_FOR_GOOD = 3
 """A job that the scheduler says so often in succession not to know has ended."""
 MEMORY = ".job.json"
@@ -38,6 +40,10 @@ class Scheduler(Protocol):
     @property
     def said(self) -> str:
         """What its commands said where they did not answer last, empty where they did."""
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """Why jobs are pending, in the scheduler's word, by id, as of the last look; not each says why."""
 
     def name_of(self, job: WrittenJob) -> str:
         """The name by which the scheduler knows the job."""
@@ -98,12 +104,20 @@ class Queue:
         self._unknown: dict[str, int] = {}  # how many times running the scheduler has not known a script's jobs
         self._pause_s, self._not_before_s = PAUSES_S[0], 0.0
         self._silent = False
+        self._told: set[tuple[str, str]] = set()  # jobs and why they are pending, as the person was told
         self.refusal = ""
 
     @property
     def said(self) -> str:
         """What the scheduler's commands said where they did not answer last, empty where they did."""
         return self._scheduler.said or (self.refusal if self._silent else "")
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why scripts' jobs are pending, in the scheduler's word, as of the last look."""
+        known = self._scheduler.reasons
+        found = {script: ", ".join(known[each] for each in ids if each in known) for script, ids in self._ids.items()}
+        return {script: reason for script, reason in found.items() if reason and script not in self._waiting}
 
     @property
     def waiting(self) -> list[str]:
@@ -138,6 +152,7 @@ class Queue:
         if pending := [job_id for job_id, state in known.items() if state is JobState.PENDING]:
             for job_id in self._scheduler.release(pending):
                 self._owner.say(f"job {job_id} was put back and held because its launch failed: released")
+            self._tell_reasons(pending)
         states = {script: self._state(script, known) for script in scripts}
         for script, state in states.items():
             self._unknown[script] = self._unknown.get(script, 0) + 1 if state is JobState.UNKNOWN else 0
@@ -149,6 +164,14 @@ class Queue:
                 else:
                     self._over.add(script)
         return states
+
+    def _tell_reasons(self, pending: Sequence[str]) -> None:
+        """Says once of each job for which reason it is pending, unless that is that others are before it."""
+        for job_id in pending:
+            reason = self._scheduler.reasons.get(job_id, "")
+            if reason and reason not in ORDINARY and (job_id, reason) not in self._told:
+                self._told.add((job_id, reason))
+                self._owner.say(f"job {job_id} is pending: {reason}")
 
     def _state(self, script: str, states: Mapping[str, JobState]) -> JobState:
         if script in self._waiting:

@@ -8,7 +8,7 @@ import io
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,7 @@ class SlurmCluster:
     poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
     at_most: int | None = None
     said: str = ""
+    reasons: Mapping[str, str] = field(default_factory=dict)
     _releases: dict[str, int] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
 
@@ -194,7 +195,7 @@ class SlurmCluster:
         return dict(sorted(found.items(), key=lambda row: (len(row[0]), row[0])))
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state; `said` is what commands said where they did not answer.
+        """Every job's state; `said` is what commands said where they did not answer, `reasons` why jobs are pending.
 
         A controller that was killed forgets the jobs of its last seconds and gives their numbers to others: a job of
         another name is not the one that was asked about, which is unknown then.
@@ -203,6 +204,8 @@ class SlurmCluster:
         silent = [sight.said for sight in sights.values() if sight.state is JobState.UNREACHABLE]
         self.said = silent[0] if silent else ""
         others = {} if silent else self._others(job_ids)
+        reasons = {job_id: sight.reason for job_id, sight in sights.items() if job_id not in others}
+        self.reasons = {job_id: reason for job_id, reason in reasons.items() if reason}
         return {job_id: JobState.UNKNOWN if job_id in others else sight.state for job_id, sight in sights.items()}
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:

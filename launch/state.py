@@ -42,12 +42,14 @@ class Sight:
     """A job as it is seen now.
 
     `end` is how it ended, with an empty word where whoever answered has forgotten it, None while it lives and where
-    nobody answered. `said` is what commands said in place of an answer, in their own words.
+    nobody answered. `reason` is why it is pending, in Slurm's word. `said` is what commands said in place of an answer,
+    in their own words.
     """
 
     state: JobState
     partition: str = ""
     end: JobEnd | None = None
+    reason: str = ""
     said: str = ""
 
 
@@ -195,7 +197,8 @@ def _in_the_accounts(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
 def _sight(row: _Row, said: str = "") -> Sight:
     state = _LIVE.get(row.word, JobState.ENDED)
     end = _end(row) if state is JobState.ENDED else None
-    return Sight(state=state, partition=row.partition, end=end, said=said)
+    reason = row.reason if state is JobState.PENDING else ""
+    return Sight(state=state, partition=row.partition, end=end, reason=reason, said=said)
 
 
 def _second_sight(row: _Row | None, said: str, *, controller_answers: bool) -> Sight:

@@ -98,8 +98,8 @@ def _shown(asked: SweepSpec | None, settings: Mapping[str, str]) -> Shown:
 
 
 def _job_words(shown: Shown) -> dict[str, str]:
-    """What can be known from here of each job: pending or running; what is not named has ended; "unknown" where nobody
-    is there to be asked."""
+    """What can be known from here of each job: pending, and why, or running; what is not named has ended; "unknown"
+    where nobody is there to be asked."""
     ids = [job_id for memory in shown.jobs for job_id in memory.job_ids]
     words = dict.fromkeys(script_processes(ids), "running")
     here = f"local-{socket.gethostname()}-"
@@ -114,7 +114,9 @@ def _job_words(shown: Shown) -> dict[str, str]:
         living = cluster.living(memory.job_name for memory in shown.jobs)
     except NotNow:
         return words | dict.fromkeys(of_slurm, "unknown")
-    return words | {job_id: str(state) for job_id, state in cluster.states(list(living)).items()}
+    states = cluster.states(list(living))
+    why = {job_id: f" ({reason})" for job_id, reason in cluster.reasons.items()}
+    return words | {job_id: f"{state}{why.get(job_id, '')}" for job_id, state in states.items()}
 
 
 def _state(run: Standing, jobs: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from hpc.spec import COLLECTIVES
 from hpc.sweep_spec import SweepSpec
 from hpc.sweeps.again import Wish, ask_for
 from hpc.sweeps.closing import cancelled_at_ns, close_attempts, close_ended, in_words
-from hpc.sweeps.estimate import Room, TooShort, check_room, durations_s
+from hpc.sweeps.estimate import Room, TooShort, check_room, cut_off_s, durations_s
 from hpc.sweeps.prepared import Prepared, Say, prepare
 from hpc.sweeps.standing import left_of, standings, whole
 from hpc.sweeps.target import TargetError
@@ -143,12 +143,14 @@ class Sweep:
         """Warns of time limits that are too short by what was measured before; TooShort where nothing can fit."""
         if self._prepared.site is None:
             return  # nothing limits what runs here
-        took = durations_s(self._prepared.plan.runs, exit_records(self._traces))
+        records = exit_records(self._traces)
+        took = durations_s(self._prepared.plan.runs, records)
+        cut_off = cut_off_s(self._prepared.plan.runs, records)
         for job in written:
             left = set(self.left(job))
             room = Room(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
             runs = [run for run in job.plan.runs if run.run_id in left]
-            for line in check_room(room, runs, took):
+            for line in check_room(room, runs, took, cut_off):
                 self.say(f"warning: {line}")
 
     def _submit_and_leave(self, queue: Queue) -> int:

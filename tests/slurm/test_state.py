@@ -14,6 +14,7 @@ from launch import state
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
 from launch.devcluster.daemons import missing_programs
+from launch.slurm import SlurmCluster
 from launch.state import JobState, ends, look
 from tests.slurm.faults import save_state, until
 
@@ -121,6 +122,15 @@ def test_the_accounts_tell_what_the_controller_has_forgotten(
     refused = look([job])[job]
     assert refused.state is JobState.UNKNOWN
     assert "Connection refused" in refused.said
+
+
+def test_why_a_job_is_pending(cluster: DevCluster, tmp_path: Path) -> None:
+    submission = ("sbatch", "--parsable", "-n1", "--mem=10M", "-o", "/dev/null", "--wrap", "true")
+    held, later = (cluster.run(*submission, word).strip() for word in ("--hold", "--begin=now+1day"))
+    seen = SlurmCluster(tmp_path)
+    until(lambda: set(seen.states([held, later]).values()) == {JobState.PENDING}, "both jobs are pending")
+    until(lambda: seen.states([held, later]) and seen.reasons == {held: "JobHeldUser", later: "BeginTime"}, "reasons")
+    cluster.run("scancel", held, later)
 
 
 def test_a_controller_that_hangs(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hpc.outcome import ExitRecord, Outcome
-from hpc.sweeps.estimate import Room, TooShort, check_room, durations_s
+from hpc.sweeps.estimate import Room, TooShort, check_room, cut_off_s, durations_s
 from tests.unit.traces import make_run
 
 RUN = make_run()
@@ -43,7 +43,7 @@ def test_only_attempts_that_ended_ok_tell_how_long_a_point_takes() -> None:
     ],
 )
 def test_a_limit_that_may_be_too_short_is_a_warning(took: dict[str, list[float]], words: list[str]) -> None:
-    said = check_room(ROOM, RUNS, took)
+    said = check_room(ROOM, RUNS, took, {})
     assert len(said) == len(words)
     for line, wanted in zip(said, words, strict=True):
         assert line.startswith("1n.sh has 5 min, less 60 s before its end: ") and wanted in line
@@ -53,6 +53,25 @@ def test_a_limit_that_may_be_too_short_is_a_warning(took: dict[str, list[float]]
 def test_a_first_run_that_never_was_so_quick_is_an_error_and_a_later_one_a_warning() -> None:
     took = {RUN.point_id: [241.0, 250.0]}
     with pytest.raises(TooShort, match=r"its first run, \S+_r1, cannot end in that; .* 241 to 250 s: raise --minutes"):
-        check_room(ROOM, RUNS, took)
-    [line] = check_room(ROOM, [OTHER, *RUNS], took)
+        check_room(ROOM, RUNS, took, {})
+    [line] = check_room(ROOM, [OTHER, *RUNS], took, {})
     assert "may not end in that" in line
+
+
+def test_an_attempt_that_was_cut_off_tells_that_more_is_needed() -> None:
+    first, second = RUNS[0].run_id, RUNS[1].run_id
+    records = {
+        first: [record(first, 1, 200, Outcome.TIMEOUT), record(first, 2, 30, Outcome.TIMEOUT)],
+        second: [record(second, 1, 500, Outcome.RANK_FAIL)],
+    }
+    cut_off = cut_off_s(RUNS, records)
+    assert cut_off == {RUN.point_id: 200.0}
+    [line] = check_room(ROOM, RUNS, {}, cut_off)
+    assert line == (
+        f"1n.sh has 5 min, less 60 s before its end: {first} may not end in that, an attempt of its point was cut off "
+        "after 200 s, and none has ended yet: raise --minutes-per-run or --time"
+    )
+    assert check_room(Room(job="1n.sh", limit_s=600, margin_s=60), RUNS, {}, cut_off) == []
+    assert check_room(ROOM, RUNS, {RUN.point_id: [70.0]}, cut_off) == []
+    [line] = check_room(ROOM, [OTHER, *RUNS], {OTHER.point_id: [70.0]}, cut_off)
+    assert f"{first} may not end in that" in line

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from rich.console import Console
@@ -30,6 +31,7 @@ class ScriptedCluster:
 
     poll_s = 0.0
     said = "squeue: \x1b[31mno"
+    reasons: ClassVar[dict[str, str]] = {"7": "QOSMax\x1b[31mJobs"}
 
     def __init__(self, scenes: list[tuple[JobState, list[tuple[str, RunSpec, int, Outcome | None]]]], traces: Path):
         self.scenes, self.traces = scenes, traces
@@ -84,6 +86,7 @@ def test_runs_are_followed_to_their_ends(tmp_path: Path, terminal: bool) -> None
     states, printed = watched(tmp_path, scenes, ALL, terminal)
     assert states == ["ok", "oom", "no record"]
     assert "12.50" in printed
+    assert (r"QOSMax\x1b[31mJobs" in printed) is terminal  # in a pipe the queue says it
     if not terminal:
         assert printed.splitlines() == [
             f"{one.run_id} attempt 1: ok, 12.50 samples/s (1 of 3)",

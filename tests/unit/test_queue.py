@@ -32,6 +32,7 @@ class MockScheduler:
 
     def __init__(self, at_most: int | None = None) -> None:
         self.at_most = at_most
+        self.reasons: dict[str, str] = {}
         self.queue: dict[str, str] = {}
         self.forgotten: set[str] = set()
         self.refusals: list[Exception] = []
@@ -247,3 +248,15 @@ def test_what_another_version_remembered_is_no_memory(tmp_path: Path, text: str)
     [job] = jobs(tmp_path, 1)
     assert recall(tmp_path) == [] and remember(job, "n", ["1"]) == recall(tmp_path)[0]
     assert json.loads((tmp_path / f"1n{MEMORY}").read_text())["runs"] == [job.plan.runs[0].run_id]
+
+
+def test_why_a_job_is_pending_is_said_once_unless_it_waits_its_turn(tmp_path: Path) -> None:
+    scheduler, sweep = MockScheduler(), Sweep()
+    made, scripts = make(tmp_path, scheduler, sweep, 2)
+    made.states(scripts)
+    sweep.lines.clear()
+    for reason in ("Resources", "JobHeldAdmin", "JobHeldAdmin", "Priority", "QOSMaxJobsPerUserLimit", "JobHeldAdmin"):
+        scheduler.reasons = {"2": reason}
+        made.states(scripts)
+        assert made.reasons == {"2n.sh": reason}
+    assert sweep.lines == ["job 2 is pending: JobHeldAdmin", "job 2 is pending: QOSMaxJobsPerUserLimit"]

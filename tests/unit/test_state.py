@@ -130,6 +130,14 @@ def test_the_accounts_keep_the_lives_of_a_job_that_went_back(command) -> None:  
     assert ends(["7"])["7"].restarts == 2
 
 
+def test_why_a_job_is_pending_is_told_in_slurms_word(command) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", queue("1|PENDING|n|main|0|1|QOSMaxJobsPerUserLimit|", "2|RUNNING|n|main|0|1|None|",
+                            "3|PENDING|n|main|0|1|None|"))  # fmt: skip
+    assert {job_id: sight.reason for job_id, sight in look(["1", "2", "3"]).items()} == {
+        "1": "QOSMaxJobsPerUserLimit", "2": "", "3": "",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("word", ["COMPLETING", "SUSPENDED", "STAGE_OUT", "CONFIGURING", "REQUEUE_HOLD"])
 def test_words_that_are_no_ends(command, word: str) -> None:  # type: ignore[no-untyped-def]
     command("squeue", queue(f"1|{word}|n|main|0|1|None|"))
