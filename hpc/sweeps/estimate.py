@@ -14,7 +14,7 @@ class TooShort(Exception):
 
 
 _NEARLY = 0.8
-"""An attempt that was cut off after this part of the time that there is now may be cut off again: it began somewhat later
+"""An attempt that was cut off after this part of the time that there is now may be cut off again: it began a little later
 than its job."""
 
 
