@@ -14,8 +14,8 @@ class TooShort(Exception):
 
 
 _NEARLY = 0.8
-"""An attempt that was cut off after this part of the time that there is now may be cut off again: it began a little later
-than its job."""
+"""An attempt that was cut off after this part of the time that there is now may be cut off again: it began later than
+its job."""
 
 
 @dataclass(frozen=True, kw_only=True)
