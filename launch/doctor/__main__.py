@@ -74,9 +74,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
     add(
         "--nodes",
-        default="2",
         metavar="N|all",
-        help="how many nodes to look at; default: %(default)s, or what is there",
+        help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine",
     )
     add("--ranks-per-node", type=int, metavar="N", help="default: a rank per GPU, else 2")
     add("--partition", metavar="NAME", help="as in sbatch, in place of the site's")
@@ -139,7 +138,7 @@ def _look(asked: argparse.Namespace, site: Site, cluster: ClusterFacts) -> Look:
 def _local(asked: argparse.Namespace) -> list[Advice]:
     if missing := what_is_missing():
         return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
-    nodes = 1 if asked.nodes == "all" else _number(asked.nodes or "1")
+    nodes = 1 if asked.nodes == "all" else _number(asked.nodes or "2")
     site = Site(name="local", exclusive=False, env=ranks_env())
     gpus = gpus_here() // nodes
     ranks = asked.ranks_per_node or gpus or 2
@@ -228,19 +227,9 @@ def _wait(cluster: SlurmCluster, job_id: str, look: Look, patience_s: float) -> 
         if state is JobState.RUNNING and not began:
             began, limit = True, time.monotonic() + 60 * (MINUTES + 1)
         if asked_s > limit:
-            return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({_reason(job_id)})"
+            why = cluster.reasons.get(job_id, "squeue does not say why")
+            return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({why})"
     return ""
-
-
-def _reason(job_id: str) -> str:
-    """Why squeue says that the job waits."""
-    try:
-        done = subprocess.run(
-            ["squeue", "-h", "-j", job_id, "-o", "%r"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "squeue does not say why"
-    return done.stdout.strip() or "squeue does not say why"
 
 
 def _arrived(look: Look, logs: Path) -> JobFacts:

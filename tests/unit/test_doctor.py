@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.doctor.__main__ import DoctorError, _look, _parser
 from launch.doctor.advice import Advice, Word, as_json, as_text
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import minutes_of, of_site
@@ -187,3 +188,15 @@ def test_what_comes_from_outside_steers_no_terminal() -> None:
     hostile = [Advice(name="x", word=Word.CHANGE, text="a\x1b[2Jb\nc", write='mpi = "\x07"')]
     assert as_text(hostile) == 'CHANGE   x  a\\x1b[2Jb\\nc\n            → mpi = "\\x07"\n1 to change'
     assert json.loads(as_json(hostile))["advice"][0]["text"] == "a\x1b[2Jb\nc"
+
+
+@pytest.mark.parametrize(("there", "words", "nodes"), [(4, [], 2), (1, [], 1), (4, ["--nodes", "all"], 4)])
+def test_two_nodes_are_looked_at_or_what_is_there(tmp_path: Path, there: int, words: list[str], nodes: int) -> None:
+    asked = _parser().parse_args([*words, "--out", str(tmp_path)])
+    look = _look(asked, site(), cluster(nodes=there))
+    assert (look.run.nodes, look.run.ranks_per_node, look.run.cpus_per_rank) == (nodes, 8, 8)
+
+
+def test_more_nodes_than_are_there_are_not_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(DoctorError, match="asked to look at 9 nodes; main has 4"):
+        _look(_parser().parse_args(["--nodes", "9", "--out", str(tmp_path)]), site(), cluster())
