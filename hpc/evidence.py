@@ -1,7 +1,11 @@
 """What is known of an attempt, collected from what it left beside the traces; and the exit record made of it.
 
 `python -m hpc.evidence decide` is what the job script calls after each launcher has returned, `close` what it calls for
-attempts that another job, or its own former life before it was requeued, left without a record.
+attempts that another job, or its own former life before it was requeued, left without a record. Nobody else has to:
+hpc.sweep closes what jobs left open. docs/outcomes.md has the rules.
+
+Exit status 0: recorded, or nothing to record; 1: the record could not be written; 2: usage; 3: nothing was written,
+since the script was told to end and the scheduler does not say why.
 """
 
 from __future__ import annotations
@@ -251,7 +255,9 @@ def _end_of(path: Path) -> str:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m hpc.evidence", description="Exit records, from what is known.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.evidence", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     actions = parser.add_subparsers(dest="action", required=True)
     deciding = actions.add_parser("decide", help="the attempt whose launcher has returned")
     listing = actions.add_parser("list", help="which attempts `close` would close, one in a line")

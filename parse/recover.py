@@ -1,7 +1,14 @@
-"""`python -m parse.recover RUNDIR`: makes traces of what ranks left that could not write one themselves.
+"""Makes traces of what ranks left that could not write one themselves.
 
-Folders `<stem>.partial` in a sweep's traces hold the journals of an attempt's ranks, collected or as last copied
-(hpc.journal, hpc.journal.copier); each becomes `<stem>.h5` and goes. docs/recovery.md has the whole way.
+    python -m parse.recover RUNDIR
+    python -m parse.recover RUNDIR --stem 2n8g_torch-ddp_….1
+
+Folders <stem>.partial in a sweep's traces hold the stamps of an attempt's ranks, collected or as last copied; each
+becomes <stem>.h5 and goes. The job script and hpc.sweep do this by themselves; by hand it is for what they did not live
+to do. An attempt that may still run is left alone, unless --stem names it. docs/recovery.md has the whole way.
+
+Exit status 0: all that was there is a trace now, or was left alone, with a line each; 1: a trace could not be made, or
+there is no such folder; 2: usage.
 """
 
 from __future__ import annotations
@@ -35,9 +42,11 @@ _GROUPS = 6
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m parse.recover`; ends with 1 where a folder could not be made a trace."""
-    parser = argparse.ArgumentParser(prog="python -m parse.recover", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m parse.recover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
-    parser.add_argument("--stem", help="only this attempt, <run_id>.<attempt>, even where it may still run")
+    parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
     asked = parser.parse_args(argv)
     deny_world_writing()
     if not asked.folder.is_dir():

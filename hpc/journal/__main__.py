@@ -1,8 +1,15 @@
-"""Journals of ranks that died: `python -m hpc.journal`.
+"""What ranks that died left on this node: brought to the traces, or removed.
 
-`collect --stem STEM --to TRACES` runs once per node after a failed attempt: it moves what the ranks of that node left
-to the traces (stamps and stacks to `TRACES/STEM.partial/`), and removes their shared memory. `clean` removes what dead
-ranks left behind.
+    python -m hpc.journal collect --stem STEM --to TRACES
+    srun --nodes=N --ntasks-per-node=1 python -m hpc.journal clean
+
+`collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that could
+not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
+attempt; by hand, once the attempt has ended, it fetches what the exit record says is `kept`. Then: python -m
+parse.recover TRACES. `clean` removes what dead ranks of all attempts left here, but no trace. docs/recovery.md has the
+whole way.
+
+Exit status 0: done, also where there was nothing; 1: the traces cannot be written, and all stays here; 2: usage.
 """
 
 from __future__ import annotations
@@ -22,11 +29,13 @@ from hpc.outside import deny_world_writing
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.journal`."""
-    parser = argparse.ArgumentParser(prog="python -m hpc.journal", description="Journals of ranks that died.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.journal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     actions = parser.add_subparsers(dest="action", required=True)
     collecting = actions.add_parser("collect", help="move this node's journals of an attempt to the traces")
     collecting.add_argument("--stem", required=True, help="<run_id>.<attempt>")
-    collecting.add_argument("--to", required=True, type=Path, metavar="TRACES", help="the folder of the traces")
+    collecting.add_argument("--to", required=True, type=Path, metavar="TRACES", help="folder of the traces")
     actions.add_parser("clean", help="remove this node's journals whose ranks are dead")
     asked = parser.parse_args(argv)
     deny_world_writing()
