@@ -27,6 +27,7 @@ from hpc.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
 from hpc.options import OptionError, read_options
 from hpc.outcome import Outcome, stem
 from hpc.outside import deny_world_writing
+from hpc.preflight.run import add_arguments, read_promises
 from hpc.rank import EXIT_STATUS, Asked, run_ranks
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.world import LaunchError, World, start_mpi, world_from_mpi
@@ -39,7 +40,9 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    promises = read_promises(arguments.expect_transport, arguments.check, parser)
     deny_world_writing()
     if arguments.show is not None:
         return _show(arguments.show)
@@ -58,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = comm.rank
     comm.Free()
     asked = Asked(
-        run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0
-    )
+        run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0,
+        promises=promises,
+    )  # fmt: skip
     status = run_ranks(asked, run)
     if status == 0 and rank == 0:
         return _show(arguments.traces / f"{stem(run.run_id, attempt)}.h5")
@@ -92,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--env", metavar="NAME", action="append", default=[],
         help="a variable of this launch that is a part of what is asked, as NCCL_ALGO")  # fmt: skip
     add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
+    add_arguments(parser)
     add = parser.add_argument_group("where it goes").add_argument
     add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
     add("--show", metavar="TRACE.h5", type=Path, help="print the table of a trace that is there already, and exit")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
-from hpc.checks import CheckError, Finding, Level, read_levels
+from hpc.checks import CHECKS, CheckError, Finding, Level, read_levels
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--expect-transport", metavar="NAME", default="", help="how NCCL goes from node to node: ib, socket, …"
     )
-    group.add_argument("--check", metavar="NAME=LEVEL", action="append", default=[], help="fatal, alarm or off")
+    group.add_argument("--check", metavar="NAME=LEVEL", action="append", default=[],
+                       help=f"make a check fatal, alarm or off: {', '.join(CHECKS)}")  # fmt: skip
 
 
 def read_promises(expect_transport: str, checks: Sequence[str], parser: argparse.ArgumentParser) -> Promises:
