@@ -1,7 +1,9 @@
 """What every rank of a run does: `python -m hpc.rank RUN.json --attempt N --traces DIR --script FILE`.
 
-Either rank 0 leaves a trace and all ranks end with 0, or the first rank that fails leaves a note that says why, and
-takes all others with it.
+The job script has a launcher start it. Either rank 0 leaves a trace and all ranks end with 0, or the first rank that
+fails leaves a note that says why, and takes all others with it.
+
+Exit status 0: the trace is written; 1: rank_fail; 2: usage; 3: invalid; 4: oom; 5: launch_fail (docs/outcomes.md).
 """
 
 from __future__ import annotations
@@ -238,14 +240,17 @@ def _run(rank: Rank) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> Asked:
-    parser = argparse.ArgumentParser(prog="python -m hpc.rank", description="One rank of a run; started by a launcher.")
-    parser.add_argument("run", type=Path, metavar="RUN.json", help="the run's description")
-    parser.add_argument("--attempt", type=int, required=True, help="number of this attempt, from 1")
-    parser.add_argument("--traces", type=Path, required=True, help="folder of the traces and records")
-    parser.add_argument("--script", type=Path, required=True, help="the job script, kept in the trace")
-    parser.add_argument(
-        "--copy-s", type=float, default=10.0, help="seconds between copies of the stamps to the traces; 0: none"
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.rank", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("run", type=Path, metavar="RUN.json", help="the run's description")
+    parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of this attempt, from 1")
+    parser.add_argument("--traces", type=Path, required=True, metavar="DIR", help="folder of the traces and records")
+    parser.add_argument("--script", type=Path, required=True, metavar="FILE", help="the job script, kept in the trace")
+    parser.add_argument(
+        "--copy-s", type=float, default=10.0, metavar="S",
+        help="seconds between copies of the stamps to the traces (%(default)g); 0: none",
+    )  # fmt: skip
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
     told = vars(parser.parse_args(argv))

@@ -4,9 +4,14 @@
     python -m hpc.sweep --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
     python -m hpc.sweep --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
     python -m hpc.sweep --nodes 1,2 --workload examples/my_training.py:MyTraining
+    python -m hpc.sweep --status
+    python -m hpc.sweep --cancel
 
 Lists multiply: every combination is a point, measured --repeats times. Where there is no Slurm, the same scripts run
 on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
+
+Exit status 0: every run is ok (with --detach: submitted; with --cancel: ended); 1: one is not, or something cannot be
+done, and why; 2: usage; 130: Ctrl-C, after which jobs of Slurm go on. docs/sweeps.md has more.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +24,15 @@ DESCRIPTION = (
     "Prints one scaling table of traces and of other systems' logs, and under it what is wrong with it. Whatever a log "
     "says of itself is believed; else what its folders' and its own name say (4n8g, bz128, r50_b128_fp32_1.log)."
 )
+EPILOG = """\
+examples:
+  python -m parse.summarize traces/                                   the table of a sweep
+  python -m parse.summarize traces/ --ledger                          and why it is not faster (docs/ledger.md)
+  python -m parse.summarize traces/ logs/ --format json --out all.json
+  python -m parse.summarize --explain logs/1n8g/r50_b128_fp32_1.log   a log's way into its number (docs/logs.md)
+
+Exit status 0: something was summarised, whatever is wrong with it; 1: nothing could be; 2: usage.
+"""
 KINDS = ("auto", "traces", "logs", "table")
 KIND_HELP = (
     "what the PATHs hold; auto: traces and logs. logs also tries files of any name that are named; table: documents "
@@ -72,7 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m parse.summarize", description=DESCRIPTION)
+    parser = argparse.ArgumentParser(
+        prog="python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)

@@ -3,11 +3,10 @@
     python -m hpc.journal collect --stem STEM --to TRACES
     srun --nodes=N --ntasks-per-node=1 python -m hpc.journal clean
 
-`collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that could
-not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
-attempt; by hand, once the attempt has ended, it fetches what the exit record says is `kept`. Then: python -m
-parse.recover TRACES. `clean` removes what dead ranks of all attempts left here, but no trace. docs/recovery.md has the
-whole way.
+`collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that
+could not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
+attempt; by hand, once the attempt has ended, it fetches what the exit record says is `kept`, and parse.recover makes a
+trace of it. `clean` removes what dead ranks of all attempts left here, but no trace. docs/recovery.md has all of it.
 
 Exit status 0: done, also where there was nothing; 1: the traces cannot be written, and all stays here; 2: usage.
 """

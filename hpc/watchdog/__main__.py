@@ -1,6 +1,9 @@
 """Finds a run that makes no step, has its ranks write where they stand, and ends it: `python -m hpc.watchdog`.
 
-The job script starts one beside each launcher.
+The job script starts one beside each launcher, with the limits that stand at its top. docs/watchdog.md says when a run
+hangs, and what happens then.
+
+Exit status 0: the launcher has ended, by itself or by this; 2: usage.
 """
 
 from __future__ import annotations
@@ -18,16 +21,18 @@ from hpc.watchdog.watch import Launcher, Watchdog
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.watchdog`; 0 once the launcher has ended."""
-    parser = argparse.ArgumentParser(prog="python -m hpc.watchdog", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--traces", type=Path, required=True, help="folder of the traces and records")
-    parser.add_argument("--stem", required=True, help="<run_id>.<attempt>")
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.watchdog", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--traces", type=Path, required=True, metavar="DIR", help="folder of the traces and records")
+    parser.add_argument("--stem", required=True, help="<run id>.<attempt>")
     parser.add_argument("--launcher", type=int, required=True, metavar="PID", help="the process that started the ranks")
     usual = Limits()
     for name, value, text in (
-        ("--start-limit-s", usual.start_s, "from the start to the first step, and from the last step to the end"),
+        ("--start-limit-s", usual.start_s, "seconds from start to first step, and from last step to end"),
         ("--hang-steps", usual.steps, "median steps that a step may take,"),
-        ("--hang-extra-s", usual.extra_s, "and this long beside"),
-        ("--copy-s", usual.copy_s, "how often copies of the journals come to the traces, 0: never"),
+        ("--hang-extra-s", usual.extra_s, "and so many seconds beside"),
+        ("--copy-s", usual.copy_s, "seconds between copies of the journals to the traces, 0: never"),
     ):
         parser.add_argument(name, type=float, default=value, metavar="N", help=f"{text} (%(default)g)")
     asked = parser.parse_args(argv)

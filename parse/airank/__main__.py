@@ -27,9 +27,11 @@ speedup        time to train on 1 device / time to train on n devices, of logs w
 
 A number that a log does not give is not printed; the reason is. Rules are those of a submission: marks, their order
 and time stamps, the checksum, an evaluation every epoch, a fixed seed, printed times and rates that are what the time
-stamps say, the names of the logs, the cases 1, 8 and 32, system_information.json. Exit status 0: something was read.
+stamps say, the names of the logs, the cases 1, 8 and 32, system_information.json.
 
 example: python -m parse.airank resnet50/log --published resnet50/code/README.md
+
+Exit status 0: something was read, whatever rules it breaks; 1: nothing could be; 2: usage.
 """
 # What parse.airank.table offers; importing it here would make --help slow.
 FORMATS = ("text", "json")
