@@ -14,6 +14,7 @@ there is no such folder; 2: usage.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import time
@@ -38,6 +39,9 @@ from hpc.watchdog.stacks import merge
 LIVES_S = 60.0
 """An attempt without an exit record whose copies are no older is taken for one that still runs."""
 _GROUPS = 6
+_OF_ATTEMPT = re.compile(rf".+\.\d+{re.escape(PARTIAL)}")
+_LEFT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
+"""What the files of such a folder are called: of ranks, also in the making; beats; what NFS keeps of removed ones."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     partials = [
         path
         for path in sorted(traces.iterdir())
-        if path.is_dir() and (path.name == wanted if asked.stem else path.name.endswith(PARTIAL))
+        if path.is_dir() and (path.name == wanted if asked.stem else _OF_ATTEMPT.fullmatch(path.name))
     ]
     failed = False
     for partial in partials:
@@ -76,7 +80,7 @@ def recover(partial: Path) -> str:
 
     Where no rank completed a step there is nothing to tell and no trace is written; where the trace is there already,
     whole, what lies beside it is a leftover. Job script and sweep may do this at once. Raises JournalError, TraceError
-    or RecordError, and leaves the folder, where what is in it cannot be read.
+    or RecordError, and leaves the folder, where what is in it cannot be read or is not of ranks.
     """
     try:
         return _recover(partial)
@@ -88,6 +92,8 @@ def recover(partial: Path) -> str:
 
 def _recover(partial: Path) -> str:
     stem = partial.name.removesuffix(PARTIAL)
+    if foreign := sorted(path.name for path in partial.iterdir() if not _LEFT.fullmatch(path.name) or path.is_dir()):
+        raise JournalError(f"{partial}: left alone, {foreign[0]} in it is nothing that ranks leave: move it away first")
     merge(partial)
     path = partial.with_name(f"{stem}.h5")
     broken: list[str] = []

@@ -238,3 +238,20 @@ def test_what_another_process_recovers_at_the_same_time_is_no_error(
     assert main([str(tmp_path)]) == 0
     assert "another process has recovered it just now" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == [f"{STEM}.h5"]
+
+
+def test_folders_of_other_things_stay_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(tmp_path, 0, completed=3, points=1)
+    for name in ("film.partial", "thesis.2.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "chapter").write_text("mine")
+    mixed = tmp_path / f"{RUN.run_id}.2.partial"
+    (mixed / "rank0.stamps").mkdir(parents=True)
+    assert main([str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert STEM in said.out and "film" not in said.out + said.err
+    assert "thesis.2.partial: left alone, chapter in it is nothing that ranks leave" in said.err
+    assert {path.name for path in tmp_path.rglob("chapter")} == {"chapter"}
+    assert len(list(tmp_path.rglob("chapter"))) == 2 and mixed.is_dir()
+    assert main([str(tmp_path), "--stem", "thesis.2"]) == 1
+    assert (tmp_path / "thesis.2.partial" / "chapter").read_text() == "mine"
