@@ -202,11 +202,16 @@ settled() {
 
 # Whether job $1 is there still. One that cannot be asked about is taken to be.
 lives() {
-    local local_id=${1%-*} answer tries
-    if [ "$local_id" != "${local_id#local-}" ]; then  # local-HOST-PROCESS-NUMBER
+    local local_id=${1%-*} process answer tries
+    if [ "$local_id" != "${local_id#local-}" ]; then  # local-HOST-PROCESS-NUMBER; NUMBER is 0 where started by hand
         [ "${local_id%-*}" = "local-$HOSTNAME" ] || return 0
-        kill -0 "${local_id##*-}" 2>/dev/null
-        return
+        process=${local_id##*-}
+        if [ "${1##*-}" != 0 ] && [ -r "/proc/$process/environ" ]; then  # a process's number may be another's by now
+            grep -qzxF "RANKWISE_JOB_ID=$1" "/proc/$process/environ"
+            return
+        fi
+        answer=$(LC_ALL=C kill -0 "$process" 2>&1) && return
+        case $answer in *"not permitted"*) return 0 ;; *) return 1 ;; esac  # another user's lives
     fi
     for tries in 1 2 3; do
         if answer=$(timeout 60 squeue -h -j "$1" -o %T 2>&1 </dev/null); then
@@ -286,6 +291,7 @@ if [ "$restarts" -gt 0 ]; then
 fi
 
 # The runs, in order. The next one starts whatever became of the last.
+{  # bash reads to the end of this before it does any of it: the file may be edited while they run
 run 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r1 \
     env NCCL_ALGO=Ring srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=2 \
     --distribution=block --mpi=pmix --kill-on-bad-exit=1 /opt/rankwise/.venv/bin/python -m hpc.rank \
@@ -300,3 +306,5 @@ run 2n2g_torch-ddp_mlp_b8_fp32_5761c9b325_r2 \
 [ "$stopping" != USR1 ] || await_preemption
 [ "$not_ok" -eq 0 ] || say "$not_ok of the runs above did not end ok; their output is in $logs"
 [ "$not_ok" -eq 0 ]
+exit
+}

@@ -256,7 +256,7 @@ def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path
     """A fake `date`, which the script calls just before it takes the number, lets another living job take it first."""
     path = fake_slurm(tmp_path, "exit 1")
     begin = tmp_path / "traces" / f"{RUN.run_id}.1.begin.json"
-    other = f'{{"run_id": "{RUN.run_id}", "attempt": 1, "job_id": "local-{socket.gethostname()}-{os.getpid()}-1"}}'
+    other = f'{{"run_id": "{RUN.run_id}", "attempt": 1, "job_id": "local-{socket.gethostname()}-{os.getpid()}-0"}}'
     date = tmp_path / "bin" / "date"
     date.write_text(f"#!/bin/bash\n[ -e '{begin}' ] || echo '{other}' >'{begin}'\nexec /bin/date \"$@\"\n")
     date.chmod(0o755)
@@ -290,16 +290,47 @@ def test_a_launcher_that_does_not_end_when_told_is_killed(tmp_path: Path) -> Non
     assert "has not ended 10 s after SIGTERM: SIGKILL" in printed
 
 
-@pytest.mark.parametrize(("host", "alive", "runs"), [("", True, False), ("", False, True), ("elsewhere", False, False)])
+@pytest.mark.parametrize(
+    ("host", "process", "number", "runs"),
+    [
+        ("", "this", 0, False),
+        ("", "gone", 0, True),
+        ("", "gone", 1, True),
+        ("", "its", 1, False),
+        ("", "this", 1, True),  # not the script that a sweep started: the number is another process's by now
+        ("elsewhere", "gone", 1, False),
+    ],
+)
 def test_a_run_that_a_job_of_this_machine_began_is_done_only_when_its_process_is_gone(
-    tmp_path: Path, host: str, alive: bool, runs: bool
+    tmp_path: Path, host: str, process: str, number: int, runs: bool
 ) -> None:
+    local = f"local-{host or socket.gethostname()}"
     ended = subprocess.Popen(["true"])
     ended.wait()
-    begun(tmp_path, f"local-{host or socket.gethostname()}-{os.getpid() if alive else ended.pid}-1")
-    outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
+    become = f"export RANKWISE_JOB_ID={local}-$$-1; exec sh -c 'echo ready; read end'"
+    with subprocess.Popen(["bash", "-c", become], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lives:
+        assert lives.stdout is not None and lives.stdout.readline() == b"ready\n"
+        begun(tmp_path, f"{local}-{({'this': os.getpid(), 'gone': ended.pid, 'its': lives.pid})[process]}-{number}")
+        outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
     records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
     assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
+
+
+def test_a_script_of_another_user_is_there_though_it_cannot_be_signalled(tmp_path: Path) -> None:
+    """Asked by a user who is not root about a process of root."""
+    text = render_local([RUN], ["mpiexec"], Folders.under(tmp_path))
+    lives = text[text.index("lives() {") : text.index("# Of attempts")]
+    asked = ["bash", "-c", f'{lives}\nlives "local-$HOSTNAME-1-$1"', "bash"]
+    user = 65534 if os.geteuid() == 0 else os.geteuid()
+    assert [subprocess.run([*asked, number], user=user, cwd="/", check=False).returncode for number in "01"] == [0, 0]
+
+
+def test_a_script_may_be_edited_while_it_runs(tmp_path: Path) -> None:
+    """In place, as some editors do it: bash reads a script as it goes, and would go on in the middle of a line."""
+    body = f"yes 'touch {tmp_path}/pwned' | head -c 99999 >'{tmp_path}/job.sh'; {STEM} touch \"$stem.h5\""
+    record, printed = outcome_of(tmp_path, body)
+    assert record["outcome"] == "ok"
+    assert not (tmp_path / "pwned").exists(), printed
 
 
 def test_a_job_that_was_started_anew_closes_what_its_former_life_left(tmp_path: Path) -> None:
