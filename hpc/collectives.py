@@ -9,6 +9,9 @@ Every size is called --iterations times back to back, after one call whose resul
 that nobody counts; a wrong result ends the run as invalid. Rank 0 prints a table in the conventions of nccl-tests (time
 is the mean over calls and ranks, `slowest` that of the slowest rank) and leaves a trace like that of a training. Beside
 trainings on the same ranks, `python -m hpc.sweep … --collectives` asks for it, and the ledger compares the two.
+
+Exit status 0: measured, or shown; 1: a rank failed; 2: usage; 3: invalid; 4: out of memory; 5: the ranks did not start.
+docs/collectives.md explains the table.
 """
 
 from __future__ import annotations

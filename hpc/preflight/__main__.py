@@ -1,7 +1,9 @@
 """The checks alone, by the ranks of a launcher: `srun … python -m hpc.preflight --run RUN.json --out FILE`.
 
-Looks at all that needs no framework, and measures nothing. Rank 0 writes what every rank found out and what the checks
-make of it. Ends with 0, with 3 where a fatal check failed, with 5 where there is no MPI or no run to be read.
+Looks at all that needs no framework, and measures nothing. Rank 0 prints what the checks found, and writes that and
+what every rank found out. docs/preflight.md lists the checks.
+
+Exit status 0: no fatal check failed; 2: usage; 3: one did; 5: there is no MPI, or no run to be read.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ INVALID, LAUNCH_FAIL = 3, 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.preflight`, on every rank."""
-    parser = argparse.ArgumentParser(prog="python -m hpc.preflight", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.preflight", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what was found, as JSON")
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")

@@ -28,6 +28,8 @@ example:
 The folder is ~/.cache/rankwise/devcluster, or below $XDG_CACHE_HOME; --root names another, and several clusters can run
 side by side. It needs no rights that a normal user has not. It trusts everyone on this machine (auth/none): do not
 start it, least of all as root, where people log in whom you would not let run commands as you.
+
+Exit status 0: done; 1: it could not be done, or nothing runs; 2: usage.
 """
 
 
@@ -55,10 +57,16 @@ def _start(asked: argparse.Namespace) -> int:
         *(f"note: {note}" for note in notes),
         f"site file: {cluster.site_file}",
         f'next: eval "$(python -m launch.devcluster env{root})"',
-        '      python -m hpc.sweep --nodes 1,2,4 --ranks-per-node 2 --site "$RANKWISE_SITE"',
+        f'      python -m hpc.sweep --nodes {counts(shape.nodes)} --ranks-per-node 2 --site "$RANKWISE_SITE"',
     ]
     print("\n".join(lines))
     return 0
+
+
+def counts(nodes: int) -> str:
+    """Node counts for a sweep on so many nodes: `1,2,4`, then all."""
+    doubled = [1 << power for power in range(nodes.bit_length()) if 1 << power < nodes]
+    return ",".join(map(str, [*doubled, nodes]))
 
 
 def _stop(asked: argparse.Namespace) -> int:

@@ -5,7 +5,10 @@
     python -m launch.doctor --cluster local
 
 One small job: the shell of every node looks at the shared folder, local storage, modules and interpreters; then ranks
-look at themselves, as every run begins. Exit status 0: nothing to change; 1: something is; 2: usage.
+look at themselves, as every run begins.
+
+Exit status 0: nothing to change; 1: something is, or the cluster cannot be looked at; 2: usage; 130: Ctrl-C, and the
+job is cancelled. docs/doctor.md says what is looked at.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         advice = _local(asked) if site is None else _slurm(asked, site)
     except (SiteError, SpecError, PlanError, SubmitError, DoctorError) as error:
         print(f"launch.doctor: {plain(str(error))}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, SpecError) else 1
     except KeyboardInterrupt:
         print("launch.doctor: stopped, and its job cancelled", file=sys.stderr)
         return 130

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.doctor.__main__ import DoctorError, _look, _parser
+from launch.doctor.__main__ import DoctorError, _look, _parser, main
 from launch.doctor.advice import Advice, Word, as_json, as_text
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import minutes_of, of_site
@@ -200,3 +200,11 @@ def test_two_nodes_are_looked_at_or_what_is_there(tmp_path: Path, there: int, wo
 def test_more_nodes_than_are_there_are_not_looked_at(tmp_path: Path) -> None:
     with pytest.raises(DoctorError, match="asked to look at 9 nodes; main has 4"):
         _look(_parser().parse_args(["--nodes", "9", "--out", str(tmp_path)]), site(), cluster())
+
+
+def test_a_number_of_nodes_that_is_none_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.doctor.__main__.what_is_missing", list)  # a machine without MPI says that first
+    assert main(["--cluster", "local", "--nodes", "some"]) == 2
+    assert "--nodes 'some' is neither a count from 1 nor `all`" in capsys.readouterr().err
