@@ -94,7 +94,8 @@ class Rank:
             print(f"rank {self.number}: {outcome}: {without_secrets(str(error))}", file=sys.stderr, flush=True)
         else:
             print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-            print(f"rank {self.number}: {outcome} after step {self.last_step}", file=sys.stderr, flush=True)
+            when = "before the first step" if self.last_step < 0 else f"after step {self.last_step}"
+            print(f"rank {self.number}: {outcome} {when}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         status = EXIT_STATUS[outcome]
         if self.comm is not None:

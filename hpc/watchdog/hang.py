@@ -156,14 +156,16 @@ class HangWatch:
         late = tuple(sorted(node for node, (_, at) in self._heard.items() if self._is_late(now_s, at)))
         silent = () if len(late) == len(self._heard) else late
         step_s = seen.median_step_s if seen.median_step_s is not None else self._pace_s
-        allowed_s, why = limits.start_s, ""
+        allowed_s, why = limits.start_s, f"{limits.start_s:g} s"
         if seen.phase is Phase.STEPS and step_s is not None:
             allowed_s = limits.steps * step_s + limits.extra_s
-            why = f": {limits.steps:g} times the median step of {step_s:.3g} s and {limits.extra_s:g} s"
+            why = f"{limits.steps:g} times the median step of {step_s:.3g} s and {limits.extra_s:g} s"
         limit_s = allowed_s + limits.copy_s + (NODE_PATIENCE_S if silent else 0.0)
         if self._waited_s <= limit_s:
             return None
-        text = f"{_SAID[seen.phase]} for {self._waited_s:.0f} s (limit {limit_s:.0f} s{why})"
+        why += f", {limits.copy_s:g} s between copies" if limits.copy_s else ""
+        why += f", {NODE_PATIENCE_S:g} s for a node that may be lost" if silent else ""
+        text = f"{_SAID[seen.phase]} for {self._waited_s:.0f} s (limit {limit_s:.0f} s: {why})"
         if seen.completed:
             text += f"; {_steps_of_ranks(seen)}"
         if silent:

@@ -46,7 +46,8 @@ def test_no_first_step_within_the_limit_of_the_start_is_a_hang() -> None:
     hang, after_s = Watched().until_hang(lambda _: Seen())
     assert hang is not None and hang.phase is Phase.START
     assert 610 < after_s <= 610 + EVERY_S
-    assert hang.text.startswith("the run hangs: since its start no rank has completed a step for 615 s (limit 610 s)")
+    assert hang.text.startswith("the run hangs: since its start no rank has completed a step for 615 s")
+    assert hang.text.endswith("(limit 610 s: 600 s, 10 s between copies)")
 
 
 def test_ten_median_steps_and_a_minute_without_a_step_are_a_hang() -> None:
@@ -56,7 +57,7 @@ def test_ten_median_steps_and_a_minute_without_a_step_are_a_hang() -> None:
     assert hang is not None and hang.phase is Phase.STEPS
     assert 90 < after_s <= 90 + 2 * EVERY_S
     assert hang.limit_s == 10 * 2 + 60 + 10 and hang.median_step_s == 2.0
-    assert "10 times the median step of 2 s and 60 s" in hang.text
+    assert "(limit 90 s: 10 times the median step of 2 s and 60 s, 10 s between copies)" in hang.text
     assert hang.text.endswith("rank 0 completed 12 of 120, ranks 1-3 completed 13 of 120 steps")
 
 
