@@ -57,6 +57,11 @@ def mpi_size(seen: Seen) -> Found:
     said = ", ".join(f"{name}={value}" for name, value in here.variables.items())
     if here.size == 1 and not here.variables:
         cure = "start it with srun or mpiexec"
+    elif str(here.size) in here.variables.values():
+        cure = (
+            f"the launcher started no more, or no less: give it --nodes={run.nodes} "
+            f"--ntasks-per-node={run.ranks_per_node} (mpiexec: -n {run.ranks})"
+        )
     elif "SLURM_NTASKS" not in here.variables:
         cure = (
             f"the launcher is not of the MPI that mpi4py loads ({here.library}): start it with that MPI's own mpiexec, "

@@ -166,7 +166,9 @@ def test_what_is_no_check_and_no_level_is_refused(word: str, says: str) -> None:
     [
         (1, {}, "srun or mpiexec"),
         (1, {"SLURM_NTASKS": "4"}, "pmix or pmi2"),
-        (2, {"OMPI_COMM_WORLD_SIZE": "2"}, "MPI4PY_LIBMPI"),
+        (1, {"OMPI_COMM_WORLD_SIZE": "4"}, "MPI4PY_LIBMPI"),
+        (2, {"SLURM_NTASKS": "2"}, "--nodes=2 --ntasks-per-node=2 (mpiexec: -n 4)"),
+        (2, {"OMPI_COMM_WORLD_SIZE": "2"}, "--nodes=2 --ntasks-per-node=2 (mpiexec: -n 4)"),
     ],
 )
 def test_too_few_ranks_name_the_cure_that_fits(size: int, variables: dict[str, str], cure: str) -> None:
