@@ -17,6 +17,7 @@ done, and why; 2: usage; 130: Ctrl-C, after which jobs of Slurm go on. docs/swee
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -40,7 +41,17 @@ ACTIONS = ("dry_run", "detach", "force", "retry", "rerun_if_changed", "status", 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage."""
-    arguments = vars(_parser().parse_args(argv))
+    try:
+        return _main(vars(_parser().parse_args(argv)))
+    except KeyboardInterrupt:
+        print("hpc.sweep: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read has gone, as `head` does; nothing is to be said when Python ends, either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _main(arguments: Mapping[str, Any]) -> int:
     deny_world_writing()
     try:
         refuse_foreign_packages()
@@ -58,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SpecError, OptionError) as error:
         print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        raise
     except submission.FAILURES as error:
         print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 1
@@ -177,6 +190,7 @@ class _List(argparse.Action):
         print("sites:")
         for name, path in known_sites().items():
             print(f"  {name}  {path}")
+        sys.stdout.flush()
         parser.exit(0)
 
 
@@ -192,7 +206,7 @@ def _how(arguments: Mapping[str, Any], settings: Mapping[str, str]) -> submissio
     from hpc.sweeps.submission import How
 
     most = settings.get("max_jobs")
-    if most is not None and (not most.isdigit() or int(most) < 1):
+    if most is not None and (not (most.isascii() and most.isdigit()) or int(most) < 1):
         raise SpecError(f"--max-jobs {most!r} is no number of jobs, from 1")
     retry = outcomes_to_retry(arguments["retry"]) if arguments["retry"] is not None else ()
     return How(

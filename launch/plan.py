@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count, pairwise
 from pathlib import Path
 
 from hpc.spec import COLLECTIVES, Plan, RunSpec, shuffled
@@ -43,11 +44,15 @@ class JobPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenJob:
-    """A job with the file that holds its script."""
+    """A job with the file that holds its script.
+
+    `passed_over` are scripts of the same runs whose text is another: changed by hand, or made with other options.
+    """
 
     plan: JobPlan
     script: Path
     text: str
+    passed_over: tuple[Path, ...] = ()
 
 
 def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_min: int | None) -> list[JobPlan]:
@@ -167,7 +172,8 @@ def write_sweep(
 ) -> list[WrittenJob]:
     """Writes RUN.json files, the plan and the job scripts. Raises PlanError where the folder cannot take them.
 
-    A script is never overwritten by another one: a sweep that finds its name taken writes `2n.<sweep id>.sh`.
+    A script is never overwritten by another one: a sweep that finds its name taken writes `2n.<sweep id>.sh`, or
+    `2n.<sweep id>-2.sh`.
     """
     make_folders(folders)
     try:
@@ -177,14 +183,29 @@ def write_sweep(
         written = []
         for job in jobs:
             text = render(job)
-            script = folders.jobs / f"{job.name}.sh"
-            if script.exists() and script.read_text() != text:
-                script = folders.jobs / f"{job.name}.{plan.sweep_id}.sh"
+            script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)
+            same = tuple(path for path in taken if _has_runs(path, job.runs))
             _write_once(script, text)
-            written.append(WrittenJob(plan=job, script=script, text=text))
+            written.append(WrittenJob(plan=job, script=script, text=text, passed_over=same))
     except OSError as error:
         raise PlanError(f"the sweep's folder cannot be written: {error.filename}: {error.strerror}") from None
     return written
+
+
+def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[Path]]:
+    """The first of a script's names that nobody has or that holds this very text, and those that hold another."""
+    taken: list[Path] = []
+    for tail in chain(("", f".{sweep_id}"), (f".{sweep_id}-{number}" for number in count(2))):
+        script = jobs / f"{name}{tail}.sh"
+        if not script.exists() or script.read_bytes() == text.encode():
+            break
+        taken.append(script)
+    return script, taken
+
+
+def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
+    words = script.read_text(errors="replace").split()
+    return {run.run_id for run in runs} <= {word for before, word in pairwise(words) if before == "run"}
 
 
 def make_folders(folders: Folders) -> None:
@@ -198,7 +219,7 @@ def make_folders(folders: Folders) -> None:
 
 def _write_once(path: Path, text: str) -> None:
     """Leaves a file alone that says the same already; else writes beside and renames, so no reader sees half."""
-    if not (path.exists() and path.read_text() == text):
+    if not (path.exists() and path.read_bytes() == text.encode()):
         write_whole(path, text)
 
 

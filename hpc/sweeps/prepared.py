@@ -80,6 +80,11 @@ class Prepared:
         for job in written:
             of_time = "" if simulated else f", {job.plan.time_min} min on {job.plan.nodes} nodes"
             say(f"  {job.script}: {len(job.plan.runs)} runs{of_time}")
+            for other in job.passed_over:
+                say(
+                    f"    not {other.name}, which has these runs and another text (changed by hand, or made with other "
+                    "options or in another folder): it stays as it is, for who submits it by hand"
+                )
         unable = self.unable
         odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
         for line in (*unable.values(), *odd, *no_twins(self.asked)):
@@ -103,6 +108,10 @@ def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     plan = expand(asked, decide_target(asked, site), options_of)
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
+    if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
+        raise SpecError(
+            f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it"
+        )
     guards = _guards(settings)
     return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc.spec import COLLECTIVES, Plan, RunSpec, Target
-from launch.plan import JobPlan, PlanError, nested_in_words, plan_jobs, write_sweep
+from launch.plan import JobPlan, PlanError, WrittenJob, nested_in_words, plan_jobs, write_sweep
 from launch.script import Folders
 from launch.site import Site
 
@@ -73,10 +73,31 @@ def test_files_are_written_once_and_a_script_is_never_overwritten(tmp_path: Path
     assert first == folders.jobs / "1n.sh"
     assert write("one") == first
     other = write("two")
+    third = write("three")
+    assert (third.name, third.read_text(), write("two")) == (f"1n.{plan.sweep_id}-2.sh", "three", other)
     assert (other.name, other.read_text(), first.read_text()) == (f"1n.{plan.sweep_id}.sh", "two", "one")
     assert RunSpec.from_json(json.loads(folders.run_file(RUN).read_text())) == RUN
     stored = json.loads((folders.traces / f"plan.{plan.sweep_id}.json").read_text())
     assert [run["run_id"] for run in stored["runs"]] == [RUN.run_id]
+
+
+def test_a_script_changed_by_hand_is_kept_and_named(tmp_path: Path) -> None:
+    plan = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))
+    folders = Folders.under(tmp_path)
+    jobs = plan_jobs(plan.runs, SITE, 10, None)
+
+    def write(text: str) -> WrittenJob:
+        return write_sweep(plan, jobs, folders, lambda job: text)[0]
+
+    first = write(f"limit=1\nrun {RUN.run_id} \\\n    srun\n")
+    assert first.passed_over == ()
+    first.script.write_bytes(f"limit=2 # wie gewünscht\nrun {RUN.run_id} \\\n    srun\n".encode("latin-1"))
+    second = write(first.text)
+    assert (second.passed_over, second.script.read_text()) == ((first.script,), first.text)
+    second.script.write_text("another sweep's")
+    third = write(first.text)
+    assert (third.passed_over, third.script.read_text()) == ((first.script,), first.text)
+    assert b"limit=2" in first.script.read_bytes()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
