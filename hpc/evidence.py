@@ -22,13 +22,18 @@ from glob import escape
 from pathlib import Path
 
 from hpc.outcome import (
+    BEGIN,
     BEGIN_RECORD,
+    EXIT,
     BeginRecord,
     ExitRecord,
     RankNote,
+    RecordAway,
     RecordError,
+    is_damaged,
     read_begin_record,
     read_rank_note,
+    set_aside,
     stem,
 )
 from hpc.outside import deny_world_writing, plain, without_secrets
@@ -39,6 +44,9 @@ SIGNAL = ".signal"
 KEPT = ".kept"
 HANG = ".hang.json"
 ERROR_BYTES = 1 << 18
+_LINE_BYTES = 1 << 12
+"""Of a longer line in standard error the rest is no sentence of anybody's."""
+_WORD_BYTES = 1 << 16
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING"})
 
@@ -46,7 +54,9 @@ _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQU
 @dataclass(frozen=True, kw_only=True)
 class Left:
     """What an attempt left beside the traces. `trace` and `steps` as Evidence has them, `kept` as ExitRecord has it;
-    `hang` is the watchdog's reason for ending the run, `signal` which one told the script to end, and when."""
+    `hang` is the watchdog's reason for ending the run, `signal` which one told the script to end, and when.
+    `written_unix_s` is when the trace was, by the file server; None without a trace.
+    """
 
     notes: tuple[RankNote, ...]
     trace: bool
@@ -54,6 +64,7 @@ class Left:
     hang: str
     signal: str
     kept: str
+    written_unix_s: int | None = None
 
 
 def read_left(traces: Path, stem: str, whole: bool | None = None) -> Left:
@@ -67,7 +78,8 @@ def read_left(traces: Path, stem: str, whole: bool | None = None) -> Left:
             notes.append(read_rank_note(path))
         except RecordError as error:
             print(f"rankwise: {plain(str(error))}", file=sys.stderr)
-    found, steps = (True, -1) if whole else _look_at_trace(traces / f"{stem}.h5")
+    trace = traces / f"{stem}.h5"
+    found, steps = (True, -1) if whole else _look_at_trace(trace)
     kept = [note.kept for note in notes if note.kept]
     kept += [line.removeprefix("kept:").strip() for line in _text(traces / f"{stem}{KEPT}").splitlines()]
     return Left(
@@ -76,7 +88,8 @@ def read_left(traces: Path, stem: str, whole: bool | None = None) -> Left:
         steps=max([steps, *(note.step + 1 for note in notes)]),
         hang=_why_hung(_text(traces / f"{stem}{HANG}")),
         signal=_text(traces / f"{stem}{SIGNAL}").strip(),
-        kept=", ".join(dict.fromkeys(kept)),
+        kept=", ".join(filter(None, dict.fromkeys(kept))),
+        written_unix_s=int(trace.stat().st_mtime) if found else None,
     )
 
 
@@ -94,13 +107,17 @@ def evidence_of(left: Left, error: Path, *, exit_status: int | None = None, job:
 
 
 def record_of(begin: BeginRecord, left: Left, evidence: Evidence, nodelist: str = "") -> ExitRecord:
-    """The exit record that the evidence makes; nobody knows better than now when the attempt ended."""
+    """The exit record that the evidence makes; where nobody saw the attempt end, it did when its trace was written,
+    else nobody knows better than now."""
     verdict = decide(evidence)
+    ended_unix_s = int(time.time())
+    if evidence.exit_status is None and left.trace and left.written_unix_s is not None:
+        ended_unix_s = max(begin.begin_unix_s, min(left.written_unix_s, ended_unix_s))
     return ExitRecord(
         run_id=begin.run_id, attempt=begin.attempt, outcome=verdict.outcome,
         exit_status=-1 if evidence.exit_status is None else evidence.exit_status,
         job_id=begin.job_id, restart_count=begin.restart_count, nodelist=nodelist or begin.nodelist,
-        begin_unix_s=begin.begin_unix_s, end_unix_s=int(time.time()), evidence=verdict.evidence, kept=left.kept,
+        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence, kept=left.kept,
     )  # fmt: skip
 
 
@@ -112,7 +129,8 @@ def job_end(text: str, restarts: int) -> JobEnd | None:
     """
     fields = dict(_FIELD.findall(text))
     word = fields.get("JobState", "")
-    started_again = int(fields.get("Restarts", "0") or 0)
+    restarted = fields.get("Restarts", "0")
+    started_again = int(restarted) if restarted.isdecimal() else 0
     preempted = fields.get("PreemptTime", "None") != "None"
     if word in _NOT_YET:
         word = "PREEMPTED" if preempted else ""
@@ -125,17 +143,73 @@ def job_end(text: str, restarts: int) -> JobEnd | None:
 
 
 def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[BeginRecord]:
-    """The attempts that began in this job, in a life before number `before` if that is given, and have no record."""
+    """The attempts that began in this job, in a life before number `before` if that is given, and have no record, or a
+    damaged one."""
     found = []
-    for path in sorted(traces.glob("*.begin.json")):
-        if path.with_name(path.name.replace(".begin.json", ".exit.json")).exists():
+    for path in sorted(traces.glob(f"*{BEGIN}")):
+        record = exit_of(path)
+        if record.exists() and not is_damaged(record):
             continue
         with suppress(RecordError):  # half-written by a job that is starting now, or foreign: the summary names it
             begin = read_begin_record(path)
-            is_its_own = path.name == f"{stem(begin.run_id, begin.attempt)}.begin.json"
+            is_its_own = path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
             if is_its_own and begin.job_id == job_id and (before is None or begin.restart_count < before):
                 found.append(begin)
     return found
+
+
+def damaged_attempts(traces: Path) -> list[BeginRecord]:
+    """The attempts that have ended, and of which that cannot be read: their exit records are damaged, or the begin
+    records and rank 0 wrote a whole trace. Their jobs need not be asked.
+
+    Where the begin record is damaged, its job is unknown and it began when that was written.
+    """
+    found = []
+    for path in sorted(traces.glob(f"*{BEGIN}")):
+        named, record = BEGIN_RECORD.fullmatch(path.name), exit_of(path)
+        damaged = is_damaged(record)
+        if named is None or not (damaged or not record.exists()):
+            continue
+        try:
+            begin = read_begin_record(path)
+        except RecordAway:
+            continue
+        except RecordError:
+            if not damaged and not _look_at_trace(path.with_name(f"{named['run_id']}.{named['attempt']}.h5"))[0]:
+                continue
+            begun_unix_s = int(path.lstat().st_mtime)
+            begin = BeginRecord(
+                run_id=named["run_id"], attempt=int(named["attempt"]), job_id="", begin_unix_s=begun_unix_s
+            )
+            found.append(begin)
+        else:
+            if damaged and path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}":
+                found.append(begin)
+    return found
+
+
+def exit_of(begin: Path) -> Path:
+    """The place of the exit record of the attempt that has this begin record."""
+    return begin.with_name(f"{begin.name.removesuffix(BEGIN)}{EXIT}")
+
+
+def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None) -> ExitRecord:
+    """Judges an attempt by what it left and writes its record; a damaged one that is there gets another name.
+
+    Raises OSError where it cannot be written.
+    """
+    name = stem(begin.run_id, begin.attempt)
+    left = read_left(traces, name)
+    evidence = evidence_of(left, logs / f"{name}.err", job=job)
+    record = record_of(begin, left, evidence, nodelist=job.nodelist if job is not None else "")
+    path = traces / f"{name}{EXIT}"
+    if is_damaged(path):
+        said = f"an earlier record could not be read and is kept as {set_aside(path).name}"
+        record = replace(record, evidence=(*record.evidence, said))
+    record.write(traces)
+    with suppress(OSError):
+        (traces / f"{name}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
+    return record
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,10 +241,13 @@ def _decide(asked: argparse.Namespace) -> int:
         restart_count=asked.restarts, nodelist=asked.nodelist,
     )  # fmt: skip
     try:
-        _write(begin, left, evidence, asked.traces)
+        record = record_of(begin, left, evidence)
+        record.write(asked.traces)
+        (asked.traces / f"{asked.stem}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
     except OSError as error:
         print(f"rankwise: {plain(str(error))}", file=sys.stderr)
         return 1
+    print(_in_words(record))
     return 0
 
 
@@ -195,20 +272,21 @@ def _close(asked: argparse.Namespace) -> int:
         job: JobEnd | None = JobEnd(word="", source="SLURM_RESTART_COUNT", restarts=asked.restarts, requeued=True)
     else:
         job = job_end(asked.job_text or "", sys.maxsize) or JobEnd(word="", source="squeue and scontrol")
+    failed = 0
     for begin in open_attempts(asked.traces, asked.job_id, asked.restarts):
         name = stem(begin.run_id, begin.attempt)
-        left = read_left(asked.traces, name)
-        evidence = evidence_of(left, asked.logs / f"{name}.err", job=job)
-        print(name, end=" ")
-        _write(begin, left, evidence, asked.traces)
-    return 0
+        try:
+            record = close_attempt(begin, asked.logs, asked.traces, job)
+        except OSError as error:
+            print(f"rankwise: {plain(str(error))}", file=sys.stderr)
+            failed = 1
+        else:
+            print(name, _in_words(record))
+    return failed
 
 
-def _write(begin: BeginRecord, left: Left, evidence: Evidence, traces: Path) -> None:
-    record = record_of(begin, left, evidence)
-    record.write(traces)
-    (traces / f"{stem(begin.run_id, begin.attempt)}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
-    print(plain(without_secrets(f"{record.outcome}: {record.evidence[0]}")))
+def _in_words(record: ExitRecord) -> str:
+    return plain(without_secrets(f"{record.outcome}: {record.evidence[0]}"))
 
 
 def _look_at_trace(path: Path) -> tuple[bool, int]:
@@ -232,26 +310,35 @@ def _why_hung(text: str) -> str:
         return ""
     try:
         return str(json.loads(text)["text"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "the watchdog ended the step, and its record of why cannot be read"
 
 
 def _text(path: Path) -> str:
+    """What a small file says, without the zeros that a power cut leaves; what cannot be read is said."""
     try:
-        return path.read_text(errors="replace")
+        with path.open("rb") as file:
+            return file.read(_WORD_BYTES).replace(b"\0", b"").decode(errors="replace")
     except FileNotFoundError:
+        return ""
+    except OSError as error:
+        print(f"rankwise: {plain(str(path))}: cannot be read ({error.strerror})", file=sys.stderr)
         return ""
 
 
 def _end_of(path: Path) -> str:
-    """The last part of a file, empty where there is none."""
+    """The last part of a file, of each line its beginning; empty where there is none. What cannot be read is said."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - ERROR_BYTES))
-            return file.read().decode(errors="replace")
+            lines = file.read(ERROR_BYTES).splitlines()
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        print(f"rankwise: {plain(str(path))}: cannot be read ({error.strerror})", file=sys.stderr)
+        return ""
+    return "\n".join(line[:_LINE_BYTES].decode(errors="replace") for line in lines)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

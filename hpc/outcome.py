@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from hpc.outside import without_secrets
 
@@ -32,15 +33,35 @@ class Outcome(StrEnum):
 SETTLING = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAIL})
 """A run with an attempt that ended so is not run again unless somebody asks."""
 
+EXIT = ".exit.json"
 EXIT_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.exit\.json")
+BEGIN = ".begin.json"
 BEGIN_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.begin\.json")
 AGAIN = ".again"
 """The name of the file that asks for another attempt after this one ends with it; the job script looks for it too."""
 RANK_NOTE = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.rank(?P<rank>\d+)\.json")
+DAMAGED = ".damaged"
+"""What is appended to the name of a file that cannot be read, and of which another one takes the place."""
+MOST_BYTES = 1 << 22
+"""No record is larger: what is, was not written by us, and is not read."""
+_Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 
 
 class RecordError(ValueError):
-    """A record beside the traces cannot be read; the text names the file."""
+    """A record beside the traces cannot be read; the text names the file, and `path` is it where it is one file's."""
+
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, path: Path, why: str) -> Self:
+        """The error of this file."""
+        error = cls(f"{path}: {why}")
+        error.path = path
+        return error
+
+
+class RecordAway(RecordError):
+    """A record is there and cannot be got at, by its permissions or for the file system: it may be whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +91,7 @@ class ExitRecord:
 
     def write(self, folder: Path) -> Path:
         """Writes `<run id>.<attempt>.exit.json`, beside and renamed, in the form that the job script writes."""
-        return _write(folder / f"{stem(self.run_id, self.attempt)}.exit.json", asdict(self))
+        return _write(folder / f"{stem(self.run_id, self.attempt)}{EXIT}", asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,40 +133,59 @@ def stem(run_id: str, attempt: int) -> str:
 
 def read_begin_record(path: Path) -> BeginRecord:
     """Raises RecordError where the file is no begin record."""
-    values = _read(path)
-    try:
-        known = {f.name for f in fields(BeginRecord)}
-        return BeginRecord(**{k: v for k, v in values.items() if k in known} | {"job_id": str(values["job_id"])})
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"{path}: not a begin record ({error})") from None
+    return _of_values(BeginRecord, _read(path), path, "a begin record")
 
 
 def read_exit_record(path: Path) -> ExitRecord:
     """Raises RecordError where the file is no exit record."""
-    values = _read(path)
-    try:
-        known = {f.name for f in fields(ExitRecord)}
-        typed = {"outcome": Outcome(values["outcome"]), "evidence": tuple(values.get("evidence", ()))}
-        return ExitRecord(**{k: v for k, v in values.items() if k in known} | typed)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{path}: not an exit record ({error})") from None
+    return _of_values(ExitRecord, _read(path), path, "an exit record")
 
 
 def read_rank_note(path: Path) -> RankNote:
     """Raises RecordError where the file is no note of a rank."""
-    values = _read(path)
+    return _of_values(RankNote, _read(path), path, "a rank's note")
+
+
+def read_own_record(path: Path) -> ExitRecord:
+    """The exit record of the attempt that the file is named after. Raises RecordError where it holds none."""
+    record = read_exit_record(path)
+    if path.name != f"{stem(record.run_id, record.attempt)}{EXIT}":
+        raise RecordError.of(path, f"holds the record of {stem(record.run_id, record.attempt)}, by its name another's")
+    return record
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether something lies where an attempt's exit record belongs that cannot be read as one.
+
+    A power cut leaves files without content, or of zeros. One that only cannot be got at may be whole.
+    """
     try:
-        known = {f.name for f in fields(RankNote)}
-        return RankNote(**{k: v for k, v in values.items() if k in known} | {"outcome": Outcome(values["outcome"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"{path}: not a rank's note ({error})") from None
+        read_own_record(path)
+    except RecordAway:
+        return False
+    except RecordError:
+        return os.path.lexists(path)
+    return False
 
 
-def exit_records(folder: Path) -> dict[str, list[ExitRecord]]:
-    """Every run's exit records in the folder, attempts in order. Raises RecordError on a broken one."""
+def set_aside(path: Path) -> Path:
+    """Gives a damaged file another name, so that another one can take its place; returns that."""
+    return path.rename(path.with_name(f"{path.name}{DAMAGED}"))
+
+
+def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
+    """Every run's exit records in the folder, attempts in order.
+
+    Those that cannot be read count as not there: whoever closes attempts judges these anew. Why comes to `broken`.
+    """
     found: dict[str, list[ExitRecord]] = {}
-    for path in sorted(folder.glob("*.exit.json")):
-        record = read_exit_record(path)
+    for path in sorted(folder.glob(f"*{EXIT}")):
+        try:
+            record = read_own_record(path)
+        except RecordError as error:
+            if broken is not None:
+                broken.append(error)
+            continue
         found.setdefault(record.run_id, []).append(record)
     for records in found.values():
         records.sort(key=lambda record: record.attempt)
@@ -193,11 +233,45 @@ def _kept(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
+def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what: str) -> _Record:
+    """The record with these values, of which others than it knows are from later versions."""
+    taken: dict[str, Any] = {}
+    for each in fields(kind):
+        if each.name not in values:
+            if each.default is MISSING:
+                raise RecordError.of(path, f"not {what} (it has no {each.name})")
+            continue
+        value = values[each.name]
+        match each.type:
+            case "int" if isinstance(value, int) and not isinstance(value, bool):
+                taken[each.name] = value
+            case "str" if isinstance(value, str) or (each.name == "job_id" and isinstance(value, int)):
+                taken[each.name] = str(value)
+            case "Outcome" if isinstance(value, str) and value in set(Outcome):
+                taken[each.name] = Outcome(value)
+            case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(one, str) for one in value):
+                taken[each.name] = tuple(value)
+            case _:
+                raise RecordError.of(path, f"not {what} (its {each.name} is {value!r:.99})")
+    return kind(**taken)
+
+
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        values = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read ({error})") from None
+        with path.open("rb") as file:
+            stored = file.read(MOST_BYTES + 1)
+    except (IsADirectoryError, FileNotFoundError) as error:
+        raise RecordError.of(path, f"cannot be read ({error.strerror})") from None
+    except OSError as error:
+        raise RecordAway.of(path, f"cannot be read ({error.strerror})") from None
+    if not stored.strip(b"\0"):
+        raise RecordError.of(path, f"cannot be read (of its {len(stored)} bytes all are zero)")
+    try:
+        if len(stored) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
+        values = json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise RecordError.of(path, f"cannot be read ({error})") from None
     if not isinstance(values, dict):
-        raise RecordError(f"{path}: not a JSON object")
+        raise RecordError.of(path, "not a JSON object")
     return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -14,8 +15,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hpc.evidence import SIGNAL, evidence_of, open_attempts, read_left, record_of
-from hpc.outcome import BEGIN_RECORD, EXIT_RECORD, BeginRecord, ExitRecord, Outcome, read_exit_record, stem
+from hpc.evidence import close_attempt, open_attempts
+from hpc.outcome import BEGIN_RECORD, EXIT_RECORD, BeginRecord, ExitRecord, Outcome, RecordError, read_own_record, stem
 from hpc.outside import plain
 from hpc.spec import RunSpec
 from hpc.verdict import JobEnd
@@ -132,7 +133,8 @@ class Follower:
         for name in names:
             # A record is written once and whole: what was read is not read again, however many runs there are.
             if EXIT_RECORD.fullmatch(name) and name not in self._records:
-                self._records[name] = read_exit_record(self._traces / name)
+                with suppress(RecordError):  # who closes the attempt judges it anew
+                    self._records[name] = read_own_record(self._traces / name)
         latest: dict[str, ExitRecord] = {}
         for record in sorted(self._records.values(), key=lambda record: record.attempt):
             latest[record.run_id] = record
@@ -238,13 +240,8 @@ def write_missing_records(
 
 def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
     """The record of one attempt, of the job's last life or of one after which it was put back into the queue."""
-    name = stem(begin.run_id, begin.attempt)
     job = end if begin.restart_count >= end.restarts else _former_life(begin, end)
-    left = read_left(traces, name)
-    record = record_of(begin, left, evidence_of(left, logs / f"{name}.err", job=job), nodelist=job.nodelist)
-    record.write(traces)
-    (traces / f"{name}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
-    return record
+    return close_attempt(begin, logs, traces, job)
 
 
 def _former_life(begin: BeginRecord, end: JobEnd) -> JobEnd:

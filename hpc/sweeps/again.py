@@ -54,7 +54,7 @@ def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
 def ask_for(wish: Wish, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]) -> None:
     """Notes beside the records which settled runs are wanted again, and says how many and why.
 
-    To be called with the folder's lock held. Raises RecordError where a record cannot be read.
+    To be called with the folder's lock held.
     """
     records, again = exit_records(traces), asked_again(traces)
     settled = [run for run in runs if is_settled(records.get(run.run_id, []), again)]

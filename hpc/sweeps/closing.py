@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hpc.evidence import close_attempt, damaged_attempts
 from hpc.journal.folders import PARTIAL, JournalError
 from hpc.outcome import ExitRecord, Outcome, RecordError, read_rank_note, stem
 from hpc.sweeps.standing import Standing
@@ -33,6 +34,24 @@ def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str
             _recover(partial, say)
 
     write_missing_records(folders.traces, ends, folders.logs, recovered)
+
+
+def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
+    """Judges attempts anew whose records cannot be read; to be called with the folder's lock held."""
+    for begin in damaged_attempts(folders.traces):
+        name = stem(begin.run_id, begin.attempt)
+        partial = folders.traces / f"{name}{PARTIAL}"
+        if partial.is_dir():
+            _recover(partial, say)
+        try:
+            record = close_attempt(begin, folders.logs, folders.traces, None)
+        except OSError as error:
+            say(f"{folders.traces / name}: what was recorded of it cannot be read, nor written anew ({error})")
+            continue
+        say(
+            f"{folders.traces / name}: what was recorded of it cannot be read; judged anew by what else it left: "
+            f"{record.outcome}: {record.evidence[0]}"
+        )
 
 
 def _recover(partial: Path, say: Callable[[str], None]) -> None:
@@ -66,6 +85,7 @@ def in_words(found: Sequence[Standing], folders: Folders) -> list[str]:
     for run in found:
         if run.record is not None and run.record.outcome is not Outcome.OK:
             lines.append(f"  {run.run_id}: {run.record.outcome}: {why(run.record, folders)}")
+        lines += [f"  {problem}" for problem in run.problems]
     return lines
 
 
@@ -75,6 +95,10 @@ def why(record: ExitRecord, folders: Folders) -> str:
     said = list(record.evidence[:1])
     if not said:
         for path in sorted(folders.traces.glob(f"{name}.rank*.json"))[:1]:
-            note = read_rank_note(path)
-            said.append(f"rank {note.rank}: {note.exception}: {note.message}")
+            try:
+                note = read_rank_note(path)
+            except RecordError as error:
+                said.append(str(error))
+            else:
+                said.append(f"rank {note.rank}: {note.exception}: {note.message}")
     return "; ".join([*said, f"see {folders.logs / name}.err"])

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.evidence import exit_of
 from hpc.journal.folders import PARTIAL, JournalError
 from hpc.journal.remains import read_journals
 from hpc.outcome import (
+    AGAIN,
+    BEGIN,
     BEGIN_RECORD,
+    EXIT,
     BeginRecord,
     ExitRecord,
     Outcome,
+    RecordAway,
     RecordError,
     asked_again,
     exit_records,
@@ -25,6 +30,9 @@ from hpc.outcome import (
     stem,
 )
 from hpc.spec import RunSpec, SpecError
+from hpc.trace_file import why_not_whole
+
+_RECORD = re.compile(r"(?P<run_id>.+)\.\d+\.(?:begin|exit)\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +42,8 @@ class Standing:
     `record` is the one that its outcome is from: the settling one, else the last. `open` is the last attempt where
     that began and left no record; `last_step` and `copy_age_s` tell of that one, None where nothing was copied.
     `settled` says that the run needs no further attempt, `asked_again` that it would not but that somebody asked.
+    `problems` names files of it that cannot be read, each with what to do; `held` says that one of these may be the
+    record that settles it, so that it is not to be run.
     """
 
     run_id: str
@@ -45,10 +55,14 @@ class Standing:
     asked_again: bool = False
     last_step: int | None = None
     copy_age_s: float | None = None
+    problems: tuple[str, ...] = ()
+    held: bool = False
 
     @property
     def word(self) -> str:
         """The outcome, or what there is in place of one."""
+        if self.held and not self.settled:
+            return "held back"
         if self.open is not None and not self.settled:
             return "begun"
         if self.record is None:
@@ -57,65 +71,131 @@ class Standing:
 
 
 def standings(run_ids: Iterable[str], traces: Path) -> list[Standing]:
-    """How each run stands, in the order given. Raises RecordError where a record cannot be read."""
-    records, again, begun = exit_records(traces), asked_again(traces), _last_begun(traces)
-    return [_standing(run_id, records.get(run_id, []), again, begun.get(run_id), traces) for run_id in run_ids]
+    """How each run stands, in the order given."""
+    broken: list[RecordError] = []
+    records, again = exit_records(traces, broken), asked_again(traces)
+    begun = _last_begun(traces, broken)
+    away = _by_run(broken)
+    return [
+        _standing(run_id, records.get(run_id, []), again, begun.get(run_id), traces, away.get(run_id, []))
+        for run_id in run_ids
+    ]
 
 
 def left_of(run_ids: Sequence[str], traces: Path) -> list[str]:
-    """Which of the runs are not settled. Raises RecordError where a record cannot be read, OSError where the folder is
-    not there: one that was unmounted must not look like one without records."""
+    """Which of the runs are to be done: not settled, and without a record that may settle them and cannot be got at.
+
+    Raises OSError where the folder is not there: one that was unmounted must not look like one without records.
+    """
     traces.stat()
-    records, again = exit_records(traces), asked_again(traces)
-    return [run_id for run_id in run_ids if not is_settled(records.get(run_id, []), again)]
+    broken: list[RecordError] = []
+    records, again = exit_records(traces, broken), asked_again(traces)
+    held = {run_id for run_id, its in _by_run(broken).items() if _may_settle(its)}
+    return [run for run in run_ids if run not in held and not is_settled(records.get(run, []), again)]
 
 
-def planned_sweeps(traces: Path) -> dict[str, tuple[RunSpec, ...]]:
-    """The sweeps whose plans lie in the folder, by their ids. Raises RecordError where one cannot be read."""
+def planned_sweeps(traces: Path, broken: list[RecordError] | None = None) -> dict[str, tuple[RunSpec, ...]]:
+    """The sweeps whose plans lie in the folder, by their ids.
+
+    What is no plan is named in `broken`; without such a list it raises RecordError.
+    """
     sweeps = {}
     for path in sorted(traces.glob("plan.*.json")):
         try:
-            values = json.loads(path.read_text())
+            values = json.loads(path.read_bytes())
             sweeps[str(values["sweep_id"])] = tuple(RunSpec.from_json(run) for run in values["runs"])
-        except (OSError, ValueError, KeyError, TypeError, SpecError) as error:
-            raise RecordError(f"{path}: no plan that this version can read ({error})") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SpecError) as error:
+            found = RecordError(
+                f"{path}: no plan that this version can read ({error}); the command that planned it writes it again"
+            )
+            if broken is None:
+                raise found from None
+            broken.append(found)
     return sweeps
 
 
 def whole(standing: Iterable[Standing]) -> bool:
-    """Whether every run is `ok`."""
-    return all(run.record is not None and run.record.outcome is Outcome.OK and run.settled for run in standing)
+    """Whether every run is `ok`, and what says so can be read."""
+    return all(
+        run.record is not None and run.record.outcome is Outcome.OK and run.settled and not run.problems
+        for run in standing
+    )
 
 
 def _standing(
-    run_id: str, records: Sequence[ExitRecord], again: Collection[str], begun: BeginRecord | None, traces: Path
+    run_id: str,
+    records: Sequence[ExitRecord],
+    again: Collection[str],
+    begun: BeginRecord | None,
+    traces: Path,
+    broken: Sequence[RecordError],
 ) -> Standing:
     last = max((record.attempt for record in records), default=0)
     open_attempt = begun if begun is not None and begun.attempt > last else None
     settled = is_settled(records, again)
     last_step, age = _copied(traces / f"{stem(run_id, open_attempt.attempt)}{PARTIAL}") if open_attempt else (None,) * 2
+    standing = settling_record(records)
     return Standing(
         run_id=run_id,
         attempts=max(last, begun.attempt if begun else 0),
         ended=last,
-        record=settling_record(records) or (records[-1] if records else None),
+        record=standing or (records[-1] if records else None),
         open=open_attempt,
         settled=settled,
         asked_again=not settled and any(record.settles for record in records),
         last_step=last_step,
         copy_age_s=age,
+        problems=(*map(_what_to_do, broken), *_of_trace(standing, traces)),
+        held=_may_settle(broken),
     )
 
 
-def _last_begun(traces: Path) -> dict[str, BeginRecord]:
+def _by_run(broken: Iterable[RecordError]) -> dict[str, list[RecordError]]:
+    """The errors of records that are named after a run's attempt."""
+    found: dict[str, list[RecordError]] = {}
+    for error in broken:
+        if error.path is not None and (of := _RECORD.fullmatch(error.path.name)):
+            found.setdefault(of["run_id"], []).append(error)
+    return found
+
+
+def _may_settle(broken: Iterable[RecordError]) -> bool:
+    return any(isinstance(error, RecordAway) and str(error.path).endswith(EXIT) for error in broken)
+
+
+def _what_to_do(error: RecordError) -> str:
+    if isinstance(error, RecordAway):
+        return f"{error}: it may be whole, so the run is left alone until it can be read"
+    if str(error.path).endswith(EXIT):
+        return f"{error}: the next sweep judges the attempt anew, from what else it left"
+    return f"{error}: which job began the attempt is not known; unless that goes on, the run is done again"
+
+
+def _of_trace(record: ExitRecord | None, traces: Path) -> list[str]:
+    """What is wrong with the trace that a run is settled by, as far as its beginning and its length tell."""
+    if record is None or record.outcome is not Outcome.OK:
+        return []
+    path = traces / f"{stem(record.run_id, record.attempt)}.h5"
+    problem = why_not_whole(path) if path.exists() else ""  # else somebody has brought it elsewhere
+    if not problem:
+        return []
+    return [f"{path}: {problem}, and its record says ok: {path.name.removesuffix('.h5')}{AGAIN} beside it, an empty "
+            "file, has the run done again"]  # fmt: skip
+
+
+def _last_begun(traces: Path, broken: list[RecordError]) -> dict[str, BeginRecord]:
     last: dict[str, int] = {}
-    for path in traces.glob("*.begin.json"):
+    for path in traces.glob(f"*{BEGIN}"):
         if found := BEGIN_RECORD.fullmatch(path.name):
             last[found["run_id"]] = max(last.get(found["run_id"], 0), int(found["attempt"]))
     begun = {}
     for run_id, attempt in last.items():
-        with contextlib.suppress(RecordError):  # half-written by a job that is starting now
-            begun[run_id] = read_begin_record(traces / f"{stem(run_id, attempt)}.begin.json")
+        path = traces / f"{stem(run_id, attempt)}{BEGIN}"
+        try:
+            begun[run_id] = read_begin_record(path)
+        except RecordError as error:  # or half-written by a job that is starting now
+            if not exit_of(path).exists():
+                broken.append(error)
     return begun
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hpc.outcome import RecordError
 from hpc.spec import SpecError
 from hpc.sweep_spec import SweepSpec
 from hpc.sweeps.closing import close_attempts, close_ended, note_cancel
@@ -32,10 +33,12 @@ PATIENCE_S = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The runs that are asked about: those of the sweeps, each with its id; and the folders they are kept in."""
+    """The runs that are asked about: those of the sweeps, each with its id; and the folders they are kept in.
+    `problems` names plans that cannot be read."""
 
     sweeps: Mapping[str, Sequence[str]]
     folders: Folders
+    problems: Sequence[str] = ()
 
     @property
     def run_ids(self) -> list[str]:
@@ -64,8 +67,10 @@ def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     for memory in shown.jobs:
         words = ", ".join(f"{job_id} {jobs.get(job_id, 'ended')}" for job_id in memory.job_ids) or "not submitted"
         say(f"{memory.job_name}: {words}")
+    for problem in [*shown.problems, *(problem for run in found for problem in run.problems)]:
+        say(problem)
     say(f"sweep {', '.join(shown.sweeps)}: {', '.join(f'{count} {word}' for word, count in counts.items())}")
-    return 0 if whole(found) else 1
+    return 0 if whole(found) and not shown.problems else 1
 
 
 def cancel(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
@@ -75,9 +80,12 @@ def cancel(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     for sweep_id in shown.sweeps:
         note_cancel(shown.folders, sweep_id)
     ids = [job_id for memory in shown.jobs for job_id in memory.job_ids]
+    ids_here = script_processes(ids)
     remain = _cancel_here(ids, shown.folders, say)
     if any(not job_id.startswith("local-") for job_id in ids) or controller_answers():
         remain += _cancel_jobs(shown, say)
+    elif not ids_here:
+        say("no job of this sweep runs here")
     words = _job_words(shown)
     for job_id in ids:
         if words.get(job_id) == "unknown":
@@ -91,10 +99,14 @@ def _shown(asked: SweepSpec | None, settings: Mapping[str, str]) -> Shown:
     if asked is not None:
         plan = prepare(asked, settings).plan
         return Shown(sweeps={plan.sweep_id: [run.run_id for run in plan.runs]}, folders=folders)
-    sweeps = planned_sweeps(folders.traces)
+    broken: list[RecordError] = []
+    sweeps = planned_sweeps(folders.traces, broken)
+    problems = [str(error) for error in broken]
     if not sweeps:
-        raise SpecError(f"no sweep was planned in {folders.traces}: name its folder with --out")
-    return Shown(sweeps={key: [run.run_id for run in runs] for key, runs in sweeps.items()}, folders=folders)
+        raise SpecError("; ".join(problems) or f"no sweep was planned in {folders.traces}: name its folder with --out")
+    return Shown(
+        sweeps={key: [run.run_id for run in runs] for key, runs in sweeps.items()}, folders=folders, problems=problems
+    )
 
 
 def _job_words(shown: Shown) -> dict[str, str]:
@@ -121,6 +133,8 @@ def _job_words(shown: Shown) -> dict[str, str]:
 
 def _state(run: Standing, jobs: Mapping[str, str]) -> str:
     """One run in words: what stands, or what is going on."""
+    if run.held and not run.settled:
+        return "held back: its record cannot be read"
     attempts = "" if run.attempts < 2 else f", {run.attempts} attempts"
     if run.open is None or run.settled:
         to_do = "" if run.settled or run.asked_again or run.record is None else ", to be done"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ from hpc.outside import plain
 from hpc.spec import COLLECTIVES
 from hpc.sweep_spec import SweepSpec
 from hpc.sweeps.again import Wish, ask_for
-from hpc.sweeps.closing import cancelled_at_ns, close_attempts, close_ended, in_words
+from hpc.sweeps.closing import cancelled_at_ns, close_attempts, close_ended, in_words, mend_records
 from hpc.sweeps.estimate import Room, TooShort, check_room, cut_off_s, durations_s
 from hpc.sweeps.prepared import Prepared, Say, prepare
 from hpc.sweeps.standing import left_of, standings, whole
@@ -99,6 +100,7 @@ class Sweep:
         self._lock = FolderLock(prepared.folders.jobs)
         self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)
         self._forgotten: set[str] = set()  # scripts whose jobs the scheduler did not know any more
+        self._ended: dict[str, str] = {}  # by script: how its last jobs ended, in words
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row that measured nothing
         local = prepared.site is None
         logs = prepared.folders.logs
@@ -113,6 +115,7 @@ class Sweep:
             stack.enter_context(self._lock.held(lambda holder: self.say(f"waiting for {holder}: {_WHY_WAIT[here]}")))
             written = self._prepared.write()
             self._prepared.tell(written, self.say)
+            mend_records(self._prepared.folders, self.say)
             ask_for(self._how.wish, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
             self._check_limits(written)
             queue = Queue(self._cluster, written, self, self._lock)
@@ -193,6 +196,7 @@ class Sweep:
         kept it from the rest, where somebody asked again for a run that it had passed, a few times where it was taken
         away before it measured anything, and once where the scheduler has forgotten it."""
         ends = self._cluster.ends(job_ids)
+        self._ended[job.script.name] = ", ".join(f"job {job_id} {end.word}" for job_id, end in ends.items() if end.word)
         close_ended(ends, self._prepared.folders, self.say)
         left = self.left(job)
         if not left or any(end.word.startswith("CANCELLED") for end in ends.values()):
@@ -224,8 +228,10 @@ class Sweep:
         for job in written:
             if (count := len(never.intersection(_ids([job])))) and (job_ids := queue.job_ids.get(job.script.name)):
                 output = self._cluster.output_of(job, job_ids[-1])
-                self.say(f"  {count} runs of {job.script.name} never began: see {output}")
-        self.say(f"python -m parse.summarize {self._traces}")
+                where = f"see {output}" if output.exists() else f"there is no {output}"
+                why = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
+                self.say(f"  {count} runs of {job.script.name} never began: {why}")
+        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}")
         return 0 if whole(found) else 1
 
 

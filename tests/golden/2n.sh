@@ -187,12 +187,15 @@ run() {
 
 # Which runs are to be done here, so that none is done twice.
 
+# Whether file $1 is an exit record to the end: what a power cut leaves of one is empty, zeros, or its beginning.
+recorded() { [ -f "$1" ] && tail -c 2 "$1" | grep -qsa '}$'; }
+
 # A run one of whose attempts ended so is not run again, unless somebody asked for it after that attempt. --force asks
 # for all; what this very job has settled since stays so, for it may have been requeued.
 settled() {
     local record
     for record in "$traces/$1".*.exit.json; do
-        grep -qsE '"outcome": "(invalid|ok|oom|rank_fail)"' "$record" || continue
+        grep -qsE '"outcome": "(invalid|ok|oom|rank_fail)"' "$record" && recorded "$record" || continue
         [ ! -e "${record%.exit.json}.again" ] || continue
         [ "$force" = yes ] || return 0
         ! grep -qsF "\"job_id\": \"$job_id\"" "$record" || return 0
@@ -235,11 +238,12 @@ close_attempts() {
     done < <("$python" -m hpc.evidence close --traces "$traces" --logs "$logs" "$@" </dev/null)
 }
 
-# Whether another job is at the run: it began an attempt, has not ended it, and lives.
+# Whether another job is at the run: it began an attempt, has not ended it, and lives. 2 where attempts of jobs that have
+# ended were closed just now: the run may be settled by what they left.
 elsewhere() {
-    local begun other
+    local begun other answer=1
     for begun in "$traces/$1".*.begin.json; do
-        [ -e "$begun" ] && [ ! -e "${begun%.begin.json}.exit.json" ] || continue
+        [ -e "$begun" ] && ! recorded "${begun%.begin.json}.exit.json" || continue
         other=$(sed -n 's/.*"job_id": "\([^"]*\)".*/\1/p' "$begun")
         [ -n "$other" ] && [ "$other" != "$job_id" ] || continue
         if lives "$other"; then
@@ -247,8 +251,9 @@ elsewhere() {
             return 0
         fi
         close_attempts --job-id "$other" --job-text "$(ask "$other")"
+        ! recorded "${begun%.begin.json}.exit.json" || answer=2
     done
-    return 1
+    return $answer
 }
 
 # Takes the next attempt's number by making its file, so that two jobs cannot take the same one. False where the run is
@@ -267,10 +272,11 @@ take() {
             not_ok=$((not_ok + 1))
             return 1
         fi
-        if elsewhere "$1"; then
-            not_ok=$((not_ok + 1))
-            return 1
-        fi
+        elsewhere "$1"
+        case $? in
+            0) not_ok=$((not_ok + 1)); return 1 ;;
+            2) continue ;;
+        esac
         printf -v text '{"run_id": "%s", "attempt": %d, "job_id": "%s", "restart_count": %d, "nodelist": "%s", "begin_unix_s": %d}' \
             "$1" "$attempt" "$job_id" "$restarts" "$nodelist" "$(date +%s)"
         (set -o noclobber; { echo "$text" || exit 3; } >"$traces/$1.$attempt.begin.json") 2>/dev/null

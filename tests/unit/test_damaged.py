@@ -1,0 +1,289 @@
+"""What power cuts make of what attempts leave: nothing of it is believed, lost, or run again in silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from hpc import evidence
+from hpc.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
+from hpc.spec import Plan, RunSpec, Target
+from hpc.sweeps.closing import in_words, mend_records, why
+from hpc.sweeps.standing import left_of, planned_sweeps, standings, whole
+from hpc.trace_file import why_not_whole
+from hpc.verdict import JobEnd
+from launch.follow import write_missing_records
+from launch.plan import write_sweep
+from launch.script import Folders
+from tests.unit import test_script as scripts
+from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
+
+RUN = make_run()
+STEM = f"{RUN.run_id}.1"
+DAMAGES = {"empty": b"", "zeros": b"\0" * 300, "half": b'{\n "run_id": "x",\n "outcome": "ok",\n', "foreign": b"{}"}
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    found = Folders.under(tmp_path)
+    for folder in (found.jobs, found.logs, found.traces):
+        folder.mkdir(exist_ok=True)
+    return found
+
+
+def begin(traces: Path, run: RunSpec = RUN, job_id: str = "7") -> Path:
+    path = traces / f"{run.run_id}.1.begin.json"
+    path.write_text(json.dumps({"run_id": run.run_id, "attempt": 1, "job_id": job_id, "begin_unix_s": 5}) + "\n")
+    return path
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """As a user who may read nothing of root's."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"attempt": "1"}, {"attempt": True}, {"evidence": "text"}, {"evidence": [1]}, {"kept": None}, {"outcome": ["ok"]},
+     {"begin_unix_s": "now"}, {"run_id": 3}],
+)  # fmt: skip
+def test_a_value_of_another_kind_makes_no_record(tmp_path: Path, changes: dict[str, object]) -> None:
+    path = put_exit_record(tmp_path, RUN, Outcome.OK)
+    assert not is_damaged(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(RecordError, match=rf"exit\.json: not an exit record \(its {next(iter(changes))} is"):
+        read_own_record(path)
+    assert is_damaged(path)
+
+
+def test_a_record_under_anothers_name_is_none_of_it(tmp_path: Path) -> None:
+    copy = put_exit_record(tmp_path, RUN, Outcome.OK).rename(tmp_path / "copy_r1.1.exit.json")
+    broken: list[RecordError] = []
+    assert exit_records(tmp_path, broken) == {}
+    assert [error.path for error in broken] == [copy] and STEM in str(broken[0])
+
+
+def test_nothing_is_read_for_ever_or_in_depth(tmp_path: Path) -> None:
+    path = tmp_path / f"{STEM}.exit.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a hole: no disk holds as much
+    assert is_damaged(path)
+    path.write_bytes(b"[" * 100_000)
+    assert is_damaged(path)
+
+
+def test_what_lies_where_a_record_belongs_is_damaged_and_what_is_not_there_is_not(tmp_path: Path) -> None:
+    (tmp_path / "a.1.exit.json").mkdir()
+    (tmp_path / "b.1.exit.json").symlink_to("nowhere")
+    assert [is_damaged(tmp_path / f"{name}.1.exit.json") for name in "abc"] == [True, True, False]
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(("traced", "outcome"), [(True, Outcome.OK), (False, Outcome.LOST)])
+def test_a_damaged_record_is_made_anew_of_what_else_is_there(
+    folders: Folders, damage: bytes, traced: bool, outcome: Outcome
+) -> None:
+    begin(folders.traces)
+    (folders.traces / f"{STEM}.exit.json").write_bytes(damage)
+    other = make_run(repeat=2)
+    put_exit_record(folders.traces, other, Outcome.OK)
+    if traced:
+        trace = put(folders.traces, make_trace(RUN))
+        os.utime(trace, (1_700_000_000, 1_700_000_000))
+    [before, there] = standings([RUN.run_id, other.run_id], folders.traces)
+    assert before.word == "begun" and there.word == "ok" and not there.problems
+    assert not whole([before]) and "judges the attempt anew" in before.problems[0]
+    assert f"{STEM}.exit.json" in in_words([before], folders)[-1]
+    said: list[str] = []
+    mend_records(folders, said.append)
+    [line] = said
+    assert f"{STEM}: what was recorded of it cannot be read" in line and f": {outcome}:" in line
+    record = read_own_record(folders.traces / f"{STEM}.exit.json")
+    assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]
+    assert (record.end_unix_s == 1_700_000_000) is traced  # when the trace was written, not when somebody looked
+    assert (folders.traces / f"{STEM}.exit.json.damaged").read_bytes() == damage
+    assert left_of([RUN.run_id], folders.traces) == ([] if traced else [RUN.run_id])
+    mend_records(folders, said.append)
+    assert said == [line]
+
+
+def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
+    for number, run in enumerate((RUN, make_run(repeat=2))):
+        begin(folders.traces, run).write_bytes(b"")
+        if number == 0:
+            put(folders.traces, make_trace(run))
+    mend_records(folders, [].append)
+    first, second = standings([RUN.run_id, make_run(repeat=2).run_id], folders.traces)
+    assert (first.word, first.settled, whole([first])) == ("ok", True, True)
+    assert (second.word, second.settled) == ("never ran", False)
+    assert ".begin.json: cannot be read" in second.problems[0] and "the run is done again" in second.problems[0]
+
+
+def test_what_cannot_be_mended_is_said_and_stops_no_other(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in (RUN, make_run(repeat=2)):
+        begin(folders.traces, run)
+        put(folders.traces, make_trace(run))
+        (folders.traces / f"{run.run_id}.1.exit.json").write_bytes(b"")
+    real = ExitRecord.write
+
+    def write(record: ExitRecord, folder: Path) -> Path:
+        if record.run_id == RUN.run_id:
+            raise OSError(28, "No space left on device")
+        return real(record, folder)
+
+    monkeypatch.setattr(ExitRecord, "write", write)
+    said: list[str] = []
+    mend_records(folders, said.append)
+    assert sorted("No space left" in line for line in said) == [False, True]
+
+
+def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> None:
+    other = make_run(repeat=2)
+    with TemporaryDirectory() as place:  # others cannot enter pytest's folders
+        Path(place).chmod(0o755)
+        traces = Path(place)
+        begin(traces)
+        put_exit_record(traces, RUN, Outcome.OK).chmod(0)
+        with nobody():
+            [held, free] = standings([RUN.run_id, other.run_id], traces)
+            assert left_of([RUN.run_id, other.run_id], traces) == [other.run_id]
+            assert evidence.open_attempts(traces, "7") == [] == evidence.damaged_attempts(traces)
+    assert (held.word, whole([held]), free.word) == ("held back", False, "never ran")
+    assert "Permission denied): it may be whole, so the run is left alone" in held.problems[0]
+
+
+def test_who_closes_attempts_takes_a_damaged_record_for_none(
+    folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(folders.traces)
+    (folders.traces / f"{STEM}.exit.json").mkdir()
+    argv = ["close", "--traces", str(folders.traces), "--logs", str(folders.logs), "--job-id", "7", "--job-text", ""]
+    assert evidence.main(argv) == 0
+    assert capsys.readouterr().out.startswith(f"{STEM} lost: ")
+    (folders.traces / f"{STEM}.exit.json").write_text("{")
+    (folders.traces / f"{STEM}.exit.json.damaged").rmdir()
+    [record] = write_missing_records(
+        folders.traces, {"7": JobEnd(word="CANCELLED", source="squeue")}, folders.logs, patience_s=0
+    )
+    assert record.outcome is Outcome.CANCELLED and "exit.json.damaged" in record.evidence[-1]
+
+
+def test_one_attempt_that_cannot_be_closed_stops_no_other(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    begin(folders.traces)
+    begin(folders.traces, make_run(repeat=2))
+    (folders.traces / f".{STEM}.exit.json.part").mkdir()  # where its record would be written
+    argv = ["close", "--traces", str(folders.traces), "--logs", str(folders.logs), "--job-id", "7", "--job-text", ""]
+    assert evidence.main(argv) == 1
+    said = capsys.readouterr()
+    assert f"{STEM}.exit.json.part" in said.err and said.out.startswith(f"{make_run(repeat=2).run_id}.1 lost: ")
+
+
+def test_small_files_that_cannot_be_read_say_nothing_and_are_said(
+    folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folders.traces / f"{STEM}.signal").write_bytes(b"\0" * 28)
+    (folders.traces / f"{STEM}.kept").write_bytes(b"kept: n1:/a\n\0\0\0")
+    (folders.traces / f"{STEM}.hang.json").mkdir()
+    left = evidence.read_left(folders.traces, STEM)
+    assert (left.signal, left.kept, left.hang) == ("", "n1:/a", "")
+    assert f"{STEM}.hang.json: cannot be read (Is a directory)" in capsys.readouterr().err
+
+
+def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
+    path = folders.logs / f"{STEM}.err"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(0, 2)
+        file.write(b"\nsrun: error: " + b"launch failed " * 20_000 + b"\nBus error\n")
+    found = evidence.evidence_of(evidence.read_left(folders.traces, STEM), path, exit_status=1)
+    assert len(found.error) < evidence.ERROR_BYTES and found.error.endswith("Bus error")
+    assert max(map(len, found.error.splitlines())) <= 4096
+    path.unlink()
+    path.mkdir()
+    assert evidence.evidence_of(evidence.read_left(folders.traces, STEM), path).error == ""
+
+
+def test_a_damaged_note_does_not_keep_a_sweep_from_its_end(folders: Folders) -> None:
+    (folders.traces / f"{STEM}.rank0.json").write_bytes(b"")
+    path = put_exit_record(folders.traces, RUN, Outcome.RANK_FAIL)
+    assert f"{STEM}.rank0.json: cannot be read" in why(read_own_record(path), folders)
+
+
+def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_path: Path) -> None:
+    put_plan(tmp_path, [RUN])
+    (tmp_path / "plan.zeros.json").write_bytes(b"\0" * 99)
+    (tmp_path / "plan.list.json").write_text("[]")
+    (tmp_path / "plan.odd.json").write_text('{"sweep_id": "x", "runs": ["a"]}')
+    (tmp_path / "plan.folder.json").mkdir()
+    broken: list[RecordError] = []
+    assert len(planned_sweeps(tmp_path, broken)) == 1
+    assert len(broken) == 4 and all("the command that planned it writes it again" in str(each) for each in broken)
+
+
+def test_a_damaged_plan_is_written_again(folders: Folders) -> None:
+    plan = Plan(target=Target(site="here", gpus_per_node=0), runs=(RUN,))
+    write_sweep(plan, [], folders, lambda job: "")
+    path, run = folders.traces / f"plan.{plan.sweep_id}.json", folders.run_file(RUN)
+    texts = path.read_bytes(), run.read_bytes()
+    path.write_bytes(b"\xff\xfe\0"), run.write_bytes(b"")
+    write_sweep(plan, [], folders, lambda job: "")
+    assert (path.read_bytes(), run.read_bytes()) == texts
+
+
+@pytest.mark.parametrize(("keep", "why_not"), [(0, "is empty"), (7, "not an HDF5"), (3000, "cut off"), (None, "")])
+def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, keep: int | None, why_not: str) -> None:
+    path = put(folders.traces, make_trace(RUN))
+    put_exit_record(folders.traces, RUN, Outcome.OK)
+    path.write_bytes(path.read_bytes()[:keep])
+    assert why_not in why_not_whole(path) and bool(why_not_whole(path)) is bool(why_not)
+    [run] = standings([RUN.run_id], folders.traces)
+    assert run.settled and whole([run]) is not bool(why_not)  # nothing is measured again unasked
+    assert [f"{STEM}.again" in problem and str(path) in problem for problem in run.problems] == [True] * bool(why_not)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_script_run_by_hand_measures_nothing_again_for_a_damaged_record(tmp_path: Path, damage: bytes) -> None:
+    traces = tmp_path / "traces"
+    run = scripts.RUN
+    scripts.begun(tmp_path, "local-h-1-1")
+    put(traces, make_trace(run))
+    record = traces / f"{run.run_id}.1.exit.json"
+    record.write_bytes(damage)
+    life = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "1"}
+    _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"', **life)
+    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is settled, passed over" in printed
+    assert not (traces / f"{run.run_id}.2.begin.json").exists()
+
+
+def test_a_script_does_not_measure_again_what_it_has_just_closed_as_ok(tmp_path: Path) -> None:
+    """The job died between the trace and its record."""
+    run = scripts.RUN
+    scripts.begun(tmp_path, f"local-{socket.gethostname()}-4194305-1")  # no process has that number
+    put(tmp_path / "traces", make_trace(run))
+    _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"')
+    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is settled, passed over" in printed
+    assert not (tmp_path / "traces" / f"{run.run_id}.2.begin.json").exists()
+
+
+def test_what_closed_attempts_took_is_what_they_took(folders: Folders) -> None:
+    begun = BeginRecord(run_id=RUN.run_id, attempt=1, job_id="7", begin_unix_s=1_700_000_000)
+    trace = put(folders.traces, make_trace(RUN))
+    for written_unix_s, took_s in ((1_700_000_060, 60), (1_600_000_000, 0)):  # the second by a clock that was set back
+        os.utime(trace, (written_unix_s,) * 2)
+        record = evidence.close_attempt(begun, folders.logs, folders.traces, None)
+        assert record.end_unix_s - record.begin_unix_s == took_s
