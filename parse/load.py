@@ -258,7 +258,7 @@ class _Loader:
         if problem:
             self.remarks.append(problem)
         elif read:
-            problem = f"{read.path}: {read.problem}" if read.problem else ""
+            problem = f"{read.path}: {read.problem}" if read.problem and outcome is Outcome.OK else ""
         elif outcome is Outcome.OK:
             problem = "ended ok, but no readable trace of it is here"
         if read and key in self.set_aside:

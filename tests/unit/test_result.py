@@ -10,6 +10,7 @@ import pytest
 
 from hpc.outcome import Outcome
 from hpc.spec import COLLECTIVES
+from hpc.stamps import ABSENT, END
 from parse.load import load
 from parse.result import MISSING, UNENDED, UNMEASURED, Result, results
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
@@ -210,3 +211,15 @@ def test_a_plan_of_hundreds_of_points_is_summed_up(tmp_path):
     found = results(load([tmp_path]))
     assert len(found) == 300
     assert json.loads(found[299].asked.baseline_point)[0]["nodes"] == 1
+
+
+def test_a_run_that_was_cut_off_owes_no_numbers(tmp_path):
+    """Its outcome says why there are none; that its window has holes says nothing more."""
+    run = make_run()
+    holed = make_trace(run).stamps.copy()
+    holed[0, 9:, END] = ABSENT
+    put(tmp_path, dataclasses.replace(make_trace(run), stamps=holed, outcome=Outcome.TIMEOUT, recovered=True))
+    put(tmp_path, dataclasses.replace(make_trace(dataclasses.replace(run, repeat=2)), stamps=holed))
+    cut_off, ok = load([tmp_path]).attempts
+    assert (cut_off.outcome, cut_off.measured, cut_off.problem) == (Outcome.TIMEOUT, None, "")
+    assert ok.outcome is Outcome.OK and "lack the end of a step" in ok.problem
