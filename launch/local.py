@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hpc.verdict import JobEnd
+from launch.enclosing import variables_of_the_enclosing_job
 from launch.lock import FolderLock
 from launch.plan import WrittenJob
 from launch.state import HERE, JobState
@@ -117,10 +118,12 @@ class LocalCluster:
         host = f"local-{socket.gethostname()}"
         # The id has the process in it, which is known where the script becomes it.
         become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
+        of_a_job = variables_of_the_enclosing_job()
+        variables = {name: value for name, value in os.environ.items() if name not in of_a_job}
         with self.output_of(job, "").open("ab") as output:
             process = subprocess.Popen(
                 ["bash", "-c", become, "rankwise", host, str(self._count), str(job.script)], stdin=self._lock.file,
-                stdout=output, stderr=output, start_new_session=True,
+                stdout=output, stderr=output, start_new_session=True, env=variables,
             )  # fmt: skip
         job_id = f"{host}-{process.pid}-{self._count}"
         self._running[job_id] = (self.name_of(job), process)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.verdict import JobEnd
+from launch.enclosing import variables_of_the_enclosing_job
 from launch.plan import JobPlan, RequestValue, WrittenJob
 from launch.script import Folders
 from launch.site import Site
@@ -160,7 +161,8 @@ class SlurmCluster:
                 # The name once more: SBATCH_JOB_NAME would win over the script's. sbatch waits minutes for a full
                 # queue without a word that we would see: it is ended, and asked again with the reason on the screen.
                 patience = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                return [*patience, "sbatch", f"--job-name={name}", str(submission_file_path)]
+                without = [word for variable in variables_of_the_enclosing_job() for word in ("-u", variable)]
+                return [*patience, "env", *without, "sbatch", f"--job-name={name}", str(submission_file_path)]
 
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error says anyway

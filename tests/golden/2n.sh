@@ -38,6 +38,9 @@ start_limit_s=600   # a run that makes no step for so long hangs: at first,
 hang_steps=10       # then for so many times its median step
 hang_extra_s=60     # and so long on top
 
+# Submitted from inside a step of another job, it has the binding of that, which every srun would take for its own.
+[ -z "${SLURM_STEP_ID:-}" ] || unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"
+
 # The site.
 export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1

@@ -325,6 +325,15 @@ def test_a_script_of_another_user_is_there_though_it_cannot_be_signalled(tmp_pat
     assert [subprocess.run([*asked, number], user=user, cwd="/", check=False).returncode for number in "01"] == [0, 0]
 
 
+@pytest.mark.parametrize(("step", "bound"), [({}, "cores"), ({"SLURM_STEP_ID": "0"}, "")])
+def test_the_binding_of_a_step_that_it_is_submitted_from_is_not_taken(
+    tmp_path: Path, step: dict[str, str], bound: str
+) -> None:
+    body = f'{STEM} touch "$stem.h5"; echo "${{SLURM_CPU_BIND:-}}${{SLURM_CPU_BIND_TYPE:-}}" >\'{tmp_path}/bound\''
+    record, _ = outcome_of(tmp_path, body, SLURM_CPU_BIND_TYPE="cores", **step)
+    assert (record["outcome"], (tmp_path / "bound").read_text().strip()) == ("ok", bound)
+
+
 def test_a_script_may_be_edited_while_it_runs(tmp_path: Path) -> None:
     """In place, as some editors do it: bash reads a script as it goes, and would go on in the middle of a line."""
     body = f"yes 'touch {tmp_path}/pwned' | head -c 99999 >'{tmp_path}/job.sh'; {STEM} touch \"$stem.h5\""

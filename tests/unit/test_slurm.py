@@ -99,6 +99,22 @@ def test_the_job_is_given_its_name_whatever_the_environment_says(
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["17_submission.sh"]
 
 
+def test_a_job_gets_nothing_of_the_job_that_it_is_submitted_from(
+    fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`srun --pty bash` leaves its binding in the environment, and a requeued job how often it was started."""
+    own = ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_RESTART_COUNT", "PMIX_RANK")
+    for name in (*own, "SLURM_CONF", "OMPI_MCA_btl"):
+        monkeypatch.setenv(name, "5")
+    fake("sbatch", f"env >{tmp_path}/seen; echo Submitted batch job 7")
+    assert SlurmCluster(tmp_path / "logs").submit(job) == "7"
+    seen = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
+    assert seen >= {"SLURM_CONF", "OMPI_MCA_btl", "PATH"} and not seen.intersection(own)
+    monkeypatch.delenv("SLURM_JOB_ID")  # outside of a job, what a person set is meant
+    SlurmCluster(tmp_path / "logs").submit(job)
+    assert "SLURM_CPU_BIND=5" in (tmp_path / "seen").read_text()
+
+
 def test_a_name_is_of_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -> None:
     [longer] = plan_jobs([RUN], Site(name="s", partition="p"), 20, None)
     [more] = plan_jobs([RUN, dataclasses.replace(RUN, repeat=2)], Site(name="s"), 10, None)
