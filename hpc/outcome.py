@@ -168,9 +168,18 @@ def is_damaged(path: Path) -> bool:
     return False
 
 
+def aside_of(path: Path) -> Path:
+    """Under which name a damaged file or folder is kept: one that nothing has yet."""
+    aside, number = path.with_name(f"{path.name}{DAMAGED}"), 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{path.name}{DAMAGED}.{number}")
+    return aside
+
+
 def set_aside(path: Path) -> Path:
-    """Gives a damaged file another name, so that another one can take its place; returns that."""
-    return path.rename(path.with_name(f"{path.name}{DAMAGED}"))
+    """Gives a damaged file or folder another name, so that another one can take its place; returns that."""
+    return path.rename(aside_of(path))
 
 
 def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:

@@ -14,6 +14,8 @@ there is no such folder; 2: usage.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import shutil
 import sys
@@ -21,13 +23,24 @@ import time
 from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
 
 from hpc.journal.folders import BEAT, PARTIAL, WHOLE, JournalError
 from hpc.journal.remains import RankJournal, read_journals
-from hpc.outcome import RANK_NOTE, Outcome, RankNote, RecordError, read_exit_record, read_rank_note
+from hpc.outcome import (
+    EXIT,
+    RANK_NOTE,
+    Outcome,
+    RankNote,
+    RecordError,
+    aside_of,
+    read_own_record,
+    read_rank_note,
+    set_aside,
+)
 from hpc.outside import deny_world_writing, plain
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS
@@ -94,37 +107,85 @@ def _recover(partial: Path) -> str:
     stem = partial.name.removesuffix(PARTIAL)
     if foreign := sorted(path.name for path in partial.iterdir() if not _LEFT.fullmatch(path.name) or path.is_dir()):
         raise JournalError(f"{partial}: left alone, {foreign[0]} in it is nothing that ranks leave: move it away first")
-    merge(partial)
     path = partial.with_name(f"{stem}.h5")
     broken: list[str] = []
+    try:
+        merge(partial)
+    except OSError as error:
+        broken.append(f"its ranks' stacks cannot be brought together ({error})")
     found = read_journals(partial, broken)
-    journals = [journal for journal in found if "run" in journal.facts]  # others died before training
+    # Others died before training.
+    journals = _of_one_run([journal for journal in found if "run" in journal.facts], partial, broken)
     if path.exists():
         _check_whole(path, journals)
-        _remove(partial)
-        return f"{stem}: its trace is there and whole; what lay beside it is removed"
+        kept = _remove(partial, keep=bool(broken) and read_trace(path).recovered)
+        return f"{stem}: its trace is there and whole; what lay beside it is {kept or 'removed'}"
     if not any(journal.steps_completed for journal in journals):
         if broken:
             raise JournalError("; ".join(broken))
         _remove(partial)
         return f"{stem}: no rank completed a step, so there is no trace"
-    trace = trace_of(journals, _known_outcome(partial.parent, stem), partial, broken)
+    damaged = [each.replace(str(partial), str(aside_of(partial))) for each in broken]  # where it can be found then
+    trace = trace_of(journals, _known_outcome(partial.parent, stem), damaged)
     write_trace(path, trace)
-    _remove(partial)
-    return f"{stem}: {trace.outcome}, {trace.evidence}"
+    kept = _remove(partial, keep=bool(broken))
+    return "; ".join(filter(None, (f"{stem}: {trace.outcome}, {trace.evidence}", kept)))
 
 
-def _remove(partial: Path) -> None:
+def _remove(partial: Path, *, keep: bool = False) -> str:
     """Removes the folder, out of the way of a copier that has not ended yet, and what somebody began to write of the
-    trace; says where something stays."""
+    trace; says where something stays. With `keep` the folder gets another name instead, which is returned in words."""
     for begun in partial.parent.glob(f".{escape(partial.name.removesuffix(PARTIAL))}.h5.*.part"):
         begun.unlink(missing_ok=True)
+    if keep:
+        return f"kept as {set_aside(partial).name}"
     aside = partial.with_name(f".{partial.name}.over")
     partial.rename(aside)
     try:
         shutil.rmtree(aside)
     except OSError as error:
         print(f"{plain(str(aside))}: cannot be removed, remove it by hand ({error})", file=sys.stderr)
+    return ""
+
+
+def _of_one_run(journals: Sequence[RankJournal], partial: Path, broken: list[str]) -> list[RankJournal]:
+    """The journals whose headers describe the attempt that the folder is named after, all the same run; why others do
+    not comes to `broken`. Raises JournalError where it cannot be told which run is right."""
+    described: dict[str, list[RankJournal]] = {}
+    for journal in journals:
+        try:
+            described.setdefault(_described(journal, partial.name.removesuffix(PARTIAL)), []).append(journal)
+        except (TraceError, JournalError) as error:
+            broken.append(f"{partial / 'rank'}{journal.facts['rank']}.json: {error}")
+    by_size = sorted(described.values(), key=len, reverse=True)
+    if len(by_size) > 1 and len(by_size[0]) == len(by_size[1]):
+        raise JournalError(f"{partial}: its journals describe different runs, and as many ranks one as the other")
+    for others in by_size[1:]:
+        broken += [f"{partial / 'rank'}{each.facts['rank']}.json: describes another run than most" for each in others]
+    return by_size[0] if by_size else []
+
+
+def _described(journal: RankJournal, stem: str) -> str:
+    """The run that a journal's header describes, as text. Raises TraceError or JournalError where it is impossible."""
+    facts = journal.facts
+    if not isinstance(facts["run"], dict):
+        raise JournalError("describes no run")
+    run, _ = run_of(facts["run"])
+    if f"{facts['run'].get('run_id')}.{facts.get('attempt')}" != stem:
+        raise JournalError(f"describes {facts['run'].get('run_id')!r:.99}, attempt {facts.get('attempt')!r:.20}")
+    if facts["steps"] != run.steps or not facts["rank"] < run.ranks:
+        raise JournalError(f"rank {facts['rank']} with {facts['steps']} steps is not of {run.ranks} with {run.steps}")
+    try:
+        clock = facts["clock"]
+        points = [(int(local), float(offset), float(bound)) for local, offset, bound in clock["points"]]
+        exits = [int(moment) for moment in clock["barrier_exits_ns"]]
+        whole = isinstance(facts["facts"], dict) and isinstance(clock["domain"], str)
+        np.array([*(local for local, _, _ in points), *exits], np.int64)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        whole = False
+    if not whole:
+        raise JournalError("its facts or its clock are damaged")
+    return json.dumps([facts["run"], facts["attempt"]], sort_keys=True)
 
 
 def _may_live(partial: Path) -> str:
@@ -135,7 +196,7 @@ def _may_live(partial: Path) -> str:
     if not copies or partial.with_name(f"{stem}.exit.json").exists():
         return ""
     beats = [path.stat().st_mtime for path in partial.glob(f"*{BEAT}")]
-    age_s = time.time() - max(beats, default=0.0)
+    age_s = _now_s(partial.parent) - max(beats, default=0.0)
     if age_s > LIVES_S:
         return ""
     return (
@@ -143,29 +204,34 @@ def _may_live(partial: Path) -> str:
     )
 
 
+def _now_s(traces: Path) -> float:
+    """The time by the clock that beats have: the file server's, where there is one; else this machine's."""
+    try:
+        with TemporaryFile(dir=traces, prefix=".now.") as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
+
+
 def _check_whole(path: Path, journals: Sequence[RankJournal]) -> None:
     """Raises TraceError where the trace cannot be read, or was recovered before ranks' last steps came."""
-    trace = read_trace(path)
+    try:
+        trace = read_trace(path)
+    except TraceError as error:
+        raise TraceError(f"{error}; move it away, and recover again: stamps of its ranks are there") from None
     if trace.recovered and any(
         journal.steps_completed > trace.steps_completed[int(journal.facts["rank"])] for journal in journals
     ):
         raise TraceError(f"{path}: recovered before more of it came; move it away, and recover again")
 
 
-def trace_of(
-    journals: Sequence[RankJournal], known: tuple[Outcome | None, str], partial: Path, broken: Sequence[str] = ()
-) -> Trace:
+def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str], broken: Sequence[str] = ()) -> Trace:
     """The trace of an attempt that failed. A rank that left no journal is one that completed no step.
 
     `known` is the outcome where something says so, and what does; `broken` names journals that could not be read. Where
     nothing says why it ended it is `rank_fail` if all journals were collected from living nodes, else `lost`.
-    Raises JournalError where the journals are not of one attempt.
     """
     first = journals[0].facts
-    if any(
-        journal.facts["run"] != first["run"] or journal.facts["attempt"] != first["attempt"] for journal in journals
-    ):
-        raise JournalError(f"{partial}: journals of different attempts")
     run, extra = run_of(first["run"])
     found = {int(journal.facts["rank"]): journal for journal in journals}
     stamps = np.full((run.ranks, run.steps, len(STAMPS)), ABSENT, np.int64)
@@ -173,8 +239,7 @@ def trace_of(
     steps_completed = np.zeros(run.ranks, np.int64)
     for rank, journal in found.items():
         done = steps_completed[rank] = journal.steps_completed
-        stamps[rank] = np.array(journal.stamps, np.int64).reshape(run.steps, len(STAMPS))
-        stamps[rank, done:] = ABSENT
+        stamps[rank, :done] = np.array(journal.stamps[: done * len(STAMPS)], np.int64).reshape(done, len(STAMPS))
         samples[rank, :done] = journal.samples[:done]
     outcome, why = known
     return Trace(
@@ -230,15 +295,26 @@ def _how_far(run: RunSpec, found: Mapping[int, RankJournal]) -> str:
 
 
 def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
-    """What became of the attempt: by its exit record, else by the note of the rank that came least far."""
-    named = [(RANK_NOTE.fullmatch(path.name), path) for path in sorted(traces.glob("*.json"))]
-    notes = [read_rank_note(path) for match, path in named if match and f"{match['run_id']}.{match['attempt']}" == stem]
+    """What became of the attempt: by its exit record, else by the note of the rank that came least far; and what that
+    note says, and which of all these cannot be read."""
+    notes, said = [], []
+    for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
+        try:
+            if RANK_NOTE.fullmatch(path.name):
+                notes.append(read_rank_note(path))
+        except RecordError as error:
+            said.append(str(error))
     cause = min(notes, key=lambda note: note.step, default=None)
-    why = "" if cause is None else _said(cause)
-    record = traces / f"{stem}.exit.json"
+    if cause is not None:
+        said.insert(0, _said(cause))
+    outcome = None if cause is None else cause.outcome
+    record = traces / f"{stem}{EXIT}"
     if record.exists():
-        return read_exit_record(record).outcome, why
-    return None if cause is None else cause.outcome, why
+        try:
+            outcome = read_own_record(record).outcome
+        except RecordError as error:
+            said.append(str(error))
+    return outcome, "; ".join(said)
 
 
 def _said(note: RankNote) -> str:

@@ -46,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _collect(traces: Path, stem: str) -> int:
     """The command: says what was moved, what was removed, and where what could not be moved is kept."""
-    since_ns = [(folder / BEGUN).stat().st_mtime_ns for folder in attempt_folders(traces, stem)]
+    since_ns = []
+    for folder in attempt_folders(traces, stem):
+        with suppress(FileNotFoundError):  # its ranks died in the middle of making it, or it has just been collected
+            since_ns.append((folder / BEGUN).stat().st_mtime_ns)
     failed = 0
     try:
         print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")

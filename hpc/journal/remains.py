@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc.journal.file import SCHEMA, SCHEMA_VERSION, completed_in, journal_bytes
+from hpc.journal.file import ROW_BYTES, SCHEMA, SCHEMA_VERSION, completed_in, journal_bytes
 from hpc.journal.folders import WHOLE, JournalError
-from hpc.stamps import ABSENT, STAMPS
+from hpc.stamps import ABSENT, END, STAMPS
+
+_HEADER_BYTES = 1 << 24
+_MOST_SAMPLES = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankJournal:
-    """What one rank left: its facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where it did not come to.
+    """What one rank left: its facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where it did not come to, and
+    both shorter where the file is.
 
     `whole` is False for a copy made while the rank lived: it may have come further.
     """
@@ -50,30 +55,55 @@ def read_journals(partial: Path, broken: list[str] | None = None) -> list[RankJo
 
 
 def _read(path: Path) -> RankJournal:
+    facts = _header(path)
+    steps = facts["steps"]
     try:
-        facts = json.loads(path.with_suffix(".json").read_text())
-        stored = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise JournalError(f"{path}: cannot be read ({error})") from None
-    known = isinstance(facts, dict) and (facts.get("schema"), facts.get("schema_version")) == (SCHEMA, SCHEMA_VERSION)
-    if not known or not facts.keys() >= {"rank", "steps", "byteorder"}:
-        raise JournalError(f"{path}: its header is of no journal known here")
-    steps = int(facts["steps"])
-    if len(stored) > journal_bytes(steps):
-        raise JournalError(f"{path}: {len(stored)} bytes are more than {steps} steps make")
+        with path.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > journal_bytes(steps):
+                raise JournalError(f"{path}: {size_bytes} bytes are more than {steps} steps make")
+            # What ends before the samples has no completed step, whatever size its header claims.
+            stored = file.read(size_bytes) if size_bytes > steps * ROW_BYTES else b""
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read ({error.strerror})") from None
     numbers = array("q", stored[: len(stored) // 8 * 8])
     if facts["byteorder"] != sys.byteorder:
         numbers.byteswap()
-    numbers.extend(array("q", [ABSENT]) * (steps * (len(STAMPS) + 1) - len(numbers)))
     at = steps * len(STAMPS)
     samples = _without_holes(numbers[:at], numbers[at:])
     return RankJournal(facts=facts, stamps=numbers[:at], samples=samples, whole=path.with_suffix(WHOLE).exists())
 
 
+def _header(path: Path) -> dict[str, Any]:
+    header = path.with_suffix(".json")
+    try:
+        with header.open("rb") as file:
+            stored = file.read(_HEADER_BYTES + 1)
+        facts = json.loads(stored) if len(stored) <= _HEADER_BYTES else None
+    except OSError as error:
+        raise JournalError(f"{path}: its header {header.name} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise JournalError(f"{path}: its header {header.name} cannot be read ({error})") from None
+    ours = isinstance(facts, dict) and (facts.get("schema"), facts.get("schema_version")) == (SCHEMA, SCHEMA_VERSION)
+    if not isinstance(facts, dict) or not ours or not facts.keys() >= {"rank", "steps", "byteorder"}:
+        raise JournalError(f"{path}: its header is of no journal known here")
+    whole = type(facts["steps"]) is type(facts["rank"]) is int
+    if not whole or facts["steps"] < 0 or path.stem != f"rank{facts['rank']}":
+        raise JournalError(f"{path}: its header is of rank {facts['rank']!r:.20} with {facts['steps']!r:.20} steps")
+    return facts
+
+
 def _without_holes(stamps: array[int], samples: array[int]) -> array[int]:
-    """The samples up to the first step whose row was never written: a power cut can leave zeros in a file."""
-    if 0 not in stamps:
-        return samples
+    """The samples up to the first step that a power cut left zeros of, or that no rank can have made."""
     width, done = len(STAMPS), completed_in(samples)
-    hole = next((step for step in range(done) if not any(stamps[width * step : width * step + width])), done)
+    counts = samples[:done]
+    if 0 not in stamps and (not counts or (min(counts) > 0 and max(counts) <= _MOST_SAMPLES)):
+        return samples
+    rows = (stamps[width * step : width * step + width] for step in range(done))
+    hole = next((step for step, row in enumerate(rows) if _is_hole(row, counts[step])), done)
     return samples[:hole] + array("q", [ABSENT]) * (len(samples) - hole)
+
+
+def _is_hole(row: array[int], count: int) -> bool:
+    unwritten = not any(row) or (count == 0 and row[END] == ABSENT)
+    return unwritten or not 0 <= count <= _MOST_SAMPLES

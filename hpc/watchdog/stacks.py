@@ -22,6 +22,7 @@ ASKED_BY = signal.SIGUSR2
 """The signal that asks; srun and mpirun hand it on to all ranks."""
 STACKS = ".stacks"
 _FILE = re.compile(r"rank(\d+)\.stacks")
+_MOST_BYTES = 1 << 20
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -89,4 +90,6 @@ def _completed(ranks: Sequence[int], steps: Mapping[int, int]) -> str:
 
 
 def _shown(path: Path) -> str:
-    return "".join(f"{plain(line)}\n" for line in path.read_text(errors="replace").splitlines())
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES).decode(errors="replace")
+    return "".join(f"{plain(line)}\n" for line in text.splitlines())

@@ -13,6 +13,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hpc import evidence
+from hpc.journal.__main__ import main as collecting
+from hpc.journal.file import Journal
+from hpc.journal.folders import BEGUN
 from hpc.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
 from hpc.spec import Plan, RunSpec, Target
 from hpc.sweeps.closing import in_words, mend_records, why
@@ -287,3 +290,15 @@ def test_what_closed_attempts_took_is_what_they_took(folders: Folders) -> None:
         os.utime(trace, (written_unix_s,) * 2)
         record = evidence.close_attempt(begun, folders.logs, folders.traces, None)
         assert record.end_unix_s - record.begin_unix_s == took_s
+
+
+def test_a_folder_of_which_nobody_knows_when_it_began_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hpc.journal.folders._bases", lambda: [tmp_path / "node"])
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    journal = Journal(traces, STEM, 0, 3)
+    (journal.folder / BEGUN).unlink()
+    assert collecting(["collect", "--stem", STEM, "--to", str(traces)]) == 0
+    assert "collected the journals of 1 ranks" in capsys.readouterr().out
