@@ -60,3 +60,50 @@ def test_a_script_changed_by_hand_is_kept_and_it_is_said_that_it_is_not_used(
     assert sweep.main([*PLANNED, "--out", str(tmp_path)]) == 0
     assert "not 1n.sh, which has these runs and another text (changed by hand," in capsys.readouterr().out
     assert "start_limit_s=1200" in script.read_text()
+
+
+def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fakes of Slurm's commands: a job is taken, and gone when it is looked for."""
+    fakes = {
+        "scontrol": 'case "$1" in ping) echo "Slurmctld(primary) at here is UP" ;; *) exit 1 ;; esac',
+        "sbatch": "echo Submitted batch job 7",
+        "srun": "",
+        "sacct": "exit 1",
+        "squeue": 'case "$*" in *-O*) echo "7|CANCELLED||main|0|1|None|" ;; *"-t all"*) exit 1 ;; esac',
+    }
+    for name, body in fakes.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    (tmp_path / "site.toml").write_text("gpus_per_node = 0\ncpus_per_node = 2\n[interpreter]\ndefault = 'python3'\n")
+    asked = (
+        "--nodes",
+        "1",
+        "--backend",
+        "mpi",
+        "--workload",
+        "delay",
+        "--out",
+        f"{tmp_path}/two words",
+        "--repeats",
+        "1",
+    )
+    assert sweep.main([*asked, "--site", str(tmp_path / "site.toml")]) == 1
+    said = capsys.readouterr().out
+    output = tmp_path / "two words" / "jobs" / "logs" / "1n.7.out"
+    assert f"1 runs of 1n.sh never began: job 7 CANCELLED; there is no {output}" in said
+    assert f"python -m parse.summarize '{tmp_path}/two words/traces'" in said
+
+
+def test_a_cancel_that_finds_nothing_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.main([*PLANNED, "--out", str(tmp_path)]) == 0
+    monkeypatch.setattr(status, "controller_answers", lambda: False)  # whatever this machine has
+    capsys.readouterr()
+    assert sweep.main(["--cancel", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "no job of this sweep runs here\n"
