@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from hpc.spec import RunSpec
 from launch.site import Site
 
+_PMIX = {"SLURM_PMIX_FENCE": "ring"}
+"""Left alone, Slurm's PMIx plugin (20.11 and later) lets the ranks of a node pass a fence without data before those of
+the other nodes have come there, where a step has fewer nodes than TreeWidth. MPI_Init then ends too early, and a rank
+that is still in it can crash: docs/outcomes.md."""
+
 
 class Unquoted(str):
     """A token that stands in the script as it is, for the shell to fill in; all others are quoted."""
@@ -34,7 +39,8 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
             f"--mpi={site.mpi}",
             "--kill-on-bad-exit=1",
         ]
-        return [*_env(run.env), *launcher, *_in_container(run, site), *program]
+        variables = {**_PMIX, **run.env} if site.mpi == "pmix" else run.env
+        return [*_env(variables), *launcher, *_in_container(run, site), *program]
     if site.mpi == "openmpi":
         hosts = ["--host", Unquoted(f'"${{nodes//,/:{run.ranks_per_node},}}:{run.ranks_per_node}"')] if nested else []
         placed = ["--map-by", f"ppr:{run.ranks_per_node}:node", "--bind-to", "none"]

@@ -259,6 +259,8 @@ def mpi_env(host: Host) -> dict[str, str]:
         "OMPI_MCA_oob_tcp_if_include": "lo",
         "FI_TCP_IFACE": "lo",
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        # For srun by hand, as launch.launchers says it: without it 1 start in 250 crashed in MPI_Init.
+        "SLURM_PMIX_FENCE": "ring",
     }
     if not host.own_names:  # nodes of one host name: Open MPI takes them for one and its shared memory segments collide
         env["OMPI_MCA_btl"] = "self,tcp"

@@ -302,13 +302,15 @@ fi
 # The runs, in order. The next one starts whatever became of the last.
 {  # bash reads to the end of this before it does any of it: the file may be edited while they run
 run 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r1 \
-    env NCCL_ALGO=Ring srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=2 \
-    --distribution=block --mpi=pmix --kill-on-bad-exit=1 /opt/rankwise/.venv/bin/python -m hpc.rank \
+    env NCCL_ALGO=Ring SLURM_PMIX_FENCE=ring srun --nodes=2 --ntasks=4 --ntasks-per-node=2 \
+    --cpus-per-task=4 --gpus-per-node=2 --distribution=block --mpi=pmix --kill-on-bad-exit=1 \
+    /opt/rankwise/.venv/bin/python -m hpc.rank \
     /scratch/sweep/jobs/runs/2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r1.json --traces \
     /scratch/sweep/traces
 run 2n2g_torch-ddp_mlp_b8_fp32_5761c9b325_r2 \
-    srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=4 --gpus-per-node=2 \
-    --distribution=block --mpi=pmix --kill-on-bad-exit=1 /opt/rankwise/.venv/bin/python -m hpc.rank \
+    env SLURM_PMIX_FENCE=ring srun --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task=4 \
+    --gpus-per-node=2 --distribution=block --mpi=pmix --kill-on-bad-exit=1 \
+    /opt/rankwise/.venv/bin/python -m hpc.rank \
     /scratch/sweep/jobs/runs/2n2g_torch-ddp_mlp_b8_fp32_5761c9b325_r2.json --traces \
     /scratch/sweep/traces
 

@@ -125,6 +125,7 @@ def test_a_nodes_own_name_comes_before_what_the_machine_says() -> None:
 
 def test_what_mpi_is_told_depends_on_the_machine() -> None:
     assert mpi_env(HOST)["OMPI_MCA_btl_tcp_if_include"] == "lo"
+    assert mpi_env(HOST)["SLURM_PMIX_FENCE"] == "ring"
     assert not [name for name in mpi_env(HOST) if "ROOT" in name or name == "OMPI_MCA_btl"]
     assert mpi_env(replace(HOST, uid=0))["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     assert mpi_env(replace(HOST, own_names=False))["OMPI_MCA_btl"] == "self,tcp"

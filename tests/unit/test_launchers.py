@@ -16,12 +16,20 @@ PROGRAM = ["python", "-m", "hpc.rank"]
 
 def test_srun_spells_out_every_size_and_isolates_no_gpu() -> None:
     assert run_argv(RUN, Site(name="s"), PROGRAM) == [
-        "env", "A=1", "B=two words", "srun", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6",
-        "--gpus-per-node=4", "--distribution=block", "--mpi=pmix", "--kill-on-bad-exit=1", "python", "-m", "hpc.rank",
+        "env", "A=1", "B=two words", "SLURM_PMIX_FENCE=ring", "srun", "--nodes=2", "--ntasks=8",
+        "--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=4", "--distribution=block", "--mpi=pmix",
+        "--kill-on-bad-exit=1", "python", "-m", "hpc.rank",
     ]  # fmt: skip
     on_cpus = run_argv(dataclasses.replace(RUN, gpus_per_node=0), Site(name="s", mpi="pmi2"), PROGRAM)
     assert not [token for token in on_cpus if "gpu" in token]
     assert "--mpi=pmi2" in on_cpus
+
+
+def test_fences_of_pmix_take_the_ring_unless_the_run_says_otherwise() -> None:
+    asked = run_argv(dataclasses.replace(RUN, env={"SLURM_PMIX_FENCE": "tree"}), Site(name="s"), PROGRAM)
+    assert asked[:3] == ["env", "SLURM_PMIX_FENCE=tree", "srun"]
+    for other in (Site(name="s", mpi="pmi2"), Site(name="s", launcher="mpirun")):
+        assert not [token for token in run_argv(RUN, other, PROGRAM) if "FENCE" in token]
 
 
 def test_mpirun_sets_the_variables_again_behind_it() -> None:
@@ -80,7 +88,7 @@ def test_here_and_once_per_node() -> None:
 
 def test_a_nested_run_is_sent_to_the_nodes_that_the_script_names() -> None:
     run = dataclasses.replace(RUN, env={}, placement="nested")
-    assert run_argv(run, Site(name="s"), PROGRAM)[:4] == [
+    assert run_argv(run, Site(name="s", mpi="pmi2"), PROGRAM)[:4] == [
         "srun", "--nodes=2", '--nodelist="$nodes"', "--ntasks=8",
     ]  # fmt: skip
     openmpi = run_argv(run, Site(name="s", launcher="mpirun"), PROGRAM)
