@@ -28,7 +28,7 @@ NAME = re.compile(rf"(?<![\w./-])(?:{'|'.join(OURS[:3])})\.[a-z_]\w*(?:\.\w+)*")
 COMMAND = re.compile(rf"python3? -m ((?:{'|'.join(OURS)})[\w.]*)([^`|;)\n]*)")
 TARGET = re.compile(r"(?<=`)make ([a-z]+)(?=[` ])|^make ([a-z]+)  +#", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--overlap", "--requeue"}
+OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--overlap", "--requeue"}
 ACTIONS = {
     "hpc.evidence": ("decide", "list", "close"),
     "hpc.journal": ("collect", "clean"),
