@@ -92,14 +92,18 @@ def decide_target(asked: SweepSpec, site: Site | None) -> Target:
         return _local_target(asked, digests)
     gpus = asked.gpus_per_node if asked.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
-    if gpus is None or (cpus is None and asked.cpus_per_rank is None and controller_answers()):
-        found_gpus, found_cpus = nodes_of(site) if controller_answers() else (None, None)
-        gpus = found_gpus if gpus is None else gpus
-        cpus = found_cpus if cpus is None else cpus
+    why = "sinfo does not say"
+    if gpus is None or (cpus is None and asked.cpus_per_rank is None):
+        if controller_answers():
+            found_gpus, found_cpus = nodes_of(site)
+            gpus = found_gpus if gpus is None else gpus
+            cpus = found_cpus if cpus is None else cpus
+        else:
+            why = "no Slurm controller answers here that could be asked"
     if gpus is None:
         raise SpecError(
-            f"how many GPUs has a node of site {site.name}? sinfo does not say; state it with --gpus-per-node N "
-            "(0 for CPU runs) or gpus_per_node in the site file"
+            f"how many GPUs has a node of site {site.name}? {why}; state it with --gpus-per-node N (0 for CPU runs) or "
+            "gpus_per_node in the site file"
         )
     names = [name for name in asked.backend if name in BACKENDS]
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
