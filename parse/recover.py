@@ -66,16 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
     asked = parser.parse_args(argv)
     deny_world_writing()
-    if not asked.folder.is_dir():
-        print(f"{asked.folder}: no such folder", file=sys.stderr)
+    try:
+        partials = _partials(asked.folder, asked.stem)
+    except OSError as error:
+        print(plain(f"{asked.folder}: cannot be read: {error.strerror}"), file=sys.stderr)
         return 1
-    traces = asked.folder / "traces" if (asked.folder / "traces").is_dir() else asked.folder
-    wanted = f"{asked.stem}{PARTIAL}"
-    partials = [
-        path
-        for path in sorted(traces.iterdir())
-        if path.is_dir() and (path.name == wanted if asked.stem else _OF_ATTEMPT.fullmatch(path.name))
-    ]
     failed = False
     for partial in partials:
         try:
@@ -84,8 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(plain(str(error)), file=sys.stderr)
             failed = True
     if not partials:
-        print(f"{traces}: nothing to recover")
+        print(plain(f"{asked.folder}: nothing to recover"))
     return int(failed)
+
+
+def _partials(folder: Path, stem: str | None) -> list[Path]:
+    """The `.partial` folders of a sweep's folder or of its traces: of all attempts, or of one."""
+    traces = folder / "traces" if (folder / "traces").is_dir() else folder
+    wanted = re.compile(re.escape(f"{stem}{PARTIAL}")) if stem else _OF_ATTEMPT
+    return [path for path in sorted(traces.iterdir()) if wanted.fullmatch(path.name) and path.is_dir()]
 
 
 def recover(partial: Path) -> str:

@@ -116,8 +116,10 @@ def test_a_rank_that_died_before_training_completed_nothing(tmp_path: Path) -> N
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "typo")]) == 1
-    assert "typo: no such folder" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    for name, why in (("typo", "No such file"), ("file", "Not a directory"), ("long" * 100, "File name too long")):
+        assert main([str(tmp_path / name)]) == 1
+        assert f"{name}: cannot be read: {why}" in capsys.readouterr().err
 
 
 def test_nothing_completed_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
