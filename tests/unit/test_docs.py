@@ -13,6 +13,9 @@ from urllib.parse import unquote
 
 import pytest
 
+from hpc.checks import CHECKS
+from hpc.outcome import SETTLING, Outcome
+from hpc.watchdog.hang import Limits
 from launch.devcluster.__main__ import counts
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +198,36 @@ def test_every_module_is_in_the_structure():
     endings = tuple(word.removeprefix("…") for word in words if word.startswith("…"))
     files = [file for folder in OURS[:3] for file in (ROOT / folder).rglob("*.py") if not file.stem.startswith("__")]
     assert not [named(file) for file in files if file.stem not in words and not file.stem.endswith(endings)]
+
+
+def rows(document: str) -> list[list[str]]:
+    """The cells of all tables of a document."""
+    lines = (ROOT / "docs" / document).read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
+
+
+def test_the_outcomes_and_which_of_them_settle_a_run_are_those_of_the_code():
+    told = {cells[0].strip("`"): cells[-1] for cells in rows("outcomes.md") if cells[-1] in ("yes", "no")}
+    assert told == {outcome: "yes" if outcome in SETTLING else "no" for outcome in Outcome}
+
+
+def test_the_checks_and_their_levels_are_those_of_the_code():
+    told = {
+        name: re.match(r"\w+", cells[1])[0] + (", always" if cells[1].endswith("always") else "")
+        for cells in rows("preflight.md")
+        for name in re.findall(r"`(\w+)`", cells[0])
+    }
+    assert told == {name: check.level + (", always" if check.fixed else "") for name, check in CHECKS.items()}
+
+
+def test_the_limits_of_the_watchdog_are_those_of_the_code():
+    text = (ROOT / "docs/watchdog.md").read_text()
+    told = {name: float(value) for name, value in re.findall(r"`(\w+_s|hang_steps)` \((\d+)\)", text)}
+    limits = Limits()
+    assert told == {
+        "start_limit_s": limits.start_s, "hang_steps": limits.steps, "hang_extra_s": limits.extra_s,
+        "copy_s": limits.copy_s,
+    }  # fmt: skip
 
 
 def test_what_is_not_there_is_found():
