@@ -10,6 +10,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PARTIAL = ".partial"
@@ -50,6 +51,13 @@ def attempt_folder(traces: Path, stem: str) -> Path:
     return folder
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """While a rank makes its first file and locks it, for until then it counts as dead: `clean` waits for that."""
+    with _held(_private_folder(), fcntl.LOCK_SH):
+        yield
+
+
 def attempt_folders(traces: Path, stem: str) -> list[Path]:
     """The folders of an attempt that are there on this node."""
     return [folder for base in _private_folders() if (folder := base / _key(traces, stem)).is_dir()]
@@ -70,12 +78,24 @@ def clean(older_s: float = 0.0) -> int:
 
     Of attempts only that began at least so long ago. A trace that is kept there stays.
     """
-    removed = 0
-    for base in _private_folders():
-        for folder in base.iterdir():
-            if older_s == 0.0 or time.time() - _begun_s(folder) >= older_s:
-                removed += remove_dead(folder)
-    return removed
+    if older_s == 0.0:
+        removed = 0
+        for base in _private_folders():
+            with _held(base, fcntl.LOCK_EX):
+                removed += sum(remove_dead(folder) for folder in base.iterdir())
+        return removed
+    folders = [folder for base in _private_folders() for folder in base.iterdir()]
+    return sum(remove_dead(folder) for folder in folders if time.time() - _begun_s(folder) >= older_s)
+
+
+@contextmanager
+def _held(base: Path, kind: int) -> Iterator[None]:
+    descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _begun_s(folder: Path) -> float:

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpc.journal.folders import PARTIAL, attempt_folder
+from hpc.journal.folders import PARTIAL, attempt_folder, undisturbed
 from hpc.outside import plain
 from hpc.watchdog.progress import name_ranks, read_progress
 
@@ -30,9 +30,10 @@ class Stacks:
     """Keeps `rank<k>.stacks` open in the attempt's folder on this node: what SIGUSR2 asks for is written there."""
 
     def __init__(self, traces: Path, stem: str, rank: int) -> None:
-        self._path = attempt_folder(traces, stem) / f"rank{rank}{STACKS}"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # held until this process ends, as a journal's is
+        with undisturbed():
+            self._path = attempt_folder(traces, stem) / f"rank{rank}{STACKS}"
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # held until this process ends, as a journal's is
         self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
         faulthandler.register(ASKED_BY, file=self._file, all_threads=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -17,9 +18,10 @@ from hpc.journal import folders
 from hpc.journal.__main__ import main
 from hpc.journal.collect import collect
 from hpc.journal.file import Journal
-from hpc.journal.folders import JournalError, attempt_folder, clean
+from hpc.journal.folders import JournalError, attempt_folder, clean, remove_dead
 from hpc.journal.remains import read_journals
 from hpc.stamps import ABSENT
+from hpc.watchdog import stacks
 
 STEM = "1n2g_mpi_delay_r1.1"
 
@@ -185,6 +187,36 @@ Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
     assert "0 dead ranks" in capsys.readouterr().out
     assert living.steps_completed == 2
     assert collect(traces, STEM) == 1
+
+
+def test_a_rank_that_begins_is_not_cleaned_away(
+    traces: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrappers see who holds the node's folder while a rank makes its first file, and while ranks are removed."""
+    refused = []
+
+    def is_refused(kind: int) -> None:
+        descriptor = os.open(places[0], os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        os.close(descriptor)
+        refused.append(kind)
+
+    def making(traces: Path, stem: str) -> Path:
+        folder = attempt_folder(traces, stem)
+        is_refused(fcntl.LOCK_EX)
+        return folder
+
+    def removing(folder: Path) -> int:
+        is_refused(fcntl.LOCK_SH)
+        return remove_dead(folder)
+
+    monkeypatch.setattr(stacks, "attempt_folder", making)
+    monkeypatch.setattr(folders, "remove_dead", removing)
+    living = stacks.Stacks(traces, STEM, 0)
+    assert clean() == 0
+    assert refused == [fcntl.LOCK_EX, fcntl.LOCK_SH]
+    assert (attempt_folder(traces, STEM) / "rank0.stacks").exists(), living
 
 
 def test_what_was_forgotten_on_the_node_goes_when_the_next_attempt_begins(traces: Path) -> None:
