@@ -194,7 +194,8 @@ def exit_of(begin: Path) -> Path:
 
 
 def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None) -> ExitRecord:
-    """Judges an attempt by what it left and writes its record; a damaged one that is there gets another name.
+    """Judges an attempt by what it left and writes its record; a damaged one that is there gets another name, which is
+    said on standard error.
 
     Raises OSError where it cannot be written.
     """
@@ -205,6 +206,7 @@ def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | No
     path = traces / f"{name}{EXIT}"
     if is_damaged(path):
         said = f"an earlier record could not be read and is kept as {set_aside(path).name}"
+        print(f"rankwise: {plain(str(path))}: {said}", file=sys.stderr)
         record = replace(record, evidence=(*record.evidence, said))
     record.write(traces)
     with suppress(OSError):
@@ -229,7 +231,9 @@ def _decide(asked: argparse.Namespace) -> int:
     if found is None:
         print(f"{plain(asked.stem)}: not <run id>.<attempt>", file=sys.stderr)
         return 2
-    left = read_left(asked.traces, asked.stem, asked.trace == "yes")
+    # Beside a step that failed there may be one that somebody had recovered while it still ran.
+    own = asked.exit_status == 0 or not _is_recovered(asked.traces / f"{asked.stem}.h5")
+    left = read_left(asked.traces, asked.stem, asked.trace == "yes" and own)
     job = job_end(asked.job_text or "", asked.restarts)
     evidence = evidence_of(left, asked.error, exit_status=asked.exit_status, job=job)
     if left.signal.startswith("SIGUSR1") and evidence.ended_by is EndedBy.SIGNAL:
@@ -302,6 +306,20 @@ def _look_at_trace(path: Path) -> tuple[bool, int]:
     except TraceError as error:
         print(f"rankwise: {plain(str(error))}", file=sys.stderr)
         return False, -1
+
+
+def _is_recovered(path: Path) -> bool:
+    """Whether a trace is there that was made of what ranks had left by then."""
+    if not path.exists():
+        return False
+    from hpc.trace import TraceError
+    from hpc.trace_file import open_trace
+
+    try:
+        with open_trace(path) as trace:
+            return trace.recovered
+    except TraceError:
+        return False
 
 
 def _why_hung(text: str) -> str:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from hpc import evidence
 from hpc.journal.collect import collect
 from hpc.journal.file import SCHEMA, SCHEMA_VERSION, Journal
 from hpc.journal.folders import BEAT, WHOLE
-from hpc.outcome import ExitRecord, Outcome, RankNote
+from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace_file import read_trace
@@ -359,3 +360,25 @@ def test_folders_of_other_things_stay_as_they_are(tmp_path: Path, capsys: pytest
     assert len(list(tmp_path.rglob("chapter"))) == 2 and mixed.is_dir()
     assert main([str(tmp_path), "--stem", "thesis.2"]) == 1
     assert (tmp_path / "thesis.2.partial" / "chapter").read_text() == "mine"
+
+
+def test_a_trace_that_was_recovered_while_the_attempt_still_ran_makes_it_no_ok(tmp_path: Path) -> None:
+    """Somebody asked for it by --stem; then the time limit came."""
+    leave(tmp_path, 0, completed=3, points=1, whole=False)
+    assert main([str(tmp_path), "--stem", STEM]) == 0
+    (tmp_path / f"{STEM}.signal").write_text("SIGUSR1 at noon")
+    known = (
+        "--trace",
+        "yes",
+        "--exit-status",
+        "137",
+        "--job-id",
+        "7",
+        "--job-text",
+        "JobState=RUNNING",
+        "--begin-unix-s",
+        "5",
+    )
+    assert evidence.main(["decide", "--traces", str(tmp_path), "--stem", STEM, "--error", "none", *known]) == 0
+    record = read_exit_record(tmp_path / f"{STEM}.exit.json")
+    assert (record.outcome, record.settles) == (Outcome.TIMEOUT, False)
