@@ -44,6 +44,7 @@ DAMAGED = ".damaged"
 """What is appended to the name of a file that cannot be read, and of which another one takes the place."""
 MOST_BYTES = 1 << 22
 """No record is larger: what is, was not written by us, and is not read."""
+MOST_PLAN_BYTES = 1 << 28
 _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 
 
@@ -131,19 +132,42 @@ def stem(run_id: str, attempt: int) -> str:
     return f"{run_id}.{attempt}"
 
 
+def read_object(path: Path, most_bytes: int = MOST_BYTES, what: str = "a JSON object") -> Mapping[str, Any]:
+    """The JSON object in a file of ours, `what` in words. Raises RecordError where there is none, or more than so many
+    bytes."""
+    try:
+        with path.open("rb") as file:
+            stored = file.read(most_bytes + 1)
+    except OSError as error:
+        listed = os.path.lexists(path) and not path.is_symlink()
+        nothing = isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and not listed)
+        raise (RecordError if nothing else RecordAway).of(path, f"cannot be read ({error.strerror})") from None
+    if not stored.strip(b"\0"):
+        raise RecordError.of(path, f"cannot be read (of its {len(stored)} bytes none says anything)")
+    try:
+        if len(stored) > most_bytes:
+            raise ValueError(f"more than {most_bytes} bytes")
+        values = json.loads(stored)
+    except (ValueError, RecursionError) as error:
+        raise RecordError.of(path, f"cannot be read ({error})") from None
+    if not isinstance(values, dict):
+        raise RecordError.of(path, f"not {what}")
+    return values
+
+
 def read_begin_record(path: Path) -> BeginRecord:
     """Raises RecordError where the file is no begin record."""
-    return _of_values(BeginRecord, _read(path), path, "a begin record")
+    return _of_values(BeginRecord, read_object(path), path, "a begin record")
 
 
 def read_exit_record(path: Path) -> ExitRecord:
     """Raises RecordError where the file is no exit record."""
-    return _of_values(ExitRecord, _read(path), path, "an exit record")
+    return _of_values(ExitRecord, read_object(path), path, "an exit record")
 
 
 def read_rank_note(path: Path) -> RankNote:
     """Raises RecordError where the file is no note of a rank."""
-    return _of_values(RankNote, _read(path), path, "a rank's note")
+    return _of_values(RankNote, read_object(path), path, "a rank's note")
 
 
 def read_own_record(path: Path) -> ExitRecord:
@@ -263,24 +287,3 @@ def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what:
             case _:
                 raise RecordError.of(path, f"not {what} (its {each.name} is {value!r:.99})")
     return kind(**taken)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        with path.open("rb") as file:
-            stored = file.read(MOST_BYTES + 1)
-    except (IsADirectoryError, FileNotFoundError) as error:
-        raise RecordError.of(path, f"cannot be read ({error.strerror})") from None
-    except OSError as error:
-        raise RecordAway.of(path, f"cannot be read ({error.strerror})") from None
-    if not stored.strip(b"\0"):
-        raise RecordError.of(path, f"cannot be read (of its {len(stored)} bytes all are zero)")
-    try:
-        if len(stored) > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES} bytes")
-        values = json.loads(stored)
-    except (ValueError, RecursionError) as error:
-        raise RecordError.of(path, f"cannot be read ({error})") from None
-    if not isinstance(values, dict):
-        raise RecordError.of(path, "not a JSON object")
-    return values

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hpc.outcome import RecordError, read_object
+
 LOCK = ".lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -95,11 +97,11 @@ class FolderLock:
     def signed_by(self) -> dict[str, str | int]:
         """What the last holder wrote of itself: user, host, pid, since_unix_s; empty where it could not."""
         try:
-            words = json.loads(self.path.read_text())
-        except (OSError, ValueError):
+            words = read_object(self.path)
+        except RecordError:
             return {}
         known = {"user": str, "host": str, "pid": int, "since_unix_s": int}
-        whole = isinstance(words, dict) and all(isinstance(words.get(name), kind) for name, kind in known.items())
+        whole = all(isinstance(words.get(name), kind) for name, kind in known.items())
         return {name: words[name] for name in known} if whole else {}
 
     def holder(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hpc.outcome import RecordError, read_object
 from launch.lock import FolderLock, user_name
 from launch.plan import WrittenJob, write_whole
 from launch.slurm import NotNow
@@ -235,8 +236,8 @@ def recall(jobs: Path) -> list[Memory]:
     """What is remembered of all scripts in the folder; what cannot be read was written by other versions."""
     found = []
     for path in sorted(jobs.glob(f"*{MEMORY}")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            values = json.loads(path.read_text())
+        with contextlib.suppress(RecordError, KeyError, TypeError):
+            values = read_object(path)
             listed = {name: tuple(str(word) for word in values[name]) for name in ("job_ids", "runs")}
             words = {name: str(values[name]) for name in ("job_name", "user", "host")}
             found.append(Memory(job_ids=listed["job_ids"], runs=listed["runs"], **words))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import os
 import re
 import shlex
@@ -16,12 +15,14 @@ from hpc.journal.folders import PARTIAL
 from hpc.outcome import (
     BEGIN_RECORD,
     EXIT_RECORD,
+    MOST_PLAN_BYTES,
     RANK_NOTE,
     ExitRecord,
     Outcome,
     RankNote,
     RecordError,
     read_exit_record,
+    read_object,
     read_rank_note,
 )
 from hpc.trace import Trace, TraceError, run_of
@@ -209,11 +210,8 @@ class _Loader:
             )
 
     def _read_plan(self, path: Path) -> None:
-        try:
-            plan = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise TraceError(f"{path}: cannot be read ({error})") from None
-        if not isinstance(plan, dict) or plan.get("schema") != "rankwise-plan":
+        plan = read_object(path, MOST_PLAN_BYTES, "a plan of ours")
+        if plan.get("schema") != "rankwise-plan":
             raise TraceError(f"{path}: not a plan of ours")
         version, runs, reduced = plan.get("schema_version"), plan.get("runs"), plan.get("reduced", [])
         if not isinstance(version, int) or version > PLAN_VERSION:

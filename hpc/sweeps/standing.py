@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -17,6 +16,7 @@ from hpc.outcome import (
     BEGIN,
     BEGIN_RECORD,
     EXIT,
+    MOST_PLAN_BYTES,
     BeginRecord,
     ExitRecord,
     Outcome,
@@ -26,6 +26,7 @@ from hpc.outcome import (
     exit_records,
     is_settled,
     read_begin_record,
+    read_object,
     settling_record,
     stem,
 )
@@ -102,9 +103,9 @@ def planned_sweeps(traces: Path, broken: list[RecordError] | None = None) -> dic
     sweeps = {}
     for path in sorted(traces.glob("plan.*.json")):
         try:
-            values = json.loads(path.read_bytes())
+            values = read_object(path, MOST_PLAN_BYTES, "a plan of ours")
             sweeps[str(values["sweep_id"])] = tuple(RunSpec.from_json(run) for run in values["runs"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SpecError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
             found = RecordError(
                 f"{path}: no plan that this version can read ({error}); the command that planned it writes it again"
             )

@@ -1,0 +1,374 @@
+"""Damaged files of a sweep, and everything that reads them.
+
+`python -m tests.fuzz.fuzz_evidence [--count N] [--from SEED]`;
+with `--seed N` one of them again, with all that is printed.
+
+Looked for are: an exception that a command line would show as a traceback, a hang, a trace that is thrown away,
+overwritten or cannot be read, `ok` without a whole trace, a run measured again though it was measured, a file that
+cannot be read and is not named, and a damage that reaches other runs. What fails is printed with its seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from hpc import evidence
+from hpc import sweep as sweep_command
+from hpc.journal.copier import Copies
+from hpc.journal.file import SCHEMA, SCHEMA_VERSION
+from hpc.journal.remains import read_journals
+from hpc.outcome import EXIT, MOST_BYTES, ExitRecord, Outcome, RankNote, RecordError, read_own_record
+from hpc.spec import RunSpec, SpecError
+from hpc.stamps import ABSENT, STAMPS
+from hpc.sweeps import status
+from hpc.sweeps.again import Wish, ask_for
+from hpc.sweeps.closing import in_words, mend_records
+from hpc.sweeps.standing import Standing, left_of, standings
+from hpc.sweeps.submission import FAILURES
+from hpc.trace import TraceError
+from hpc.trace_file import read_trace
+from hpc.verdict import JobEnd
+from hpc.watchdog.hang import Limits
+from hpc.watchdog.watch import Launcher, Watchdog
+from launch.follow import write_missing_records
+from launch.lock import FolderLock
+from launch.queue import recall
+from launch.script import Folders
+from parse import recover, summarize
+from tests.fuzz.damages import ERRORS, HUGE_BYTES, OF_ANY, OF_JSON, Damage, empty, folder, refused, zeros
+from tests.fuzz.fuzz_logs import watched
+from tests.unit.traces import cut_short, make_run, make_trace, put, put_plan
+
+COUNT = 3_000
+RUNS = tuple(make_run(nodes=2, repeat=repeat) for repeat in range(1, 6))
+MEASURED, FAILED, LATE, OPEN, AGAIN = RUNS
+STEPS_LEFT = 3
+JOB, SINCE = "local-elsewhere-1-1", 1_700_000_000
+
+
+class Defect(AssertionError):
+    """Damage was believed, passed on, or not said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """What one seed does: which files are damaged how, and one that cannot be opened, with the error."""
+
+    seed: int
+    damages: Sequence[tuple[str, Damage]]
+    refused: tuple[str, int] | None
+
+
+def make_sweep(out: Path) -> Folders:
+    """A sweep's folder with all kinds of files: a run measured, failed, measured after a timeout, cut off, and wanted
+    again."""
+    folders = Folders.under(out)
+    for each in (folders.jobs / "runs", folders.logs, folders.traces):
+        each.mkdir(parents=True)
+    put_plan(folders.traces, RUNS)
+    _begin(folders, MEASURED, 1)
+    put(folders.traces, make_trace(MEASURED))
+    _end(folders, MEASURED, 1, Outcome.OK)
+    _begin(folders, FAILED, 1)
+    put(folders.traces, cut_short(make_trace(FAILED, recovered=True), 6, Outcome.RANK_FAIL))
+    _note(folders, FAILED)
+    (folders.traces / f"{FAILED.run_id}.1.stacks.txt").write_text("rank 0, 6 steps completed:\n")
+    _end(folders, FAILED, 1, Outcome.RANK_FAIL)
+    _begin(folders, LATE, 1)
+    _end(folders, LATE, 1, Outcome.TIMEOUT)
+    _begin(folders, LATE, 2)
+    put(folders.traces, make_trace(LATE, attempt=2))
+    _end(folders, LATE, 2, Outcome.OK)
+    _begin(folders, OPEN, 1)
+    _note(folders, OPEN)
+    _leave_stamps(folders.traces / f"{OPEN.run_id}.1.partial")
+    stem = folders.traces / f"{OPEN.run_id}.1"
+    Path(f"{stem}.signal").write_text("SIGTERM at 2026-11-20 23:12:16\n")
+    Path(f"{stem}.kept").write_text("kept: n1:/dev/shm/rankwise-0/x\n")
+    Path(f"{stem}.hang.json").write_text(json.dumps({"text": "no rank made a step for 70 s", "phase": "step"}))
+    _begin(folders, AGAIN, 1)
+    _end(folders, AGAIN, 1, Outcome.OOM)
+    (folders.traces / f"{AGAIN.run_id}.1.again").touch()
+    memory = {"job_name": "2n", "job_ids": [JOB], "runs": [run.run_id for run in RUNS], "user": "a", "host": "b"}
+    (folders.jobs / "2n.job.json").write_text(json.dumps(memory))
+    (folders.jobs / ".lock").write_text(json.dumps({"user": "a", "host": "b", "pid": 1, "since_unix_s": SINCE}))
+    return folders
+
+
+def _begin(folders: Folders, run: RunSpec, attempt: int) -> None:
+    values = {"run_id": run.run_id, "attempt": attempt, "job_id": JOB, "begin_unix_s": SINCE}
+    (folders.traces / f"{run.run_id}.{attempt}.begin.json").write_text(json.dumps(values) + "\n")
+    (folders.logs / f"{run.run_id}.{attempt}.err").write_text("srun: error: node2: task 1: Killed\n" * 50)
+    (folders.logs / f"{run.run_id}.{attempt}.out").write_text("begins\n")
+
+
+def _end(folders: Folders, run: RunSpec, attempt: int, outcome: Outcome) -> None:
+    ExitRecord(
+        run_id=run.run_id, attempt=attempt, outcome=outcome, exit_status=0, job_id=JOB, restart_count=0, nodelist="n1",
+        begin_unix_s=SINCE, end_unix_s=SINCE + 60, evidence=("because",),
+    ).write(folders.traces)  # fmt: skip
+
+
+def _note(folders: Folders, run: RunSpec) -> None:
+    RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="E", message="boom", step=2, hostname="n1").write(
+        folders.traces, f"{run.run_id}.1"
+    )
+
+
+def _leave_stamps(partial: Path) -> None:
+    partial.mkdir()
+    steps, width = OPEN.steps, len(STAMPS)
+    for rank in range(OPEN.ranks):
+        begun = STEPS_LEFT * width + 2
+        stamps = array("q", [*range(1, begun + 1), *[ABSENT] * (steps * width - begun)])
+        samples = array("q", [4] * STEPS_LEFT + [ABSENT] * (steps - STEPS_LEFT))
+        (partial / f"rank{rank}.stamps").write_bytes(stamps.tobytes() + samples.tobytes())
+        header = {
+            "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rank": rank, "steps": steps,
+            "byteorder": sys.byteorder, "run": OPEN.to_json(), "attempt": 1, "facts": {"rank": rank, "hostname": "n1"},
+            "clock": {"domain": "c", "points": [[10, 0.5, 0.0], [99, 0.5, 0.0]], "barrier_exits_ns": [1, 2, 3, 4]},
+        }  # fmt: skip
+        (partial / f"rank{rank}.json").write_text(json.dumps(header))
+        (partial / f"rank{rank}.stacks").write_text("Current thread 0x1:\n")
+    (partial / "rank0.whole").touch()
+    (partial / "n1.beat").write_text("10\n")
+
+
+def input_of(seed: int, files: Sequence[str]) -> Input:
+    """What that seed does to a sweep of these files: the first do everything once to each, all others at random."""
+    pairs = [(name, damage) for name in files for damage in dict.fromkeys(_damages_of(name))]
+    if seed < len(pairs):
+        return Input(seed=seed, damages=(pairs[seed],), refused=None)
+    seed_of_errors = seed - len(pairs)
+    if seed_of_errors < len(files) * len(ERRORS):
+        name, number = divmod(seed_of_errors, len(ERRORS))
+        return Input(seed=seed, damages=(), refused=(files[name], ERRORS[number]))
+    rng = random.Random(seed)
+    damages = [(name, rng.choice(_damages_of(name))) for name in rng.sample(files, rng.choice((1, 2, 2, 3)))]
+    away = (rng.choice(files), rng.choice(ERRORS)) if rng.random() < 0.2 else None
+    return Input(seed=seed, damages=damages, refused=away)
+
+
+def _damages_of(name: str) -> Sequence[Damage]:
+    return OF_JSON if name.endswith(".json") else OF_ANY
+
+
+def files_of(out: Path) -> list[str]:
+    """All its files, as paths from there."""
+    return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+
+
+def check(
+    template: Path, out: Path, one: Input | None, usual: Mapping[str, str] | None = None
+) -> tuple[str, list[Standing]]:
+    """Damages a copy of the sweep and has everything read it; what was printed, and how the runs stand then.
+
+    `usual` is how they stand where nothing was damaged. Raises Defect.
+    """
+    shutil.copytree(template, out)
+    one = one or Input(seed=0, damages=(), refused=None)
+    rng = random.Random(one.seed)
+    for name, damage in one.damages:
+        damage(out / name, rng)
+    traces = out / "traces"
+    before = _traces(traces)
+    records = {path: path.read_bytes() for path in traces.glob(f"*{EXIT}") if _is_small(path)}
+    said = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+    away = refused(out / one.refused[0], one.refused[1]) if one.refused else contextlib.nullcontext()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), away:
+        _read_everything(out, rng)
+        found, left = standings(_ids(), traces), left_of(_ids(), traces)
+        print(*in_words(found, Folders.under(out)), sep="\n")
+    said.seek(0)
+    text = said.read()
+    _true("Traceback" not in text, "a traceback is printed")
+    _hold_traces(traces, before)
+    _hold_records(traces, records)
+    if usual is not None:
+        _hold_runs(one, found, left, usual)
+    _hold_words(one, text)
+    return text, found
+
+
+def _is_small(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size <= MOST_BYTES
+
+
+def _ids() -> list[str]:
+    return [run.run_id for run in RUNS]
+
+
+def _read_everything(out: Path, rng: random.Random) -> None:
+    """All command lines and what runs in their places, in an order that the seed decides."""
+    folders = Folders.under(out)
+    traces, stem = folders.traces, f"{OPEN.run_id}.1"
+    ends = {JOB: JobEnd(word="TIMEOUT", source="sacct")}
+    close = ["--traces", str(traces), "--job-id", JOB, "--job-text", rng.choice(("", "JobState=FAILED Restarts=x"))]
+    decide = ["--stem", stem, "--exit-status", "1", "--trace", "no", "--error", str(folders.logs / f"{stem}.err")]
+    command = ["--cluster", "local", "--backend", "mpi", "--workload", "delay", "--nodes", "1", "--dry-run"]
+
+    def planned() -> None:
+        lock = FolderLock(folders.jobs)
+        with lock.held(lambda holder: None):
+            mend_records(folders, print)
+            ask_for(Wish(retry=(Outcome.OOM,)), RUNS, traces, None, print)
+            left_of(_ids(), traces)
+            recall(folders.jobs)
+
+    of_sweep = (*FAILURES, SpecError)  # what hpc.sweep shows as one line
+    calls: list[tuple[Callable[[], object], tuple[type[BaseException], ...]]] = [
+        (lambda: evidence.main(["list", *close]), ()),
+        (lambda: evidence.main(["close", *close, "--logs", str(folders.logs)]), ()),
+        (lambda: evidence.main(["decide", *close, *decide, "--begin-unix-s", str(SINCE)]), ()),
+        (lambda: recover.main([str(out)]), ()),
+        (lambda: recover.main([str(out), "--stem", stem]), ()),
+        (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),
+        (lambda: status.show(None, {"out": str(out)}), of_sweep),
+        (lambda: sweep_command.main([*command, "--out", str(out)]), ()),
+        (lambda: Watchdog(traces, stem, Launcher(os.getpid()), Limits()).see(), ()),
+        (lambda: read_journals(traces / f"{stem}.partial", []), ()),
+        (lambda: _copy(traces / f"{stem}.partial", out / "node"), ()),
+        (planned, of_sweep),
+    ]
+    for call, caught in [*rng.sample(calls, len(calls)), calls[-1], calls[6]]:
+        try:
+            call()
+        except caught as error:
+            print(error)
+    for form in ("table", "json", "csv"):
+        summarize.main([str(traces), "--format", form])
+
+
+def _copy(partial: Path, node: Path) -> None:
+    """One look of a copier: the journals of its node are whole, what lies in the traces is what there is."""
+    node.mkdir()
+    for rank in range(OPEN.ranks):
+        (node / f"rank{rank}.json").write_text(json.dumps({"rank": rank}))
+        (node / f"rank{rank}.stamps").write_bytes(array("q", [ABSENT] * OPEN.steps * (len(STAMPS) + 1)).tobytes())
+    Copies(node, partial, range(OPEN.ranks), 10.0).look()
+
+
+def _traces(traces: Path) -> dict[Path, str]:
+    """What every trace holds, by its path; of a hole no more than its size."""
+    found = {}
+    for path in traces.rglob("*"):
+        if path.suffix.lower() == ".h5" and path.is_file() and not path.is_symlink():
+            size = path.stat().st_size
+            found[path] = str(size) if size >= HUGE_BYTES else hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def _hold_traces(traces: Path, before: Mapping[Path, str]) -> None:
+    after = _traces(traces)
+    for path, content in before.items():
+        _true(after.get(path) == content, f"{path.name} was changed or thrown away")
+    for path in after.keys() - before.keys():
+        try:
+            trace = read_trace(path)
+        except TraceError as error:
+            raise Defect(f"a trace was written that cannot be read: {error}") from None
+        most = int(trace.steps_completed.max())
+        _true(trace.recovered and most <= STEPS_LEFT, f"{path.name} says that {most} steps were completed")
+
+
+def _hold_records(traces: Path, before: Mapping[Path, bytes]) -> None:
+    """A record that was written after the damage, and says `ok`, has a whole trace."""
+    for path in traces.glob("*.exit.json"):
+        if not _is_small(path) or path.read_bytes() == before.get(path):
+            continue
+        try:
+            record = read_own_record(path)
+        except RecordError as error:
+            raise Defect(f"a record was written that cannot be read: {error}") from None
+        if record.outcome is Outcome.OK:
+            try:
+                whole = not read_trace(path.with_name(path.name.replace(EXIT, ".h5"))).recovered
+            except TraceError:
+                whole = False
+            _true(whole, f"{path.name} says ok without a whole trace")
+
+
+def _hold_runs(one: Input, found: Sequence[Standing], left: Sequence[str], usual: Mapping[str, str]) -> None:
+    """Runs of which nothing was damaged are as they would have been; what was measured is not measured again."""
+    touched = [name for name, _ in one.damages] + ([one.refused[0]] if one.refused else [])
+    for run in found:
+        if not any(run.run_id in name for name in touched):
+            _true(run.word == usual[run.run_id], f"{run.run_id} is {run.word}, without damage {usual[run.run_id]}")
+    for run, attempt in ((MEASURED, 1), (LATE, 2)):
+        of_attempt = [name for name in touched if f"{run.run_id}.{attempt}." in name]
+        if not any(name.endswith(".h5") for name in of_attempt) and len(of_attempt) < 2:
+            _true(run.run_id not in left, f"{run.run_id} has a whole trace, and is to be measured again")
+
+
+def _hold_words(one: Input, text: str) -> None:
+    """What no reader can pass over is named."""
+    for name, damage in one.damages:
+        path = Path(name)
+        # A folder is no file, so nobody misses one where a record says all.
+        record = path.name.endswith(EXIT) or path.match("plan.*.json") or f"{OPEN.run_id}.1.rank1.json" == path.name
+        trace = path.suffix == ".h5" and damage is not folder
+        # Of files on which a later damage fell it is not known what is left.
+        alone = len(one.damages) == 1 and one.refused is None
+        if alone and damage in (empty, zeros, folder) and path.parent.name == "traces" and (record or trace):
+            _true(path.name in text, f"nothing is said of {name}")
+
+
+def _true(so: bool, otherwise: str) -> None:
+    if not so:
+        raise Defect(otherwise)
+
+
+def run(first: int, count: int, place: Path, failures: int = 10, show: bool = False) -> int:
+    """Tries so many seeds; prints what fails. Returns how many did."""
+    template, begin, failed = place / "template", perf_counter(), 0
+    make_sweep(template)
+    usual = {run.run_id: run.word for run in check(template, place / "usual", None)[1]}
+    for seed in range(first, first + count):
+        one = input_of(seed, files_of(template))
+        out = place / f"sweep {seed}"
+        try:
+            with watched(seed), warnings.catch_warnings(action="error"):
+                text, _ = check(template, out, one, usual)
+            if show:
+                print(text)
+        except Exception:  # noqa: BLE001  # what is looked for
+            failed += 1
+            what = ", ".join(f"{damage.__name__} of {name}" for name, damage in one.damages)
+            print(f"seed {seed} ({what}; refused: {one.refused}):\n{traceback.format_exc()}", flush=True)
+            if failed >= failures:
+                break
+        shutil.rmtree(out)
+    print(f"{count} sweeps in {perf_counter() - begin:.0f} s, {failed} failed")
+    return failed
+
+
+def main() -> int:
+    """Command line: 0 where nothing failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
+    parser.add_argument("--seed", type=int, help="this one alone, with all that is printed")
+    asked = parser.parse_args()
+    first, count = (asked.first, asked.count) if asked.seed is None else (asked.seed, 1)
+    with tempfile.TemporaryDirectory() as place:
+        return 1 if run(first, count, Path(place), show=asked.seed is not None) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

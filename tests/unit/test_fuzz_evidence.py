@@ -1,0 +1,90 @@
+"""Damaged sweeps, a small part of `make fuzz`; and that each of its checks fires."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpc.outcome import Outcome
+from tests.fuzz import fuzz_evidence
+from tests.fuzz.damages import empty, flip
+from tests.fuzz.fuzz_evidence import FAILED, LATE, MEASURED, OPEN, Defect, Input, check, make_sweep, run
+from tests.unit.traces import cut_short, make_trace, put, put_exit_record
+
+FEW = 40
+
+
+def test_a_few_damaged_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(5_000, FEW, tmp_path) == 0, capsys.readouterr().out
+
+
+def write_too_much(traces: Path) -> None:
+    put(traces, cut_short(make_trace(OPEN, attempt=8, recovered=True), 9, Outcome.RANK_FAIL))
+
+
+@pytest.mark.parametrize(
+    ("defect", "says"),
+    [
+        (lambda traces: print("Traceback (most recent call last):"), "a traceback is printed"),
+        (lambda traces: (traces / f"{MEASURED.run_id}.1.h5").unlink(), "changed or thrown away"),
+        (lambda traces: (traces / f"{LATE.run_id}.2.h5").write_bytes(b"other"), "changed or thrown away"),
+        (lambda traces: (traces / f"{OPEN.run_id}.7.h5").write_bytes(b"half"), "written that cannot be read"),
+        (write_too_much, "says that 9 steps were completed"),
+        (lambda traces: put_exit_record(traces, FAILED, Outcome.OK), "says ok without a whole trace"),
+        (
+            lambda traces: (traces / f"{FAILED.run_id}.9.exit.json").write_bytes(b"{"),
+            "a record was written that cannot",
+        ),
+        (lambda traces: put_exit_record(traces, FAILED, Outcome.OOM), "is oom, without damage rank_fail"),
+        (lambda traces: (traces / f"{LATE.run_id}.2.again").touch(), "is to be measured again"),
+    ],
+)
+def test_a_defect_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[Path], object], says: str
+) -> None:
+    make_sweep(tmp_path / "template")
+    _, found = check(tmp_path / "template", tmp_path / "usual", None)
+    usual = {each.run_id: each.word for each in found}
+    if "measured again" in says:
+        usual[LATE.run_id] = "ok, wanted again"
+    summarize = fuzz_evidence.summarize.main
+
+    def spoilt(argv: Sequence[str]) -> int:
+        defect(tmp_path / "out" / "traces")
+        return summarize(argv)
+
+    monkeypatch.setattr(fuzz_evidence.summarize, "main", lambda argv: spoilt(argv) if "csv" in argv else 0)
+    nothing = Input(seed=0, damages=(), refused=None)
+    with pytest.raises(Defect, match=says):
+        check(tmp_path / "template", tmp_path / "out", nothing, usual)
+
+
+def test_a_damaged_file_that_nobody_names_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_sweep(tmp_path / "template")
+    monkeypatch.setattr(fuzz_evidence, "_read_everything", lambda out, rng: None)
+    one = Input(seed=0, damages=((f"traces/{OPEN.run_id}.1.rank1.json", empty),), refused=None)
+    with pytest.raises(Defect, match="nothing is said of"):
+        check(tmp_path / "template", tmp_path / "out", one)
+    other = dataclasses.replace(one, damages=((f"traces/{OPEN.run_id}.1.rank1.json", flip),))
+    check(tmp_path / "template", tmp_path / "other", other)
+
+
+def test_an_exception_is_printed_with_its_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, calls = fuzz_evidence.check, []
+
+    def fail(template: Path, out: Path, one: Input | None, usual: dict[str, str] | None = None) -> object:
+        calls.append(one)
+        if one is None:
+            return real(template, out, one, usual)
+        out.mkdir()
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(fuzz_evidence, "check", fail)
+    assert run(70, 1, tmp_path) == 1
+    printed = capsys.readouterr().out
+    assert "seed 70 (" in printed and "unforeseen" in printed and "1 sweeps" in printed and len(calls) == 2
