@@ -143,7 +143,7 @@ def read_object(path: Path, most_bytes: int = MOST_BYTES, what: str = "a JSON ob
         nothing = isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and not listed)
         raise (RecordError if nothing else RecordAway).of(path, f"cannot be read ({error.strerror})") from None
     if not stored.strip(b"\0"):
-        raise RecordError.of(path, f"cannot be read (of its {len(stored)} bytes none says anything)")
+        raise RecordError.of(path, f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})")
     try:
         if len(stored) > most_bytes:
             raise ValueError(f"more than {most_bytes} bytes")

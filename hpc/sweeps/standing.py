@@ -44,7 +44,8 @@ class Standing:
     that began and left no record; `last_step` and `copy_age_s` tell of that one, None where nothing was copied.
     `settled` says that the run needs no further attempt, `asked_again` that it would not but that somebody asked.
     `problems` names files of it that cannot be read, each with what to do; `held` says that one of these may be the
-    record that settles it, so that it is not to be run.
+    record that settles it, so that it is not to be run; `trace_damaged` that the trace
+    which settles it is not whole.
     """
 
     run_id: str
@@ -58,6 +59,7 @@ class Standing:
     copy_age_s: float | None = None
     problems: tuple[str, ...] = ()
     held: bool = False
+    trace_damaged: bool = False
 
     @property
     def word(self) -> str:
@@ -68,7 +70,9 @@ class Standing:
             return "begun"
         if self.record is None:
             return "never ran"
-        return f"{self.record.outcome}, wanted again" if self.asked_again else self.record.outcome
+        if self.asked_again:
+            return f"{self.record.outcome}, wanted again"
+        return f"{self.record.outcome}, trace damaged" if self.trace_damaged else self.record.outcome
 
 
 def standings(run_ids: Iterable[str], traces: Path) -> list[Standing]:
@@ -136,6 +140,7 @@ def _standing(
     settled = is_settled(records, again)
     last_step, age = _copied(traces / f"{stem(run_id, open_attempt.attempt)}{PARTIAL}") if open_attempt else (None,) * 2
     standing = settling_record(records)
+    of_trace = _of_trace(standing, traces)
     return Standing(
         run_id=run_id,
         attempts=max(last, begun.attempt if begun else 0),
@@ -146,8 +151,9 @@ def _standing(
         asked_again=not settled and any(record.settles for record in records),
         last_step=last_step,
         copy_age_s=age,
-        problems=(*map(_what_to_do, broken), *_of_trace(standing, traces)),
+        problems=(*map(_what_to_do, broken), *of_trace),
         held=_may_settle(broken),
+        trace_damaged=bool(of_trace),
     )
 
 

@@ -255,6 +255,7 @@ def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, 
     path.write_bytes(path.read_bytes()[:keep])
     assert why_not in why_not_whole(path) and bool(why_not_whole(path)) is bool(why_not)
     [run] = standings([RUN.run_id], folders.traces)
+    assert run.word == ("ok, trace damaged" if why_not else "ok")
     assert run.settled and whole([run]) is not bool(why_not)  # nothing is measured again unasked
     assert [f"{STEM}.again" in problem and str(path) in problem for problem in run.problems] == [True] * bool(why_not)
 
