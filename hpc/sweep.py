@@ -230,8 +230,11 @@ def _merge(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
             values[table] = {**values.get(table, {}), **_assignments(name, value)}
         else:
             values[name] = value
-    settings = {key: str(values.pop(key)) for key in LAUNCH_KEYS if key in values}
-    return values, settings
+    settings = {key: values.pop(key) for key in LAUNCH_KEYS if key in values}
+    for key, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise SpecError(f"{key} is {value!r}, not a text or a number")
+    return values, {key: str(value) for key, value in settings.items()}
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -85,6 +85,10 @@ class Site:
             if (value := getattr(self, name)) is not None and value < least:
                 raise SiteError(f"site {self.name}: {name} is {value}; it must be at least {least}")
 
+        if odd := [name for name in self.env if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]:
+            raise SiteError(
+                f"site {self.name}: env: {odd[0]!r} is no name of an environment variable (letters, digits, _)"
+            )
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
         if without_secrets(arguments := " ".join(self.container_args)) != arguments:
             secrets.append("container_args")
@@ -154,10 +158,14 @@ def find_site(asked: str | None, hostname: str | None = None, folder: Path = SIT
     return None
 
 
+_KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
+
+
 def _value(name: str, kind: str, value: Any) -> Any:
     """A TOML value as the field wants it; a wrong type is the file's error, never a guess."""
     if kind.startswith("Mapping"):
-        if isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values()):
+        texts = isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values())
+        if texts and not any(isinstance(v, bool) for v in value.values()):  # "True" would be a guess
             return {key: str(v) for key, v in value.items()}
         raise SiteError(f"{name} must be a table of texts")
     if kind.startswith("tuple"):
@@ -169,5 +177,5 @@ def _value(name: str, kind: str, value: Any) -> Any:
     else:
         wanted = int if kind.startswith("int") else str
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise SiteError(f"{name} is {value!r}, not {'a whole number' if wanted is int else wanted.__name__}")
+        raise SiteError(f"{name} is {value!r}, not {_KINDS[wanted]}")
     return value

@@ -45,6 +45,13 @@ def test_numbers_are_written_in_ascii(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--max-jobs '²' is no number of jobs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["out = ['a']", "max_jobs = true", "site = {}", "partition = ['a', 'b']"])
+def test_a_setting_of_the_wrong_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (tmp_path / "sweep.toml").write_text(text)
+    assert sweep.main([*PLANNED, "--config", str(tmp_path / "sweep.toml")]) == 2
+    assert capsys.readouterr().err.endswith(", not a text or a number\n")
+
+
 def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.main([*PLANNED, "--out", f"{tmp_path}/b\udcff"]) == 2
     assert "b\\udcff/jobs' has a name that is not UTF-8" in capsys.readouterr().err
