@@ -171,7 +171,7 @@ class SlurmCluster:
             said = " ".join(str(error).split())
             if _PASSES.search(said) or _timed_out(error):
                 raise NotNow(f"sbatch: {said or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
-            raise SubmitError(f"sbatch refused {job.script.name}: {error}") from None
+            raise SubmitError(f"sbatch refused {job.script.name}: {said}") from None
         finally:
             self._tidy()
         self._names[job_id] = name

@@ -78,8 +78,8 @@ def test_refusals_that_pass_by_themselves(fake: Fake, job: WrittenJob, said: str
     ],
 )
 def test_refusals_that_do_not(fake: Fake, job: WrittenJob, said: str, tmp_path: Path) -> None:
-    fake("sbatch", f"echo 'sbatch: error: {said}' >&2; exit 1")
-    with pytest.raises(SubmitError, match=r"^sbatch refused 1n\.sh: sbatch: error: "):
+    fake("sbatch", f"echo 'sbatch: error: {said}' >&2; echo refused >&2; exit 1")
+    with pytest.raises(SubmitError, match=r"^sbatch refused 1n\.sh: sbatch: error: .* refused$"):
         SlurmCluster(tmp_path / "logs").submit(job)
 
 
