@@ -77,13 +77,15 @@ def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
 
 
 def in_words(found: Sequence[Standing], folders: Folders) -> list[str]:
-    """How many runs ended how, and a line for each that did not end ok."""
+    """How many runs ended how, and a line for each that did not end ok or has not ended."""
     counts: dict[str, int] = {}
     for run in found:
         counts[run.word] = counts.get(run.word, 0) + 1
     lines = [", ".join(f"{count} {word}" for word, count in counts.items())]
     for run in found:
-        if run.record is not None and run.record.outcome is not Outcome.OK:
+        if run.open is not None and not run.settled:
+            lines.append(f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; --status tells how that is")
+        elif run.record is not None and run.record.outcome is not Outcome.OK:
             lines.append(f"  {run.run_id}: {run.record.outcome}: {why(run.record, folders)}")
         lines += [f"  {problem}" for problem in run.problems]
     return lines

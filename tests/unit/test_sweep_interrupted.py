@@ -1,4 +1,4 @@
-"""How `python -m hpc.sweep` ends that is interrupted, or that nobody reads; what it says of scripts changed by hand."""
+"""How `python -m hpc.sweep` ends that is interrupted, or that nobody reads; what it says to people who did odd things."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
+from hpc.outcome import BeginRecord
 from hpc.sweeps import status
+from hpc.sweeps.closing import in_words
+from hpc.sweeps.standing import Standing
+from launch.script import Folders
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--dry-run")
@@ -114,3 +118,9 @@ def test_a_cancel_that_finds_nothing_says_so(
     capsys.readouterr()
     assert sweep.main(["--cancel", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "no job of this sweep runs here\n"
+
+
+def test_of_a_run_that_another_job_has_begun_it_is_said_where(tmp_path: Path) -> None:
+    begun = BeginRecord(run_id="a_r1", attempt=1, job_id="7", begin_unix_s=5)
+    said = in_words([Standing(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
+    assert said == ["1 begun", "  a_r1: begun in job 7, no record yet; --status tells how that is"]
