@@ -47,6 +47,7 @@ ERROR_BYTES = 1 << 18
 _LINE_BYTES = 1 << 12
 """Of a longer line in standard error the rest is no sentence of anybody's."""
 _WORD_BYTES = 1 << 16
+_SIGNAL_LENGTH = 200
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING"})
 
@@ -87,7 +88,7 @@ def read_left(traces: Path, stem: str, whole: bool | None = None) -> Left:
         trace=found if whole is None else whole,
         steps=max([steps, *(note.step + 1 for note in notes)]),
         hang=_why_hung(_text(traces / f"{stem}{HANG}")),
-        signal=_text(traces / f"{stem}{SIGNAL}").strip(),
+        signal="".join(_text(traces / f"{stem}{SIGNAL}").strip().splitlines()[:1])[:_SIGNAL_LENGTH],
         kept=", ".join(filter(None, dict.fromkeys(kept))),
         written_unix_s=int(trace.stat().st_mtime) if found else None,
     )

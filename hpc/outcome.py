@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -184,11 +185,21 @@ def is_damaged(path: Path) -> bool:
     A power cut leaves files without content, or of zeros. One that only cannot be got at may be whole.
     """
     try:
+        status = path.lstat()
+        return _is_damaged(path, status.st_ino, status.st_size, status.st_mtime_ns)
+    except (RecordAway, OSError):
+        return False
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_damaged(path: Path, *_version: int) -> bool:
+    """The same of one version of the file: of thousands of records each is read once. Raises RecordAway."""
+    try:
         read_own_record(path)
     except RecordAway:
-        return False
+        raise
     except RecordError:
-        return os.path.lexists(path)
+        return True
     return False
 
 
