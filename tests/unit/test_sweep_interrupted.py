@@ -1,4 +1,4 @@
-"""How `python -m hpc.sweep` ends that is interrupted, or that nobody reads; what it says to people who did odd things."""
+"""How `python -m hpc.sweep` ends that is interrupted or that nobody reads; what it says to who did odd things."""
 
 from __future__ import annotations
 
