@@ -29,6 +29,11 @@ from launch.slurm import controller_answers, header
 Say = Callable[[str], None]
 
 
+def count(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A planned sweep and where it is to run; `site` is None for this machine."""
@@ -67,7 +72,8 @@ class Prepared:
         plan, simulated = self.plan, self.plan.target.nodes_simulated
         points = len({run.point_id for run in plan.runs})
         where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
-        say(f"sweep {plan.sweep_id} on {where}: {points} points, {len(plan.runs)} runs in {len(self.jobs)} jobs")
+        size = f"{count(points, 'point')}, {count(len(plan.runs), 'run')} in {count(len(self.jobs), 'job')}"
+        say(f"sweep {plan.sweep_id} on {where}: {size}")
         if not simulated:
             hours = sum(job.node_hours for job in self.jobs)
             say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
@@ -78,12 +84,12 @@ class Prepared:
         if plan.reduced:
             say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
         for job in written:
-            of_time = "" if simulated else f", {job.plan.time_min} min on {job.plan.nodes} nodes"
-            say(f"  {job.script}: {len(job.plan.runs)} runs{of_time}")
+            of_time = "" if simulated else f", {job.plan.time_min} min on {count(job.plan.nodes, 'node')}"
+            say(f"  {job.script}: {count(len(job.plan.runs), 'run')}{of_time}")
             for other in job.passed_over:
                 say(
-                    f"    not {other.name}, which has these runs and another text (changed by hand, or made with other "
-                    "options or in another folder): it stays as it is, for who submits it by hand"
+                    f"    not {other.name}, which has these runs and another text (changed by hand, or made by another "
+                    "version, with other options or in another folder): it stays as it is, for who submits it by hand"
                 )
         unable = self.unable
         odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
@@ -109,9 +115,7 @@ def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
-        raise SpecError(
-            f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it"
-        )
+        raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
     guards = _guards(settings)
     return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards)
 

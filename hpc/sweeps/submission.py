@@ -22,7 +22,7 @@ from hpc.sweep_spec import SweepSpec
 from hpc.sweeps.again import Wish, ask_for
 from hpc.sweeps.closing import cancelled_at_ns, close_attempts, close_ended, in_words, mend_records
 from hpc.sweeps.estimate import Room, TooShort, check_room, cut_off_s, durations_s
-from hpc.sweeps.prepared import Prepared, Say, prepare
+from hpc.sweeps.prepared import Prepared, Say, count, prepare
 from hpc.sweeps.standing import left_of, standings, whole
 from hpc.sweeps.target import TargetError
 from launch.follow import Follower, follow
@@ -226,11 +226,11 @@ class Sweep:
             self.say(line)
         never = {run.run_id for run in found if run.attempts == 0}
         for job in written:
-            if (count := len(never.intersection(_ids([job])))) and (job_ids := queue.job_ids.get(job.script.name)):
+            if (missing := len(never.intersection(_ids([job])))) and (job_ids := queue.job_ids.get(job.script.name)):
                 output = self._cluster.output_of(job, job_ids[-1])
                 where = f"see {output}" if output.exists() else f"there is no {output}"
                 why = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
-                self.say(f"  {count} runs of {job.script.name} never began: {why}")
+                self.say(f"  {count(missing, 'run')} of {job.script.name} never began: {why}")
         self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}")
         return 0 if whole(found) else 1
 

@@ -106,7 +106,7 @@ def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
     assert sweep.main([*asked, "--site", str(tmp_path / "site.toml")]) == 1
     said = capsys.readouterr().out
     output = tmp_path / "two words" / "jobs" / "logs" / "1n.7.out"
-    assert f"1 runs of 1n.sh never began: job 7 CANCELLED; there is no {output}" in said
+    assert f"1 run of 1n.sh never began: job 7 CANCELLED; there is no {output}" in said
     assert f"python -m parse.summarize '{tmp_path}/two words/traces'" in said
 
 
