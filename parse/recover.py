@@ -116,8 +116,9 @@ def _recover(partial: Path) -> str:
     except OSError as error:
         broken.append(f"its ranks' stacks cannot be brought together ({error})")
     found = read_journals(partial, broken)
-    # Others died before training.
-    journals = _of_one_run([journal for journal in found if "run" in journal.facts], partial, broken)
+    # A rank that died before training notes no run, and has no step.
+    begun = [journal for journal in found if "run" in journal.facts or journal.steps_completed]
+    journals = _of_one_run(begun, partial, broken)
     if path.exists():
         _check_whole(path, journals)
         kept = _remove(partial, keep=bool(broken) and read_trace(path).recovered)
@@ -170,7 +171,7 @@ def _of_one_run(journals: Sequence[RankJournal], partial: Path, broken: list[str
 def _described(journal: RankJournal, stem: str) -> str:
     """The run that a journal's header describes, as text. Raises TraceError or JournalError where it is impossible."""
     facts = journal.facts
-    if not isinstance(facts["run"], dict):
+    if not isinstance(facts.get("run"), dict):
         raise JournalError("describes no run")
     run, _ = run_of(facts["run"])
     if f"{facts['run'].get('run_id')}.{facts.get('attempt')}" != stem:

@@ -88,6 +88,8 @@ def _header(path: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or not ours or not facts.keys() >= {"rank", "steps", "byteorder"}:
         raise JournalError(f"{path}: its header is of no journal known here")
     whole = type(facts["steps"]) is type(facts["rank"]) is int
+    if facts["byteorder"] not in ("little", "big"):
+        raise JournalError(f"{path}: its header has the byte order {facts['byteorder']!r:.20}")
     if not whole or facts["steps"] < 0 or path.stem != f"rank{facts['rank']}":
         raise JournalError(f"{path}: its header is of rank {facts['rank']!r:.20} with {facts['steps']!r:.20} steps")
     return facts

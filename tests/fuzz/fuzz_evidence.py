@@ -189,6 +189,9 @@ def check(
     traces = out / "traces"
     before = _traces(traces)
     records = {path: path.read_bytes() for path in traces.glob(f"*{EXIT}") if _is_small(path)}
+    touched = [name for name, _ in one.damages]
+    stamps = {path.name: path.read_bytes() for path in (template / "traces").rglob("rank*.stamps")
+              if str(path.relative_to(template)) not in touched}  # fmt: skip
     said = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     away = refused(out / one.refused[0], one.refused[1]) if one.refused else contextlib.nullcontext()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), away:
@@ -200,6 +203,7 @@ def check(
     _true("Traceback" not in text, "a traceback is printed")
     _hold_traces(traces, before)
     _hold_records(traces, records)
+    _hold_stamps(traces, stamps)
     if usual is not None:
         _hold_runs(one, found, left, usual)
     _hold_words(one, text)
@@ -302,6 +306,16 @@ def _hold_records(traces: Path, before: Mapping[Path, bytes]) -> None:
             except TraceError:
                 whole = False
             _true(whole, f"{path.name} says ok without a whole trace")
+
+
+def _hold_stamps(traces: Path, before: Mapping[str, bytes]) -> None:
+    """What a rank recorded is in the trace, or where it was, or kept aside."""
+    trace = traces / f"{OPEN.run_id}.1.h5"
+    for name, content in before.items():
+        there = [path for path in traces.rglob(name) if path.is_file() and path.read_bytes() == content]
+        rank = int(name.removeprefix("rank").removesuffix(".stamps"))
+        brought = trace.is_file() and int(read_trace(trace).steps_completed[rank]) == STEPS_LEFT
+        _true(bool(there) or brought, f"what rank {rank} recorded is nowhere")
 
 
 def _hold_runs(one: Input, found: Sequence[Standing], left: Sequence[str], usual: Mapping[str, str]) -> None:

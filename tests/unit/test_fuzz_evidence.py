@@ -32,6 +32,7 @@ def write_too_much(traces: Path) -> None:
         (lambda traces: (traces / f"{MEASURED.run_id}.1.h5").unlink(), "changed or thrown away"),
         (lambda traces: (traces / f"{LATE.run_id}.2.h5").write_bytes(b"other"), "changed or thrown away"),
         (lambda traces: (traces / f"{OPEN.run_id}.7.h5").write_bytes(b"half"), "written that cannot be read"),
+        (lambda traces: [path.unlink() for path in traces.glob("*.h5") if OPEN.run_id in path.name], "is nowhere"),
         (write_too_much, "says that 9 steps were completed"),
         (lambda traces: put_exit_record(traces, FAILED, Outcome.OK), "says ok without a whole trace"),
         (

@@ -248,6 +248,8 @@ def spoiled_header(**changes: Any) -> Callable[[Path], None]:
         (spoiled_header(steps=10**15), "rank 1 with 1000000000000000 steps is not of 3 with 7"),
         (spoiled_header(steps="7"), "is of rank 1 with '7' steps"),
         (spoiled_header(run=[]), "rank1.json: describes no run"),
+        (spoiled_header(run=None), "rank1.json: describes no run"),
+        (spoiled_header(byteorder="x"), "its header has the byte order 'x'"),
         (spoiled_header(run={}), "the description of the run lacks"),
         (spoiled_header(run=RUN.to_json() | {"seed": 8}), "rank1.json: describes another run than most"),
         (spoiled_header(attempt=2), "attempt 2"),
