@@ -10,29 +10,20 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from hpc.trace_file import read_trace, write_trace
 from launch.lock import FolderLock
+from tests.processes import processes
+from tests.sweeps import begun, outcomes, sweep_argv, with_checkout, without_modules
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
-ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+ENV = with_checkout(os.environ)
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5")
-ENDLESS = (
-    "--backend",
-    "mpi",
-    "--workload",
-    "delay",
-    "--option",
-    "compute_ms=100",
-    "--steps",
-    "100000",
-    "--warmup",
-    "5",
-)
+ENDLESS = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=100", "--steps", "100000",
+           "--warmup", "5")  # fmt: skip
 LOCAL = ("--cluster", "local", "--gpus-per-node", "0", "--repeats", "1")
 
 
@@ -41,25 +32,21 @@ def command(tmp_path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def sweep(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return command(tmp_path, sys.executable, "-m", "hpc.sweep", *LOCAL, *arguments)
+    return command(tmp_path, *sweep_argv(*LOCAL, *arguments))
 
 
-def outcomes(tmp_path: Path) -> list[str]:
-    return [json.loads(path.read_text())["outcome"] for path in sorted((tmp_path / "traces").glob("*.exit.json"))]
+def ended(tmp_path: Path) -> list[str]:
+    """As what, by run and attempt."""
+    return list(outcomes(tmp_path).values())
 
 
 def ranks_of(tmp_path: Path) -> list[int]:
     """The ranks of this test that live, and their launchers."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if str(tmp_path).encode() in words and b"hpc.rank" in words:
-                found.append(int(entry.name))
-    return found
+    return [
+        process.pid
+        for process in processes()
+        if "hpc.rank" in process.words and any(str(tmp_path) in word for word in process.words)
+    ]
 
 
 @pytest.fixture
@@ -74,14 +61,8 @@ pytestmark = pytest.mark.usefixtures("_mpi")
 
 
 def test_a_framework_that_is_missing_is_a_word_in_its_cell(tmp_path: Path) -> None:
-    (tmp_path / "hiding").mkdir()
-    (tmp_path / "hiding" / "sitecustomize.py").write_text(
-        "import importlib.util as util\n"
-        "real = util.find_spec\n"
-        "util.find_spec = lambda name, *more: None if name == 'torch' else real(name, *more)\n"
-    )
-    env = {**ENV, "PYTHONPATH": f"{tmp_path / 'hiding'}:{ROOT}"}
-    argv = [sys.executable, "-m", "hpc.sweep", *LOCAL, "--nodes", "1,2", *TINY, "--backend", "mpi,torch-ddp"]
+    env = {**ENV, **without_modules(tmp_path / "hiding", "torch")}
+    argv = sweep_argv(*LOCAL, "--nodes", "1,2", *TINY, "--backend", "mpi,torch-ddp")
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 1, done.stdout + done.stderr
     why = "torch is not installed here: pip install -e '.[torch]'"
@@ -98,7 +79,7 @@ def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--nodes", "1,2", *TINY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "attempt 1: ok" in done.stdout and "samples/s" in done.stdout
-    assert outcomes(tmp_path) == ["ok", "ok"]
+    assert ended(tmp_path) == ["ok", "ok"]
 
     again = sweep(tmp_path, "--nodes", "1,2", *TINY)
     assert again.returncode == 0
@@ -128,26 +109,18 @@ def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
 def test_a_run_that_dies_takes_no_other_along_and_says_how_far_it_came(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         """
-import numpy as np
+from tests.mpi.ranks.user_workloads import Line
 
-class Dies:
+
+class Dies(Line):
     def __init__(self, run, device, rank):
-        self.run, self.parameters = run, [np.zeros(1, np.float32)]
-    def batch(self, step):
-        self.step = step
-        return np.ones(self.run.local_batch_size, np.float32)
+        super().__init__(run, device, rank)
+        self.repeat = run.repeat
+
     def forward(self, batch):
-        if self.run.repeat == 1 and self.step == 6:
+        if self.repeat == 1 and self.step == 6:
             raise ValueError("the seventh step")
-        return 0.0
-    def backward(self):
-        return [np.ones(1, np.float32)]
-    def receive(self, gradients):
-        pass
-    def update(self):
-        pass
-    def samples(self, batch):
-        return len(batch)
+        return super().forward(batch)
 """
     )
     done = sweep(
@@ -155,7 +128,7 @@ class Dies:
         "--repeats", "2", "--no-baseline",
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert outcomes(tmp_path) == ["rank_fail", "ok"]
+    assert ended(tmp_path) == ["rank_fail", "ok"]
     notes = [json.loads(path.read_text()) for path in (tmp_path / "traces").glob("*.rank?.json")]
     assert {(note["exception"], note["message"], note["step"]) for note in notes} == {
         ("ValueError", "the seventh step", 5)
@@ -166,21 +139,19 @@ class Dies:
 
 
 def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
-    argv = [sys.executable, "-u", "-m", "hpc.sweep", *LOCAL, "--nodes", "1", *ENDLESS]
+    argv = sweep_argv(*LOCAL, "--nodes", "1", *ENDLESS)
     process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     for line in process.stdout:
         if "submitted" in line:
             break
-    begun = tmp_path / "traces"
-    while not list(begun.glob("*.begin.json")):
-        assert process.poll() is None
-        time.sleep(0.02)
+    until(lambda: begun(tmp_path) or process.poll() is not None, "a run has begun")
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     rest = process.stdout.read()
     assert process.wait(timeout=120) == 130, rest
     assert "stopped, and the runs on this machine with it" in rest
-    assert outcomes(tmp_path) == ["cancelled"]
+    assert ended(tmp_path) == ["cancelled"]
     assert not ranks_of(tmp_path)
 
 
@@ -188,11 +159,8 @@ def test_detached_sweeps_go_on_by_themselves(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--nodes", "1", *TINY, "--detach")
     assert done.returncode == 0, done.stderr
     assert "running in process" in done.stdout
-    limit = time.monotonic() + 300  # for a test that fails; one that passes does not wait for it
-    while not outcomes(tmp_path):
-        assert time.monotonic() < limit, "the detached sweep left no record"
-        time.sleep(0.02)
-    assert outcomes(tmp_path) == ["ok"]
+    until(lambda: outcomes(tmp_path), "the detached sweep leaves a record")
+    assert ended(tmp_path) == ["ok"]
     joined = sweep(tmp_path, "--nodes", "1", *TINY)
     assert "every run is settled" in joined.stdout
 
@@ -210,7 +178,7 @@ def test_two_sweeps_of_this_machine_at_once_run_everything_once(tmp_path: Path) 
     (tmp_path / "jobs").mkdir()
     lock = FolderLock(tmp_path / "jobs")
     assert lock.take()
-    argv = [sys.executable, "-u", "-m", "hpc.sweep", *LOCAL, "--nodes", "1,2", *TINY]
+    argv = sweep_argv(*LOCAL, "--nodes", "1,2", *TINY)
     both = [subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         assert process.stdout is not None
@@ -219,7 +187,7 @@ def test_two_sweeps_of_this_machine_at_once_run_everything_once(tmp_path: Path) 
     lock.release()
     said = [process.communicate(timeout=600)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert outcomes(tmp_path) == ["ok", "ok"]
+    assert ended(tmp_path) == ["ok", "ok"]
     assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 2
     assert sorted(text.count("every run is settled, nothing to submit") for text in said) == [0, 2]
 
@@ -227,51 +195,43 @@ def test_two_sweeps_of_this_machine_at_once_run_everything_once(tmp_path: Path) 
 def test_status_and_cancel_reach_a_detached_sweep(tmp_path: Path) -> None:
     endless = ("--nodes", "1,2", *ENDLESS)
     assert sweep(tmp_path, *endless, "--detach").returncode == 0
-    limit = time.monotonic() + 300  # for a test that fails
-    while not list((tmp_path / "traces").glob("*.begin.json")):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-    shown = command(tmp_path, sys.executable, "-m", "hpc.sweep", "--status", "--out", ".")
+    until(lambda: begun(tmp_path), "a run has begun")
+    shown = command(tmp_path, *sweep_argv("--status", "--out", "."))
     assert shown.returncode == 1
     assert re.search(r"^1n1g\S+ +running in job local-", shown.stdout, re.MULTILINE), shown.stdout
     assert "1 begun, 1 never ran" in shown.stdout
     cancelled = sweep(tmp_path, *endless, "--cancel")
     assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
-    assert outcomes(tmp_path) == ["cancelled"]
+    assert ended(tmp_path) == ["cancelled"]
     assert not list((tmp_path / "traces").glob("2n1g*.begin.json"))
-    after = command(tmp_path, sys.executable, "-m", "hpc.sweep", "--status")
+    after = command(tmp_path, *sweep_argv("--status"))
     assert "cancelled, to be done" in after.stdout, after.stdout
 
 
 def test_a_killed_sweep_leaves_its_script_the_lock(tmp_path: Path) -> None:
     """SIGKILL of the sweep: its script goes on and holds the lock, so that nobody runs the same beside it."""
-    argv = [sys.executable, "-m", "hpc.sweep", *LOCAL, "--nodes", "1", *ENDLESS]
+    argv = sweep_argv(*LOCAL, "--nodes", "1", *ENDLESS)
     process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL)
-    limit = time.monotonic() + 300  # for a test that fails
-    while not list((tmp_path / "traces").glob("*.begin.json")):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+    until(lambda: begun(tmp_path), "a run has begun")
     process.kill()
     process.wait()
     assert not FolderLock(tmp_path / "jobs").take()
     cancelled = sweep(tmp_path, "--nodes", "1", *ENDLESS, "--cancel")
     assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
-    assert outcomes(tmp_path) == ["cancelled"]
+    assert ended(tmp_path) == ["cancelled"]
     assert FolderLock(tmp_path / "jobs").take()
 
 
 def test_ranks_do_not_outlive_a_script_that_was_killed(tmp_path: Path) -> None:
     """Else the next script would measure them."""
-    argv = [sys.executable, "-m", "hpc.sweep", *LOCAL, "--nodes", "1", *ENDLESS]
+    argv = sweep_argv(*LOCAL, "--nodes", "1", *ENDLESS)
     process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, text=True)
-    limit = time.monotonic() + 300  # for a test that fails
-    while not (begun := list((tmp_path / "traces").glob("*.begin.json"))):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-    script = int(json.loads(begun[0].read_text())["job_id"].split("-")[-2])
+    until(lambda: begun(tmp_path), "a run has begun")
+    (record,) = (tmp_path / "traces").glob("*.begin.json")
+    script = int(json.loads(record.read_text())["job_id"].split("-")[-2])
     os.kill(script, signal.SIGKILL)
     said, _ = process.communicate(timeout=300)
-    assert (process.returncode, outcomes(tmp_path)) == (1, ["lost"]), said
+    assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), said
     assert not ranks_of(tmp_path)
 
 
@@ -288,4 +248,4 @@ def test_what_was_measured_with_other_packages_is_run_again(tmp_path: Path) -> N
     changed = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
     assert changed.returncode == 0, changed.stdout + changed.stderr
     assert f": numpy was 1.0, is {importlib.metadata.version('numpy')}\n" in changed.stdout
-    assert outcomes(tmp_path) == ["ok", "ok"]
+    assert ended(tmp_path) == ["ok", "ok"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,11 @@ from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
 from launch.devcluster.daemons import missing_programs
 from launch.devcluster.processes import namespaces_refused
+from tests.slurm.devclusters import commands
+from tests.slurm.jobs import new_cluster
+from tests.sweeps import sweep_argv, with_checkout
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 NewRoot = Callable[[], Path]
 
 
@@ -27,16 +35,46 @@ def slurm_installed() -> None:
 @pytest.fixture(scope="session")
 def cluster(slurm_installed: None) -> Iterator[DevCluster]:
     """Four nodes of 8 CPUs and 8 GPUs, each with a clock of its own where this machine allows it."""
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))  # short: sockets lie below it
-    with DevCluster(folder, Shape(clocks=not namespaces_refused(clocks=True))) as running:
+    with new_cluster(Shape(clocks=not namespaces_refused(clocks=True))) as running:
         yield running
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
 def slurm_env(cluster: DevCluster) -> dict[str, str]:
     """The environment of a process that means this cluster by `sbatch` and `srun`."""
     return cluster.environ
+
+
+@pytest.fixture
+def command(tmp_path: Path, slurm_env: dict[str, str]) -> Iterator[Command]:
+    """Runs a command as a person logged in to the cluster would; afterwards no job of this test is left."""
+
+    def run(*argv: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        env = with_checkout(slurm_env)
+        return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600)
+
+    yield run
+    run("scancel", "-u", str(os.getuid()))
+
+
+@pytest.fixture
+def sweep(command: Command, cluster: DevCluster) -> Command:
+    """`sweep(*arguments, site=FILE)`: a sweep on the cluster, by its own site file where no other is named."""
+
+    def run(*arguments: str, site: Path = cluster.site_file) -> subprocess.CompletedProcess[str]:
+        return command(*sweep_argv("--site", str(site), *arguments))
+
+    return run
+
+
+@pytest.fixture
+def nap(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A command that sleeps for days, and whose number no other test of any other session has."""
+    command = f"/bin/sleep {1_000_000 + os.getpid()}{request.session.items.index(request.node):04}"
+    yield command
+    for pid in commands(command):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture

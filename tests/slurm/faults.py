@@ -1,34 +1,34 @@
-"""Sweeps that meet faults on a real cluster: a workload that does as it is told, and a sweep that is followed."""
+"""A sweep that meets faults on a real cluster: a workload that does as it is told, and who follows."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hpc.outcome import ExitRecord, exit_records
 from launch.devcluster.cluster import DevCluster
+from tests.processes import processes
+from tests.slurm.jobs import TWO_RANKS, printed_by
+from tests.sweeps import sweep_argv, with_checkout
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = '''
 import os
 import signal
 import time
 from pathlib import Path
 
-import numpy as np
+from tests.mpi.ranks.user_workloads import Line
 
 
-class Faults:
+class Faults(Line):
     """Does what DOES says in step 3: `hold` waits for as long as the file `hold` is there, all else is for one rank."""
 
     def __init__(self, run, device, rank):
-        self.parameters = [np.zeros(4, np.float32)]
+        super().__init__(run, device, rank)
         self.does = run.env["DOES"] if rank == run.ranks - 1 or run.env["DOES"] == "hold" else "well"
         if self.does == "refuse":
             raise RuntimeError("no such thing here")
@@ -47,42 +47,8 @@ class Faults:
             (here / "holding").touch()
             while (here / "hold").exists():
                 time.sleep(0.01)
-        return step
-
-    def forward(self, batch):
-        return 0.5
-
-    def backward(self):
-        return [np.ones(4, np.float32)]
-
-    def receive(self, gradients):
-        pass
-
-    def update(self):
-        pass
-
-    def samples(self, batch):
-        return 8
+        return super().batch(step)
 '''
-
-
-def until(ready: Callable[[], object], what: str, limit_s: float = 180) -> None:
-    """Waits for what must come about; the limit is there for a test that fails."""
-    end_s = time.monotonic() + limit_s
-    while not ready():
-        assert time.monotonic() < end_s, f"{what}: not after {limit_s:.0f} s"
-        time.sleep(0.1)
-
-
-def save_state(cluster: DevCluster, job_id: str) -> None:
-    """Waits until the controller has written to disk that this job runs.
-
-    It writes a few seconds late: killed before, it would not know that it had started the job, and start it once more.
-    """
-    changed_unix_s = time.time()
-    cluster.run("scontrol", "update", f"JobId={job_id}", "Comment=saved")
-    written = cluster.root / "state" / "job_state"
-    until(lambda: written.stat().st_mtime > changed_unix_s, "the controller's state is written")
 
 
 class Followed:
@@ -93,13 +59,12 @@ class Followed:
         (folder / "faults.py").write_text(WORKLOAD)
         (folder / "hold").touch()
         self.cluster, self.folder, self.traces = cluster, folder, folder / "traces"
-        self._argv = [
-            sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", "1", "--ranks-per-node",
-            "2", "--cpus-per-rank", "1", "--no-baseline", "--repeats", "1", "--backend", "mpi",
+        self._argv = sweep_argv(
+            "--site", str(cluster.site_file), "--nodes", "1", *TWO_RANKS, "--repeats", "1",
             "--workload", f"{folder}/faults.py:Faults", "--steps", "12", "--warmup", "5", "--env", f"DOES={does}",
             *args,
-        ]  # fmt: skip
-        self._env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **env}
+        )  # fmt: skip
+        self._env = {**with_checkout(cluster.environ), **env}
         self._printed = folder / "printed"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -110,7 +75,7 @@ class Followed:
 
     def hold(self) -> str:
         """Waits until a run holds in its step; the id of its job."""
-        until((self.folder / "holding").exists, f"a run holds: {self.printed}")
+        until((self.folder / "holding").exists, "a run holds", lambda: self.told)
         (self.folder / "holding").unlink()
         return self.job_id
 
@@ -146,13 +111,11 @@ class Followed:
 
     def kill_script(self) -> None:
         """Ends the job's script by SIGKILL, and nothing else of it."""
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                is_script = any(word.endswith(b"/slurm_script") for word in words)
-                if is_script and f"SLURM_JOB_ID={self.job_id}".encode() in variables:
-                    os.kill(int(entry.name), signal.SIGKILL)
+        for process in processes():
+            is_script = any(word.endswith("/slurm_script") for word in process.words)
+            if is_script and f"SLURM_JOB_ID={self.job_id}" in process.environ:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
 
     @property
     def job_id(self) -> str:
@@ -169,8 +132,7 @@ class Followed:
     @property
     def told(self) -> str:
         """What the sweep, its job and its runs printed."""
-        logs = sorted((self.folder / "jobs" / "logs").glob("*[!h]"))
-        return self.printed + "".join(f"\n== {path.name}\n{path.read_text(errors='replace')}" for path in logs)
+        return self.printed + printed_by(self.folder)
 
     @property
     def records(self) -> list[ExitRecord]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from launch.devcluster.cluster import DevCluster
+from tests.slurm.conftest import Command
+from tests.slurm.jobs import state
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 Told = dict[str, tuple[str, str, str]]
 """Name → word, text, what to write."""
 Doctor = Callable[..., tuple[int, Told]]
 
 
 @pytest.fixture
-def doctor(tmp_path: Path, cluster: DevCluster, slurm_env: dict[str, str]) -> Doctor:
+def doctor(tmp_path: Path, cluster: DevCluster, command: Command) -> Doctor:
     """`doctor(changes, *words)`: what is said of a site file with these changes, and the exit status."""
 
     def run(changes: Callable[[str], str] | None, *words: str, out: Path = tmp_path) -> tuple[int, Told]:
@@ -29,9 +29,7 @@ def doctor(tmp_path: Path, cluster: DevCluster, slurm_env: dict[str, str]) -> Do
         text = cluster.site_file.read_text()
         site.write_text(changes(text) if changes else text)
         argv = [sys.executable, "-m", "launch.doctor", "--site", str(site), "--out", str(out), "--format", "json"]
-        env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-        done = subprocess.run([*argv, *words], env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
-                              timeout=600)  # fmt: skip
+        done = command(*argv, *words)
         assert done.stdout, done.stderr
         assert list(out.glob("doctor-*")) == []  # whatever it found, it leaves nothing behind
         advice = json.loads(done.stdout)["advice"]
@@ -110,18 +108,10 @@ def test_what_slurm_refuses_and_what_waits_are_told(doctor: Doctor, cluster: Dev
     blocker = cluster.run("sbatch", "--parsable", "--exclusive", f"--nodes={cluster.shape.nodes}", "--output=/dev/null",
                           "--wrap=sleep 600").strip()  # fmt: skip
     try:
-        wait_for(lambda: cluster.run("squeue", "-h", "-j", blocker, "-o", "%T").strip() == "RUNNING")
+        until(lambda: state(cluster, blocker) == "RUNNING", "the nodes are taken")
         status, told = doctor(None, "--wait", "0.02")
         assert (status, list(wrong(told))) == (1, ["job"]), told
         assert "was pending" in told["job"][1]
         assert cluster.run("squeue", "-h", "-o", "%i").split() == [blocker]  # its own job was cancelled, no other
     finally:
         cluster.run("scancel", blocker)
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 300) -> None:
-    """Polls for something that must come about; the limit is there for a test that fails, not for one that passes."""
-    limit = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.05)

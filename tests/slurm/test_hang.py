@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpc.trace_file import read_trace
 from launch.devcluster.cluster import DevCluster
+from tests.slurm.jobs import TWO_RANKS, has_ended, printed_by, submit, write_scripts
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = """
 import os
 import signal
 import time
 
-import numpy as np
+from tests.mpi.ranks.user_workloads import Line
 
 
-class Hangs:
+class Hangs(Line):
     def __init__(self, run, device, rank):
-        self.parameters = [np.zeros(4, np.float32)]
+        super().__init__(run, device, rank)
         self.does = run.env.get("DOES", "nothing") if rank == run.ranks - 1 and run.repeat == 1 else "nothing"
         if self.does == "hang in the constructor":
             self.hang_in_the_constructor()
@@ -45,31 +43,15 @@ class Hangs:
             self.hang_in_a_step()
         if self.does == "stop" and step == 20:
             os.kill(os.getpid(), signal.SIGSTOP)
-        return step
-
-    def forward(self, batch):
-        return 0.5
-
-    def backward(self):
-        return [np.ones(4, np.float32)]
-
-    def receive(self, gradients):
-        pass
-
-    def update(self):
-        pass
-
-    def samples(self, batch):
-        return 8
+        return super().batch(step)
 """
-LIMITS = {"copy_s": "1", "start_limit_s": "60", "hang_steps": "10", "hang_extra_s": "5"}
 
 
 class Job:
-    """A job of two runs, of which the last rank of the first hangs; its limits are written into its script."""
+    """A job of two runs, of which the last rank of the first hangs."""
 
     def __init__(
-        self, cluster: DevCluster, folder: Path, *, does: str, nodes: int = 2, mpirun: bool = False, **limits: str
+        self, cluster: DevCluster, folder: Path, *, does: str, nodes: int = 2, mpirun: bool = False, start_s: int = 60
     ) -> None:
         folder.mkdir()
         (folder / "hangs.py").write_text(WORKLOAD)
@@ -79,32 +61,21 @@ class Job:
             text = text.replace('launcher = "srun"', 'launcher = "mpirun"').replace('"pmix"', '"openmpi"')
         site.write_text(text)
         self.traces, self._cluster, self._folder = folder / "traces", cluster, folder
-        argv = [
-            sys.executable, "-m", "hpc.sweep", "--site", str(site), "--nodes", str(nodes), "--ranks-per-node", "2",
-            "--cpus-per-rank", "1", "--no-baseline", "--repeats", "2", "--backend", "mpi", "--workload",
-            f"{folder}/hangs.py:Hangs", "--steps", "30", "--warmup", "10", "--env", f"DOES={does}", "--dry-run",
-        ]  # fmt: skip
-        env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-        done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        script = folder / "jobs" / f"{nodes}n.sh"
-        for name, value in (LIMITS | limits).items():
-            text, found = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", script.read_text())
-            assert found == 1, f"{script} has no line {name}="
-            script.write_text(text)
-        self._id = cluster.run("sbatch", "--parsable", str(script), cwd=folder).strip()
+        scripts = write_scripts(
+            cluster, folder, "--nodes", str(nodes), *TWO_RANKS, "--repeats", "2", "--workload",
+            f"{folder}/hangs.py:Hangs", "--steps", "30", "--warmup", "10", "--env", f"DOES={does}", "--copy-s", "1",
+            "--start-limit-s", str(start_s), "--hang-steps", "10", "--hang-extra-s", "5", site=site,
+        )  # fmt: skip
+        self._id = submit(cluster, scripts / f"{nodes}n.sh")
 
     def wait(self) -> None:
-        """Returns when the job has ended; the limit is there for a test that fails."""
-        limit = time.monotonic() + 300
-        while self._cluster.run("squeue", "-h", "-j", self._id, "-t", "all", "-o", "%T").strip() not in _ENDED:
-            assert time.monotonic() < limit, f"job {self._id} does not end: {self.told}"
-            time.sleep(0.1)
+        """Returns when the job has ended."""
+        until(lambda: has_ended(self._cluster, self._id), f"job {self._id} ends", lambda: self.told)
 
     @property
     def told(self) -> str:
         """All that the job and its runs printed."""
-        return "\n".join(path.read_text() for path in sorted((self._folder / "jobs" / "logs").iterdir()))
+        return printed_by(self._folder)
 
     @property
     def records(self) -> list[Mapping[str, Any]]:
@@ -127,7 +98,6 @@ class Job:
         return path.read_text().split("\n\n")
 
 
-_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 Jobs = Mapping[str, Job]
 
 
@@ -136,7 +106,7 @@ def jobs(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """All jobs of these tests, at the same time; most of it is waiting."""
     folder = tmp_path_factory.mktemp("hang")
     found = {
-        "start": Job(cluster, folder / "start", does="hang in the constructor", nodes=1, start_limit_s="20"),
+        "start": Job(cluster, folder / "start", does="hang in the constructor", nodes=1, start_s=20),
         "mpirun": Job(cluster, folder / "mpirun", does="hang in a step", nodes=1, mpirun=True),
         "step": Job(cluster, folder / "step", does="hang in a step"),
         "stopped": Job(cluster, folder / "stopped", does="stop"),
@@ -148,8 +118,6 @@ def jobs(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
 
 def recovered_steps(job: Job) -> list[int]:
     """By rank, of the first run."""
-    from hpc.trace_file import read_trace
-
     (path,) = job.traces.glob("*_r1.1.h5")
     steps: list[int] = read_trace(path).steps_completed.tolist()
     return steps

@@ -6,11 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,8 +15,10 @@ import pytest
 
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
+from tests.slurm.jobs import new_cluster, save_state
+from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 BASE = ("--no-baseline", "--backend", "mpi", "--warmup", "5", "--ranks-per-node", "1", "--cpus-per-rank", "1",
         "--telemetry", "off")  # fmt: skip
 TINY = (*BASE, "--workload", "delay", "--option", "compute_ms=1", "--steps", "8")
@@ -33,10 +32,8 @@ Started = subprocess.Popen[str]
 @pytest.fixture(scope="module")
 def cluster(slurm_installed: None) -> Iterator[DevCluster]:
     """Two nodes; clients give up on a controller that is away after five seconds."""
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
-    with DevCluster(folder, Shape(nodes=2, gpus=0, message_timeout_s=5)) as running:
+    with new_cluster(Shape(nodes=2, gpus=0, message_timeout_s=5)) as running:
         yield running
-    shutil.rmtree(folder)
 
 
 class Person:
@@ -44,16 +41,14 @@ class Person:
 
     def __init__(self, cluster: DevCluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
-        self.env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        self.env = with_checkout(cluster.environ)
         self._started: list[Started] = []
 
     def start(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> Started:
         """A sweep that goes on; what it prints goes to a file that `said` reads."""
-        argv = [sys.executable, "-u", "-m", "hpc.sweep", "--site", str(self.cluster.site_file), "--out", out]
+        argv = sweep_argv("--site", str(self.cluster.site_file), "--out", out, *arguments)
         with (self.folder / f"said{len(self._started)}").open("w") as said:
-            process = subprocess.Popen(
-                [*argv, *arguments], cwd=self.folder, env=env or self.env, stdout=said, stderr=said, text=True
-            )
+            process = subprocess.Popen(argv, cwd=self.folder, env=env or self.env, stdout=said, stderr=said, text=True)
         self._started.append(process)
         return process
 
@@ -87,27 +82,16 @@ def person(cluster: DevCluster, tmp_path: Path) -> Iterator[Person]:
     somebody.leave()
 
 
-def outcomes(folder: Path) -> Counter[str]:
-    return Counter(json.loads(path.read_text())["outcome"] for path in (folder / "traces").glob("*.exit.json"))
-
-
-def begun(folder: Path) -> list[str]:
-    return sorted(path.name.removesuffix(".begin.json") for path in (folder / "traces").glob("*.begin.json"))
-
-
-def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
-    """Polls for something that must come about; the limit is there for a test that fails, not for one that passes."""
-    limit = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.05)
+def ended(folder: Path) -> Counter[str]:
+    """How many attempts ended as what."""
+    return Counter(outcomes(folder).values())
 
 
 def test_two_sweeps_at_once_run_everything_once(person: Person, tmp_path: Path) -> None:
     asked = ("--nodes", "1,2", "--repeats", "2", *TINY)
     both = [person.start(*asked), person.start(*asked)]
     assert [process.wait(timeout=600) for process in both] == [0, 0], [person.said(process) for process in both]
-    assert outcomes(tmp_path) == {"ok": 4}
+    assert ended(tmp_path) == {"ok": 4}
     assert [name.rpartition(".")[2] for name in begun(tmp_path)] == ["1"] * 4
     memories = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.job.json")]
     assert [len(memory["job_ids"]) for memory in memories] == [1, 1]
@@ -129,41 +113,28 @@ def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_pa
     assert len(person.jobs()) == 1
 
 
-# Step 6 waits for a file, or raises where there is none of another name.
-MINE = """
+GATED = """
 import time
 from pathlib import Path
 
-import numpy as np
+from tests.mpi.ranks.user_workloads import Line
 
-class Mine:
-    def __init__(self, run, device, rank):
-        self.run, self.parameters = run, [np.zeros(1, np.float32)]
+
+class Gated(Line):
     def batch(self, step):
-        if step == 6:
-            while not Path("GATE").exists():
-                if Path("BROKEN").exists():
-                    raise ValueError("broken")
-                time.sleep(0.05)
-        return np.ones(self.run.local_batch_size, np.float32)
-    def forward(self, batch):
-        return 0.0
-    def backward(self):
-        return [np.ones(1, np.float32)]
-    def receive(self, gradients):
-        pass
-    def update(self):
-        pass
-    def samples(self, batch):
-        return len(batch)
+        here = Path(__file__).parent
+        while step == 6 and not (here / "gate").exists():
+            if (here / "broken").exists():
+                raise ValueError("broken")
+            time.sleep(0.05)
+        return super().batch(step)
 """
 
 
 def gated(folder: Path) -> tuple[tuple[str, ...], Path, Path]:
     """A workload that goes on where the first file is there, and fails where the second is."""
-    gate, broken = folder / "gate", folder / "broken"
-    (folder / "mine.py").write_text(MINE.replace("GATE", str(gate)).replace("BROKEN", str(broken)))
-    return (*BASE, "--workload", "mine.py:Mine", "--steps", "8"), gate, broken
+    (folder / "gated.py").write_text(GATED)
+    return (*BASE, "--workload", "gated.py:Gated", "--steps", "8"), folder / "gate", folder / "broken"
 
 
 def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
@@ -172,18 +143,16 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     """Two jobs run, four wait in the queue, six are not submitted yet; the running ones end while it is away."""
     workload, gate, _ = gated(tmp_path)
     sweep = person.start("--repeats", "12", *SPLIT, *workload, "--max-jobs", "6")
-    wait_for(lambda: len(begun(tmp_path)) == 2)
-    # What happened since its state was last saved a controller that is killed forgets, and gives numbers twice.
-    person.command("sbatch", "--hold", "--job-name", "is-it-saved", "--wrap", "true")
-    wait_for(lambda: b"is-it-saved" in (cluster.root / "state" / "job_state").read_bytes())
+    until(lambda: (len(begun(tmp_path)), len(person.jobs())) == (2, 6), "two jobs run, four wait")
+    save_state(cluster, person.jobs()[0][0])
     cluster.kill_controller()
     gate.touch()
-    wait_for(lambda: outcomes(tmp_path)["ok"] == 2)
-    wait_for(lambda: "the scheduler has not answered since" in person.said(sweep))
+    until(lambda: ended(tmp_path)["ok"] == 2, "both runs end")
+    until(lambda: "the scheduler has not answered since" in person.said(sweep), "the outage is told")
     cluster.start_controller()
     assert sweep.wait(timeout=600) == 0, person.said(sweep)
     assert "the scheduler answers again" in person.said(sweep)
-    assert outcomes(tmp_path)["ok"] == 12
+    assert ended(tmp_path)["ok"] == 12
     status, said = person.sweep("--repeats", "12", *SPLIT, *workload)
     assert (status, said.count("nothing to submit")) == (0, 12)
 
@@ -193,7 +162,7 @@ def test_what_failed_is_run_again_when_asked(person: Person, tmp_path: Path) -> 
     asked = ("--nodes", "1", "--repeats", "1", *workload)
     broken.touch()
     assert person.sweep(*asked)[0] == 1
-    assert outcomes(tmp_path) == {"rank_fail": 1}
+    assert ended(tmp_path) == {"rank_fail": 1}
     gate.touch()
     status, said = person.sweep(*asked)
     assert (status, "every run is settled" in said, "ValueError: broken" in said) == (1, True, True), said
@@ -201,14 +170,14 @@ def test_what_failed_is_run_again_when_asked(person: Person, tmp_path: Path) -> 
     assert (status, "--retry oom: 0 runs once more" in said) == (1, True), said
     status, said = person.sweep(*asked, "--retry", "oom,rank_fail")
     assert (status, "--retry oom,rank_fail: 1 runs once more" in said) == (0, True), said
-    assert outcomes(tmp_path) == {"rank_fail": 1, "ok": 1}
+    assert ended(tmp_path) == {"rank_fail": 1, "ok": 1}
 
 
 def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_path: Path) -> None:
     """One that is followed and throttled, and one of its scripts by hand; another sweep, and a job of nobody's."""
     other = person.start("--nodes", "1", *ENDLESS, out="other")
     sweep = person.start("--nodes", "1,2", *ENDLESS, "--max-jobs", "1")
-    wait_for(lambda: begun(tmp_path) and begun(tmp_path / "other"))
+    until(lambda: begun(tmp_path) and begun(tmp_path / "other"), "both sweeps have begun a run")
     by_hand = person.command("sbatch", "--parsable", "jobs/2n.sh").strip()
     foreign = person.command("sbatch", "--parsable", "--hold", "--job-name", "rankwise-1n", "--wrap", "true").strip()
     [theirs] = json.loads((tmp_path / "other" / "jobs" / "1n.job.json").read_text())["job_ids"]
@@ -221,7 +190,7 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     assert {job_id for job_id, state in person.jobs()} == {theirs, foreign}
     assert sweep.wait(timeout=300) == 1
     assert "not submitted, because its sweep was cancelled meanwhile" in person.said(sweep)
-    assert outcomes(tmp_path) == {"cancelled": 1}
+    assert ended(tmp_path) == {"cancelled": 1}
     status, said = person.sweep("--status")  # whatever was planned in the folder
     assert (status, "cancelled, to be done" in said) == (1, True), said
 
@@ -232,7 +201,7 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
 
 def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
     status, said = person.sweep("--repeats", "3", *SPLIT, *TINY, "--max-jobs", "1")
-    assert (status, outcomes(tmp_path)) == (0, {"ok": 3}), said
+    assert (status, ended(tmp_path)) == (0, {"ok": 3}), said
     ids = [json.loads(path.read_text())["job_ids"][0] for path in (tmp_path / "jobs").glob("*.job.json")]
     rows = person.command("squeue", "-h", "-t", "all", "-o", "%V %e", "-j", ",".join(ids)).splitlines()
     spans = sorted(tuple(row.split()) for row in rows)  # from submission to end, to the second
@@ -240,9 +209,7 @@ def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
 
 
 def test_a_full_controller_is_waited_for(slurm_installed: None, tmp_path: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
-    with DevCluster(folder, Shape(nodes=1, gpus=0, max_job_count=2, min_job_age_s=2)) as cluster:
+    with new_cluster(Shape(nodes=1, gpus=0, max_job_count=2, min_job_age_s=2)) as cluster:
         person = Person(cluster, tmp_path)
         status, said = person.sweep("--repeats", "4", *SPLIT, *TINY)
-    shutil.rmtree(folder)
-    assert (status, outcomes(tmp_path)) == (0, {"ok": 4}), said
+    assert (status, ended(tmp_path)) == (0, {"ok": 4}), said

@@ -6,10 +6,7 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,50 +18,38 @@ from hpc.trace_file import read_trace
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
 from parse.recover import main as recover
+from tests.mpi.attempts import HERE
+from tests.processes import Process, processes
+from tests.slurm.jobs import TWO_RANKS, has_ended, new_cluster, printed_by, submit, write_scripts
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
-FILE, DONE = ROOT / "tests/mpi/ranks/user_stops.py", 7
-
-
-def wait_until(what: Callable[[], object]) -> None:
-    """Polls; the limit is there for a test that fails."""
-    limit = time.monotonic() + 120
-    while not what():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.05)
+FILE, DONE = HERE / "user_stops.py", 7
 
 
 @pytest.fixture(scope="module")
-def two_nodes(slurm_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def two_nodes(slurm_installed: None) -> Iterator[DevCluster]:
     """Two nodes with storage of their own, which die in these tests."""
-    import shutil
-    import tempfile
-
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))  # short: sockets lie below it
-    with DevCluster(folder, Shape(nodes=2)) as running:
+    with new_cluster(Shape(nodes=2)) as running:
         yield running
-    shutil.rmtree(folder)
 
 
 class Job:
-    """A job of one run on both nodes, two ranks each, all of which come to a stop after seven steps."""
+    """A job of one run on both nodes, two ranks each, all of which come to a stop after seven steps.
+
+    How often is copied is changed by hand, in the script.
+    """
 
     def __init__(self, cluster: DevCluster, folder: Path, workload: str) -> None:
         self.cluster, self.folder, self.traces = cluster, folder, folder / "traces"
-        argv = [
-            sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", "2", "--ranks-per-node",
-            "2", "--cpus-per-rank", "1", "--no-baseline", "--repeats", "1", "--backend", "mpi", "--workload",
-            f"{FILE}:{workload}", "--steps", "20", "--warmup", "5", "--dry-run",
-        ]  # fmt: skip
-        env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-        done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        script = folder / "jobs" / "2n.sh"
+        script = write_scripts(
+            cluster, folder, "--nodes", "2", *TWO_RANKS, "--repeats", "1", "--workload", f"{FILE}:{workload}",
+            "--steps", "20", "--warmup", "5",
+        ) / "2n.sh"  # fmt: skip
         text, found = re.subn(r"(?m)^copy_s=.*$", "copy_s=0.2", script.read_text())
         assert found == 1
         script.write_text(text)
-        self.id = cluster.run("sbatch", "--parsable", str(script), cwd=folder).strip()
-        wait_until(lambda: len(list(folder.glob("stopped.*"))) == 4 or self.has_ended())
+        self.id = submit(cluster, script)
+        until(lambda: len(list(folder.glob("stopped.*"))) == 4 or self.has_ended(), "all ranks have come to a stop")
         assert not self.has_ended(), self.told()
         (begun,) = self.traces.glob("*.begin.json")
         self.stem = begun.name.removesuffix(".begin.json")
@@ -74,19 +59,20 @@ class Job:
         """A rank's process."""
         return int((self.folder / f"stopped.{number}").read_text())
 
-    def processes(self) -> list[Path]:
+    def processes(self) -> list[Process]:
         """All that lives of the job, on any node."""
-        mark = f"SLURM_JOB_ID={self.id}".encode()
-        return [path for path in Path("/proc").glob("[0-9]*") if mark in _environment(path).split(b"\0")]
+        return [process for process in processes() if f"SLURM_JOB_ID={self.id}" in process.environ]
 
     def has_ended(self) -> bool:
-        return self.cluster.run("squeue", "-h", "-j", self.id, "-t", "all", "-o", "%T").strip() not in (
-            "PENDING", "CONFIGURING", "RUNNING", "COMPLETING",
-        )  # fmt: skip
+        return has_ended(self.cluster, self.id)
+
+    def wait_for_end(self) -> None:
+        """Returns when the job has ended."""
+        until(self.has_ended, f"job {self.id} ends", self.told)
 
     def told(self) -> str:
         """All that the job and its run printed."""
-        return "\n".join(path.read_text() for path in sorted((self.folder / "jobs" / "logs").iterdir()))
+        return printed_by(self.folder)
 
     def outcome(self) -> str | None:
         """What the exit record says."""
@@ -95,13 +81,6 @@ class Job:
 
     def trace(self) -> Trace:
         return read_trace(self.traces / f"{self.stem}.h5")
-
-
-def _environment(process: Path) -> bytes:
-    try:
-        return (process / "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def check_all_steps(trace: Trace) -> None:
@@ -114,7 +93,7 @@ def check_all_steps(trace: Trace) -> None:
 def test_of_a_killed_rank_and_its_peers_every_step_is_there(two_nodes: DevCluster, tmp_path: Path) -> None:
     job = Job(two_nodes, tmp_path, "Stops")
     os.kill(job.rank(3), signal.SIGKILL)
-    wait_until(job.has_ended)
+    job.wait_for_end()
     assert job.outcome() == Outcome.RANK_FAIL, job.told()
     check_all_steps(job.trace())
     assert "copied last" not in job.trace().evidence
@@ -127,9 +106,9 @@ def test_of_a_job_killed_as_a_whole_what_was_copied_is_there(
     job = Job(two_nodes, tmp_path, "StopsWhenCopied")
     for number in (signal.SIGSTOP, signal.SIGKILL):  # so that nobody sees another one go
         for process in job.processes():
-            os.kill(int(process.name), number)
-    wait_until(job.has_ended)
-    wait_until(lambda: not job.processes())
+            os.kill(process.pid, number)
+    job.wait_for_end()
+    until(lambda: not job.processes(), "nothing of the job lives")
     assert job.outcome() is None, job.told()
     assert recover([str(tmp_path)]) == 0  # whoever looks at it at once cannot know that it does not run
     assert "left alone, it may still run" in capsys.readouterr().out
@@ -146,9 +125,9 @@ def test_of_a_lost_node_what_was_copied_is_there(two_nodes: DevCluster, tmp_path
     (lost,) = {"node1", "node2"} - {job.batch_node}
     two_nodes.kill_node(lost)
     if two_nodes.host.own_storage:
-        assert Path(f"/proc/{job.rank(3 if lost == 'node2' else 0)}") not in job.processes()
+        assert job.rank(3 if lost == "node2" else 0) not in [process.pid for process in job.processes()]
     two_nodes.run("scancel", job.id)
-    wait_until(lambda: not job.processes())
+    until(lambda: not job.processes(), "nothing of the job lives")
     if not (job.traces / f"{job.stem}.h5").exists():
         assert recover([str(tmp_path), "--stem", job.stem]) == 0
     check_all_steps(job.trace())

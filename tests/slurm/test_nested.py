@@ -4,20 +4,19 @@ node named; by hand and after a requeue the same."""
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launch.devcluster.cluster import DevCluster
+from tests.slurm.conftest import Command
+from tests.slurm.jobs import has_ended, submit
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 REPEATS = 4
 """As many blocks as nodes."""
 SLOW_NODE = '''
@@ -27,59 +26,22 @@ import socket
 import time
 from pathlib import Path
 
-import numpy as np
+from tests.mpi.ranks.user_workloads import Line
 
 
-class SlowNode:
+class SlowNode(Line):
     def __init__(self, run, device, rank):
         while Path(__file__).with_name("hold").exists():
             time.sleep(0.05)
-        self._sleep_s = 0.06 if socket.gethostname() == "node2" else 0.01
-        self._inputs = np.ones((run.rank_batch_size, 4), np.float32)
-        self.parameters = [np.zeros(4, np.float32)]
-
-    def batch(self, step):
-        return self._inputs
+        super().__init__(run, device, rank)
+        self.sleep_s = 0.06 if socket.gethostname() == "node2" else 0.01
 
     def forward(self, batch):
-        time.sleep(self._sleep_s)
-        return 0.0
-
-    def backward(self):
-        return [np.ones(4, np.float32)]
-
-    def receive(self, gradients):
-        pass
-
-    def update(self):
-        pass
-
-    def samples(self, batch):
-        return len(batch)
+        time.sleep(self.sleep_s)
+        return super().forward(batch)
 '''
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
 Summary = dict[str, Any]
-
-
-@pytest.fixture
-def command(tmp_path: Path, slurm_env: dict[str, str]) -> Iterator[Command]:
-    """Runs a command as a person logged in to the cluster would; afterwards no job of this test is left."""
-
-    def run(*argv: str) -> subprocess.CompletedProcess[str]:
-        env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-        return subprocess.run([*argv], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
-
-    yield run
-    run("scancel", "-u", str(os.getuid()))
-
-
-def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
-    """Polls for something that must come about; the limit is there for a test that fails, not for one that passes."""
-    limit = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.05)
 
 
 def records(tmp_path: Path) -> dict[str, dict[str, Any]]:
@@ -115,16 +77,15 @@ def assert_nested(summary: Summary) -> None:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, cluster: DevCluster, command: Command) -> Command:
+def sweep(tmp_path: Path, sweep: Command) -> Command:
     """A nested sweep of the workload that is slow on one node."""
     workload = tmp_path / "slow_node.py"
     workload.write_text(SLOW_NODE)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        done = command(
-            sys.executable, "-m", "hpc.sweep", "--site", str(cluster.root / "site.toml"), "--placement", "nested",
-            "--minutes-per-run", "2", "--ranks-per-node", "1", "--cpus-per-rank", "1", "--backend", "mpi",
-            "--workload", f"{workload}:SlowNode", "--steps", "8", "--warmup", "5", *arguments,
+        done = sweep(
+            "--placement", "nested", "--minutes-per-run", "2", "--ranks-per-node", "1", "--cpus-per-rank", "1",
+            "--backend", "mpi", "--workload", f"{workload}:SlowNode", "--steps", "8", "--warmup", "5", *arguments,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done
@@ -133,7 +94,7 @@ def sweep(tmp_path: Path, cluster: DevCluster, command: Command) -> Command:
 
 
 def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
-    tmp_path: Path, command: Command, sweep: Command
+    tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command
 ) -> None:
     done = sweep("--nodes", "1,2,4", "--repeats", str(REPEATS))
     assert "1.6 node-hours at most; separate jobs would ask for 0.9" in done.stdout
@@ -158,7 +119,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     assert f"placement nested (same nodes): in {REPEATS} blocks" in text
     assert "speed by node of devcluster: one-node runs of 1 point" in text
 
-    passes_over_what_is_done_also_after_a_requeue(tmp_path, command)
+    passes_over_what_is_done_also_after_a_requeue(tmp_path, cluster, command)
 
     # Four more runs of the one-node point, on one node: now its runs' scatter is known, and the slow node is beyond it.
     sweep("--nodes", "1", "--repeats", str(2 * REPEATS))
@@ -167,7 +128,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     assert site["scatter"] and [alarm.split()[0] for alarm in site["alarms"]] == ["node2"]
 
 
-def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, command: Command) -> None:
+def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCluster, command: Command) -> None:
     """The files of one run are deleted, the script is submitted by hand, and requeued while the run waits to go on."""
     (gone,) = (name for name in records(tmp_path) if name.startswith("2n") and f"_r{REPEATS}." in name)
     for path in (tmp_path / "traces").glob(f"{gone}.*"):
@@ -175,20 +136,14 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, command: Comma
     hold = tmp_path / "hold"
     hold.touch()
     before = records(tmp_path)
-    job_id = command("sbatch", "--parsable", "--requeue", str(tmp_path / "jobs" / "4n-nested.sh")).stdout.strip()
+    job_id = submit(cluster, tmp_path / "jobs" / "4n-nested.sh")
     first, second = (tmp_path / "traces" / f"{gone[:-1]}{attempt}.begin.json" for attempt in (1, 2))
-    wait_for(first.exists)
-    requeued = command("scontrol", "requeue", job_id)
-    assert requeued.returncode == 0, requeued.stderr
-    wait_for(second.exists)
+    until(first.exists, "the run is begun")
+    cluster.run("scontrol", "requeue", job_id)
+    until(second.exists, "it is begun again")
     hold.unlink()
-    wait_for(lambda: has_ended(command, job_id))
+    until(lambda: has_ended(cluster, job_id), "the job ends")
     assert {name: record for name, record in records(tmp_path).items() if name in before} == before
     again = records(tmp_path)[f"{gone[:-1]}2"]
     assert (again["outcome"], again["restart_count"], len(again["nodelist"].split(","))) == ("ok", 1, 2)
     assert_nested(summarized(command))
-
-
-def has_ended(command: Command, job_id: str) -> bool:
-    word = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").stdout.strip()
-    return word not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,9 @@ import pytest
 from hpc.outcome import ExitRecord
 from launch.devcluster.cluster import USABLE, DevCluster
 from launch.devcluster.config import Shape
-from tests.slurm.faults import Followed, save_state, until
+from tests.slurm.faults import Followed
+from tests.slurm.jobs import new_cluster, save_state
+from tests.waiting import until
 
 Start = Callable[..., Followed]
 
@@ -25,11 +25,8 @@ Start = Callable[..., Followed]
 @pytest.fixture(scope="module")
 def faulty(slurm_installed: None) -> Iterator[DevCluster]:
     """Three nodes, of which a silent one is given up after a few seconds."""
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
-    shape = Shape(nodes=3, cpus=4, gpus=0, slurmd_timeout_s=5, message_timeout_s=5, grace_s=5)
-    with DevCluster(folder, shape) as running:
+    with new_cluster(Shape(nodes=3, cpus=4, gpus=0, slurmd_timeout_s=5, message_timeout_s=5, grace_s=5)) as running:
         yield running
-    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -65,7 +62,7 @@ def the_only(sweep: Followed) -> tuple[str, str]:
 
 def the_first(sweep: Followed) -> tuple[str, str]:
     """Outcome and evidence of the first attempt of a run whose job was lost to it: the sweep may have sent another."""
-    until(lambda: sweep.records, f"the attempt is closed: {sweep.printed}")
+    until(lambda: sweep.records, "the attempt is closed", lambda: sweep.told)
     sweep.let_go()
     sweep.end()
     first, *others = sweep.records
@@ -151,7 +148,7 @@ def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     node = sweep.node
     faulty.run("sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
-    until(lambda: "preempted" in sweep.outcomes, f"the attempt is closed: {sweep.told}")
+    until(lambda: "preempted" in sweep.outcomes, "the attempt is closed", lambda: sweep.told)
     assert "PREEMPTED" in " ".join(goes_on_after(sweep, "preempted").evidence)
 
 
@@ -187,10 +184,9 @@ class Blackout:
 @pytest.fixture(scope="module")
 def blackout(faulty: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Blackout]:
     """All at once, because each takes the scheduler half a minute, and one job after the other would."""
-    root = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
     folder = tmp_path_factory.mktemp("blackout")
     # This controller forgets ended jobs at once, and nobody keeps accounts.
-    with DevCluster(root, Shape(nodes=1, cpus=4, gpus=0, min_job_age_s=2)) as forgetful:
+    with new_cluster(Shape(nodes=1, cpus=4, gpus=0, min_job_age_s=2)) as forgetful:
         clusters = {"put_back": faulty, "given_up": faulty, "forgotten": forgetful}
         sweeps = {name: Followed(cluster, folder / name) for name, cluster in clusters.items()}
         for sweep in sweeps.values():
@@ -212,7 +208,6 @@ def blackout(faulty: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> It
             sweep.abandon()
         for name in dark:
             faulty.start_node(name)
-    shutil.rmtree(root)
 
 
 def test_a_power_cut_of_a_node_and_the_job_put_back(blackout: Blackout) -> None:
@@ -237,9 +232,9 @@ def test_a_controller_that_dies_and_comes_back_ends_nothing(start: Start, faulty
     save_state(faulty, sweep.job_id)
     faulty.kill_controller()
     try:
-        until(lambda: "has not answered since" in sweep.printed, f"the outage is told: {sweep.printed}")
+        until(lambda: "has not answered since" in sweep.printed, "the outage is told", lambda: sweep.printed)
         sweep.let_go()
-        until(lambda: sweep.outcomes == ["ok"], f"the job goes on: {sweep.told}")
+        until(lambda: sweep.outcomes == ["ok"], "the job goes on", lambda: sweep.told)
     finally:
         faulty.start_controller()
     assert sweep.end() == 0, sweep.told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,31 +11,29 @@ import pytest
 
 from hpc.trace_file import read_trace
 from launch.devcluster.cluster import DevCluster
+from tests.slurm.conftest import Command
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--nodes", "2", "--no-baseline", "--repeats", "1", "--backend", "mpi", "--workload", "delay", "--option",
         "compute_ms=1", "--steps", "8", "--warmup", "5", "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
 
-Sweep = Callable[[str, str], subprocess.CompletedProcess[str]]
+Promising = Callable[[str, str], subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, cluster: DevCluster, slurm_env: dict[str, str]) -> Sweep:
-    """`sweep(key, table)`: one run on two nodes, of the cluster's site with a key and a table more."""
+def promising(tmp_path: Path, cluster: DevCluster, sweep: Command) -> Promising:
+    """`promising(key, table)`: one run on two nodes, of the cluster's site with a key and a table more."""
 
     def run(key: str, table: str) -> subprocess.CompletedProcess[str]:
         site = tmp_path / "site.toml"
-        site.write_text(f"{key}\n{(cluster.root / 'site.toml').read_text()}\n{table}\n")
-        argv = [sys.executable, "-m", "hpc.sweep", "--site", str(site), *TINY]
-        env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-        return subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
+        site.write_text(f"{key}\n{cluster.site_file.read_text()}\n{table}\n")
+        return sweep(*TINY, site=site)
 
     return run
 
 
 @pytest.mark.skipif(Path("/sys/class/infiniband").is_dir(), reason="this machine may have what the site promises")
-def test_a_promise_that_the_nodes_do_not_keep_is_invalid(tmp_path: Path, sweep: Sweep) -> None:
-    done = sweep('expect_transport = "ib"', "")
+def test_a_promise_that_the_nodes_do_not_keep_is_invalid(tmp_path: Path, promising: Promising) -> None:
+    done = promising('expect_transport = "ib"', "")
     assert done.returncode == 1, done.stdout + done.stderr
     (record,) = [json.loads(path.read_text()) for path in (tmp_path / "traces").glob("*.exit.json")]
     assert record["outcome"] == "invalid"
@@ -50,8 +47,8 @@ def test_a_promise_that_the_nodes_do_not_keep_is_invalid(tmp_path: Path, sweep: 
         assert note["step"] == -1
 
 
-def test_a_check_that_the_site_switches_off_is_not_made(tmp_path: Path, sweep: Sweep) -> None:
-    done = sweep('expect_transport = "ib"', '[preflight]\nfabric = "off"\nload = "alarm"')
+def test_a_check_that_the_site_switches_off_is_not_made(tmp_path: Path, promising: Promising) -> None:
+    done = promising('expect_transport = "ib"', '[preflight]\nfabric = "off"\nload = "alarm"')
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = (tmp_path / "traces").glob("*.h5")
     trace = read_trace(path)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,21 +12,21 @@ from hpc.outcome import ExitRecord, exit_records
 from hpc.trace_file import read_trace
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
-from tests.slurm.faults import ROOT, until
+from tests.slurm.jobs import TWO_RANKS, new_cluster, state, submit, write_scripts
+from tests.waiting import until
 
-STEPS = 12
 WORKLOAD = '''
 import time
 from pathlib import Path
 
-import numpy as np
+from tests.mpi.ranks.user_workloads import Line
 
 
-class Holds:
+class Holds(Line):
     """The second repeat holds in step 8 for as long as the file `hold` is there."""
 
     def __init__(self, run, device, rank):
-        self.parameters = [np.zeros(4, np.float32)]
+        super().__init__(run, device, rank)
         self.repeat, self.here = run.repeat, Path(__file__).parent
 
     def batch(self, step):
@@ -38,22 +34,7 @@ class Holds:
         while self.repeat == 2 and step == 8 and (self.here / "hold").exists():
             (self.here / "holding").touch()
             time.sleep(0.01)
-        return step
-
-    def forward(self, batch):
-        return 0.5
-
-    def backward(self):
-        return [np.ones(4, np.float32)]
-
-    def receive(self, gradients):
-        pass
-
-    def update(self):
-        pass
-
-    def samples(self, batch):
-        return 8
+        return super().batch(step)
 '''
 
 
@@ -64,17 +45,14 @@ class Script:
         self.cluster, self.folder, self.traces = cluster, folder, folder / "traces"
         (folder / "holds.py").write_text(WORKLOAD)
         (folder / "hold").touch()
-        argv = [
-            sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", "1", "--ranks-per-node",
-            "2", "--cpus-per-rank", "1", "--no-baseline", "--repeats", "2", "--backend", "mpi", "--workload",
-            f"{folder}/holds.py:Holds", "--steps", str(STEPS), "--warmup", "5", "--copy-s", "1", "--dry-run",
-        ]  # fmt: skip
-        env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-        subprocess.run(argv, env=env, cwd=folder, check=True, capture_output=True)
+        write_scripts(
+            cluster, folder, "--nodes", "1", *TWO_RANKS, "--repeats", "2", "--workload", f"{folder}/holds.py:Holds",
+            "--steps", "12", "--warmup", "5", "--copy-s", "1",
+        )  # fmt: skip
 
     def submit(self, *arguments: str) -> str:
         """The id of the job."""
-        return self.cluster.run("sbatch", "--parsable", self.folder / "jobs" / "1n.sh", *arguments).strip()
+        return submit(self.cluster, self.folder / "jobs" / "1n.sh", *arguments)
 
     def wait_for_hold(self) -> None:
         """Returns when the second run holds, and its first steps are copied."""
@@ -85,13 +63,9 @@ class Script:
         """The second run goes on, and those after it."""
         (self.folder / "hold").unlink(missing_ok=True)
 
-    def state(self, job_id: str) -> str:
-        """Slurm's word."""
-        return self.cluster.run("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").strip()
-
     def wait_for_end(self, job_id: str, word: str) -> None:
         """Returns when the job has ended so."""
-        until(lambda: self.state(job_id) == word, f"job {job_id} is {word}")
+        until(lambda: state(self.cluster, job_id) == word, f"job {job_id} is {word}", lambda: self.printed(job_id))
 
     def shoot(self, job_id: str) -> None:
         """Ends the job's script by SIGKILL: it leaves no word. Returns when the job has ended of it."""
@@ -127,10 +101,8 @@ Scripts = dict[str, tuple[Script, str]]
 @pytest.fixture(scope="module")
 def small(slurm_installed: None) -> Iterator[DevCluster]:
     """A node for each job."""
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
-    with DevCluster(folder, Shape(nodes=4, cpus=4, gpus=0)) as running:
+    with new_cluster(Shape(nodes=4, cpus=4, gpus=0)) as running:
         yield running
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

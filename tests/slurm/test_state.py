@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from launch.devcluster.config import Shape
 from launch.devcluster.daemons import missing_programs
 from launch.slurm import SlurmCluster
 from launch.state import JobState, ends, look
-from tests.slurm.faults import save_state, until
+from tests.slurm.jobs import new_cluster, save_state
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +24,9 @@ def accounted() -> Iterator[DevCluster]:
     """A node with real accounts, whose controller forgets jobs at once."""
     if missing := missing_programs(accounting=True):
         pytest.skip(missing)
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
     shape = Shape(nodes=1, cpus=8, gpus=0, min_job_age_s=2, message_timeout_s=5, accounting=True)
-    with DevCluster(folder, shape) as running:
+    with new_cluster(shape) as running:
         yield running
-    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,55 +12,18 @@ import pytest
 from hpc.backends import BACKENDS, missing_modules
 from hpc.workloads import WORKLOADS
 from launch.devcluster.cluster import DevCluster
+from tests.slurm.conftest import Command
+from tests.slurm.jobs import has_ended, submit
+from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
+from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5",
         "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
 ENDLESS = ("--nodes", "1", "--no-baseline", "--backend", "mpi", "--workload", "delay", "--option", "compute_ms=50",
            "--steps", "100000", "--warmup", "5", "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
 
-
-@pytest.fixture
-def command(tmp_path: Path, cluster: DevCluster, slurm_env: dict[str, str]) -> Iterator[Command]:
-    """Runs a command as a person logged in to the cluster would; afterwards no job of this test is left."""
-
-    def run(*argv: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-        return subprocess.run([*argv], cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600)
-
-    yield run
-    run("scancel", "-u", str(os.getuid()))
-
-
-@pytest.fixture
-def sweep(command: Command, cluster: DevCluster) -> Command:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return command(sys.executable, "-m", "hpc.sweep", "--site", str(cluster.root / "site.toml"), *arguments)
-
-    return run
-
-
-def outcomes(tmp_path: Path) -> dict[str, str]:
-    records = sorted((tmp_path / "traces").glob("*.exit.json"))
-    return {path.name.removesuffix(".exit.json"): json.loads(path.read_text())["outcome"] for path in records}
-
-
-def wait_for(what: Callable[[], object], seconds: float = 300) -> None:
-    """Polls for something that must come about; the limit is there for a test that fails, not for one that passes."""
-    limit = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.05)
-
-
-def has_ended(command: Command, job_id: str) -> bool:
-    word = command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%T").stdout.strip()
-    return word not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
-
-
-def test_the_main_job(tmp_path: Path, command: Command, sweep: Command) -> None:
+def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command) -> None:
     asked = ("--nodes", "1,2,4", "--repeats", "2", *TINY)
     done = sweep(*asked)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -91,19 +51,17 @@ def test_the_main_job(tmp_path: Path, command: Command, sweep: Command) -> None:
     assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 8
 
     # By hand, from another folder, everything is passed over; with --force everything is run, with the same result.
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    passed = command("sbatch", "--parsable", str(tmp_path / "jobs" / "2n.sh"), cwd=elsewhere)
-    wait_for(lambda: has_ended(command, passed.stdout.strip()))
-    printed = (tmp_path / "jobs" / "logs" / f"2n.{passed.stdout.strip()}.out").read_text()
+    script = tmp_path / "jobs" / "2n.sh"
+    passed = submit(cluster, script)
+    until(lambda: has_ended(cluster, passed), "the job by hand ends")
+    printed = (tmp_path / "jobs" / "logs" / f"2n.{passed}.out").read_text()
     assert printed.count("is settled, passed over") == 2
-    by_hand = command("sbatch", "--parsable", str(tmp_path / "jobs" / "2n.sh"), "--force", cwd=elsewhere)
-    wait_for(lambda: has_ended(command, by_hand.stdout.strip()))
+    forced = submit(cluster, script, "--force")
+    until(lambda: has_ended(cluster, forced), "the job with --force ends")
     assert [word for name, word in outcomes(tmp_path).items() if name.startswith("2n") and name.endswith(".2")] == [
         "ok", "ok",
     ]  # fmt: skip
-    held = command("scontrol", "write", "batch_script", by_hand.stdout.strip(), "-").stdout
-    assert held == (tmp_path / "jobs" / "2n.sh").read_text()
+    assert command("scontrol", "write", "batch_script", forced, "-").stdout == script.read_text()
 
     # One run's files deleted: one run is run.
     gone = next(name for name in outcomes(tmp_path) if name.startswith("4n2g"))
@@ -129,7 +87,7 @@ def test_ranks_of_torch_find_one_another_across_nodes(tmp_path: Path, command: C
 
 def test_an_unknown_number_of_gpus_is_an_error_that_says_how_to_state_it(command: Command) -> None:
     """The development cluster shows 8 GPUs: asked without its site, they are taken from sinfo."""
-    done = command(sys.executable, "-m", "hpc.sweep", "--nodes", "1", "--dry-run", "--cluster", "slurm")
+    done = command(*sweep_argv("--nodes", "1", "--dry-run", "--cluster", "slurm"))
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --gpus-per-node=8" in done.stdout
 
@@ -143,51 +101,49 @@ def test_sbatch_refuses_and_its_own_words_are_shown(sweep: Command) -> None:
 
 
 def test_a_launch_that_fails_is_told_from_a_run_that_fails_and_takes_no_other_along(
-    tmp_path: Path, cluster: DevCluster, command: Command
+    tmp_path: Path, cluster: DevCluster, sweep: Command
 ) -> None:
     """Debian's Open MPI speaks no PMI-2: the ranks end before the first step, each run by itself."""
     site = tmp_path / "wrong.toml"
-    site.write_text((cluster.root / "site.toml").read_text().replace('mpi = "pmix"', 'mpi = "pmi2"'))
-    argv = ("--nodes", "1", "--no-baseline", "--repeats", "2", *TINY)
-    done = command(sys.executable, "-m", "hpc.sweep", "--site", str(site), *argv)
+    site.write_text(cluster.site_file.read_text().replace('mpi = "pmix"', 'mpi = "pmi2"'))
+    done = sweep("--nodes", "1", "--no-baseline", "--repeats", "2", *TINY, site=site)
     assert done.returncode == 1
     assert set(outcomes(tmp_path).values()) <= {"launch_fail", "invalid"} and len(outcomes(tmp_path)) == 2
     assert done.stdout.count("see ") == 2
 
 
 def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
-    tmp_path: Path, command: Command, sweep: Command
+    tmp_path: Path, cluster: DevCluster, sweep: Command
 ) -> None:
     """The warning that Slurm would send is sent by hand: a real limit is a whole minute at least."""
     done = sweep(*ENDLESS, "--repeats", "2", "--detach")
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.split("submitted as ")[1].split(",")[0]
-    wait_for(lambda: list((tmp_path / "traces").glob("*.begin.json")))
+    until(lambda: begun(tmp_path), "a run has begun")
     joined = sweep(*ENDLESS, "--repeats", "2", "--detach")
     assert f"job {job_id} is there already, joined" in joined.stdout
-    command("scancel", "--batch", "--signal=USR1", job_id)
-    wait_for(lambda: has_ended(command, job_id))
+    cluster.run("scancel", "--batch", "--signal=USR1", job_id)
+    until(lambda: has_ended(cluster, job_id), "the job ends")
     assert list(outcomes(tmp_path).values()) == ["timeout"]
     printed = (tmp_path / "jobs" / "logs" / f"1n.{job_id}.out").read_text()
     assert "is left for another job: this one was told to end (SIGUSR1)" in printed
 
 
 def test_a_cancelled_job_gets_its_record_from_the_scheduler(
-    tmp_path: Path, command: Command, cluster: DevCluster, slurm_env: dict[str, str]
+    tmp_path: Path, command: Command, cluster: DevCluster
 ) -> None:
-    site = str(cluster.root / "site.toml")
-    argv = [sys.executable, "-m", "hpc.sweep", "--site", site, *ENDLESS, "--repeats", "1"]
-    env = {**slurm_env, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    argv = sweep_argv("--site", str(cluster.site_file), *ENDLESS, "--repeats", "1")
+    env = with_checkout(cluster.environ)
     following = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
-    wait_for(lambda: list((tmp_path / "traces").glob("*.begin.json")))
-    began = json.loads(next((tmp_path / "traces").glob("*.begin.json")).read_text())
-    command("scancel", began["job_id"])
+    until(lambda: begun(tmp_path), "a run has begun")
+    (began,) = (tmp_path / "traces").glob("*.begin.json")
+    command("scancel", json.loads(began.read_text())["job_id"])
     printed, _ = following.communicate(timeout=300)
     assert following.returncode == 1, printed
     assert list(outcomes(tmp_path).values()) == ["cancelled"]
 
 
-def test_hostile_names_reach_slurm_whole(tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command) -> None:
+def test_hostile_names_reach_slurm_whole(tmp_path: Path, sweep: Command) -> None:
     out = "a'; touch pwned #  $(touch pwned) 100%"
     done = sweep("--nodes", "1", "--no-baseline", "--repeats", "1", *TINY, "--env", "HOSTILE=x'; touch pwned #\n$(id)",
                  "--out", out)  # fmt: skip
@@ -197,12 +153,11 @@ def test_hostile_names_reach_slurm_whole(tmp_path: Path, cluster: DevCluster, co
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_mpirun_in_place_of_srun(tmp_path: Path, cluster: DevCluster, command: Command) -> None:
+def test_mpirun_in_place_of_srun(tmp_path: Path, cluster: DevCluster, sweep: Command) -> None:
     site = tmp_path / "mpirun.toml"
     text = cluster.site_file.read_text().replace('launcher = "srun"', 'launcher = "mpirun"')
     site.write_text(text.replace('mpi = "pmix"', 'mpi = "openmpi"'))
-    argv = ("--site", str(site), "--nodes", "2", "--no-baseline", "--repeats", "1", *TINY)
-    done = command(sys.executable, "-m", "hpc.sweep", *argv)
+    done = sweep("--nodes", "2", "--no-baseline", "--repeats", "1", *TINY, site=site)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(outcomes(tmp_path).values()) == ["ok"]
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from hpc.outcome import Outcome
 from launch.devcluster.cluster import DevCluster
+from tests.processes import processes
 from tests.torture.truth import Life
+from tests.waiting import until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +70,7 @@ def _cut_power(victim: Victim) -> None:
     """Comes back when Slurm has noticed: a node that is back before that is taken for one that was always there."""
     name = victim.rng.choice(victim.cluster.shape.node_names)
     victim.cluster.kill_node(name)
-    limit = time.monotonic() + 300
-    while not victim.cluster.states()[name].startswith("down"):
-        assert time.monotonic() < limit, f"{name} is not down for Slurm"
-        time.sleep(0.2)
+    until(lambda: victim.cluster.states()[name].startswith("down"), f"{name} is down for Slurm")
     for local in ("spool", "tmp"):  # like its memory: sockets that stay would keep the requeued job's steps from there
         for path in (victim.cluster.root / local / name).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -98,14 +97,12 @@ TEN = ("rank", "rank", "rank", "ranks", "ranks", "scancel", "scancel", "job", "j
 
 def processes_of(cluster: DevCluster, job_id: str) -> Iterator[int]:
     """Every process that was started with the job's number, Slurm's own left out."""
-    wanted = {f"SLURM_JOB_ID={job_id}".encode(), f"SLURM_CONF={cluster.conf}".encode()}
-    for path in Path("/proc").iterdir():
-        if not path.name.isdigit() or int(path.name) == os.getpid():
-            continue
-        with suppress(OSError):
-            words = set((path / "environ").read_bytes().split(b"\0"))
-            if wanted <= words and (path / "comm").read_text().strip() not in ("slurmstepd", "slurmd"):
-                yield int(path.name)
+    wanted = {f"SLURM_JOB_ID={job_id}", f"SLURM_CONF={cluster.conf}"}
+    for process in processes():
+        if wanted <= process.environ:
+            with suppress(OSError):
+                if Path(f"/proc/{process.pid}/comm").read_text().strip() not in ("slurmstepd", "slurmd"):
+                    yield process.pid
 
 
 def _kill(pid: int) -> None:

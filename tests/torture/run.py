@@ -29,12 +29,13 @@ from hpc.watchdog.progress import read_progress
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
 from launch.devcluster.daemons import missing_programs
+from tests.slurm.jobs import TWO_RANKS
+from tests.sweeps import ROOT, sweep_argv, with_checkout
 from tests.torture import checks, workload
 from tests.torture.checks import COPY_S, LATE_S, Attempt
 from tests.torture.kills import KINDS, TEN, Kind, Victim
 from tests.torture.truth import Life, Loss, read_life
 
-ROOT = Path(__file__).resolve().parents[2]
 RANKS = 4
 STEPS = 20_000
 LAST_STEP = 600
@@ -79,13 +80,12 @@ class Sweep:
         shutil.copy(workload.__file__, folder / "workload.py")
         self._log = (folder / "sweep.log").open("w")
         self._process = subprocess.Popen(
-            [
-                sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", "2", "--ranks-per-node",
-                "2", "--cpus-per-rank", "1", "--no-baseline", "--repeats", "1", "--backend", "mpi", "--workload",
+            sweep_argv(
+                "--site", str(cluster.site_file), "--nodes", "2", *TWO_RANKS, "--repeats", "1", "--workload",
                 f"{folder}/workload.py:Tortured", "--steps", str(STEPS), "--warmup", "5", "--copy-s", f"{COPY_S:g}",
                 "--out", str(folder),
-            ],
-            cwd=folder, env=_environ(cluster), stdout=self._log, stderr=self._log,
+            ),
+            cwd=folder, env=with_checkout(cluster.environ), stdout=self._log, stderr=self._log,
         )  # fmt: skip
 
     def begun(self, attempt: int) -> tuple[str, int] | None:
@@ -194,7 +194,7 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     ended_s = time.time()
     recovered = subprocess.run(
         [sys.executable, "-m", "parse.recover", str(sweep.folder)],
-        env=_environ(cluster), capture_output=True, text=True, check=False,
+        env=with_checkout(cluster.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
     wrong = [] if recovered.returncode == 0 else [f"parse.recover: {recovered.stderr.strip()}"]
     wrong += [f"left running: {text}" for text in checks.until_none(lambda: checks.processes_left(cluster))]
@@ -266,10 +266,6 @@ def _kinds(kills: int, only: str | None, rng: random.Random) -> list[Kind]:
     while len(chosen) < kills:
         chosen += [only] * 10 if only else rng.sample(TEN, len(TEN))
     return [KINDS[name] for name in chosen[:kills]]
-
-
-def _environ(cluster: DevCluster) -> dict[str, str]:
-    return {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -12,25 +12,9 @@ from typing import Any
 import pytest
 
 from hpc.outcome import Outcome
+from tests.sweeps import ROOT
+from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
 from tests.unit.traces import make_run, put_exit_record, put_plan
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def sweep(
-    tmp_path: Path, *arguments: str, path: str | None = None, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """`python -m hpc.sweep` in an empty folder; `path` replaces PATH."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", **(env or {})}
-    if path is not None:
-        environment["PATH"] = path
-    return subprocess.run(
-        [sys.executable, "-m", "hpc.sweep", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-
-
-NO_SLURM = "/nonexistent"
 
 
 def test_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> None:
@@ -44,7 +28,7 @@ def test_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> No
     assert "dry run: nothing was submitted" in done.stdout
     for name in ("1n.sh", "2n.sh"):
         assert (tmp_path / "jobs" / name).read_text() in done.stdout
-    plan = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())
+    plan = plan_of(tmp_path)
     assert len(plan["runs"]) == 6 == len(list((tmp_path / "jobs" / "runs").iterdir()))
 
 
@@ -68,7 +52,7 @@ def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -
     )
     done = sweep(tmp_path, "--config", "sweep.toml", "--dry-run", "--batch-size", "16", "--nodes", "2", path=NO_SLURM)
     assert done.returncode == 0, done.stderr
-    runs = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())["runs"]
+    runs = plan_of(tmp_path)["runs"]
     assert {(run["nodes"], run["batch_size"], run["env"]["A"]) for run in runs} == {
         (1, 16, "1"), (1, 16, "x,y"), (2, 16, "1"), (2, 16, "x,y"),
     }  # fmt: skip
@@ -141,7 +125,7 @@ def test_twins_are_planned_and_it_is_said_which_backend_has_none(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "no twins of backend torch-dp: one rank drives all GPUs" in done.stdout
     assert "no twins of backend torch-ddp" not in done.stdout
-    runs = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())["runs"]
+    runs = plan_of(tmp_path)["runs"]
     assert [(run["backend"], run["gpus_per_node"]) for run in runs if run["reduction"] == "off"] == [("torch-ddp", 2)]
     assert {(run["telemetry"], run["block_steps"]) for run in runs} == {("off", 70)}
     assert len(runs) == 5
@@ -163,7 +147,7 @@ def test_a_persons_own_file_is_named_from_the_root_and_its_text_counts(tmp_path:
         argv = ["--nodes", "1", "--workload", "mine.py:F", "--dry-run", "--cluster", "slurm", "--gpus-per-node", "1"]
         done = sweep(tmp_path, *argv, "--repeats", "1", "--out", f"out{len(ids)}", path=NO_SLURM)
         assert done.returncode == 0, done.stderr
-        [run] = json.loads(next((tmp_path / f"out{len(ids)}/traces").glob("plan.*.json")).read_text())["runs"]
+        [run] = plan_of(tmp_path / f"out{len(ids)}")["runs"]
         assert run["workload"] == f"{tmp_path}/mine.py:F"
         ids.add(run["run_id"])
     assert len(ids) == 2
@@ -185,90 +169,10 @@ def test_gpus_of_this_machine_are_shared_by_simulated_nodes(tmp_path: Path, gpus
     (tmp_path / "mpiexec").chmod(0o755)
     done = sweep(tmp_path, "--nodes", "1,4", "--cluster", "local", "--dry-run", path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
-    plan = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())
+    plan = plan_of(tmp_path)
     assert {run["gpus_per_node"] for run in plan["runs"] if run["nodes"] == 4} == {each}
     assert said in done.stdout
     assert bool(plan["reduced"]) == (each == 0)
-
-
-def hiding(tmp_path: Path, *modules: str) -> dict[str, str]:
-    """The environment of a machine without these modules."""
-    folder = tmp_path / "hiding"
-    folder.mkdir(exist_ok=True)
-    (folder / "sitecustomize.py").write_text(
-        "import importlib.util as util\n"
-        "real = util.find_spec\n"
-        f"util.find_spec = lambda name, *more: None if name in {modules} else real(name, *more)\n"
-    )
-    return {"PYTHONPATH": f"{folder}:{ROOT}"}
-
-
-TORCH_LINE = "backend torch-ddp cannot run: torch is not installed here: pip install -e '.[torch]'\n"
-HOROVOD_LINE = (
-    "backend tensorflow-horovod cannot run: tensorflow is not installed here: pip install -e '.[tensorflow]'; "
-    "horovod is not installed here: make horovod\n"
-)
-
-
-def test_what_cannot_run_here_is_said_with_the_cure_and_stays_in_the_plan(tmp_path: Path) -> None:
-    env = hiding(tmp_path, "torch", "tensorflow", "horovod")
-    argv = ["--nodes", "1,2", "--backend", "torch-ddp,paddle-fleet,tensorflow-horovod", "--cluster", "local"]
-    done = sweep(tmp_path, *argv, "--dry-run", env=env)
-    assert done.returncode == 0, done.stderr
-    closing = "their runs end as launch_fail; the same command runs them once they can\n"
-    assert TORCH_LINE + HOROVOD_LINE + closing in done.stdout.replace(PADDLE_LINE, "")
-    plan = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())
-    assert {run["backend"] for run in plan["runs"]} == {"torch-ddp", "paddle-fleet", "tensorflow-horovod"}
-
-
-PADDLE_LINE = "backend paddle-fleet cannot run: paddle is not installed here: pip install -e '.[paddle]'\n"
-
-
-def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -> None:
-    (tmp_path / "mpiexec").write_text("#!/bin/sh\n")
-    (tmp_path / "mpiexec").chmod(0o755)
-    env = hiding(tmp_path, "torch", "tensorflow", "horovod")
-    argv = ["--nodes", "1", "--backend", "torch-ddp,tensorflow-horovod", "--cluster", "local"]
-    done = sweep(tmp_path, *argv, env=env, path=f"{tmp_path}:/usr/bin:/bin")
-    assert done.returncode == 1
-    assert done.stderr == f"hpc.sweep: {TORCH_LINE.strip()}; {HOROVOD_LINE}"
-    assert not (tmp_path / "traces").exists()
-
-
-@pytest.mark.parametrize(
-    ("site", "said"),
-    [
-        ("", True),
-        ('interpreter = {torch = "/opt/python"}', False),
-        ('interpreter = {default = "/opt/python"}', False),
-        ('interpreter = {paddle = "/opt/python"}', True),
-        ('container = "pyxis"\nimages = {default = "x.sqsh"}', False),
-        ('modules = ["PyTorch"]', False),
-        ('env = {PYTHONPATH = "/opt/packages"}', False),
-    ],
-)
-def test_of_a_site_only_that_is_said_which_this_interpreter_knows(tmp_path: Path, site: str, said: bool) -> None:
-    (tmp_path / "site.toml").write_text(f"gpus_per_node = 4\ncpus_per_node = 4\n{site}\n")
-    argv = ["--nodes", "1", "--site", "site.toml", "--backend", "torch-ddp"]
-    env = hiding(tmp_path, "torch")
-    assert (TORCH_LINE in sweep(tmp_path, *argv, "--dry-run", env=env, path=NO_SLURM).stdout) == said
-    done = sweep(tmp_path, *argv, env=env, path=NO_SLURM)
-    assert done.returncode == 1
-    hint = f"{TORCH_LINE.strip()}; if the nodes have it, name their Python in [interpreter] of the site file\n"
-    assert (hint in done.stderr) == said
-    assert ("no Slurm controller answers here" in done.stderr) != said
-
-
-def test_a_horovod_built_for_another_framework_is_said(tmp_path: Path) -> None:
-    horovod = tmp_path / "packages" / "horovod"
-    horovod.mkdir(parents=True)
-    (horovod / "__init__.py").write_text("")
-    (horovod / "metadata.json").write_text('{"pytorch": "1.0"}')
-    argv = ["--nodes", "1", "--backend", "torch-horovod", "--cluster", "local", "--dry-run"]
-    done = sweep(tmp_path, *argv, env={"PYTHONPATH": f"{horovod.parent}:{ROOT}"})
-    assert done.returncode == 0, done.stderr
-    assert "backend torch-horovod: Horovod was built against torch 1.0, installed is torch 2." in done.stdout
-    assert "cannot run" not in done.stdout
 
 
 def planned(tmp_path: Path, *argv: str) -> list[dict[str, Any]]:
@@ -277,7 +181,7 @@ def planned(tmp_path: Path, *argv: str) -> list[dict[str, Any]]:
         tmp_path, *argv, "--cluster", "slurm", "--gpus-per-node", "0", "--repeats", "1", "--dry-run", path=NO_SLURM
     )
     assert done.returncode == 0, done.stderr
-    runs: list[dict[str, Any]] = json.loads(next((tmp_path / "traces").glob("plan.*.json")).read_text())["runs"]
+    runs: list[dict[str, Any]] = plan_of(tmp_path)["runs"]
     return runs
 
 
@@ -325,26 +229,6 @@ def test_a_config_file_that_is_wrong_about_them_is_refused(tmp_path: Path, text:
     done = sweep(tmp_path, "--config", "sweep.toml", path=NO_SLURM)
     assert done.returncode == 2
     assert words in done.stderr
-
-
-def test_list_says_what_is_installed_and_imports_no_framework(tmp_path: Path) -> None:
-    code = (
-        "import sys, hpc.sweep\n"
-        "try: hpc.sweep.main(['--list'])\n"
-        "finally: print('loaded', *sorted({name.partition('.')[0] for name in sys.modules}))"
-    )
-    env = {**os.environ, **hiding(tmp_path, "tensorflow", "horovod")}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
-    )
-    assert "  mpi (numpy): installed here\n" in done.stdout
-    assert (
-        HOROVOD_LINE.replace("backend tensorflow-horovod cannot run", "  tensorflow-horovod (tensorflow)")
-        in done.stdout
-    )
-    loaded = set(done.stdout.rpartition("loaded")[2].split())
-    assert "argparse" in loaded
-    assert not loaded & {"torch", "tensorflow", "paddle", "horovod", "numpy", "mpi4py"}
 
 
 def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:

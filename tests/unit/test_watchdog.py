@@ -6,9 +6,9 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from hpc.watchdog.hang import Hang, Limits
 from hpc.watchdog.progress import median_step_s, read_progress
 from hpc.watchdog.stacks import merge, merged
 from hpc.watchdog.watch import Launcher, Watchdog
+from tests.waiting import until
 
 STEM = "1n2g_mpi_delay_r1.1"
 
@@ -132,26 +133,22 @@ def test_where_no_rank_wrote_a_stack_there_is_no_file(traces: Path) -> None:
     assert list(traces.rglob("*stacks*")) == []
 
 
-RANK = """
-import os, sys, time
+WITH_STACKS = """
+import ctypes, sys, time
 from pathlib import Path
 from hpc.journal import folders
 folders._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
 from hpc.watchdog.stacks import Stacks
 stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
+"""
+HANGS = f"""{WITH_STACKS}
 def here_it_hangs():
     print("ready", flush=True)
     while True:
         time.sleep(1)
 here_it_hangs()
 """
-CRASHES = """
-import ctypes, sys
-from pathlib import Path
-from hpc.journal import folders
-folders._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
-from hpc.watchdog.stacks import Stacks
-stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
+CRASHES = f"""{WITH_STACKS}
 def here_it_crashes():
     ctypes.string_at(0)
 stacks.catch_crashes()
@@ -179,30 +176,20 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.wait()
 
 
-def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
-    """Polls; the limit is there for a test that fails."""
-    limit = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.02)
-
-
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_SLICE_S", 0.05)
-    monkeypatch.setattr(watch, "_STACKS_S", 0.2)
+def has_stack(traces: Path) -> bool:
+    """Whether the rank has written where it hangs, to the end."""
+    stack = (attempt_folder(traces, STEM) / "rank0.stacks").read_text()
+    return "in here_it_hangs" in stack and "in <module>" in stack
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_rank_writes_where_it_stands_also_behind_a_launcher_that_does_not_listen(
     tmp_path: Path, traces: Path, start: Callable[..., subprocess.Popen[str]], wrapped: bool
 ) -> None:
-    argv = (RANK, str(tmp_path), STEM)
+    argv = (HANGS, str(tmp_path), STEM)
     process = start(LISTENS_NOT, *argv) if wrapped else start(*argv)
     assert Launcher(process.pid).ask_for_stacks()
-    stacks = attempt_folder(traces, STEM) / "rank0.stacks"
-    wait_for(stacks.read_text)
-    wait_for(lambda: "<module>" in stacks.read_text())
-    assert "in here_it_hangs" in stacks.read_text()
+    until(lambda: has_stack(traces), "the stack is written")
     assert process.poll() is None
 
 
@@ -219,67 +206,80 @@ def test_a_launcher_is_known_by_its_birth(start: Callable[..., subprocess.Popen[
     assert launcher.is_alive
     assert not launcher.ask_for_stacks()  # it would die of the signal
     launcher.send(signal.SIGKILL)
-    wait_for(lambda: not launcher.is_alive)  # though nobody has waited for it yet
+    until(lambda: not launcher.is_alive, "it is known to be dead")  # though nobody has waited for it yet
     process.wait()
     assert not Launcher(process.pid).is_alive
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hanging:
+    """A run that makes no step after the fourth; a watchdog that believes at once that it hangs."""
+
+    process: subprocess.Popen[str]
+    journal: Journal
+    dog: Watchdog
+
+
+@pytest.fixture
+def hanging(
+    tmp_path: Path, traces: Path, start: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> Hanging:
+    """Stacks have as long as they take, instead of some seconds."""
+    process = start(HANGS, str(tmp_path), STEM)
+    ask = Launcher.ask_for_stacks
+
+    def ask_and_wait(launcher: Launcher) -> bool:
+        listens = ask(launcher)
+        if listens:
+            until(lambda: has_stack(traces), "the stack is written")
+        return listens
+
+    monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_wait)
+    monkeypatch.setattr(watch, "_SLICE_S", 0.05)
+    monkeypatch.setattr(watch, "_STACKS_S", 0.05)
+    at_once = Limits(start_s=0, steps=0, extra_s=0, copy_s=0)
+    return Hanging(
+        process=process,
+        journal=written(traces, 0, steps=10, completed=4, step_s=0),
+        dog=Watchdog(traces, STEM, Launcher(process.pid), at_once),
+    )
+
+
 def test_a_run_that_hangs_is_ended_and_the_reason_left(
-    tmp_path: Path,
-    traces: Path,
-    start: Callable[..., subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    traces: Path, hanging: Hanging, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quick(monkeypatch)
-    process = start(RANK, str(tmp_path), STEM)
-    written(traces, 0, steps=10, completed=4, step_s=0)
-    Watchdog(traces, STEM, Launcher(process.pid), Limits(start_s=0, steps=0, extra_s=0, copy_s=0)).run()
-    assert process.wait() == -signal.SIGTERM
+    hanging.dog.run()
+    assert hanging.process.wait() == -signal.SIGTERM
     reason = json.loads((traces / f"{STEM}.hang.json").read_text())
     assert reason["phase"] == "steps" and reason["completed"] == {"4": "rank 0"} and reason["steps"] == 10
     said, _, stacks = reason["text"].partition("; where every rank stood is in ")
     assert said in capsys.readouterr().err and stacks == f"{STEM}.stacks.txt"
-    assert "in here_it_hangs" in (attempt_folder(traces, STEM) / "rank0.stacks").read_text()
+    assert has_stack(traces)
 
 
 def test_a_run_that_went_on_after_all_is_left_alone(
-    tmp_path: Path,
-    traces: Path,
-    start: Callable[..., subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While the stacks are written a step is completed; later the launcher ends by itself."""
-    quick(monkeypatch)
-    process = start(RANK, str(tmp_path), STEM)
-    made = written(traces, 0, steps=10, completed=4, step_s=0)
     asked = Launcher.ask_for_stacks
 
     def ask_and_go_on(launcher: Launcher) -> bool:
-        if made.steps_completed == 5:
-            process.kill()
-            process.wait()
-        complete(made, range(4, 5), 0)
+        if hanging.journal.steps_completed == 5:
+            hanging.process.kill()
+            hanging.process.wait()
+        complete(hanging.journal, range(4, 5), 0)
         return asked(launcher)
 
     monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_go_on)
-    Watchdog(traces, STEM, Launcher(process.pid), Limits(start_s=0, steps=0, extra_s=0, copy_s=0)).run()
-    assert process.returncode == -signal.SIGKILL
+    hanging.dog.run()
+    assert hanging.process.returncode == -signal.SIGKILL
     assert "it went on meanwhile" in capsys.readouterr().err
     assert list(traces.glob("*.hang.json")) == []
 
 
 def test_where_the_reason_cannot_be_left_nothing_is_ended(
-    tmp_path: Path,
-    traces: Path,
-    start: Callable[..., subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quick(monkeypatch)
-    process = start(RANK, str(tmp_path), STEM)
-    written(traces, 0, steps=10, completed=4, step_s=0)
     (traces / f"{STEM}.hang.json").mkdir()  # in the way
     tries: list[Hang] = []
     write = Watchdog._write
@@ -287,12 +287,12 @@ def test_where_the_reason_cannot_be_left_nothing_is_ended(
     def try_twice(dog: Watchdog, hang: Hang) -> bool:
         tries.append(hang)
         if len(tries) == 2:
-            assert process.poll() is None
-            process.kill()
+            assert hanging.process.poll() is None
+            hanging.process.kill()
         return write(dog, hang)
 
     monkeypatch.setattr(Watchdog, "_write", try_twice)
-    Watchdog(traces, STEM, Launcher(process.pid), Limits(start_s=0, steps=0, extra_s=0, copy_s=0)).run()
+    hanging.dog.run()
     assert len(tries) == 2
     assert "cannot be written" in capsys.readouterr().err
 

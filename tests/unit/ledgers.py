@@ -1,0 +1,132 @@
+"""Ledgers by numbers, as the tests of what is said of them need them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from parse.ledger.nouns import (
+    CANNOT_TELL,
+    NONE,
+    PERSISTENT,
+    TRANSIENT,
+    Alone,
+    ComputeSplit,
+    Ledger,
+    Mean,
+    Place,
+    RunLedger,
+    Term,
+    Verdict,
+)
+from parse.result import Result
+from parse.summary import Summary
+from tests.unit.traces import judged, make_run, make_trace, repeats
+
+ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "transfer": 0.2, "update": 1.0}
+CROWD = {"data": 1.0, "compute": 34.5, "wait": 22.5, "transfer": 4.1, "update": 1.0}
+LATE = Verdict(
+    kind=PERSISTENT, ranks=(3,), late=30.1, cause={"compute": 30.0, "data": 0.1}, share=0.97, costs=29.2, bound=0.0042,
+    chance=0.002,
+)  # fmt: skip
+NOBODY = Verdict(kind=NONE, bound=0.0042, chance=0.4)
+
+
+def around(value: float, margin: float | None = 0.05) -> Mean:
+    """A mean with an interval of so much to either side, or with none."""
+    return Mean(value=value) if margin is None else Mean(value=value, low=value - margin, high=value + margin)
+
+
+def make_ledger(
+    result: Result, terms: Mapping[str, float], baseline: Mapping[str, float] | None, margin: float | None = 0.05,
+    **changes: Any,
+) -> Ledger:  # fmt: skip
+    """A ledger whose terms add up; ranks of a node are alike but for those of the verdict."""
+    run = result.run
+    step = sum(terms.values())
+    loss = None if baseline is None else around(step - sum(baseline.values()), margin)
+    made = []
+    for name, value in terms.items():
+        lost = None if baseline is None else around(value - baseline[name], margin)
+        share = lost.value / loss.value if lost and loss and loss.resolved else None
+        made.append(Term(name=name, mean=around(value), baseline=baseline and baseline[name], loss=lost, share=share))
+    verdict = changes.get("verdict", NOBODY)
+    last = [0.97 if rank in verdict.ranks else 0.01 for rank in range(run.ranks)]
+    values = tuple(terms.values())
+    ranks = tuple(Place(name=f"rank {rank}", ranks=(rank,), terms=values, last=last[rank]) for rank in range(run.ranks))
+    on_node = [
+        tuple(rank for rank in range(run.ranks) if rank // run.ranks_per_node == node) for node in range(run.nodes)
+    ]
+    nodes = tuple(
+        Place(name=f"n{node}", ranks=there, terms=values, last=max(last[rank] for rank in there))
+        for node, there in enumerate(on_node)
+    )
+    content: dict[str, Any] = {
+        "result": result, "terms": tuple(made), "step": around(step), "median_step": step, "skew": 0.0004, "loss": loss,
+        "no_loss": "" if loss else "it is the baseline", "merged": "", "verdict": verdict,
+        "runs": tuple(
+            RunLedger(run_id=one.asked.run_id, verdict=verdict, step=step, pauses=(), bound=0.0042)
+            for one in result.runs
+        ),
+        "ranks": ranks, "nodes": nodes,
+    }  # fmt: skip
+    return Ledger(**(content | changes))
+
+
+def results_of(*cases: tuple[int, int], **asked: Any) -> tuple[Result, ...]:
+    """Of two runs each, by nodes and ranks of a node; their workload's name is a hostile one."""
+    return judged(
+        [
+            make_trace(one)
+            for nodes, ranks in cases
+            for one in repeats(
+                make_run(nodes=nodes, ranks_per_node=ranks, workload="my|net.py:\x1b[31mNet", **asked), 2
+            )
+        ]
+    )
+
+
+def with_problem(ledger: Ledger, problem: str) -> Ledger:
+    """The same, with an error in its first run."""
+    return dataclasses.replace(
+        ledger, runs=(dataclasses.replace(ledger.runs[0], problems=(problem,)), *ledger.runs[1:])
+    )
+
+
+def two_nodes(**changes: Any) -> Ledger:
+    """Of two nodes with two ranks each: CROWD against ALONE."""
+    terms = changes.pop("terms", CROWD)
+    baseline = changes.pop("baseline", ALONE)
+    return make_ledger(results_of((1, 1), (2, 2))[1], terms, baseline, **changes)
+
+
+def weak() -> Summary:
+    """A baseline and two points: a slow rank with all that can be said, and a node of eight with an incident."""
+    one, two, eight = results_of((1, 1), (2, 2), (2, 8))
+    slow = make_ledger(
+        two, CROWD, ALONE, verdict=LATE, median_step=55.0, skew=0.02,
+        split=ComputeSplit(contention=around(1.2), interference=around(0.3, 0.5), unexplained=6.0),
+        alone=Alone(gradient_bytes=102_228_128, alone=18.1, exposed=4.1, run_id="2n2g_x_collectives_r1"),
+        telemetry=("SM clock 1755 MHz against 1980 MHz alone (-11.4 %)",), remarks=("a\tremark",),
+    )  # fmt: skip
+    slow = with_problem(slow, "in 3 of 40 the reduced gradients are there before the last rank has its own\x1b[2J")
+    paused = dataclasses.replace(slow.runs[1], pauses=(350.0, 410.0))
+    slow = dataclasses.replace(slow, runs=(slow.runs[0], paused))
+    at_times = Verdict(
+        kind=TRANSIENT, ranks=(9,), steps=(21, 31, 41, 51, 61, 71), late=300.0, cause={"data": 299.0, "compute": 1.0},
+        share=0.06, costs=18.0, bound=0.21, chance=0.0,
+    )  # fmt: skip
+    hiccup = make_ledger(eight, CROWD | {"transfer": 0.3}, ALONE, verdict=at_times)
+    return Summary(results=(one, two, eight), ledgers=(make_ledger(one, ALONE, None), slow, hiccup))
+
+
+def strong() -> Summary:
+    """Strong scaling; a term in which three are one; clocks that cannot tell."""
+    one, two = results_of((1, 1), (2, 1), scaling="strong", batch_size=8)
+    together = {"data": 1.0, "compute+communication": 16.0, "update": 0.5}
+    ideal = {"data": 0.5, "compute+communication": 13.6, "update": 0.5}
+    unknown = Verdict(kind=CANNOT_TELL, because="clock", bound=0.21)
+    merged = "ranks meet before their gradients are complete: synchronised batch norm"
+    point = make_ledger(two, together, ideal, verdict=unknown, merged=merged)
+    return Summary(results=(one, two), ledgers=(make_ledger(one, ALONE, None), point))

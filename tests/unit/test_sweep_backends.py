@@ -1,0 +1,98 @@
+"""What a sweep says, before anything is submitted, of backends that cannot run where it is asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sweeps import ROOT, without_modules
+from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
+
+TORCH_LINE = "backend torch-ddp cannot run: torch is not installed here: pip install -e '.[torch]'\n"
+PADDLE_LINE = "backend paddle-fleet cannot run: paddle is not installed here: pip install -e '.[paddle]'\n"
+HOROVOD_LINE = (
+    "backend tensorflow-horovod cannot run: tensorflow is not installed here: pip install -e '.[tensorflow]'; "
+    "horovod is not installed here: make horovod\n"
+)
+
+
+def test_what_cannot_run_here_is_said_with_the_cure_and_stays_in_the_plan(tmp_path: Path) -> None:
+    env = without_modules(tmp_path / "hiding", "torch", "tensorflow", "horovod")
+    argv = ["--nodes", "1,2", "--backend", "torch-ddp,paddle-fleet,tensorflow-horovod", "--cluster", "local"]
+    done = sweep(tmp_path, *argv, "--dry-run", env=env)
+    assert done.returncode == 0, done.stderr
+    closing = "their runs end as launch_fail; the same command runs them once they can\n"
+    assert TORCH_LINE + HOROVOD_LINE + closing in done.stdout.replace(PADDLE_LINE, "")
+    plan = plan_of(tmp_path)
+    assert {run["backend"] for run in plan["runs"]} == {"torch-ddp", "paddle-fleet", "tensorflow-horovod"}
+
+
+def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -> None:
+    (tmp_path / "mpiexec").write_text("#!/bin/sh\n")
+    (tmp_path / "mpiexec").chmod(0o755)
+    env = without_modules(tmp_path / "hiding", "torch", "tensorflow", "horovod")
+    argv = ["--nodes", "1", "--backend", "torch-ddp,tensorflow-horovod", "--cluster", "local"]
+    done = sweep(tmp_path, *argv, env=env, path=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode == 1
+    assert done.stderr == f"hpc.sweep: {TORCH_LINE.strip()}; {HOROVOD_LINE}"
+    assert not (tmp_path / "traces").exists()
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        ("", True),
+        ('interpreter = {torch = "/opt/python"}', False),
+        ('interpreter = {default = "/opt/python"}', False),
+        ('interpreter = {paddle = "/opt/python"}', True),
+        ('container = "pyxis"\nimages = {default = "x.sqsh"}', False),
+        ('modules = ["PyTorch"]', False),
+        ('env = {PYTHONPATH = "/opt/packages"}', False),
+    ],
+)
+def test_of_a_site_only_that_is_said_which_this_interpreter_knows(tmp_path: Path, site: str, said: bool) -> None:
+    (tmp_path / "site.toml").write_text(f"gpus_per_node = 4\ncpus_per_node = 4\n{site}\n")
+    argv = ["--nodes", "1", "--site", "site.toml", "--backend", "torch-ddp"]
+    env = without_modules(tmp_path / "hiding", "torch")
+    assert (TORCH_LINE in sweep(tmp_path, *argv, "--dry-run", env=env, path=NO_SLURM).stdout) == said
+    done = sweep(tmp_path, *argv, env=env, path=NO_SLURM)
+    assert done.returncode == 1
+    hint = f"{TORCH_LINE.strip()}; if the nodes have it, name their Python in [interpreter] of the site file\n"
+    assert (hint in done.stderr) == said
+    assert ("no Slurm controller answers here" in done.stderr) != said
+
+
+def test_a_horovod_built_for_another_framework_is_said(tmp_path: Path) -> None:
+    horovod = tmp_path / "packages" / "horovod"
+    horovod.mkdir(parents=True)
+    (horovod / "__init__.py").write_text("")
+    (horovod / "metadata.json").write_text('{"pytorch": "1.0"}')
+    argv = ["--nodes", "1", "--backend", "torch-horovod", "--cluster", "local", "--dry-run"]
+    done = sweep(tmp_path, *argv, env={"PYTHONPATH": f"{horovod.parent}:{ROOT}"})
+    assert done.returncode == 0, done.stderr
+    assert "backend torch-horovod: Horovod was built against torch 1.0, installed is torch 2." in done.stdout
+    assert "cannot run" not in done.stdout
+
+
+def test_list_says_what_is_installed_and_imports_no_framework(tmp_path: Path) -> None:
+    code = (
+        "import sys, hpc.sweep\n"
+        "try: hpc.sweep.main(['--list'])\n"
+        "finally: print('loaded', *sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    env = {**os.environ, **without_modules(tmp_path / "hiding", "tensorflow", "horovod")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    )
+    assert "  mpi (numpy): installed here\n" in done.stdout
+    assert (
+        HOROVOD_LINE.replace("backend tensorflow-horovod cannot run", "  tensorflow-horovod (tensorflow)")
+        in done.stdout
+    )
+    loaded = set(done.stdout.rpartition("loaded")[2].split())
+    assert "argparse" in loaded
+    assert not loaded & {"torch", "tensorflow", "paddle", "horovod", "numpy", "mpi4py"}
