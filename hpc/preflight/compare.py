@@ -136,17 +136,16 @@ def cores(seen: Seen) -> Found:
 def load(seen: Seen) -> Found:
     """What is busy and not of this job; its own ranks, which wait for each other, do not count."""
     busy, most, unread = [], 0.0, []
-    for rank in seen.ranks:
-        if (node := rank.about_node) is None:
-            continue
-        if node.busy_cores is None:
-            unread.append(f"{rank.hostname}: {node.unread.get('busy_cores', 'not looked')}")
+    for ranks in seen.machines().values():
+        where, node = ranks[0].hostname, next((rank.about_node for rank in ranks if rank.about_node), None)
+        if node is None or node.busy_cores is None:
+            unread.append(f"{where}: {(node and node.unread.get('busy_cores')) or 'not looked'}")
             continue
         most = max(most, node.busy_cores)
         if node.busy_cores > BUSY_CORES:
             average = f", load average {node.load_average[0]:.2f}" if node.load_average else ""
             busy.append(
-                f"{rank.hostname}: processes of others keep {node.busy_cores:.2f} cores busy "
+                f"{where}: processes of others keep {node.busy_cores:.2f} cores busy "
                 f"({', '.join(node.busiest)}{average})"
             )
     if busy:

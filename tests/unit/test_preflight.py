@@ -129,6 +129,12 @@ def test_simulated_nodes_share_the_cores_of_their_machine() -> None:
     assert findings(seen(there, simulated=True))["cores"].state is State.FAILED
 
 
+def test_a_machine_of_simulated_nodes_is_busy_once() -> None:
+    there = every(hostname="here", about_node={"busy_cores": 1.5})
+    assert findings(seen(there, simulated=True))["load"].text.count("here: ") == 1
+    assert findings(seen(there))["load"].text.count("here: ") == 2
+
+
 def test_collnet_beside_the_network_is_not_taken_for_another() -> None:
     changes = every(**by(NET_IB=(2,), COLLNET_SHARP=(), P2P_IPC=(1,)))
     assert findings(seen(changes, expect_transport="ib"))["transport"].state is State.OK
