@@ -46,8 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _collect(traces: Path, stem: str) -> int:
     """The command: says what was moved, what was removed, and where what could not be moved is kept."""
-    since_ns = []
-    for folder in attempt_folders(traces, stem):
+    folders, since_ns = attempt_folders(traces, stem), []
+    if not folders:
+        print(f"{stem}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {traces}")
+        return 0
+    for folder in folders:
         with suppress(FileNotFoundError):  # its ranks died in the middle of making it, or it has just been collected
             since_ns.append((folder / BEGUN).stat().st_mtime_ns)
     failed = 0

@@ -286,3 +286,14 @@ def test_the_command_line_says_what_it_moved(traces: Path, capsys: pytest.Captur
     written(traces, 0)
     assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 0
     assert capsys.readouterr().out == f"{STEM}: collected the journals of 1 ranks\n"
+
+
+def test_where_a_node_has_nothing_of_an_attempt_that_is_said_with_the_folder_it_was_asked_for(
+    traces: Path, places: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(traces, 0)
+    elsewhere = traces.with_name("traecs")
+    assert main(["collect", "--stem", STEM, "--to", str(elsewhere)]) == 0
+    said = f"{STEM}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {elsewhere}\n"
+    assert capsys.readouterr().out == said
+    assert not elsewhere.exists()
