@@ -13,6 +13,7 @@ FEWEST_KILL_WAIT_S = 10
 LEAST_MEMORY_S = 300
 """For how long Slurm remembers, by its own default, how a job ended."""
 _MINUTES = (1440, 60, 1)
+_FENCES_BROKEN_SINCE = (20, 11)
 
 
 def of_site(site: Site, cluster: ClusterFacts) -> list[Advice]:
@@ -85,8 +86,25 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Advice]:
         yield unknown("srun --mpi", f"srun --mpi=list names none of pmix and pmi2: {_why(cluster, '--mpi')}")
     elif site.mpi in cluster.pmis:
         yield ok("srun --mpi", f"srun speaks {speaks}")
+        if site.mpi == "pmix":
+            yield from _fences(cluster.settings)
     else:
         yield change("srun --mpi", f"srun speaks {speaks}, not {site.mpi}", f'mpi = "{cluster.pmis[0]}"')
+
+
+def _fences(said: Mapping[str, str]) -> Iterator[Advice]:
+    """Whether MPI_Init can crash by Slurm's PMIx, where ranks are started by srun without us: docs/outcomes.md."""
+    version = tuple(int(word) for word in said.get("SLURM_VERSION", "").split(".")[:2] if word.isdigit())
+    if version < _FENCES_BROKEN_SINCE:
+        return
+    if said.get("PMIxCollFence", "") == "ring":
+        yield ok("PMIx fences", "as a ring (PMIxCollFence)")
+    else:
+        text = (
+            "as a tree, in which nodes do not wait for one another: a few starts in a thousand crash in MPI_Init; "
+            "Rankwise's runs ask for a ring"
+        )
+        yield note("PMIx fences", text, "for other programs: PMIxCollFence=ring in mpi.conf, or SLURM_PMIX_FENCE=ring")
 
 
 def _settings(cluster: ClusterFacts) -> Iterator[Advice]:

@@ -48,6 +48,7 @@ def test_a_cluster_that_is_well_has_nothing_to_change(doctor: Doctor) -> None:
     assert told["mpi"][1].startswith("4 ranks found one another by srun --mpi=pmix (Open MPI")
     assert told["shared folder"][1] == "read and written by node1, node2"
     assert told["python"][0] == told["local storage"][0] == told["partition"][0] == "ok"
+    assert told["PMIx fences"][0] == "note"
     assert told["KillWait"][0] == "note" and told["accounting"][0] == "ok"  # 5 s; a day without accounting
 
 

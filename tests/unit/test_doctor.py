@@ -25,6 +25,7 @@ HEALTHY = {
 MAIN = {"PartitionName": "main", "State": "UP", "MaxTime": "UNLIMITED", "PreemptMode": "OFF"}
 
 
+FENCES = "for other programs: PMIxCollFence=ring in mpi.conf, or SLURM_PMIX_FENCE=ring"
 SHARED = "--out FOLDER, one that all nodes mount"
 
 
@@ -80,6 +81,9 @@ def test_nothing_is_said_against_a_cluster_where_all_is_well() -> None:
         ((site(), cluster(cpus=())), "cpus_per_node", ("unknown", "")),
         ((site(mpi="pmi2"), cluster(pmis=("pmix",))), "srun --mpi", ("change", 'mpi = "pmix"')),
         ((site(), cluster(pmis=())), "srun --mpi", ("unknown", "")),
+        ((site(), cluster({"SLURM_VERSION": "22.05.8", "PMIxCollFence": "(null)"})), "PMIx fences", ("note", FENCES)),
+        ((site(), cluster({"SLURM_VERSION": "25.11.0-rc1"})), "PMIx fences", ("note", FENCES)),
+        ((site(), cluster({"SLURM_VERSION": "22.05.8", "PMIxCollFence": "ring"})), "PMIx fences", ("ok", "")),
         ((site(), cluster(partition={"MaxTime": "1-00:30:00"})), "time limit", ("change", "time_limit_min = 1470")),
         ((site(time_limit_min=60), cluster(partition={"MaxTime": "02:00:00"})), "time limit", ("ok", "")),
         ((site(), cluster(partition={"State": "DRAIN"})), "partition", ("change", 'partition = "…"')),
@@ -96,6 +100,14 @@ def test_nothing_is_said_against_a_cluster_where_all_is_well() -> None:
 )
 def test_a_site_is_held_against_the_cluster(asked: tuple[Site, ClusterFacts], name: str, told: tuple[str, str]) -> None:
     assert said(of_site(*asked), name) == [told]
+
+
+@pytest.mark.parametrize("settings", [{"SLURM_VERSION": "20.02.7"}, {"SLURM_VERSION": ""}, {}])
+def test_nothing_is_said_of_fences_where_they_are_whole_or_slurm_does_not_say_its_version(
+    settings: dict[str, str],
+) -> None:
+    assert said(of_site(site(), cluster(settings)), "PMIx fences") == []
+    assert said(of_site(site(mpi="pmi2"), cluster({"SLURM_VERSION": "23.02.1"})), "PMIx fences") == []
 
 
 @pytest.mark.parametrize(
