@@ -17,7 +17,7 @@ from hpc.outside import without_secrets
 
 
 class Outcome(StrEnum):
-    """The ten words; docs/measurement of the product has their meaning."""
+    """The ten words; docs/outcomes.md has their meaning."""
 
     OK = "ok"
     OOM = "oom"
@@ -126,6 +126,11 @@ class RankNote:
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`; the outcome is on a line of its own, which the job script looks for."""
         return _write(folder / f"{stem}.rank{self.rank}.json", asdict(self))
+
+
+def after(step: int) -> str:
+    """When it happened to a rank whose last completed step this is, -1 for none, in words."""
+    return "before the first step" if step < 0 else f"after step {step}"
 
 
 def stem(run_id: str, attempt: int) -> str:

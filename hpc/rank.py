@@ -25,7 +25,7 @@ from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_colle
 from hpc.journal.file import Journal
 from hpc.journal.folders import JournalError, attempt_folder
 from hpc.options import OptionError
-from hpc.outcome import Outcome, RankNote, stem
+from hpc.outcome import Outcome, RankNote, after, stem
 from hpc.outside import deny_world_writing, without_secrets
 from hpc.preflight.run import Preflight, Promises, add_arguments, read_promises
 from hpc.settings import options_of_run
@@ -94,8 +94,7 @@ class Rank:
             print(f"rank {self.number}: {outcome}: {without_secrets(str(error))}", file=sys.stderr, flush=True)
         else:
             print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-            when = "before the first step" if self.last_step < 0 else f"after step {self.last_step}"
-            print(f"rank {self.number}: {outcome} {when}", file=sys.stderr, flush=True)
+            print(f"rank {self.number}: {outcome} {after(self.last_step)}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         status = EXIT_STATUS[outcome]
         if self.comm is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpc.outcome import Outcome, RankNote
+from hpc.outcome import Outcome, RankNote, after
 
 
 class EndedBy(StrEnum):
@@ -258,8 +258,7 @@ def _first(notes: Iterable[RankNote]) -> RankNote | None:
 
 
 def _in_words(note: RankNote) -> str:
-    when = "before the first step" if note.step < 0 else f"after step {note.step}"
-    return f"rank {note.rank} on {note.hostname} {when}: {note.exception}: {_short(note.message)}"
+    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {_short(note.message)}"
 
 
 def _death_in_words(said: Mapping[str, str]) -> str:

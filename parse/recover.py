@@ -36,6 +36,7 @@ from hpc.outcome import (
     Outcome,
     RankNote,
     RecordError,
+    after,
     aside_of,
     read_own_record,
     read_rank_note,
@@ -321,7 +322,7 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
 
 
 def _said(note: RankNote) -> str:
-    return f"rank {note.rank} on {note.hostname} after step {note.step}: {note.exception}: {note.message}"
+    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {note.message}"
 
 
 if __name__ == "__main__":

@@ -93,10 +93,11 @@ def test_a_rank_that_never_synchronised_leaves_no_clock(tmp_path: Path) -> None:
     assert read_trace(tmp_path / f"{STEM}.h5").clock_local_ns.shape == (3, 0)
 
 
-def test_the_outcome_is_that_of_the_rank_that_noted_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("step", "when"), [(1, "after step 1"), (-1, "before the first step")])
+def test_the_outcome_is_that_of_the_rank_that_noted_why(tmp_path: Path, step: int, when: str) -> None:
     leave(tmp_path, 0, completed=3, points=1)
     late = RankNote(rank=0, outcome=Outcome.RANK_FAIL, exception="E", message="peer gone", step=2, hostname="n1")
-    cause = RankNote(rank=2, outcome=Outcome.OOM, exception="MemoryError", message="no room", step=1, hostname="n2")
+    cause = RankNote(rank=2, outcome=Outcome.OOM, exception="MemoryError", message="no room", step=step, hostname="n2")
     late.write(tmp_path, STEM)
     cause.write(tmp_path, STEM)
     RankNote(rank=1, outcome=Outcome.INVALID, exception="E", message="", step=-1, hostname="n").write(
@@ -105,7 +106,7 @@ def test_the_outcome_is_that_of_the_rank_that_noted_why(tmp_path: Path) -> None:
     assert main([str(tmp_path), "--stem", STEM]) == 0
     trace = read_trace(tmp_path / f"{STEM}.h5")
     assert trace.outcome is Outcome.OOM
-    assert "rank 2 on n2 after step 1: MemoryError: no room" in trace.evidence
+    assert f"rank 2 on n2 {when}: MemoryError: no room" in trace.evidence
 
 
 def test_a_rank_that_died_before_training_completed_nothing(tmp_path: Path) -> None:
