@@ -106,6 +106,7 @@ class BeginRecord:
     begin_unix_s: int
     restart_count: int = 0
     nodelist: str = ""
+    job_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
