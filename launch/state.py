@@ -241,9 +241,11 @@ def _is_named(found: str, expected: str) -> bool:
 def _of_name(job_id: str, sight: Sight, expected: str) -> Sight:
     """The sight of the job expected: forgotten where another job has its number."""
     if _is_named(sight.name, expected):
-        return sight
+        end = sight.end and replace(sight.end, name=expected or sight.end.name)
+        return replace(sight, end=end)
     reason = f"{job_id} is the number of another job now, {sight.name}"
-    return Sight(state=JobState.UNKNOWN, name=sight.name, end=JobEnd(word="", source="squeue", reason=reason))
+    end = JobEnd(word="", source="squeue", name=expected, reason=reason)
+    return Sight(state=JobState.UNKNOWN, name=sight.name, end=end)
 
 
 def _sight(row: _Row, said: str = "") -> Sight:
@@ -265,7 +267,10 @@ def _second_sight(row: _Row | None, said: str, *, controller_answers: bool) -> S
 
 
 def _end(row: _Row) -> JobEnd:
-    return JobEnd(word=row.word, source=row.source, reason=row.reason, nodelist=row.nodelist, restarts=row.restarts)
+    return JobEnd(
+        word=row.word, source=row.source, name=row.name, reason=row.reason, nodelist=row.nodelist,
+        restarts=row.restarts,
+    )  # fmt: skip
 
 
 def _queue_rows(text: str) -> list[tuple[str, _Row]]:

@@ -6,8 +6,7 @@ import pytest
 
 from hpc.verdict import JobEnd
 from launch import state
-from launch.site import Site
-from launch.slurm import SubmitError, controller_answers, nodes_of
+from launch.slurm import controller_answers, slurm_is_installed, why_unreachable
 from launch.state import JobState, Sight, cluster_settings, ends, is_job_id, job_name_of, lives, look
 
 
@@ -38,7 +37,7 @@ def test_the_controllers_word_counts_while_it_knows_the_job(command) -> None:  #
     command("sacct", "echo '1|PREEMPTED|n1|main|job|None'; touch asked")
     seen = look(["1", "2"])
     assert seen["1"] == Sight(state=JobState.RUNNING, name="job", partition="main")
-    end = JobEnd(word="TIMEOUT", source="squeue", reason="TimeLimit", nodelist="n1")
+    end = JobEnd(word="TIMEOUT", source="squeue", name="job", reason="TimeLimit", nodelist="n1")
     assert seen["2"] == Sight(state=JobState.ENDED, name="job", partition="main", end=end)
     assert not Path("asked").exists()
 
@@ -47,7 +46,7 @@ def test_what_the_controller_has_forgotten_the_accounts_know(command) -> None:  
     command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     command("sacct", "printf '1|CANCELLED by 1000|n1|main|job|None\\n2|RUNNING|n1|main|job|None\\n'")
     seen = look(["1", "2", "3"])
-    by_whom = JobEnd(word="CANCELLED", source="sacct", reason="by 1000 (user id)", nodelist="n1")
+    by_whom = JobEnd(word="CANCELLED", source="sacct", name="job", reason="by 1000 (user id)", nodelist="n1")
     assert seen["1"] == Sight(state=JobState.ENDED, name="job", partition="main", end=by_whom)
     # Accounts that lag are no life: who does not stand in the controller's memory has ended.
     assert seen["2"].state is JobState.UNKNOWN
@@ -62,7 +61,7 @@ def test_scontrol_is_asked_where_squeue_cannot_be_run(command) -> None:  # type:
     command("scontrol", f'case "$4" in 1) echo "{shown}";; *) {unknown};; esac')
     seen = look(["1", "2"])
     assert seen["1"].end == JobEnd(
-        word="NODE_FAIL", source="scontrol", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
+        word="NODE_FAIL", source="scontrol", name="x", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
     )
     assert seen["2"].state is JobState.UNKNOWN
     assert "sacct: exit status 127" in seen["2"].said
@@ -78,7 +77,7 @@ def test_a_controller_that_does_not_answer_has_ended_nothing(command) -> None:  
     )
     seen = look(["1", "2", "3", "4", "5"])
     assert [seen[job].state for job in "1235"] == [JobState.UNREACHABLE] * 4
-    assert seen["4"].end == JobEnd(word="FAILED", source="sacct", nodelist="n")
+    assert seen["4"].end == JobEnd(word="FAILED", source="sacct", name="job", nodelist="n")
     assert words in seen["1"].said
     assert list(ends(["1", "2", "3", "4", "5"])) == ["4"]
     assert not Path("asked").exists()  # it would not reach the controller either, and take as long
@@ -167,10 +166,12 @@ def test_a_job_of_another_name_with_that_number_means_that_ours_is_forgotten(com
 def test_accounts_of_another_job_with_that_number_are_not_ours(command) -> None:  # type: ignore[no-untyped-def]
     command("squeue", queue())
     command("sacct", "printf '17|FAILED|n1|main|colleague|None\\n17|PREEMPTED|n2|main|ours|None\\n'")
-    assert look(["17"], {"17": "ours"})["17"].end == JobEnd(word="PREEMPTED", source="sacct", nodelist="n2")
+    assert look(["17"], {"17": "ours"})["17"].end == JobEnd(
+        word="PREEMPTED", source="sacct", name="ours", nodelist="n2"
+    )  # fmt: skip
     assert [life.nodelist for life in lives("17", "ours")] == ["n2"]
     assert [life.nodelist for life in lives("17")] == ["n1", "n2"]
-    assert look(["17"], {"17": "other"})["17"].end == JobEnd(word="", source="squeue")
+    assert look(["17"], {"17": "other"})["17"].end == JobEnd(word="", source="squeue", name="other")
 
 
 @pytest.mark.parametrize("text", ["--version", "-p", "", "17,18", "17 ", "1\n", "local-host-1-1", "١٧", "17_", "all"])
@@ -187,29 +188,29 @@ def test_job_ids_are_numbers_array_tasks_and_components() -> None:
     assert all(map(is_job_id, ("17", "17_3", "17+1")))
 
 
-@pytest.mark.parametrize(
-    ("rows", "found"),
-    [
-        ("main*|gpu:8|64\\nmain*|gpu:8|64\\nold|gpu:2|8\\n", (8, 64)),
-        ("main*|gpu:a100:4(S:0-1)|64\\n", (4, 64)),
-        ("main*|gpu:a100:4(S:0-1),gpu:v100:2|64\\n", (6, 64)),
-        ("main*|(null)|64\\n", (None, 64)),
-        ("main*|gpu:8|64\\nmain*|gpu:4|32\\n", (None, None)),
-    ],
-)
-def test_sizes_as_sinfo_says(command, rows: str, found: tuple[int | None, int | None]) -> None:  # type: ignore[no-untyped-def]
-    command("sinfo", f"printf '{rows}'")
-    assert nodes_of(Site(name="s")) == found
-
-
-def test_a_partition_without_nodes_is_an_error(command) -> None:  # type: ignore[no-untyped-def]
-    command("sinfo", "echo 'slurm_load_partitions: down' >&2; exit 1")
-    with pytest.raises(SubmitError, match="knows no node of partition gpu: slurm_load_partitions: down"):
-        nodes_of(Site(name="s", partition="gpu"))
-
-
 def test_a_controller_that_is_down_does_not_answer(command) -> None:  # type: ignore[no-untyped-def]
     command("scontrol", "echo 'Slurmctld(primary) at head is DOWN'; exit 1")
     assert not controller_answers()
+    assert why_unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
     command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
     assert controller_answers()
+
+
+def test_why_a_controller_cannot_be_asked_is_told(  # type: ignore[no-untyped-def]
+    command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
+    assert (slurm_is_installed(), why_unreachable()) == (True, "")
+    (tmp_path / "scontrol").chmod(0o644)
+    assert why_unreachable() == f"scontrol cannot be run: {tmp_path / 'scontrol'}: Permission denied"
+    (tmp_path / "scontrol").unlink()
+    assert (slurm_is_installed(), why_unreachable()) == (True, "scontrol is not installed here")
+    (tmp_path / "sbatch").unlink()
+    assert not slurm_is_installed()
+
+
+def test_a_controller_that_hangs_is_unreachable(command, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("launch.slurm.COMMAND_TIMEOUT_S", 0.2)
+    command("scontrol", "exec sleep 1000")
+    assert why_unreachable() == "scontrol ping: scontrol: no answer within 0.2 s"
