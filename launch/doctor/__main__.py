@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
-        help="auto (the default): Slurm where a site is named or a controller answers, else this machine")  # fmt: skip
+        help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip
     add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
     add(
         "--nodes",
