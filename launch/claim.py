@@ -28,12 +28,12 @@ from hpc.outcome import (
     read_own_record,
     stem,
 )
+from launch.state import is_job_id
 
 ASK_PAUSE_S = 5.0
 ASKED_TIMES = 3
 _LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
 """The id of a job of this machine; `number` is 0 where its script was started by hand."""
-_JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class Claim:
         """Whether the job that began the attempt is there still. One that cannot be asked about is taken to be."""
         if local := _LOCAL_JOB.fullmatch(begin.job_id):
             return lives_here(begin.job_id, local["host"], int(local["pid"]), by_hand=local["number"] == "0")
-        if not _JOB_ID.fullmatch(begin.job_id):
+        if not is_job_id(begin.job_id):
             self._say(
                 f"{stem(begin.run_id, begin.attempt)}: {begin.job_id!r} is no job of Slurm's: its record is damaged"
             )
