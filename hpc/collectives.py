@@ -31,7 +31,8 @@ from hpc.options import OptionError, read_options
 from hpc.outcome import Outcome, stem
 from hpc.outside import deny_world_writing
 from hpc.preflight.run import add_arguments, read_promises
-from hpc.rank import EXIT_STATUS, Asked, run_ranks
+from hpc.rank import Asked, run_ranks
+from hpc.rank_end import EXIT_STATUS
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.world import LaunchError, World, start_mpi, world_from_mpi
 

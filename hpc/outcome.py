@@ -112,7 +112,8 @@ class BeginRecord:
 class RankNote:
     """What a rank that failed left behind: `step` is the last one it completed, -1 before the first.
 
-    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH.
+    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH. `notes_before` is how many notes of
+    other ranks of the attempt were there when this one was written: a rank that failed first sees none.
     """
 
     rank: int
@@ -122,6 +123,7 @@ class RankNote:
     step: int
     hostname: str
     kept: str = ""
+    notes_before: int = 0
 
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`; the outcome is on a line of its own, which the job script looks for."""

@@ -47,6 +47,7 @@ from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace import Trace, TraceError, run_of
 from hpc.trace_file import read_trace, write_trace
+from hpc.verdict import cause
 from hpc.watchdog.progress import name_ranks
 from hpc.watchdog.stacks import merge
 
@@ -299,8 +300,8 @@ def _how_far(run: RunSpec, found: Mapping[int, RankJournal]) -> str:
 
 
 def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
-    """What became of the attempt: by its exit record, else by the note of the rank that came least far; and what that
-    note says, and which of all these cannot be read."""
+    """What became of the attempt: by its exit record, else by the note that names the cause; and what that note says,
+    and which of all these cannot be read."""
     notes, said = [], []
     for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
         try:
@@ -308,10 +309,10 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
                 notes.append(read_rank_note(path))
         except RecordError as error:
             said.append(str(error))
-    cause = min(notes, key=lambda note: note.step, default=None)
-    if cause is not None:
-        said.insert(0, _said(cause))
-    outcome = None if cause is None else cause.outcome
+    first = cause(notes)
+    if first is not None:
+        said.insert(0, _said(first))
+    outcome = None if first is None else first.outcome
     record = traces / f"{stem}{EXIT}"
     if record.exists():
         try:
