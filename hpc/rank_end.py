@@ -19,14 +19,16 @@ from hpc.options import OptionError
 from hpc.outcome import Outcome, RankNote, after
 from hpc.outside import exception_text, without_secrets
 from hpc.traces_folder import TracesFolder
+from hpc.verdict import is_echo
 from hpc.world import LaunchError
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
-MAX_NOTES = 16
-"""Of more ranks that fail only the first so many leave a note."""
+MAX_NOTES = 64
+MAX_SECONDARY_NOTES = 16
+"""Only so many ranks leave a note, and fewer of those that failed because they lost another one."""
 EXIT_LIMIT_S = 120.0
 """How long a rank may take to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
 _RESERVED = 2
@@ -95,7 +97,7 @@ class Failure:
         try:
             self.folder.require()
             before = sum(1 for _ in path.glob(f"{escape(stem)}.rank*.json"))
-            if before < MAX_NOTES:
+            if before < (MAX_SECONDARY_NOTES if is_echo(note) else MAX_NOTES):
                 replace(note, notes_before=before).write(path, stem)
         except OSError as error:
             print(f"no note can be left in {path}: {error}", file=sys.stderr, flush=True)
