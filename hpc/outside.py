@@ -61,6 +61,14 @@ def plain(text: str) -> str:
     return "".join(ascii(c)[1:-1] if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
 
 
+def exception_text(error: BaseException) -> str:
+    """What an exception says, whatever its `__str__` does."""
+    try:
+        return str(error)
+    except BaseException as failure:  # noqa: BLE001 - a workload's own exception may raise anything here
+        return f"(its text cannot be shown: __str__ raised {type(failure).__name__})"
+
+
 def deny_world_writing() -> None:
     """Nothing that this process or its children make can be written by everybody, whatever the umask was."""
     os.umask(os.umask(0o077) | 0o002)
