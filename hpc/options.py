@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 OptionValue = bool | int | float | str
@@ -36,6 +36,14 @@ class Option:
         except ValueError:
             kind = "a whole number" if isinstance(self.default, int) else "a number"
             raise OptionError(f"option {name}: {text!r} is not {kind}") from None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question that names the known word nearest to the one that was given; empty where none is near."""
+    import difflib  # only a message needs it
+
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f". Did you mean {near[0]}?" if near else ""
 
 
 def read_options(table: Mapping[str, Option], asked: Mapping[str, str]) -> dict[str, OptionValue]:

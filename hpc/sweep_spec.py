@@ -119,7 +119,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     _refuse_options_nobody_knows(sweep, options_of)
     assert sweep.repeats is not None
     runs = tuple(
-        dataclasses.replace(point, repeat=repeat)
+        point.repeated(repeat)
         for repeat in range(1, sweep.repeats + 1)
         for point in _block(points, repeat, sweep)
         if repeat == 1 or point.probe != COLLECTIVES

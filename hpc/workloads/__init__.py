@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,10 @@ from typing import Any
 
 from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.options import Option
-from hpc.spec import COLLECTIVES
+from hpc.spec import COLLECTIVES, is_user_code
+from hpc.workloads.user_code import code_digest
+
+__all__ = ["WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +62,6 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         options=COLLECTIVE_OPTIONS,
     ),
 }
-
-
-def is_user_code(workload: str) -> bool:
-    """Whether the workload is a person's own file, `path/to/file.py:Factory`."""
-    return workload.partition(":")[0].endswith(".py")
-
-
-def code_digest(workload: str) -> str:
-    """Digest of a person's own file, empty for a workload of ours: another text is another workload."""
-    if not is_user_code(workload):
-        return ""
-    return hashlib.sha256(Path(workload.partition(":")[0]).read_bytes()).hexdigest()[:12]
 
 
 def load_factory(workload: str, framework: str) -> Any:
