@@ -93,6 +93,8 @@ class RunSpec:
             )
         if self.block_steps < 0:
             raise SpecError(f"block_steps is {self.block_steps}; it must be 0 (one block) or more")
+        if self.seed < 0:
+            raise SpecError(f"seed is {self.seed}; it must be 0 or more")
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
@@ -241,7 +243,8 @@ class Target:
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
     person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
     `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
-    drives all GPUs of its node, `without_twins` those that cannot leave gradients unreduced.
+    drives all GPUs of its node, `without_twins` those that cannot leave gradients unreduced, `without_gpus` those that
+    run on CPUs wherever they are.
     """
 
     site: str
@@ -254,6 +257,7 @@ class Target:
     reduced: tuple[str, ...] = ()
     one_rank_per_node: tuple[str, ...] = ()
     without_twins: tuple[str, ...] = ()
+    without_gpus: tuple[str, ...] = ()
     collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -280,7 +284,7 @@ class Plan:
             "target": {
                 k: v
                 for k, v in dataclasses.asdict(self.target).items()
-                if k not in ("reduced", "one_rank_per_node", "without_twins", "collectives")
+                if k not in ("reduced", "one_rank_per_node", "without_twins", "without_gpus", "collectives")
             },
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],

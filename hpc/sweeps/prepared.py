@@ -11,6 +11,7 @@ from typing import Any
 from hpc.backends import BACKENDS
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
+from hpc.sweeps.refusals import notes, refuse_invalid
 from hpc.sweeps.target import (
     TargetError,
     cannot_run,
@@ -93,7 +94,8 @@ class Prepared:
                 )
         unable = self.unable
         odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
-        for line in (*unable.values(), *odd, *no_twins(self.asked)):
+        said = notes(self.asked, self.plan, self.site.env if self.site is not None else ())
+        for line in (*unable.values(), *odd, *no_twins(self.asked), *said):
             say(line)
         if unable:
             say("their runs end as launch_fail; the same command runs them once they can")
@@ -112,6 +114,7 @@ def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     site = _site(settings)
     asked = with_absolute_paths(asked)
     plan = expand(asked, decide_target(asked, site), options_of)
+    refuse_invalid(plan.runs)
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
