@@ -42,8 +42,8 @@ class RunSpec:
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
     GPUs that the run uses on each node; 0 says that it runs on CPUs. `stamps` is `fine` for all six of a step, or
     `coarse` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest` is that
-    of a person's own workload file and of what it imports from its folder, whose text can change a speed; `options` holds what was asked of the backend and
-    the workload by `--option`, `env` the environment variables set for the run.
+    of a person's own workload file and of what it imports from its folder, whose text can change a speed; `options`
+    holds what was asked of the backend and the workload by `--option`, `env` the environment variables set for the run.
 
     `data` of a person's own file is `unknown`, also in what earlier versions wrote, which called it synthetic.
 

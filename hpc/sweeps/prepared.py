@@ -64,9 +64,9 @@ class Prepared:
                                                  "file"]  # fmt: skip
             raise TargetError("; ".join([*unable.values(), *missing, *hint]))
 
-    def write(self) -> list[WrittenJob]:
-        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them."""
-        return write_sweep(self.plan, self.jobs, self.folders, self._render)
+    def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
+        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.plan."""
+        return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
 
     def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
         """What is about to be done, in numbers, before anything is."""

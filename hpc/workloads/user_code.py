@@ -86,8 +86,10 @@ def check_factory(workload: str) -> None:
 
 
 def defined_names(module: ast.Module) -> set[str] | None:
-    """The names that a module has once it is imported, as far as its text shows; None where the text cannot tell: a star
-    import, a module's `__getattr__`, or a function that can add any name."""
+    """The names that a module has once it is imported, as far as its text shows.
+
+    None where the text cannot tell: a star import, a module's `__getattr__`, a function that can add any name.
+    """
     names: set[str] = set()
     for node in _outside_functions(module):
         match node:
@@ -114,7 +116,8 @@ def defined_names(module: ast.Module) -> set[str] | None:
 
 @dataclass(frozen=True)
 class _Name:
-    """What one import statement names: a module by its dotted name, from `base` on, and names that may be modules in it.
+    """What one import statement names: a module by its dotted name, looked for in `base`, and its members, of which some
+    may be modules.
 
     `star` stands for `from module import *`: what `__all__` of a package names.
     """
