@@ -36,6 +36,7 @@ class ShowVersion(argparse.Action):
         parser.exit(0, f"{version_line()}\n")
 
 
-def add_version(parser: argparse.ArgumentParser) -> None:
-    """Adds --version to a command line."""
+def with_version(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, with --version."""
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and the commit, and exit")
+    return parser

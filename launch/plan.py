@@ -204,7 +204,7 @@ def write_sweep(
             _write_once(script, text)
             scripts.append(WrittenJob(plan=job, script=script, text=text, passed_over=same))
     except OSError as error:
-        raise PlanError(_cannot_be_written(error)) from None
+        raise PlanError(_cannot_be_written(folders, error)) from None
     return scripts
 
 
@@ -239,11 +239,12 @@ def make_folders(folders: Folders) -> None:
         for folder in (folders.jobs / "runs", folders.logs, folders.traces):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlanError(_cannot_be_written(error)) from None
+        raise PlanError(_cannot_be_written(folders, error)) from None
 
 
-def _cannot_be_written(error: OSError) -> str:
-    return f"the sweep's folder cannot be written: {error.filename}: {error.strerror}"
+def _cannot_be_written(folders: Folders, error: OSError) -> str:
+    where = error.filename or folders.jobs.parent
+    return f"the sweep's folder cannot be written: {where}: {error.strerror or error}"
 
 
 def _write_once(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
+from hpc.options import did_you_mean
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
 from hpc.sweeps.refusals import notes, refuse_invalid
@@ -127,7 +128,8 @@ def _site(settings: Mapping[str, str]) -> Site | None:
     """The Slurm site that the runs are for, with what the command line overrides; None is this machine."""
     cluster = settings.get("cluster", "auto")
     if cluster not in ("auto", "slurm", "local"):
-        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local")
+        near = did_you_mean(cluster, ("auto", "slurm", "local"))
+        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local{near}")
     if cluster == "local":
         return None
     site = find_site(settings.get("site"))
@@ -136,6 +138,11 @@ def _site(settings: Mapping[str, str]) -> Site | None:
     overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
     changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+_LONGEST_S = 365 * 86_400
+_LONGEST_MIN = 365 * 1_440
+"""A year: no limit of a run or a job is longer."""
 
 
 def _guards(settings: Mapping[str, str]) -> Guards:
@@ -147,20 +154,29 @@ def _guards(settings: Mapping[str, str]) -> Guards:
             try:
                 values[guard.name] = int(text) if text.isdigit() else float(text)
             except ValueError:
-                raise SpecError(f"{flag} {text!r} is not a number") from None
+                raise SpecError(f"{flag} {text[:40]!r} is not a number") from None
             least = 0.0 if guard.name in ("copy_s", "hang_extra_s") else 1.0
-            if not least <= values[guard.name] < float("inf"):
+            if not least <= values[guard.name]:
                 raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
+            if values[guard.name] > _LONGEST_S:
+                raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_S}")
     return Guards(**values)
 
 
 def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
-    try:
-        minutes = int(settings.get("minutes_per_run", "10"))
-        time_min = int(settings["time"]) if "time" in settings else None
-    except ValueError:
-        said = " and ".join(f"{key} {settings[key]!r}" for key in ("time", "minutes_per_run") if key in settings)
-        raise SpecError(f"--time and --minutes-per-run are whole minutes, not {said}") from None
-    if minutes < 1 or (time_min is not None and time_min < 1):
-        raise SpecError("--time and --minutes-per-run must be at least 1 minute")
+    minutes = _minutes("minutes_per_run", settings.get("minutes_per_run", "10"))
+    time_min = _minutes("time", settings["time"]) if "time" in settings else None
     return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
+
+
+def _minutes(name: str, text: str) -> int:
+    flag = f"--{name.replace('_', '-')}"
+    try:
+        minutes = int(text)
+    except ValueError:
+        raise SpecError(f"{flag} {text[:40]!r} is not a number of whole minutes, as 90") from None
+    if minutes < 1:
+        raise SpecError(f"{flag} is {minutes}; it must be at least 1 minute")
+    if minutes > _LONGEST_MIN:
+        raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_MIN} minutes (a year)")
+    return minutes

@@ -33,7 +33,7 @@ def parse_delays(text: str) -> list[Delay]:
 
 
 def check_ranks(name: str, delays: Iterable[Delay], ranks: int) -> None:
-    """Raises OptionError where a sleep is for a rank that is not there; one rank alone leaves out what is for others."""
+    """Raises OptionError where a sleep is for a rank that is not there; one rank alone leaves out others' sleeps."""
     wrong = [d.rank for d in delays if isinstance(d.rank, int) and not 0 <= d.rank < ranks]
     if wrong and ranks > 1:
         raise OptionError(f"{name}: rank {wrong[0]} is none of the {ranks} ranks")

@@ -116,8 +116,8 @@ def defined_names(module: ast.Module) -> set[str] | None:
 
 @dataclass(frozen=True)
 class _Name:
-    """What one import statement names: a module by its dotted name, looked for in `base`, and its members, of which some
-    may be modules.
+    """What one import statement names: a module by its dotted name, looked for in `base`, and members of it, some of
+    which may be modules.
 
     `star` stands for `from module import *`: what `__all__` of a package names.
     """

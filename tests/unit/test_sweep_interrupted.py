@@ -114,7 +114,8 @@ def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
 def test_a_cancel_that_finds_nothing_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "traces").mkdir()
+    for name in ("jobs", "traces"):
+        (tmp_path / name).mkdir()
     put_plan(tmp_path / "traces", [make_run()])
     monkeypatch.setattr(status, "controller_answers", lambda: False)  # whatever this machine has
     assert sweep.main(["--cancel", "--out", str(tmp_path)]) == 0
