@@ -38,6 +38,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
+        repr(values)  # of a number in base 16 only this finds that it has more digits than Python converts
     except OSError as error:
         raise SpecError(f"config {path}: {error.strerror}") from None
     except ValueError as error:  # of TOML, of UTF-8, or a number of more digits than Python converts
