@@ -33,7 +33,8 @@ class ShowVersion(argparse.Action):
     """The option that prints the version and ends; git is asked only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(0, f"{version_line()}\n")
+        print(version_line(), flush=True)
+        parser.exit(0)
 
 
 def with_version(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

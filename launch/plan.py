@@ -266,7 +266,8 @@ def _read(path: Path) -> bytes | None:
 def _unreadable(path: Path) -> str:
     """What keeps a file from being read: its own mode, or that of the first folder on the way that cannot be entered;
     with its owner and the command by which the owner opens it."""
-    closed = next((folder for folder in reversed(path.parents) if not os.access(folder, os.X_OK)), path)
+    folders = reversed(path.parents)
+    closed = next((folder for folder in folders if not os.access(folder, os.X_OK, effective_ids=True)), path)
     status = closed.stat()
     try:
         owner = pwd.getpwuid(status.st_uid).pw_name
