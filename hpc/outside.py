@@ -58,6 +58,8 @@ def without_secrets(text: str) -> str:
 
 def plain(text: str) -> str:
     """The text with every character that could steer a terminal, hide, or begin a line, as its escape."""
+    if text.isprintable():
+        return text
     return "".join(ascii(c)[1:-1] if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
 
 

@@ -31,6 +31,7 @@ from hpc.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.traces_folder import TracesFolder
 from hpc.watchdog.stacks import Stacks
 from hpc.workloads import code_digest, is_user_code, load_factory
+from hpc.workloads.user_code import files_newer_than
 from hpc.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _join(rank: Rank) -> World:
     rank.preflight.met(comm, world)
     rank.preflight.demand()
     options_of_run(run)
-    _check_code(run)
+    _check_code(run, asked.run)
     if comm.rank == 0 and asked.script is not None:
         rank.script = attempted(rank.problems, "script", partial(_script_text, asked.script), "")
     rank.preflight.let_nccl_tell(attempt_folder(asked.traces, rank.folder.stem))
@@ -233,12 +234,19 @@ def _set_threads(run: RunSpec) -> None:
             os.environ[name] = str(run.cpus_per_rank)
 
 
-def _check_code(run: RunSpec) -> None:
-    """Raises InvalidRun where the workload's file has changed, LaunchError where the backend's modules are missing."""
-    if (digest := code_digest(run.workload)) != run.code_digest:
+def _check_code(run: RunSpec, run_file: Path | None) -> None:
+    """Raises InvalidRun where the workload's code has changed, LaunchError where the backend's modules are missing."""
+    try:
+        digest = code_digest(run.workload)
+        since_s = None if run_file is None else run_file.stat().st_mtime
+        changed = [] if digest == run.code_digest or since_s is None else files_newer_than(run.workload, since_s)
+    except (OSError, SpecError) as error:
+        raise InvalidRun(f"{run.workload} is not the file that was planned: {error}") from None
+    if digest != run.code_digest:
+        written = f" (written since the run was planned: {', '.join(changed)})" if changed else ""
         raise InvalidRun(
-            f"{run.workload} is not the file that was planned: its digest was {run.code_digest} and is {digest}; "
-            "plan again, and it is another workload"
+            f"{run.workload} is not the file that was planned, or what it imports from its folder is not{written}: the "
+            f"digest was {run.code_digest} and is {digest}; plan again, and it is another workload"
         )
     if missing := missing_modules(run.backend):
         raise LaunchError(f"backend {run.backend} cannot run on {socket.gethostname()}: {'; '.join(missing)}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hpc.outside import deny_world_writing, plain
+from hpc.version import with_version
 
 if TYPE_CHECKING:
     from parse.ledger.nouns import Ledger
@@ -99,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         help="only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated",
     )
     _add_log_options(parser.add_argument_group("logs"))
-    return parser
+    return with_version(parser)
 
 
 def _add_log_options(group: argparse._ArgumentGroup) -> None:

@@ -205,6 +205,19 @@ def test_a_file_changed_since_it_was_planned_is_another_workload(attempt: Callab
     assert "is not the file that was planned" in note.message
 
 
+def test_a_module_changed_that_the_file_imports_is_named(attempt: Callable[..., Attempt], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from hpc.workloads.delay import DelayWorkload\nimport helper\n")
+    helper = tmp_path / "helper.py"
+    helper.write_text("x = 1\n")
+    planned = spec(workload=f"{tmp_path}/mine.py:DelayWorkload")
+    helper.write_text("x = 2\n")
+    later_s = helper.stat().st_mtime + 3600
+    os.utime(helper, (later_s, later_s))
+    _, note = failed(attempt, planned)
+    assert note.outcome is Outcome.INVALID
+    assert "(written since the run was planned: helper.py)" in note.message
+
+
 def test_samples_are_those_really_seen(attempt: Callable[..., Attempt]) -> None:
     assert (attempt(spec(workload=f"{NUMPY}:SeesFewerSamples")).trace().samples == 1).all()
 
