@@ -17,9 +17,10 @@ class StepReader:
         self._known: dict[str, RankProgress] = {}
 
     def read(self, stem: str) -> StepCount | None:
-        """Steps that one rank of the attempt has completed; None where no journal or copy can be read now.
+        """Steps that one rank of the attempt has completed; None where nothing is known or reading failed.
 
-        Ranks reduce gradients at each step, so one rank stands for all. A copy is as old as the copier's interval.
+        Ranks reduce gradients at each step, so one rank stands for all. A copy is as old as the copier's interval. Once
+        the files have been removed, as at the end of a run, the last count stands, without a pace.
         """
         try:
             return self._read(stem)
@@ -41,4 +42,4 @@ class StepReader:
                 completed=progress.completed, planned=progress.steps,
                 median_step_s=median_step_s(progress) if timed else None,
             )  # fmt: skip
-        return None
+        return None if known is None else StepCount(completed=known.completed, planned=known.steps)

@@ -43,12 +43,17 @@ def open_view(console: Console, heading: str) -> Iterator[View]:
     However the block is left, an interrupt included, the cursor is shown again.
     """
     _print(console, heading)
-    if not (console.is_terminal and console.is_interactive) or console.is_dumb_terminal:
+    # FORCE_COLOR has rich call a pipe a terminal.
+    if not (console.is_terminal and console.file.isatty()) or console.is_dumb_terminal:
         yield EventLines(console)
         return
     live = Live(console=console, auto_refresh=False)
     try:
         live.start()
+    except BaseException:
+        console.show_cursor(True)
+        raise
+    try:
         yield LiveTable(live)
     finally:
         live.stop()
@@ -227,7 +232,7 @@ class _Column:
 def _columns(shown: Sequence[Row], names: Mapping[str, str]) -> list[_Column]:
     """All columns but the last, which takes the room that these leave."""
     steps = [row.steps for row in shown]
-    return [
+    columns = [
         _Column(heading="run", cells=[names[row.run.run_id] for row in shown], keep=9),
         _Column(heading="state", cells=[row.state for row in shown], keep=9),
         _Column(
@@ -240,6 +245,9 @@ def _columns(shown: Sequence[Row], names: Mapping[str, str]) -> list[_Column]:
             cells=[format_clock(None if count is None else count.left_s) for count in steps],
         ),
     ]  # fmt: skip
+    if any(row.state == RUNNING for row in shown):
+        return columns
+    return [column for column in columns if any(column.cells)]
 
 
 def _lay_out(shown: Sequence[Row], columns: list[_Column], width: int) -> list[Text]:
