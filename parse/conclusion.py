@@ -34,15 +34,16 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
     if len(settings) <= MAX_SETTINGS:
         yield from (f"{name}: {_of_setting(setting)}" for name, setting in zip(names, settings.values(), strict=True))
         return
-    scaled = [(name, largest) for name, setting in zip(names, settings.values(), strict=True)
-              if (largest := _largest(setting))]  # fmt: skip
-    if not scaled:
-        yield f"{len(settings)} settings, none of which has a speedup over more than one device"
-        return
-    ranked = sorted(scaled, key=lambda one: one[1].scaling_efficiency or 0.0)
-    without = len(settings) - len(scaled)
-    yield f"best of {len(settings)} settings, {ranked[-1][0]}: {_speedup(ranked[-1][1])}"
-    yield f"worst, {ranked[0][0]}: {_speedup(ranked[0][1])}" + (f"; {without} have no speedup" if without else "")
+    pairs = [(name, _largest(setting)) for name, setting in zip(names, settings.values(), strict=True)]
+    scaled = [(name, largest) for name, largest in pairs if largest is not None]
+    scaled.sort(key=lambda pair: -(pair[1].scaling_efficiency or 0.0))
+    if len(scaled) <= MAX_SETTINGS:
+        yield from (f"{name}: {_speedup(largest)}" for name, largest in scaled)
+    else:
+        yield f"best of {len(scaled)} settings, {scaled[0][0]}: {_speedup(scaled[0][1])}"
+        yield f"worst, {scaled[-1][0]}: {_speedup(scaled[-1][1])}"
+    if without := len(settings) - len(scaled):
+        yield f"{without} of {len(settings)} settings: no speedup over more than one device"
 
 
 def _names(firsts: Sequence[Result], results: Sequence[Result]) -> list[str]:
@@ -74,7 +75,7 @@ def _of_setting(setting: Sequence[Result]) -> str:
     if not measured:
         return f"no speed of {', '.join(one.asked.case for one in setting)}"
     most = max(measured, key=lambda one: one.run.devices)
-    reason = most.no_speedup if most.speedup is None else "there is no larger case with a speed"
+    reason = most.no_speedup if most.speedup is None else "no larger case has a speed"
     return f"{most.median_speed:.2f} samples/s on {most.asked.case}; no speedup: {reason}"
 
 

@@ -50,7 +50,8 @@ def wrapped(lines: Iterable[str], width: int, indent: str = "") -> list[str]:
 
 
 def _wrap(line: str, width: int, indent: str) -> list[str]:
-    parts, current = [], ""
+    parts: list[str] = []
+    current = ""
     for word in line.split():
         rest = word
         while rest:
@@ -114,9 +115,7 @@ def aligned(rows: Sequence[Sequence[str]], words: int = 1) -> list[str]:
     safe = [[plain(cell) for cell in row] for row in rows]
     widths = column_widths(safe)
     return [
-        GAP.join(
-            padded(cell, width, left=at < words) for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
+        GAP.join(padded(cell, width, left=at < words) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in safe
     ]
 
@@ -139,7 +138,7 @@ def table_width(widths: Sequence[int]) -> int:
 
 def in_blocks(rows: Sequence[Sequence[str]], words: int, keys: int, width: int | None) -> list[str]:
     """Columns as `aligned` makes them; where they are too wide, in blocks below one another that each begin with the
-    first `keys` columns."""
+    first `keys` columns and leave out the rows that have nothing in theirs."""
     widths = column_widths(rows)
     if width is None or table_width(widths) <= width:
         return aligned(rows, words)
@@ -152,7 +151,8 @@ def in_blocks(rows: Sequence[Sequence[str]], words: int, keys: int, width: int |
     lines: list[str] = []
     for block in blocks:
         lines += [""] if lines else []
-        lines += aligned([[row[at] for at in (*repeated, *block)] for row in rows], words)
+        there = [row for row in rows if any(row[at] for at in block)]
+        lines += aligned([[row[at] for at in (*repeated, *block)] for row in there], words)
     return lines
 
 

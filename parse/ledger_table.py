@@ -34,7 +34,6 @@ TITLE = (
 NOTHING = "no ledger: no run here has a trace and ended ok"
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """Heads as (name, unit) and rows; the first `words` columns hold words, the first `keys` tell rows apart."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hpc.outside import plain
 from parse.layout import cut, shortened, wrapped
@@ -14,6 +14,7 @@ from parse.summary import Summary, asked_of, labels
 
 NAMED = 3
 """As many points of a word are named."""
+FILE_FIRST = re.compile(r"(?P<file>(?:not read: )?[^\s:]*/[^\s:]*): (?P<text>.+)", re.DOTALL)
 LABEL_SHARE = 0.4
 """Of a line cut to one, the points' names take this share at most."""
 IN_THE_HEAD = {
@@ -28,7 +29,7 @@ IN_THE_HEAD = {
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """A line beside the table: the names of the points that it is about, if any, and what is to be said of them.
+    """A line beside the table: the names of the points or files that it is about, if any, and what is to be said.
 
     `is_count`: it only counts the runs that other notices of the same point name one by one.
     """
@@ -37,22 +38,21 @@ class Notice:
     text: str
     is_warning: bool = True
     is_count: bool = False
+    noun: str = "points"
 
     @property
     def line(self) -> str:
         """In full length."""
         return f"{', '.join(self.labels)}: {self.text}" if self.labels else self.text
 
-    def in_one_line(self, width: int) -> str:
-        """In one line of `width` cells at most; of several points their number, and as many names as there is room."""
-        if not self.labels:
-            return cut(self.text, width)
-        room = int(width * LABEL_SHARE)
-        names = [*shortened(self.labels, room).values()]
-        if len(names) == 1:
-            return cut(f"{names[0]}: {self.text}", width)
-        listed = cut(", ".join(names), room)
-        return cut(f"{len(names)} points ({listed}): {self.text}", width)
+    def in_one_line(self, width: int, short: Mapping[str, str]) -> str:
+        """In one line of `width` cells at most, with the `short` names of its labels; of several labels their number,
+        and as many of their names as there is room for."""
+        names = [short[label] for label in self.labels]
+        if len(names) > 1:
+            listed = cut(", ".join(names), int(width * LABEL_SHARE))
+            return cut(f"{len(names)} {self.noun} ({listed}): {self.text}", width)
+        return cut("".join(f"{name}: " for name in names) + self.text, width)
 
 
 def warnings(summary: Summary) -> list[str]:
@@ -66,10 +66,11 @@ def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -
     if all_warnings:
         return wrapped((notice.line for notice in notices), width), 0
     lines, cut_short = [], 0
+    short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
     for notice in merged(notices):
         if notice.is_warning:
-            line = notice.in_one_line(width)
-            cut_short += notice.text not in line and plain(notice.text) not in line
+            line = notice.in_one_line(width, short)
+            cut_short += not line.endswith(plain(notice.text))
             lines.append(line)
         else:
             lines += wrapped([notice.line], width)
@@ -78,13 +79,13 @@ def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -
 
 def merged(notices: Sequence[Notice]) -> list[Notice]:
     """Notices of one text as one; counts of runs that other notices name are left out."""
-    texts: dict[tuple[str, bool], list[str]] = {}
+    alike: dict[tuple[str, str, bool], list[Notice]] = {}
     for notice in notices:
         if not notice.is_count:
-            texts.setdefault((notice.text, notice.is_warning), []).extend(notice.labels)
+            alike.setdefault((notice.text, notice.noun, notice.is_warning), []).append(notice)
     return [
-        Notice(labels=tuple(dict.fromkeys(of)), text=text, is_warning=is_warning)
-        for (text, is_warning), of in texts.items()
+        replace(first, labels=tuple(dict.fromkeys(label for notice in (first, *others) for label in notice.labels)))
+        for first, *others in alike.values()
     ]
 
 
@@ -127,8 +128,14 @@ def below_the_table(summary: Summary) -> list[Notice]:
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _of_probes(summary.probes)
-    notices += [Notice(text=remark) for remark in summary.remarks]
-    return [*notices, *(Notice(text=f"not read: {refusal}") for refusal in summary.refusals)]
+    notices += map(_of_file, summary.remarks)
+    return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
+
+
+def _of_file(line: str) -> Notice:
+    """A line that begins with a file's path has the path for its label."""
+    found = FILE_FIRST.fullmatch(line)
+    return Notice(labels=(found["file"],), text=found["text"], noun="files") if found else Notice(text=line)
 
 
 def _of_probes(probes: Sequence[Result]) -> Iterator[Notice]:

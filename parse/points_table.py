@@ -23,7 +23,8 @@ LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 OPTIONAL = ("average", "interval", "coverage", "CV", "step p50", "step p95", *LOG_SPEEDS.values())
 """Columns that are left out where no row has anything in them."""
 FIRST_LEFT_OUT = (
-    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "interval", "runs",
+    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "interval",
+    "runs",
 )  # fmt: skip
 """Columns that a narrow page leaves out, the least important first. The case says nodes and devices already."""
 

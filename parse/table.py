@@ -17,7 +17,7 @@ from parse.notices import before_the_numbers, below_the_table, notice_lines
 from parse.placement import nested_in_words
 from parse.points_table import points_cells, points_text
 from parse.result import Result
-from parse.summary import USUAL, Summary, asked_of, knowing, shared, varying
+from parse.summary import USUAL, Summary, knowing, shared, varying
 
 COLUMN_GAP = "   "
 """Between backends."""
@@ -81,6 +81,8 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
     asked = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
     if nested := nested_in_words(summary.results):
         asked.pop("placement", None)
+    if hidden and "site" in asked:
+        asked["site"] += f" (sets {len(hidden)} environment variable{'' if len(hidden) == 1 else 's'})"
     known: dict[tuple[str, ...], list[str]] = {(): []}
     for name in asked:
         if name not in hidden:
@@ -96,7 +98,7 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
 
 
 def _hidden_env(results: Sequence[Result]) -> frozenset[str]:
-    """The environment variables, as asked_of names them, that the target sets for every point: nobody asked for them."""
+    """The environment variables, by asked_of's names, that the target sets for every point: nobody asked for them."""
     values = [(one.run.env, one.asked.target_env) for one in results if not one.asked.partly]
     names = {name for env, _ in values for name in env}
     return frozenset(
