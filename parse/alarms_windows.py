@@ -72,9 +72,9 @@ def _stalls(result: Result) -> Iterator[str]:
     apart = stats.median([_rates_apart(step_s) for step_s in windows])
     long_steps = sum(int((step_s >= LONG_STEP * np.median(step_s)).sum()) for step_s in windows)
     yield (
-        f"{long_steps} of {sum(map(len, windows))} measured steps take {LONG_STEP:g} × their run's median step or more "
-        f"and bring the speed {1 - 1 / (1 + apart):.1%} below the mean of the steps' rates, beyond the scatter of the "
-        "other steps: look for stalls"
+        f"stalls: {long_steps} of {sum(map(len, windows))} measured steps take {LONG_STEP:g} × their run's median step "
+        f"or more and bring the speed {1 - 1 / (1 + apart):.1%} below the mean of the steps' rates, beyond the scatter of the "
+        "other steps"
     )
 
 

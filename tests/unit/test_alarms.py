@@ -225,7 +225,9 @@ def test_steps_that_stall_in_every_run_ring(runs, steps):
     rings = [rung(windows(stalling, runs=runs, steps=steps, seed=seed), "rates_and_wall_clock") for seed in range(20)]
     assert all(len(said) == 1 for said in rings)
     count = runs * steps
-    assert rings[0][0].startswith(f"{count // 10} of {count} measured steps take 1.5 × their run's median step or more")
+    assert rings[0][0].startswith(
+        f"stalls: {count // 10} of {count} measured steps take 1.5 × their run's median step or more"
+    )
 
 
 def ordinary(sigma, shape):

@@ -1,4 +1,4 @@
-"""The table format on pages of any width: nothing is wider, nothing is lost without a word, warnings in one line each."""
+"""The table format on pages of any width: no line is wider, columns left out are named, warnings take one line."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def long_names(name: str) -> Summary:
     traces, plan = [], []
     for backend in ("torch-ddp", f"mine-{name}"):
         for folder in (f"{name}-a", f"{name}-b"):
-            for nodes, ranks, speed in ((1, 1, 123456.5), (2, 2, 234567.5), (64, 8, 5234567.25)):
+            for nodes, of_node, speed in ((1, 1, 123456.5), (2, 2, 234567.5), (16, 8, 5234567.25)):
                 run = make_run(
-                    nodes=nodes, ranks_per_node=ranks, backend=backend, workload=name, options={"data_folder": folder},
+                    nodes=nodes, ranks_per_node=of_node, backend=backend, workload=name, options={"data_folder": folder},
                     env={"NCCL_SOMETHING_WITH_A_LONG_NAME": folder},
                 )  # fmt: skip
                 ranks = [fact | {"hostname": f"{name}-{fact['node_rank']}"} for fact in make_ranks(run)]
