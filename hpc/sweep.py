@@ -17,13 +17,14 @@ done, and why; 2: usage; 130: Ctrl-C, after which jobs of Slurm go on. docs/swee
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc.command_line import importing, run
+from hpc.command_parser import CommandParser
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import Option, OptionError
 from hpc.outside import deny_world_writing, plain
@@ -41,24 +42,15 @@ ACTIONS = ("dry_run", "detach", "force", "retry", "rerun_if_changed", "status", 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage."""
-    try:
-        return _main(vars(_parser().parse_args(argv)))
-    except KeyboardInterrupt:
-        print("hpc.sweep: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read has gone, as `head` does; nothing is to be said when Python ends, either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-
-
-def _main(arguments: Mapping[str, Any]) -> int:
+    arguments = vars(_parser().parse_args(argv))
     deny_world_writing()
     try:
         refuse_foreign_packages()
     except ForeignPackageError as error:
         print(f"hpc.sweep: {error}", file=sys.stderr)
         return 1
-    from hpc.sweeps import status, submission  # after the check: they import launch
+    with importing():
+        from hpc.sweeps import status, submission  # after the check: they import launch
 
     try:
         asked, settings = _merge(arguments)
@@ -69,15 +61,13 @@ def _main(arguments: Mapping[str, Any]) -> int:
     except (SpecError, OptionError) as error:
         print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        raise
     except submission.FAILURES as error:
         print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hpc.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument_group(
@@ -271,4 +261,4 @@ def _assignments(name: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run(main, "hpc.sweep"))

@@ -4,14 +4,13 @@ once and kept."""
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, pairwise
 from pathlib import Path
 
 from hpc.spec import COLLECTIVES, Plan, RunSpec, shuffled
+from hpc.whole_file import write_whole
 from launch.script import Folders
 from launch.site import Site
 
@@ -188,7 +187,9 @@ def write_sweep(
             _write_once(script, text)
             written.append(WrittenJob(plan=job, script=script, text=text, passed_over=same))
     except OSError as error:
-        raise PlanError(f"the sweep's folder cannot be written: {error.filename}: {error.strerror}") from None
+        raise PlanError(
+            f"the sweep's folder cannot be written: {error.filename or folders.traces}: {error.strerror or error}"
+        ) from None
     return written
 
 
@@ -214,7 +215,9 @@ def make_folders(folders: Folders) -> None:
         for folder in (folders.jobs / "runs", folders.logs, folders.traces):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlanError(f"the sweep's folder cannot be written: {error.filename}: {error.strerror}") from None
+        raise PlanError(
+            f"the sweep's folder cannot be written: {error.filename or folders.traces}: {error.strerror or error}"
+        ) from None
 
 
 def _write_once(path: Path, text: str) -> None:
@@ -223,8 +226,7 @@ def _write_once(path: Path, text: str) -> None:
         write_whole(path, text)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Written beside, under a name that no other process uses, and renamed: no reader sees half of it."""
-    part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
+def _unwritable(error: OSError, folders: Folders) -> PlanError:
+    """The error names the sweep's folder where the operating system names no file, as for a failing read."""
+    where = error.filename or folders.traces.parent
+    return PlanError(f"the sweep's folder cannot be written: {where}: {error.strerror or error}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from hpc.command_line import importing, run
+from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
+from hpc.whole_file import write_output
 
 if TYPE_CHECKING:
     from parse.ledger.nouns import Ledger
@@ -70,19 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--ledger --format {asked.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
     if asked.ledger and asked.kind in ("logs", "table"):
         parser.error(f"--ledger --kind {asked.kind}: only traces have the stamps that a ledger is made of")
-    try:
-        how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
-        if asked.explain is not None:
-            return _explain(asked.explain, how, parser)
-        return _summarize(asked, how, where)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; Python would complain again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
+    if asked.explain is not None:
+        return _explain(asked.explain, how, parser)
+    return _summarize(asked, how, where)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -132,10 +129,11 @@ def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     words = (asked.log_format, asked.warmup, asked.steps, asked.case, asked.batch_size, asked.explain)
     if words == (None,) * len(words) and (asked.window, asked.speed) == ("protocol", SPEEDS[0]):
         return None
-    from parse.load_logs import HowToRead
-    from parse.logs.families import FAMILIES
-    from parse.logs.names import Place, case_of
-    from parse.logs.window import Protocol
+    with importing():
+        from parse.load_logs import HowToRead
+        from parse.logs.families import FAMILIES
+        from parse.logs.names import Place, case_of
+        from parse.logs.window import Protocol
 
     if asked.log_format is not None and asked.log_format not in FAMILIES:
         parser.error(f"--log-format {asked.log_format}: not one of {', '.join(FAMILIES)}")
@@ -174,16 +172,16 @@ def _explain(path: Path, how: HowToRead | None, parser: argparse.ArgumentParser)
 
 
 def _print(text: str) -> None:
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
-    from hpc.trace import TraceError
-    from parse.summary import TableError, choose
-    from parse.table import FORMATS as WRITERS
-    from parse.table import warnings
+    with importing():
+        from hpc.trace import TraceError
+        from parse.summary import TableError, choose
+        from parse.table import FORMATS as WRITERS
+        from parse.table import warnings
 
     summary = _summary(asked.paths, asked.kind, how)
     if not summary.results and not summary.probes:
@@ -200,7 +198,7 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
         summary = dataclasses.replace(summary, results=chosen)
         written = WRITERS[asked.format](summary)
         if asked.out is not None:
-            asked.out.write_text(written, encoding="utf-8", errors="backslashreplace")
+            write_output(asked.out, written)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
@@ -232,8 +230,9 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
 
         printed = published(paths)
         return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals)
-    from parse.load import load
-    from parse.result import results
+    with importing():
+        from parse.load import load
+        from parse.result import results
 
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
     found = results(loaded)
@@ -254,4 +253,4 @@ def _with_progress(files: Sequence[T]) -> Iterable[T]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "parse.summarize"))

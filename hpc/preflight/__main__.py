@@ -19,6 +19,8 @@ from pathlib import Path
 
 from hpc.backends import InvalidRun
 from hpc.checks import State
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
 from hpc.preflight.run import Preflight, add_arguments, read_promises
 from hpc.spec import RunSpec, SpecError
@@ -29,7 +31,7 @@ INVALID, LAUNCH_FAIL = 3, 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.preflight`, on every rank."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hpc.preflight", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
@@ -74,4 +76,4 @@ def write(path: Path, preflight: Preflight) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "hpc.preflight"))

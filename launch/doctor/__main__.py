@@ -25,6 +25,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
 from hpc.spec import RunSpec, SpecError
 from launch.doctor.advice import Advice, Word, as_json, as_text, change
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m launch.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
@@ -258,4 +260,4 @@ def _number(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "launch.doctor"))
