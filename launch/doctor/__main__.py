@@ -151,7 +151,7 @@ def _local(asked: argparse.Namespace) -> list[Advice]:
     look = _prepared(asked, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
     try:
         script = look.folder / "doctor.sh"
-        script.write_text(look.local_script(launcher()))
+        script.write_text(look.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
         done = subprocess.run(
             ["bash", str(script)], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=60 * MINUTES, check=False,
@@ -193,7 +193,7 @@ def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
     plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
     text = look.script(header(plan, folders))
     script = look.folder / "doctor.sh"
-    script.write_text(text)
+    script.write_text(text, encoding="utf-8", errors="surrogateescape")
     cluster = SlurmCluster(folders.logs)
     try:
         job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
