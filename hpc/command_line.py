@@ -178,9 +178,12 @@ def _explain(error: BaseException, name: str) -> int | None:
         return INTERRUPTED
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in REQUIREMENTS:
+        from shlex import quote
+
+        checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
         print(
-            f"{name}: {missing} is not installed for {sys.executable}: run `{sys.executable} -m pip install -e .` in "
-            f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}, or activate the environment that has it",  # noqa: PTH100, PTH120
+            f"{name}: {missing} is not installed for {sys.executable}: run `{quote(sys.executable)} -m pip install -e "
+            f"{quote(checkout)}`, or activate the environment that has it",
             file=sys.stderr,
         )
         return 1
