@@ -26,20 +26,17 @@ def write_output(path: Path, text: str) -> None:
     """
     content = text.encode(errors="backslashreplace")
     try:
-        target = path.resolve()
         try:
-            mode = target.stat().st_mode
-        except FileNotFoundError:
-            _replace(target, content, mode=None, sync=True)
+            mode = path.stat().st_mode
+        except FileNotFoundError:  # of a link too: its target will be there
+            _replace(path.resolve(), content, mode=None, sync=True)
             return
         if not stat.S_ISREG(mode):
             path.write_bytes(content)
-        elif os.access(target, os.W_OK):
-            _replace(target, content, mode=stat.S_IMODE(mode), sync=True)
+        elif os.access(path, os.W_OK):
+            _replace(path.resolve(), content, mode=stat.S_IMODE(mode), sync=True)
         else:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-    except RuntimeError:  # before Python 3.13 resolve() reports a loop of links so
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from None
     except OSError as error:
         raise _naming(path, error) from None
 

@@ -197,13 +197,17 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
             summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
         summary = dataclasses.replace(summary, results=chosen)
         written = WRITERS[asked.format](summary)
-        if asked.out is not None:
-            write_output(asked.out, written)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
     if asked.out is None:
         _print(written)
+    else:
+        try:
+            write_output(asked.out, written)
+        except OSError as error:
+            print(plain(f"{asked.out}: cannot be written ({error.strerror})"), file=sys.stderr)
+            return 1
     if asked.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
