@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 TYPE_CHECKING = False  # typing itself takes longer to import than all else here
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import NoReturn, TextIO
+    from typing import TextIO
 
 COMMANDS = (
     "hpc.collectives", "hpc.journal", "hpc.preflight", "hpc.sweep", "launch.devcluster", "launch.doctor",
@@ -66,21 +66,26 @@ def module_run() -> str:
     return word.partition("m")[2] if word.startswith("-") else word
 
 
-def run(main: Callable[[], int], name: str) -> int:
+def run(main: Callable[[], int], name: str, *, goes_on: bool = False) -> int:
     """Calls the `main` of a command and returns its exit status.
 
     Standard output and error escape what their encoding lacks. Where one cannot be written the command ends with 1: in
-    silence if it is a closed pipe, else with one line. Ctrl-C gives 130 and a missing package 1, with one line each.
+    silence if it is a closed pipe, else with one line. With `goes_on` it first does all that it has to do, for commands
+    that look after measurements and may print to a full disk. Ctrl-C gives 130 and a missing package 1, with one line
+    each.
     """
     import signal
 
-    open_streams(name)
+    OutputStream.command, OutputStream.goes_on = name, goes_on
+    open_streams()
     if signal.getsignal(signal.SIGINT) is _exit_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = main()
-    except SystemExit:
+    except SystemExit as ended:
         sys.stdout.flush()
+        if OutputStream.lost and not ended.code:
+            raise SystemExit(1) from None
         raise
     except BaseException as error:
         explained = _explain(error, name)
@@ -90,7 +95,7 @@ def run(main: Callable[[], int], name: str) -> int:
             raise
         status = explained
     sys.stdout.flush()
-    return status
+    return status or int(OutputStream.lost)
 
 
 @contextmanager
@@ -111,8 +116,8 @@ def importing() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def open_streams(name: str) -> None:
-    """Makes standard output and error streams that end the command `name` where they cannot be written.
+def open_streams() -> None:
+    """Makes standard output and error an OutputStream each.
 
     A closed descriptor is opened on /dev/null, so that no other file gets its number. Standard output that was closed
     cannot be written: output that goes nowhere is no success.
@@ -122,23 +127,27 @@ def open_streams(name: str) -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR if descriptor == 2 else os.O_RDONLY)
-    sys.stdout = _stream(sys.stdout, 1, name)
-    sys.stderr = _stream(sys.stderr, 2, name)
+    sys.stdout = _stream(sys.stdout, 1)
+    sys.stderr = _stream(sys.stderr, 2)
 
 
 class OutputStream(io.TextIOWrapper):
-    """A standard stream that ends the process with status 1 where it cannot be written.
+    """A standard stream that ends the process with status 1 where it cannot be written, or drops the text (`goes_on`).
 
-    Its error is no OSError, which a command would take for one of its own files.
+    The error is no OSError, which a command would take for one of its own files.
     """
 
     command = ""
+    goes_on = False
+    lost = False
+    """Whether any text could not be written."""
 
     def write(self, text: str, /) -> int:
         try:
             return super().write(text)
         except OSError as error:
             self._give_up(error)
+            return len(text)
 
     def flush(self) -> None:
         try:
@@ -146,29 +155,26 @@ class OutputStream(io.TextIOWrapper):
         except OSError as error:
             self._give_up(error)
 
-    def _give_up(self, error: OSError) -> NoReturn:
-        """Drops what was not written, so that Python does not try it again at its end."""
+    def _give_up(self, error: OSError) -> None:
+        """Drops what was not written and all that follows, so that Python does not try it again at its end."""
+        OutputStream.lost = True
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)
         if self is sys.stdout and not isinstance(error, BrokenPipeError):
             print(f"{self.command}: standard output cannot be written: {error.strerror}", file=sys.stderr)
-        raise SystemExit(1) from None
+        if not self.goes_on:
+            raise SystemExit(1) from None
 
 
-def _stream(stream: TextIO | None, descriptor: int, name: str) -> TextIO:
+def _stream(stream: TextIO | None, descriptor: int) -> TextIO:
     """The stream as an OutputStream; what is not Python's own stream stays as it is."""
     if stream is None:
-        made = OutputStream(open(descriptor, "wb", closefd=False), "utf-8", "backslashreplace")  # noqa: SIM115
-    elif type(stream) is io.TextIOWrapper:
-        through, by_line, encoding = stream.write_through, stream.line_buffering, stream.encoding
-        made = OutputStream(
-            stream.detach(), encoding, "backslashreplace", line_buffering=by_line, write_through=through
-        )
-    else:
+        return OutputStream(open(descriptor, "wb", closefd=False), "utf-8", "backslashreplace")
+    if type(stream) is not io.TextIOWrapper:
         return stream
-    made.command = name
-    return made
+    through, by_line, encoding = stream.write_through, stream.line_buffering, stream.encoding
+    return OutputStream(stream.detach(), encoding, "backslashreplace", line_buffering=by_line, write_through=through)
 
 
 def _explain(error: BaseException, name: str) -> int | None:

@@ -328,4 +328,4 @@ def _said(note: RankNote) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, "parse.recover"))
+    sys.exit(run(main, "parse.recover", goes_on=True))

@@ -84,7 +84,7 @@ def test_every_module_that_runs_is_in_the_tables() -> None:
     guarded = guarded_modules()
     assert set(guarded) == {*COMMANDS, *PROGRAMS}
     for name in COMMANDS:
-        assert guarded[name].endswith(f"sys.exit(run(main, '{name}'))"), name
+        assert f"sys.exit(run(main, '{name}'" in guarded[name], name
 
 
 def test_the_required_packages_are_those_of_setup_py() -> None:
@@ -338,6 +338,25 @@ def test_a_bug_keeps_its_traceback_where_output_is_lost_too(tmp_path: Path) -> N
     assert done.returncode == 1
     assert done.stderr.endswith("ValueError: a bug\n")
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_command_that_looks_after_measurements_does_all_its_work_without_output(closed: bool, tmp_path: Path) -> None:
+    """parse.recover has a line for each attempt; the first cannot be written."""
+    partials = [tmp_path / f"{make_run().run_id}.{attempt}.partial" for attempt in (1, 2, 3)]
+    for partial in partials:
+        partial.mkdir()
+        os.utime(partial, (0, 0))
+    with Path("/dev/full").open("wb") as full:
+        read, write = os.pipe()
+        os.close(read)
+        stdout = write if closed else full.fileno()
+        done = command("parse.recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=stdout)
+        os.close(write)
+    assert done.returncode == 1
+    assert not any(partial.exists() for partial in partials)
+    lost = f"parse.recover: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr == ("" if closed else lost)
 
 
 def test_lost_standard_error_ends_without_a_word(tmp_path: Path) -> None:
