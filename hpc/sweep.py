@@ -10,8 +10,9 @@
 Lists multiply: every combination is a point, measured --repeats times. Where there is no Slurm, the same scripts run
 on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
 
-Exit status 0: every run is ok (with --detach: submitted; with --cancel: ended); 1: one is not, or something cannot be
-done, and why; 2: usage; 130: Ctrl-C, after which jobs of Slurm go on. docs/sweeps.md has more.
+Exit status 0: every run is ok (--detach: every job is submitted; --cancel: every job has ended; --dry-run: planned);
+1: a run is not ok, the sweep cannot start, or its output cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on.
+docs/sweeps.md has more.
 """
 
 from __future__ import annotations
