@@ -22,7 +22,7 @@ COMMANDS = (
     "parse.airank", "parse.recover", "parse.summarize",
 )  # fmt: skip
 """Modules that people run; each ends with `run`."""
-PROGRAMS = ("hpc.evidence", "hpc.journal.copier", "hpc.rank", "hpc.telemetry", "hpc.watchdog")
+PROGRAMS = ("hpc.journal.copier", "hpc.rank", "hpc.telemetry", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
 """Packages that every command may import, as setup.py requires them."""
@@ -66,26 +66,26 @@ def module_run() -> str:
     return word.partition("m")[2] if word.startswith("-") else word
 
 
-def run(main: Callable[[], int], name: str, *, goes_on: bool = False) -> int:
+def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -> int:
     """Calls the `main` of a command and returns its exit status.
 
     Standard output and error escape what their encoding lacks. Where one cannot be written the command ends with 1: in
-    silence if it is a closed pipe, else with one line. With `goes_on` it first does all that it has to do, for commands
-    that look after measurements and may print to a full disk. Ctrl-C gives 130 and a missing package 1, with one line
-    each.
+    silence if it is a closed pipe, else with one line. A command that looks after measurements must not end for that:
+    it names the exit status that `lost_output` has in place of 0, and goes on. Ctrl-C gives 130 and a missing package
+    1, with one line each.
     """
     import signal
 
-    OutputStream.command, OutputStream.goes_on = name, goes_on
+    OutputStream.command, OutputStream.goes_on = name, lost_output is not None
     open_streams()
     if signal.getsignal(signal.SIGINT) is _exit_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = main()
-    except SystemExit as ended:
+    except SystemExit as ended:  # of argparse, also after --help
         sys.stdout.flush()
         if OutputStream.lost and not ended.code:
-            raise SystemExit(1) from None
+            return lost_output or 0
         raise
     except BaseException as error:
         explained = _explain(error, name)
@@ -95,7 +95,7 @@ def run(main: Callable[[], int], name: str, *, goes_on: bool = False) -> int:
             raise
         status = explained
     sys.stdout.flush()
-    return status or int(OutputStream.lost)
+    return status or (OutputStream.lost and lost_output) or 0
 
 
 @contextmanager

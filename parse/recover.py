@@ -328,4 +328,4 @@ def _said(note: RankNote) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, "parse.recover", goes_on=True))
+    sys.exit(run(main, "parse.recover", lost_output=1))

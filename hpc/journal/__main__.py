@@ -85,4 +85,4 @@ def _note_kept(path: Path, lines: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, "hpc.journal", goes_on=True))
+    sys.exit(run(main, "hpc.journal", lost_output=1))

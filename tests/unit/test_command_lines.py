@@ -14,7 +14,7 @@ import pytest
 
 from hpc.command_line import COMMANDS, INTERRUPTED, PROGRAMS, REQUIREMENTS
 from hpc.command_parser import CommandParser
-from tests.sweeps import ROOT, with_checkout
+from tests.sweeps import ROOT, outcomes, with_checkout
 from tests.unit.sweep_command import NO_SLURM
 from tests.unit.traces import make_run, make_trace, put
 
@@ -357,6 +357,23 @@ def test_a_command_that_looks_after_measurements_does_all_its_work_without_outpu
     assert not any(partial.exists() for partial in partials)
     lost = f"parse.recover: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
     assert done.stderr == ("" if closed else lost)
+
+
+@pytest.mark.parametrize("lost", ["stdout", "both"])
+def test_an_attempt_is_recorded_where_the_output_of_the_job_is_lost(lost: str, tmp_path: Path) -> None:
+    traces, logs = tmp_path / "traces", tmp_path / "logs"
+    traces.mkdir()
+    logs.mkdir()
+    step = ("launch.step", "--run", "r1", "--traces", str(traces), "--logs", str(logs), "--launcher", "local")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *step, "--", "true"], env=with_checkout(os.environ), cwd=tmp_path,
+            stdin=subprocess.DEVNULL, stdout=full, stderr=full if lost == "both" else subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert done.returncode == 10  # the run is not ok: `true` wrote no trace
+    assert set(outcomes(tmp_path)) == {"r1.1"}
+    line = f"launch.step: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr in (None, line.encode())
 
 
 def test_lost_standard_error_ends_without_a_word(tmp_path: Path) -> None:
