@@ -206,7 +206,8 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 def _exit_at_once(number: int, frame: FrameType | None) -> None:
     """Of Ctrl-C while nothing has been begun."""
-    os.write(2, f"{_command}: interrupted\n".encode())
+    with suppress(OSError):
+        os.write(2, f"{_command}: interrupted\n".encode())
     os._exit(INTERRUPTED)
 
 
