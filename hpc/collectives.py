@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
 from hpc.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.options import OptionError, read_options
 from hpc.outcome import Outcome, stem
 from hpc.outside import deny_world_writing
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hpc.collectives", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
@@ -251,4 +253,4 @@ def _show(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "hpc.collectives"))

@@ -10,19 +10,21 @@
 Lists multiply: every combination is a point, measured --repeats times. Where Slurm is not installed, the same scripts
 run on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
 
-Exit status 0: every run is ok (with --detach: submitted; with --cancel: ended); 1: one is not, or something cannot be
-done, and why; 2: usage; 130: Ctrl-C, after which jobs of Slurm go on. docs/sweeps.md has more.
+Exit status 0: every run is ok (--detach: every job is submitted; --cancel: every job has ended; --dry-run: planned);
+1: a run is not ok, the sweep cannot start, or its output cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on.
+docs/sweeps.md has more.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc.command_line import importing, run
+from hpc.command_parser import CommandParser
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
 from hpc.options import MAX_WHOLE, Option, OptionError
 from hpc.outside import deny_world_writing, plain
@@ -37,24 +39,15 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage."""
-    try:
-        return _main(vars(_parser().parse_args(argv)))
-    except KeyboardInterrupt:
-        print("hpc.sweep: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read has gone, as `head` does; nothing is to be said when Python ends, either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-
-
-def _main(arguments: Mapping[str, Any]) -> int:
+    arguments = vars(_parser().parse_args(argv))
     deny_world_writing()
     try:
         refuse_foreign_packages()
     except ForeignPackageError as error:
         print(f"hpc.sweep: {error}", file=sys.stderr)
         return 1
-    from hpc.sweeps import status, submission  # after the check: they import launch
+    with importing():
+        from hpc.sweeps import status, submission  # after the check: they import launch
 
     try:
         asked, settings = _merge(arguments)
@@ -65,15 +58,13 @@ def _main(arguments: Mapping[str, Any]) -> int:
     except (SpecError, OptionError) as error:
         print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        raise
     except submission.FAILURES as error:
         print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
         return 1
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hpc.sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument_group(
@@ -245,4 +236,4 @@ def _setting(name: str, value: Any) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run(main, "hpc.sweep"))

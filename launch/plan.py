@@ -7,15 +7,14 @@ import json
 import os
 import pwd
 import shlex
-import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count, pairwise
 from pathlib import Path
 
 from hpc.spec import COLLECTIVES, Plan, RunSpec, shuffled
+from hpc.whole_file import write_whole
 from launch.script import Folders
 from launch.site import Site
 
@@ -280,20 +279,3 @@ def _unreadable(path: Path) -> str:
         f"{stat.S_IMODE(status.st_mode):04o}. {owner} opens it by `chmod {who}+{rights} {shlex.quote(str(closed))}` (a "
         "umask of 077 closes what it makes: 027 leaves it to the group); or plan into another folder with --out DIR"
     )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Written beside, under a name that no other process uses, and renamed: no reader sees half of it.
-
-    Raises OSError, which names the file.
-    """
-    part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
-    try:
-        part.write_text(text)
-        part.replace(path)
-    except OSError as error:
-        if error.filename is None:  # of a full disk the system says no name
-            error.filename = str(path)
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from hpc.outcome import RecordError, read_object
+from hpc.whole_file import write_whole
 from launch.lock import FolderLock, user_name
-from launch.plan import WrittenJob, write_whole
+from launch.plan import WrittenJob
 from launch.slurm import NotNow
 from launch.state import JobState
 

@@ -27,6 +27,7 @@ from signal import Signals
 from typing import BinaryIO
 
 from hpc.command import Failure, run_tool
+from hpc.command_line import run
 from hpc.evidence import SIGNAL, close_attempts, describe, job_end, judge_ended
 from hpc.outcome import BEGIN, EXIT, BeginRecord, Outcome, stem
 from hpc.outside import deny_world_writing, plain
@@ -378,4 +379,4 @@ def _options(argv: Sequence[str]) -> StepOptions:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "launch.step", lost_output=DONE))

@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.journal.folders import BEAT, PARTIAL, WHOLE, JournalError
 from hpc.journal.remains import RankJournal, read_journals
 from hpc.outcome import (
@@ -60,7 +62,7 @@ _LEFT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m parse.recover`; ends with 1 where a folder could not be made a trace."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m parse.recover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
@@ -349,4 +351,4 @@ def _said(note: RankNote) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "parse.recover", lost_output=1))

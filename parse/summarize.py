@@ -12,8 +12,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from hpc.command_line import importing, run
+from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
 from hpc.version import with_version
+from hpc.whole_file import write_output
 
 if TYPE_CHECKING:
     from parse.layout import Page
@@ -78,19 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--ledger --format {asked.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
     if asked.ledger and asked.kind in ("logs", "table"):
         parser.error(f"--ledger --kind {asked.kind}: only traces have the stamps that a ledger is made of")
-    try:
-        how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
-        if asked.explain is not None:
-            return _explain(asked.explain, how, parser)
-        return _summarize(asked, how, where)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; Python would complain again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
+    if asked.explain is not None:
+        return _explain(asked.explain, how, parser)
+    return _summarize(asked, how, where)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -142,10 +140,11 @@ def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     words = (asked.log_format, asked.warmup, asked.steps, asked.case, asked.batch_size, asked.explain)
     if words == (None,) * len(words) and (asked.window, asked.speed) == ("protocol", SPEEDS[0]):
         return None
-    from parse.load_logs import HowToRead
-    from parse.logs.families import FAMILIES
-    from parse.logs.names import Place, case_of
-    from parse.logs.window import Protocol
+    with importing():
+        from parse.load_logs import HowToRead
+        from parse.logs.families import FAMILIES
+        from parse.logs.names import Place, case_of
+        from parse.logs.window import Protocol
 
     if asked.log_format is not None and asked.log_format not in FAMILIES:
         parser.error(f"--log-format {asked.log_format}: not one of {', '.join(FAMILIES)}")
@@ -184,17 +183,17 @@ def _explain(path: Path, how: HowToRead | None, parser: argparse.ArgumentParser)
 
 
 def _print(text: str) -> None:
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
-    from hpc.trace import TraceError
-    from parse.notices import warnings
-    from parse.summary import TableError, choose
-    from parse.table import FORMATS as WRITERS
-    from parse.table import text
+    with importing():
+        from hpc.trace import TraceError
+        from parse.notices import warnings
+        from parse.summary import TableError, choose
+        from parse.table import FORMATS as WRITERS
+        from parse.table import text
 
     summary = _summary(asked.paths, asked.kind, how)
     if not summary.results and not summary.probes:
@@ -210,13 +209,17 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
             summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
         summary = dataclasses.replace(summary, results=chosen)
         written = text(summary, _page(asked)) if asked.format == "table" else WRITERS[asked.format](summary)
-        if asked.out is not None:
-            asked.out.write_text(written, encoding="utf-8", errors="backslashreplace")
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
     if asked.out is None:
         _print(written)
+    else:
+        try:
+            write_output(asked.out, written)
+        except OSError as error:
+            print(plain(f"{asked.out}: cannot be written ({error.strerror})"), file=sys.stderr)
+            return 1
     if asked.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
@@ -253,8 +256,9 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
 
         printed = published(paths)
         return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals)
-    from parse.load import load
-    from parse.result import results
+    with importing():
+        from parse.load import load
+        from parse.result import results
 
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
     found = results(loaded)
@@ -275,4 +279,4 @@ def _with_progress(files: Sequence[T]) -> Iterable[T]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "parse.summarize"))

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.journal.collect import collect
 from hpc.journal.folders import BEGUN, attempt_folders, clean, kept_at
 from hpc.journal.leftovers import remove_shared_memory
@@ -29,7 +31,7 @@ from hpc.traces_folder import FolderReplaced
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.journal`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hpc.journal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     actions = parser.add_subparsers(dest="action", required=True)
@@ -85,4 +87,4 @@ def _note_kept(path: Path, lines: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "hpc.journal", lost_output=1))

@@ -11,9 +11,9 @@ from hpc.outcome import ExitRecord, Outcome, RecordError, read_rank_note, stem
 from hpc.sweeps.standing import Standing
 from hpc.trace import TraceError
 from hpc.verdict import JobEnd
+from hpc.whole_file import write_whole
 from launch.follow import write_missing_records
 from launch.local import LocalCluster
-from launch.plan import write_whole
 from launch.script import Folders
 from launch.slurm import SlurmCluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc import sweep
+from hpc import command_line, sweep
 from hpc.outcome import BeginRecord
 from hpc.sweeps import status
 from hpc.sweeps.closing import in_words
@@ -30,7 +30,8 @@ def test_ctrl_c_ends_it_with_a_word_and_no_traceback(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(status, "cancel", interrupted)
-    assert sweep.main(["--cancel"]) == 130
+    monkeypatch.setattr(command_line, "open_streams", lambda: None)  # pytest's own
+    assert command_line.run(lambda: sweep.main(["--cancel"]), "hpc.sweep") == 130
     assert capsys.readouterr().err == "hpc.sweep: interrupted\n"
 
 
