@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,10 @@ def listening(pids: set[int]) -> set[str]:
     """The addresses, as /proc/net has them, that these processes listen on."""
     inodes = set()
     for pid in pids:
-        for handle in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                inodes.add(str(handle.readlink()))
-            except OSError:
-                continue
+        with suppress(OSError):  # a child of a daemon that has ended meanwhile
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    inodes.add(str(handle.readlink()))
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
