@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     begin = time.monotonic()
     rng = random.Random(asked.seed)
     kills: list[Kill] = []
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as scratch:
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
         folder = asked.keep or Path(scratch) / "runs"
         with DevCluster(Path(scratch) / "c", Shape(nodes=2, gpus=0, slurmd_timeout_s=5)) as cluster:
             for number, kind in enumerate(_kinds(asked.kills, asked.only, rng), 1):
