@@ -44,7 +44,8 @@ for name, call in {
         call(folder / "file")
     except OSError as error:
         failed.append(f"{name}:{error.errno}")
-        (folder / "renamed").touch()
+        if name == "rename":
+            (folder / "renamed").touch()
 print(*failed)
 """
 
