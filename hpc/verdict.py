@@ -28,10 +28,12 @@ class JobEnd:
 
     `word` is Slurm's own (`NODE_FAIL`), empty where every command that answered has forgotten the job; `source` is the
     command that knew. `requeued` says that by the cluster's settings this end is none: the job goes back to the queue.
+    `name` is the job's name, empty where it is not known.
     """
 
     word: str
     source: str
+    name: str = ""
     reason: str = ""
     nodelist: str = ""
     restarts: int = 0

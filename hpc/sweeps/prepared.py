@@ -21,10 +21,11 @@ from hpc.sweeps.target import (
     with_absolute_paths,
 )
 from launch.local import launcher, what_is_missing
+from launch.partitions import SiteNodes
 from launch.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
 from launch.script import Folders, Guards, render_job, render_local
 from launch.site import Site, find_site
-from launch.slurm import controller_answers, header
+from launch.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 
 Say = Callable[[str], None]
 
@@ -44,6 +45,22 @@ class Prepared:
     site: Site | None
     folders: Folders
     guards: Guards
+    nodes: SiteNodes | None = None
+
+    def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
+        """Warnings of those of these jobs that wait for nodes to come back, or that nobody could check.
+
+        Raises PlanError where a job can never start: it asks for more than sinfo shows.
+        """
+        if self.nodes is None:
+            return []
+        unknown = f"whether the jobs fit on site {self.plan.target.site} is not known"
+        if self.nodes.unreachable:
+            return [f"{unknown}: {self.nodes.unreachable}"]
+        try:
+            return self.nodes.check(jobs)
+        except SubmitError as error:  # sbatch decides
+            return [f"{unknown}: {error}"]
 
     @property
     def missing(self) -> list[str]:
@@ -109,30 +126,48 @@ class Prepared:
 
 def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
-    site = _site(settings)
+    site = _site(settings, asked)
+    nodes = None if site is None else SiteNodes(site)
     asked = with_absolute_paths(asked)
-    plan = expand(asked, decide_target(asked, site), options_of)
+    plan = expand(asked, decide_target(asked, site, nodes), options_of)
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
         raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
     guards = _guards(settings)
-    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards)
+    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards, nodes=nodes)
 
 
-def _site(settings: Mapping[str, str]) -> Site | None:
-    """The Slurm site that the runs are for, with what the command line overrides; None is this machine."""
+def _site(settings: Mapping[str, str], asked: SweepSpec) -> Site | None:
+    """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
+
+    Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
+    not start on its login node.
+    """
     cluster = settings.get("cluster", "auto")
     if cluster not in ("auto", "slurm", "local"):
         raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local")
     if cluster == "local":
         return None
     site = find_site(settings.get("site"))
-    if cluster == "auto" and site is None and not controller_answers():
-        return None
+    if cluster == "auto" and site is None:
+        if not slurm_is_installed():
+            return None
+        if reason := why_unreachable():
+            raise SubmitError(
+                f"{_sizes(asked)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
+                "them on this machine"
+            )
     overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
     changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _sizes(asked: SweepSpec) -> str:
+    """The sizes that were asked for, as the command line has them."""
+    cases = [f"{nodes}n{ranks}g" for nodes, ranks in asked.cases]
+    lists = {"--nodes": asked.nodes, "--ranks-per-node": asked.ranks_per_node or (), "--cases": cases}
+    return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
 
 
 def _guards(settings: Mapping[str, str]) -> Guards:

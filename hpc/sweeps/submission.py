@@ -28,10 +28,10 @@ from hpc.sweeps.target import TargetError
 from launch.follow import Follower, follow
 from launch.local import LocalCluster
 from launch.lock import FolderLock, LockError
-from launch.plan import PlanError, WrittenJob, make_folders
+from launch.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.queue import Queue
 from launch.site import SiteError
-from launch.slurm import SlurmCluster, SubmitError, controller_answers, warning_s
+from launch.slurm import SlurmCluster, SubmitError, warning_s
 from launch.state import StateError
 
 FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TooShort,
@@ -57,17 +57,28 @@ def sweep(asked: SweepSpec, settings: Mapping[str, str], how: How) -> int:
     console = Console(soft_wrap=True)
     prepared = prepare(asked, settings)
     say = sayer(console)
+    for line in prepared.check_sizes(_jobs_to_do(prepared, how)):
+        say(f"warning: {line}")
     if how.dry_run:
         _show(prepared, say)
         return 0
     prepared.check()
     make_folders(prepared.folders)
-    if prepared.site is not None and not controller_answers():
-        raise SubmitError(f"no Slurm controller answers here, and site {prepared.site.name} is a Slurm site")
+    if prepared.nodes is not None and (reason := prepared.nodes.unreachable):
+        site = prepared.plan.target.site
+        raise SubmitError(f"no Slurm controller answers here, and site {site} is a Slurm site: {reason}")
     try:
         return Sweep(prepared, how, console).run()
     except KeyboardInterrupt:
         return 130
+
+
+def _jobs_to_do(prepared: Prepared, how: How) -> list[JobPlan]:
+    """The jobs of which a run is still to be done: the others will not be submitted, and may ask for what they like."""
+    traces = prepared.folders.traces
+    if how.wish != Wish() or not traces.is_dir():
+        return list(prepared.jobs)
+    return [job for job in prepared.jobs if left_of([run.run_id for run in job.runs], traces)]
 
 
 def sayer(console: Console) -> Say:

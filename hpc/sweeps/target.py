@@ -12,9 +12,9 @@ from hpc.options import Option
 from hpc.spec import COLLECTIVES, SpecError, Target
 from hpc.sweep_spec import SweepSpec
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
-from launch.local import cpus_here, gpus_here, ranks_env
+from launch.local import GpuCountError, cpus_here, gpus_here, ranks_env
+from launch.partitions import SiteNodes
 from launch.site import Site
-from launch.slurm import controller_answers, nodes_of
 
 
 class TargetError(RuntimeError):
@@ -85,21 +85,25 @@ ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_
 WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
 
 
-def decide_target(asked: SweepSpec, site: Site | None) -> Target:
-    """What the sizes depend on, of the machine that the runs are for."""
+def decide_target(asked: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
+    """What the sizes depend on, of the machine that the runs are for; `nodes` are the site's, read where needed.
+
+    Raises TargetError where nvidia-smi does not tell how many GPUs this machine has.
+    """
     digests = {name: code_digest(name) for name in asked.workload if is_user_code(name) and _user_file(name)}
     if site is None:
         return _local_target(asked, digests)
+    nodes = nodes or SiteNodes(site)
     gpus = asked.gpus_per_node if asked.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
     why = "sinfo does not say"
     if gpus is None or (cpus is None and asked.cpus_per_rank is None):
-        if controller_answers():
-            found_gpus, found_cpus = nodes_of(site)
+        if reason := nodes.unreachable:
+            why = f"no Slurm controller answers here that could be asked ({reason})"
+        else:
+            found_gpus, found_cpus = nodes.per_node
             gpus = found_gpus if gpus is None else gpus
             cpus = found_cpus if cpus is None else cpus
-        else:
-            why = "no Slurm controller answers here that could be asked"
     if gpus is None:
         raise SpecError(
             f"how many GPUs has a node of site {site.name}? {why}; state it with --gpus-per-node N (0 for CPU runs) or "
@@ -118,7 +122,7 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
     most = max((*asked.nodes, *(nodes for nodes, _ in asked.cases)))
     gpus = asked.gpus_per_node
     reduced: tuple[str, ...] = ()
-    if gpus is None and (here := gpus_here()):
+    if gpus is None and (here := _gpus_here()):
         gpus = here // most
         if gpus == 0:
             reduced = (f"CPUs instead of GPUs: {most} simulated nodes cannot share the {here} of this machine",)
@@ -127,6 +131,13 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
         env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
         collectives=_collectives(gpus or 0),
     )  # fmt: skip
+
+
+def _gpus_here() -> int:
+    try:
+        return gpus_here()
+    except GpuCountError as error:
+        raise TargetError(f"{error}; --gpus-per-node 0 runs on CPUs, --gpus-per-node N on N GPUs") from None
 
 
 def _collectives(gpus_per_node: int) -> dict[str, tuple[str, ...]]:

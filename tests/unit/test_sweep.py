@@ -35,14 +35,14 @@ def test_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> No
 def test_dry_run_asks_no_scheduler_to_submit(tmp_path: Path) -> None:
     called = tmp_path / "called"
     for name in ("sbatch", "scontrol", "squeue", "scancel", "sacct", "srun"):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {called}\n[ {name} = scontrol ] && echo UP\n")
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $1 >> {called}\n[ {name} = scontrol ] && echo UP\n")
         (tmp_path / name).chmod(0o755)
     done = sweep(
         tmp_path, "--nodes", "1", "--dry-run", "--gpus-per-node", "1", "--cpus-per-rank", "1", "--cluster", "slurm",
         path=f"{tmp_path}:/usr/bin:/bin",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert not called.exists()
+    assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be asked
 
 
 def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -> None:
