@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from hpc.trace import TraceError
 from hpc.trace_file import read_trace
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import STORAGE
-from tests.processes import processes
+from tests.processes import Process, processes
 from tests.torture.checks import Attempt, attempts_of, half_files, leftovers
 
 OnNode = Callable[[str], Path]
@@ -145,9 +145,16 @@ def left_on_nodes(cluster: DevCluster, attempts: Collection[Attempt]) -> list[st
 
 def processes_of(folder: Path) -> list[str]:
     """Processes that have the trial's folder in their command line or environment."""
+    return [f"{process.pid} {' '.join(process.words)[:120]}" for process in _processes_of(folder)]
+
+
+def ranks_of(folder: Path) -> list[str]:
+    """The ranks among them, by their numbers."""
+    return [str(process.pid) for process in _processes_of(folder) if process.words[1:3] == ("-m", "hpc.rank")]
+
+
+def _processes_of(folder: Path) -> Iterator[Process]:
     word = str(folder)
-    return [
-        f"{process.pid} {' '.join(process.words)[:120]}"
-        for process in processes()
-        if any(word in text for text in (*process.words, *process.environ))
-    ]
+    for process in processes():
+        if any(word in text for text in (*process.words, *process.environ)):
+            yield process

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,18 +29,21 @@ class TrialError(RuntimeError):
     """A trial could not be made; the text says what was asked and what was found."""
 
 
+Start = Callable[["Trial", Mapping[str, str]], None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Where trials are made: a folder of this machine, how sweeps are asked for, and the Slurm where it is one.
 
-    `calls` is how often each process makes each call in each area, from a run without faults.
+    `calls` is how often each process makes each call in each area, from a run without faults started in each way.
     """
 
     folder: Path
     where: Sequence[str]
     environ: Mapping[str, str]
     cluster: DevCluster | None = None
-    calls: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    calls: Mapping[Start, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
 
     @property
     def library(self) -> Path:
@@ -83,9 +86,12 @@ def _prepared(place: Place) -> Place:
     if dry.returncode != 0:
         raise TrialError(f"the dry run ended with {dry.returncode}: {dry.stdout}{dry.stderr}")
     build(place.folder)
-    trial = Trial(place, place.folder / "without-faults")
-    by_sweep(trial, every_call(list(trial.areas.values())).variables(place.library, trial.state))
-    return replace(place, calls=counts(injections(trial.state), trial.areas))
+    calls = {}
+    for start in (by_hand, by_sweep) if place.cluster is None else (by_sweep,):
+        trial = Trial(place, place.folder / f"without-faults-{start.__name__}")
+        start(trial, every_call(list(trial.areas.values())).variables(place.library, trial.state))
+        calls[start] = counts(injections(trial.state), trial.areas)
+    return replace(place, calls=calls)
 
 
 class Trial:

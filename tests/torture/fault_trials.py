@@ -15,8 +15,16 @@ from hpc.outcome import RecordError
 from hpc.trace import TraceError
 from tests.torture import fault_workload
 from tests.torture.checks import Attempt, until_none
-from tests.torture.fault_checks import check_run, left_on_nodes, left_on_this_node, path_on, processes_of, read_truth
-from tests.torture.fault_place import LIMIT_S, RANKS, STEPS, Place, Trial, TrialError, by_hand, by_sweep
+from tests.torture.fault_checks import (
+    check_run,
+    left_on_nodes,
+    left_on_this_node,
+    path_on,
+    processes_of,
+    ranks_of,
+    read_truth,
+)
+from tests.torture.fault_place import LIMIT_S, RANKS, STEPS, Place, Start, Trial, TrialError, by_hand, by_sweep
 from tests.torture.injector import Fault, injections
 
 AWAY_S = 0.6
@@ -40,6 +48,9 @@ TWENTY = ("script",) * 11 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + (
 """Of every twenty trials so many are of each kind."""
 KINDS = tuple(dict.fromkeys(TWENTY))
 INJECTED = frozenset({"script", "sweep", "slurm"})
+BEFORE_THE_NEXT_STEP, AFTER_THE_RANKS, AFTER_THE_JOB = "before the next step", "after the ranks", "after the job"
+RETURNS = (BEFORE_THE_NEXT_STEP,) * 5 + (AFTER_THE_RANKS,) * 5 + (AFTER_THE_JOB,)
+"""When a folder comes back. A job waits two minutes for it: few trials take so long."""
 HANGS = ("thread", "atexit", "finalize")
 
 
@@ -69,12 +80,10 @@ class Result:
         return f"{self.number:3} {self.kind:8} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{again}"
 
 
-def choose_fault(trial: Trial, rng: random.Random, without: str = "") -> Fault:
-    """A fault at one of the calls that a run without faults makes, in any process but `without`.
-
-    Every process is as likely as any other, and so is each of its calls.
-    """
-    calls = {key: count for key, count in trial.place.calls.items() if key[0] != without and key[1] in ERRORS}
+def choose_fault(trial: Trial, rng: random.Random, start: Start) -> Fault:
+    """A fault at one of the calls that a run without faults makes: every process is as likely as any other, and so is
+    each of its calls."""
+    calls = {key: count for key, count in trial.place.calls[start].items() if key[1] in ERRORS}
     if not calls:
         raise TrialError("a run without faults made none of the calls that can fail")
     process = rng.choice(sorted({key[0] for key in calls}))
@@ -87,11 +96,9 @@ def choose_fault(trial: Trial, rng: random.Random, without: str = "") -> Fault:
     )  # fmt: skip
 
 
-def inject(
-    trial: Trial, rng: random.Random, start: Callable[[Trial, Mapping[str, str]], None]
-) -> tuple[str, bool, int]:
+def inject(trial: Trial, rng: random.Random, start: Start) -> tuple[str, bool, int]:
     """Makes the run with one fault; what was done, whether a rank met it, how many calls failed."""
-    chosen = choose_fault(trial, rng, without="" if start is by_sweep else "hpc.sweep")
+    chosen = choose_fault(trial, rng, start)
     start(trial, chosen.variables(trial.place.library, trial.state))
     fired = injections(trial.state)
     return f"{chosen} in {Path(chosen.paths[0]).name}", any(one.process == "hpc.rank" for one in fired), len(fired)
@@ -111,20 +118,26 @@ def until_held(trial: Trial, process: subprocess.Popen[bytes]) -> bool:
 
 def take_away(
     trial: Trial, rng: random.Random, away: Callable[[Path], object], back: Callable[[Path], object], empty: bool
-) -> tuple[str, list[str]]:
-    """The traces' folder goes while the ranks hold in a step, and comes back before they go on or when all is over.
+) -> tuple[str, bool, list[str]]:
+    """The traces' folder goes while the ranks hold in a step, and comes back at one of RETURNS.
 
-    `empty` says that a folder without files is in its place meanwhile: the mount point.
+    `empty` says that a folder without files is in its place meanwhile: the mount point. What was done, whether the
+    ranks met it, what is wrong.
     """
-    at_end = rng.random() < 0.5
+    when = rng.choice(RETURNS)
     wrong: list[str] = []
     trial.hold.touch()
     with trial.started(["bash", str(trial.script)], {"TORTURE_HOLD": str(trial.hold)}) as process:
         held = until_held(trial, process)
         away(trial.traces)
         time.sleep(AWAY_S)
-        if at_end:
+        if when != BEFORE_THE_NEXT_STEP:
             trial.hold.unlink()
+        if when == AFTER_THE_RANKS:
+            trial.hanging += [
+                f"a rank does not end: {text}" for text in until_none(lambda: ranks_of(trial.folder), LIMIT_S)
+            ]
+        elif when == AFTER_THE_JOB:
             trial.wait(process)
         if not empty and trial.traces.exists():
             wrong.append(f"{trial.traces.name} was made anew while it was away")
@@ -136,16 +149,16 @@ def take_away(
         trial.wait(process)
     if not held:
         raise TrialError(f"the run ended before the folder could be taken away; see {trial.folder}")
-    return f"back {'when the job had ended' if at_end else 'before the next step'}", wrong
+    return f"back {when}", when != BEFORE_THE_NEXT_STEP, wrong
 
 
-def moved(trial: Trial, rng: random.Random) -> tuple[str, list[str]]:
+def moved(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
     """The folder is renamed, and renamed back."""
     aside = trial.folder / "aside"
     return take_away(trial, rng, lambda path: path.rename(aside), aside.rename, empty=False)
 
 
-def unmounted(trial: Trial, rng: random.Random) -> tuple[str, list[str]]:
+def unmounted(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
     """The folder is a mount that is lost, and mounted again; needs root."""
     store = trial.folder / "store"
     trial.traces.rename(store)
@@ -190,7 +203,7 @@ def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) ->
     elif kind == "hang":
         what = hang(trial, rng)
     else:
-        what, wrong = (unmounted if kind == "mount" else moved)(trial, rng)
+        what, met, wrong = (unmounted if kind == "mount" else moved)(trial, rng)
     trial.next_command()
     wrong += trial.hanging + [f"left running: {text}" for text in until_none(lambda: processes_of(folder), 30)]
     truth = read_truth(trial.truth, ranks=RANKS, planned=STEPS)
