@@ -314,8 +314,13 @@ def _last_words(error: str) -> str:
 
 
 def _first(notes: Iterable[RankNote]) -> RankNote | None:
-    """The note of the rank that came least far: it failed first."""
-    return min(notes, key=lambda note: (note.step, note.rank), default=None)
+    """The note that was written first; where several ranks saw no other note, that of the rank that came least far."""
+    return min(notes, key=lambda note: (note.notes_before, note.step, note.rank), default=None)
+
+
+def cause(notes: Sequence[RankNote]) -> RankNote | None:
+    """The note that names the cause: a rank that lost a peer is passed over where another one failed by itself."""
+    return _first(note for note in notes if not is_echo(note)) or _first(notes)
 
 
 def _in_words(note: RankNote) -> str:

@@ -109,6 +109,7 @@ class LocalCluster:
 
     poll_s = 0.5
     at_most = 1
+    queued = False
     said = ""
     reasons: Mapping[str, str] = MappingProxyType({})
 

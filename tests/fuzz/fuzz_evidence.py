@@ -279,7 +279,7 @@ def _copy(partial: Path, node: Path) -> None:
     for rank in range(OPEN.ranks):
         (node / f"rank{rank}.json").write_text(json.dumps({"rank": rank}))
         (node / f"rank{rank}.stamps").write_bytes(array("q", [ABSENT] * OPEN.steps * (len(STAMPS) + 1)).tobytes())
-    Copies(node, partial, range(OPEN.ranks), 10.0).look()
+    Copies(dict.fromkeys(range(OPEN.ranks), node), partial, 10.0).look()
 
 
 def _traces(traces: Path) -> dict[Path, str]:

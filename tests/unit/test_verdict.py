@@ -12,7 +12,8 @@ import pytest
 
 from hpc.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_left
 from hpc.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
-from hpc.verdict import EndedBy, Evidence, JobEnd, decide, is_echo
+from hpc.rank_end import EXIT_STATUS
+from hpc.verdict import OWN_STATUSES, EndedBy, Evidence, JobEnd, decide, is_echo
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")
 UNSEEN = Evidence(exit_status=None, trace=False)
@@ -274,3 +275,7 @@ def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.Capt
     left = read_left(tmp_path, "a_r1.2")
     assert (left.trace, left.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
+
+
+def test_the_statuses_that_ranks_of_ours_end_with_are_known() -> None:
+    assert set(EXIT_STATUS.values()) == OWN_STATUSES
