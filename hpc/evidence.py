@@ -1,21 +1,17 @@
 """What is known of an attempt, collected from what it left beside the traces; and the exit record made of it.
 
-`python -m hpc.evidence decide` is what the job script calls after each launcher has returned, `close` what it calls for
-attempts that another job, or its own former life before it was requeued, left without a record. Nobody else has to:
-hpc.sweep closes what jobs left open. docs/outcomes.md has the rules.
-
-Exit status 0: recorded, or nothing to record; 1: the record could not be written; 2: usage; 3: nothing was written,
-since the script was told to end and the scheduler does not say why.
+launch.step judges the attempt whose launcher it saw return (`judge_ended`). What another job, or a former life of this
+one, left without a record is closed by whoever finds it (`close_attempt`). docs/outcomes.md has the rules.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape
@@ -27,6 +23,7 @@ from hpc.outcome import (
     EXIT,
     BeginRecord,
     ExitRecord,
+    Outcome,
     RankNote,
     RecordAway,
     RecordError,
@@ -36,11 +33,12 @@ from hpc.outcome import (
     set_aside,
     stem,
 )
-from hpc.outside import deny_world_writing, plain, without_secrets
+from hpc.outside import plain, without_secrets
+from hpc.trace_look import TraceLook, look_at_trace
 from hpc.verdict import EndedBy, Evidence, JobEnd, decide
 
 SIGNAL = ".signal"
-"""`<stem>.signal` is the script's note that it was told to end: the signal's name and the time."""
+"""`<stem>.signal` is the note of launch.step that it was told to end: the signal's name and the time."""
 KEPT = ".kept"
 HANG = ".hang.json"
 ERROR_BYTES = 1 << 18
@@ -49,13 +47,16 @@ _LINE_BYTES = 1 << 12
 _WORD_BYTES = 1 << 16
 _SIGNAL_LENGTH = 200
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
+WARNING_S = 60.0
+WARNING_EARLY_S = 90.0
+"""Slurm sends its warning up to a minute before it was asked to (sbatch --signal); the rest is for its own delays."""
 _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
     """What an attempt left beside the traces. `trace` and `steps` as Evidence has them, `kept` as ExitRecord has it;
-    `hang` is the watchdog's reason for ending the run, `signal` which one told the script to end, and when.
+    `hang` is the watchdog's reason for ending the run, `signal` which one told the job to end, and when.
     `written_unix_s` is when the trace was, by the file server; None without a trace.
     """
 
@@ -65,13 +66,14 @@ class Left:
     hang: str
     signal: str
     kept: str
+    unreadable: str = ""
     written_unix_s: int | None = None
 
 
-def read_left(traces: Path, stem: str, whole: bool | None = None) -> Left:
+def read_left(traces: Path, stem: str, look: TraceLook | None = None) -> Left:
     """Reads what the attempt left; what cannot be read counts as not left, and is said on standard error.
 
-    `whole` is for who knows whether the trace there was written by rank 0 itself; else it is opened to see.
+    `look` is for a caller who has looked at the trace already.
     """
     notes = []
     for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
@@ -80,18 +82,27 @@ def read_left(traces: Path, stem: str, whole: bool | None = None) -> Left:
         except RecordError as error:
             print(f"rankwise: {plain(str(error))}", file=sys.stderr)
     trace = traces / f"{stem}.h5"
-    found, steps = (True, -1) if whole else _look_at_trace(trace)
+    if look is None:
+        look = look_at_trace(trace)
     kept = [note.kept for note in notes if note.kept]
     kept += [line.removeprefix("kept:").strip() for line in _text(traces / f"{stem}{KEPT}").splitlines()]
     return Left(
         notes=tuple(notes),
-        trace=found if whole is None else whole,
-        steps=max([steps, *(note.step + 1 for note in notes)]),
+        trace=look.whole,
+        unreadable=look.unreadable,
+        steps=max([look.steps, *(note.step + 1 for note in notes)]),
         hang=_why_hung(_text(traces / f"{stem}{HANG}")),
         signal="".join(_text(traces / f"{stem}{SIGNAL}").strip().splitlines()[:1])[:_SIGNAL_LENGTH],
         kept=", ".join(filter(None, dict.fromkeys(kept))),
-        written_unix_s=int(trace.stat().st_mtime) if found else None,
+        written_unix_s=_written_unix_s(trace) if look.whole else None,
     )
+
+
+def _written_unix_s(trace: Path) -> int | None:
+    try:
+        return int(trace.stat().st_mtime)
+    except OSError:  # seen a moment ago: when it was written is the lesser loss
+        return None
 
 
 def evidence_of(left: Left, error: Path, *, exit_status: int | None = None, job: JobEnd | None = None) -> Evidence:
@@ -100,10 +111,10 @@ def evidence_of(left: Left, error: Path, *, exit_status: int | None = None, job:
     if left.hang:
         ended_by, said = EndedBy.HANG, left.hang
     elif left.signal:
-        ended_by, said = EndedBy.SIGNAL, f"the job script was told to end by {left.signal}"
+        ended_by, said = EndedBy.SIGNAL, f"the job was told to end by {left.signal}"
     return Evidence(
         exit_status=exit_status, trace=left.trace, steps=left.steps, ended_by=ended_by, said=said, notes=left.notes,
-        error=_end_of(error), job=job,
+        error=_end_of(error), job=job, unreadable=left.unreadable,
     )  # fmt: skip
 
 
@@ -123,7 +134,7 @@ def record_of(begin: BeginRecord, left: Left, evidence: Evidence, nodelist: str 
 
 
 def job_end(text: str, restarts: int) -> JobEnd | None:
-    """How a job ends, from `scontrol -o show job`, asked by its own script in its life number `restarts`.
+    """How a job ends, from `scontrol -o show job`, asked from inside it in its life number `restarts`.
 
     While a job is on its way out Slurm calls it COMPLETING and nothing else; that it will come back shows in its
     restarts, that it is preempted in its PreemptTime. None where the text tells neither.
@@ -176,7 +187,8 @@ def damaged_attempts(traces: Path) -> list[BeginRecord]:
         except RecordAway:
             continue
         except RecordError:
-            if not damaged and not _look_at_trace(path.with_name(f"{named['run_id']}.{named['attempt']}.h5"))[0]:
+            trace = path.with_name(f"{named['run_id']}.{named['attempt']}.h5")
+            if not damaged and not look_at_trace(trace).whole:
                 continue
             begun_unix_s = int(path.lstat().st_mtime)
             begin = BeginRecord(
@@ -202,7 +214,7 @@ def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | No
     """
     name = stem(begin.run_id, begin.attempt)
     left = read_left(traces, name)
-    evidence = evidence_of(left, logs / f"{name}.err", job=job)
+    evidence = replace(evidence_of(left, logs / f"{name}.err", job=job), job_id=begin.job_id)
     record = record_of(begin, left, evidence, nodelist=job.nodelist if job is not None else "")
     path = traces / f"{name}{EXIT}"
     if is_damaged(path):
@@ -215,112 +227,92 @@ def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | No
     return record
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.evidence`."""
-    deny_world_writing()
-    asked = _arguments(argv)
-    return {"decide": _decide, "list": _list, "close": _close}[asked.action](asked)
+def close_attempts(
+    traces: Path, logs: Path, job_id: str, end: JobEnd, *, before: int | None = None, recover: Callable[[str], None],
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Closes what a job that has ended left open, or its lives before number `before`; `say` is told each outcome.
 
-
-def _decide(asked: argparse.Namespace) -> int:
-    """Writes the record of an attempt that this job's script saw end, and prints what became of it in one line.
-
-    Where the script was told to end and the scheduler does not say why, it writes and prints nothing and ends with 3:
-    whoever can ask the scheduler later closes the attempt.
+    `recover` is told each attempt's stem before it is judged, and makes a trace of what its ranks left.
     """
-    found = BEGIN_RECORD.fullmatch(f"{asked.stem}.begin.json")
-    if found is None:
-        print(f"{plain(asked.stem)}: not <run id>.<attempt>", file=sys.stderr)
-        return 2
-    # Beside a step that failed there may be one that somebody had recovered while it still ran.
-    own = asked.exit_status == 0 or not _is_recovered(asked.traces / f"{asked.stem}.h5")
-    left = read_left(asked.traces, asked.stem, asked.trace == "yes" and own)
-    job = job_end(asked.job_text or "", asked.restarts)
-    evidence = evidence_of(left, asked.error, exit_status=asked.exit_status, job=job)
-    if left.signal.startswith("SIGUSR1") and evidence.ended_by is EndedBy.SIGNAL:
-        evidence = _warned(evidence, asked.job_text)
-    elif evidence.ended_by is EndedBy.SIGNAL and asked.job_text == "":
-        return 3
-    begin = BeginRecord(
-        run_id=found["run_id"], attempt=int(found["attempt"]), job_id=asked.job_id, begin_unix_s=asked.begin_unix_s,
-        restart_count=asked.restarts, nodelist=asked.nodelist,
-    )  # fmt: skip
-    try:
-        record = record_of(begin, left, evidence)
-        record.write(asked.traces)
-        (asked.traces / f"{asked.stem}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
-    except OSError as error:
-        print(f"rankwise: {plain(str(error))}", file=sys.stderr)
-        return 1
-    print(_in_words(record))
-    return 0
+    for begin in open_attempts(traces, job_id, before):
+        name = stem(begin.run_id, begin.attempt)
+        recover(name)
+        try:
+            record = close_attempt(begin, logs, traces, end)
+        except OSError as error:
+            say(f"{name} cannot be closed: {error.filename or traces}: {error.strerror}")
+        else:
+            say(f"{name}: {describe(record)}")
 
 
-def _warned(evidence: Evidence, job_text: str | None) -> Evidence:
-    """Slurm's warning comes before a time limit and before a preemption; which of them, the job's PreemptTime tells."""
+def judge_ended(
+    begin: BeginRecord, traces: Path, error: Path, *, exit_status: int, job_text: str | None = None,
+    end_unix_s: int | None = None, warning_s: float = WARNING_S,
+) -> ExitRecord | None:  # fmt: skip
+    """The record of an attempt whose launcher was seen to return with `exit_status`; nothing is written.
+
+    `error` is the launcher's standard error. `job_text` is what `scontrol -o show job` prints of the job: empty where
+    it does not answer, None where there is no scheduler. `end_unix_s` is when the job's time limit ends it, where that
+    is known otherwise. None where the job was told to end and the scheduler does not say why: whoever can ask it later
+    closes the attempt.
+    """
+    name, ended_well = stem(begin.run_id, begin.attempt), exit_status == 0
+    # Beside a step that failed there may be a trace that somebody had recovered while it still ran: it is opened.
+    look = look_at_trace(traces / f"{name}.h5", expected=ended_well, trusted=ended_well)
+    left = read_left(traces, name, look)
+    job = job_end(job_text or "", begin.restart_count)
+    evidence = replace(evidence_of(left, error, exit_status=exit_status, job=job), job_id=begin.job_id)
+    if evidence.ended_by is EndedBy.SIGNAL:
+        if left.signal.startswith("SIGUSR1"):
+            evidence = _warned(evidence, job_text, end_unix_s, warning_s)
+        elif job_text == "":
+            return None
+    return record_of(begin, left, evidence)
+
+
+def _warned(evidence: Evidence, job_text: str | None, end_unix_s: int | None, warning_s: float) -> Evidence:
+    """Why the job was sent USR1: Slurm warns before a preemption and before the time limit; else somebody sent it."""
     if evidence.job is not None and evidence.job.word == "PREEMPTED":
         return replace(evidence, ended_by=EndedBy.PREEMPTION, said=f"{evidence.said}, before the job's preemption")
-    unsure = " (or its preemption: scontrol did not answer)" if job_text == "" else ""
-    return replace(evidence, ended_by=EndedBy.TIME_LIMIT, said=f"{evidence.said}, before the job's time limit{unsure}")
+    if job_text is None:
+        return replace(evidence, said=f"{evidence.said}; there is no scheduler here whose warning it could be")
+    end_unix_s = _end_time(job_text) or end_unix_s
+    if end_unix_s is None:
+        said = f"{evidence.said}, before the job's time limit (or its preemption: scontrol did not answer)"
+        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, said=said)
+    remaining_s = end_unix_s - time.time()
+    if remaining_s <= warning_s + WARNING_EARLY_S:
+        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, said=f"{evidence.said}, before the job's time limit")
+    said = f"{evidence.said}, {remaining_s / 60:.0f} min before the job's time limit: somebody sent it"
+    return replace(evidence, said=said)
 
 
-def _list(asked: argparse.Namespace) -> int:
-    """Prints the stems of the attempts that a job left open: what is left of them is brought before they are judged."""
-    for begin in open_attempts(asked.traces, asked.job_id, asked.restarts):
-        print(stem(begin.run_id, begin.attempt))
-    return 0
-
-
-def _close(asked: argparse.Namespace) -> int:
-    """Writes the records of attempts that a job left open; prints their stems, and what became of them behind."""
-    if asked.restarts is not None:
-        job: JobEnd | None = JobEnd(word="", source="SLURM_RESTART_COUNT", restarts=asked.restarts, requeued=True)
-    else:
-        job = job_end(asked.job_text or "", sys.maxsize) or JobEnd(word="", source="squeue and scontrol")
-    failed = 0
-    for begin in open_attempts(asked.traces, asked.job_id, asked.restarts):
-        name = stem(begin.run_id, begin.attempt)
-        try:
-            record = close_attempt(begin, asked.logs, asked.traces, job)
-        except OSError as error:
-            print(f"rankwise: {plain(str(error))}", file=sys.stderr)
-            failed = 1
-        else:
-            print(name, _in_words(record))
-    return failed
-
-
-def _in_words(record: ExitRecord) -> str:
-    return plain(without_secrets(f"{record.outcome}: {record.evidence[0]}"))
-
-
-def _look_at_trace(path: Path) -> tuple[bool, int]:
-    """Whether a trace is there that rank 0 wrote itself, and the most steps that a rank completed by it, else -1."""
-    if not path.exists():
-        return False, -1
-    from hpc.trace import TraceError
-    from hpc.trace_file import open_trace
-
+def _end_time(job_text: str) -> int | None:
+    """When the job's time limit ends it, as Unix seconds, from `scontrol -o show job`; None where that does not say."""
+    text = dict(_FIELD.findall(job_text)).get("EndTime", "")
     try:
-        with open_trace(path) as trace:
-            return not trace.recovered, int(max(trace.steps_completed, default=-1))
-    except TraceError as error:
-        print(f"rankwise: {plain(str(error))}", file=sys.stderr)
-        return False, -1
+        return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
+    except (ValueError, OverflowError):
+        return None
 
 
-def _is_recovered(path: Path) -> bool:
-    """Whether a trace is there that was made of what ranks had left by then."""
-    if not path.exists():
-        return False
-    from hpc.trace import TraceError
-    from hpc.trace_file import open_trace
+def corrected_record(record: ExitRecord, traces: Path) -> ExitRecord | None:
+    """The record that a whole trace makes of one that says otherwise; None where no trace contradicts it.
 
-    try:
-        with open_trace(path) as trace:
-            return trace.recovered
-    except TraceError:
-        return False
+    A look at the trace may have failed when the record was made: what the trace says of itself counts.
+    """
+    trace = traces / f"{stem(record.run_id, record.attempt)}.h5"
+    if record.outcome is Outcome.OK or not os.path.lexists(trace) or not look_at_trace(trace).whole:
+        return None
+    before = f"recorded before as {record.outcome}: {record.evidence[0] if record.evidence else 'without evidence'}"
+    return replace(record, outcome=Outcome.OK, evidence=("rank 0 wrote a whole trace", before, *record.evidence[1:]))
+
+
+def describe(record: ExitRecord) -> str:
+    """The outcome and the sentence that decided it, as one line."""
+    sentence = record.evidence[0] if record.evidence else "without evidence"
+    return plain(without_secrets(f"{record.outcome}: {sentence}"))
 
 
 def _why_hung(text: str) -> str:
@@ -358,32 +350,3 @@ def _end_of(path: Path) -> str:
         print(f"rankwise: {plain(str(path))}: cannot be read ({error.strerror})", file=sys.stderr)
         return ""
     return "\n".join(line[:_LINE_BYTES].decode(errors="replace") for line in lines)
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m hpc.evidence", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    actions = parser.add_subparsers(dest="action", required=True)
-    deciding = actions.add_parser("decide", help="the attempt whose launcher has returned")
-    listing = actions.add_parser("list", help="which attempts `close` would close, one in a line")
-    closing = actions.add_parser("close", help="what another job, or a former life of this one, left without a record")
-    for action in (deciding, listing, closing):
-        action.add_argument("--traces", type=Path, required=True, metavar="DIR", help="folder of traces and records")
-        action.add_argument("--job-id", required=True, metavar="ID", help="the job in which the attempt began")
-        action.add_argument("--job-text", metavar="TEXT", help="scontrol -o show job; empty: it did not answer")
-    deciding.add_argument("--stem", required=True, help="<run id>.<attempt>")
-    deciding.add_argument("--exit-status", type=int, required=True, metavar="N", help="the launcher's")
-    deciding.add_argument("--trace", choices=("yes", "no"), required=True, help="whether rank 0 wrote one itself")
-    deciding.add_argument("--error", type=Path, required=True, metavar="FILE", help="standard error of the step")
-    deciding.add_argument("--restarts", type=int, default=0, metavar="N", help="how often the job was started before")
-    deciding.add_argument("--nodelist", default="", metavar="NODES", help="where the attempt ran")
-    deciding.add_argument("--begin-unix-s", type=int, required=True, metavar="S", help="when it began")
-    closing.add_argument("--logs", type=Path, required=True, metavar="DIR", help="folder of what the steps printed")
-    for action in (listing, closing):
-        action.add_argument("--restarts", type=int, metavar="N", help="of what began in lives of the job before this")
-    return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

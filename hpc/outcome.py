@@ -39,7 +39,7 @@ EXIT_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.exit\.json")
 BEGIN = ".begin.json"
 BEGIN_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.begin\.json")
 AGAIN = ".again"
-"""The name of the file that asks for another attempt after this one ends with it; the job script looks for it too."""
+"""What the name of the file ends with that asks for another attempt after this one."""
 RANK_NOTE = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.rank(?P<rank>\d+)\.json")
 DAMAGED = ".damaged"
 """What is appended to the name of a file that cannot be read, and of which another one takes the place."""
@@ -68,7 +68,7 @@ class RecordAway(RecordError):
 
 @dataclass(frozen=True, kw_only=True)
 class ExitRecord:
-    """What became of an attempt, written by the job script after its launcher had returned, else by who found it dead.
+    """What became of an attempt, written by launch.step after the launcher had returned, else by who found it dead.
 
     `evidence` is what the outcome was decided from, a sentence each, the deciding one first. `kept` is where copies of
     what was measured are that did not come to the traces, as HOST:PATH; empty where all came.
@@ -79,10 +79,10 @@ class ExitRecord:
     outcome: Outcome
     exit_status: int
     job_id: str
-    restart_count: int
-    nodelist: str
     begin_unix_s: int
     end_unix_s: int
+    restart_count: int = 0
+    nodelist: str = ""
     evidence: tuple[str, ...] = ()
     kept: str = ""
 
@@ -92,13 +92,17 @@ class ExitRecord:
         return self.outcome in SETTLING
 
     def write(self, folder: Path) -> Path:
-        """Writes `<run id>.<attempt>.exit.json`, beside and renamed, in the form that the job script writes."""
+        """Writes `<run id>.<attempt>.exit.json`, beside and renamed."""
         return _write(folder / f"{stem(self.run_id, self.attempt)}{EXIT}", asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeginRecord:
-    """What the job script wrote before it launched an attempt; making the file is what takes the attempt's number."""
+    """What is written before an attempt is launched; making the file is what takes the attempt's number.
+
+    `job_name` is Slurm's name of the job: a job of another name with the same number is another job. Empty in records
+    of earlier versions and on this machine.
+    """
 
     run_id: str
     attempt: int
@@ -108,12 +112,32 @@ class BeginRecord:
     nodelist: str = ""
     job_name: str = ""
 
+    def take(self, folder: Path) -> bool:
+        """Makes `<run id>.<attempt>.begin.json`; False where that is there already: another job took the number.
+
+        Raises OSError where it cannot be written; then nothing is left of it.
+        """
+        path = folder / f"{stem(self.run_id, self.attempt)}{BEGIN}"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            return False
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(json.dumps(asdict(self)) + "\n")
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        return True
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankNote:
     """What a rank that failed left behind: `step` is the last one it completed, -1 before the first.
 
-    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH.
+    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH. `notes_before` is how many notes of
+    other ranks of the attempt were there when this one was written: a rank that failed first sees none.
     """
 
     rank: int
@@ -123,9 +147,10 @@ class RankNote:
     step: int
     hostname: str
     kept: str = ""
+    notes_before: int = 0
 
     def write(self, folder: Path, stem: str) -> Path:
-        """Writes `<stem>.rank<rank>.json`; the outcome is on a line of its own, which the job script looks for."""
+        """Writes `<stem>.rank<rank>.json`."""
         return _write(folder / f"{stem}.rank{self.rank}.json", asdict(self))
 
 

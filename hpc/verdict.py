@@ -7,12 +7,13 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 from hpc.outcome import Outcome, RankNote, after
 
 
 class EndedBy(StrEnum):
-    """Why the job script ended a step, or was ended in the middle of one."""
+    """Why launch.step ended the launcher, or was ended itself before the launcher returned."""
 
     TIME_LIMIT = "time limit"
     PREEMPTION = "preemption"
@@ -45,7 +46,9 @@ class Evidence:
 
     `exit_status` is the launcher's, None where nobody saw it return. `trace` says that rank 0 wrote a whole trace,
     `steps` the most steps that any rank is known to have completed, -1 where nothing is known. `error` is the end of
-    the step's standard error. `job` is None where the scheduler was not asked or did not answer.
+    the step's standard error. `job` is None where the scheduler was not asked or did not answer; `job_id` is the number
+    that Slurm's own messages in standard error must name to be believed. `unreadable` is why nobody could see whether
+    there is a trace.
     """
 
     exit_status: int | None
@@ -56,6 +59,8 @@ class Evidence:
     notes: Sequence[RankNote] = ()
     error: str = ""
     job: JobEnd | None = None
+    job_id: str = ""
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +86,10 @@ _OUTSIDE = {
     "REVOKED": Outcome.CANCELLED,
 }
 # What slurmstepd writes when the job is taken away: "*** STEP 7.0 ON node1 CANCELLED AT … DUE TO NODE FAILURE, …".
+# A program can print the same: the number of the job has to be this one's.
 _TAKEN_AWAY = re.compile(
-    r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)"
+    r"\*\*\* (?:JOB|STEP) (?P<job>\d+)\S* ON \S+ CANCELLED AT \S+ "
+    r"DUE TO (?P<reason>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)"
 )
 _REASONS = {
     "TIME LIMIT": Outcome.TIMEOUT,
@@ -94,7 +101,9 @@ _NODE_GONE = re.compile(
     r"srun: error: Node failure on \S+|Task launch for StepId=\S+ failed on node \S+: Communication connection failure"
     r"|An ORTE daemon has unexpectedly failed|PRTE has lost communication with a remote daemon"
 )  # fmt: skip
-_MEMORY = re.compile(r"exceeded memory limit|\boom[-_]kill|out of memory|cannot allocate memory", re.IGNORECASE)
+# Slurm's own words for a step that was killed for its memory, and what programs say, which need not die of it.
+_MEMORY_KILL = re.compile(r"exceeded memory limit|\boom[-_]kill", re.IGNORECASE)
+_MEMORY = re.compile(r"out of memory|cannot allocate memory", re.IGNORECASE)
 _HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
 # How standard error tells of a rank that did not start or died: srun, Open MPI's mpirun, MPICH's, any process.
 _DEATHS = (
@@ -113,6 +122,11 @@ _DEATHS = (
     re.compile(r"RANK (?P<ranks>\d+) PID \d+ RUNNING AT (?P<node>\S+)[^K]{0,40}KILLED BY (?P<how>SIGNAL: [^\n]*)"),
     re.compile(r"(?P<how>\bBus error\b)"),
 )
+# How standard error tells of ranks that ended by themselves with a status: srun, Open MPI's mpirun.
+_EXITS = (
+    re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Exited with exit code (?P<code>\d+)"),
+    re.compile(r"Process name: \[[^\n]*,\s?(?P<ranks>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
+)
 # What a rank says when another one is gone: it is not the cause.
 _PEER = re.compile(
     r"connection (?:was )?(?:reset|closed|refused|aborted|lost|broken)|closed by (?:remote )?peer|broken pipe"
@@ -124,13 +138,15 @@ _PEER_ERRORS = frozenset(
     {"BrokenPipeError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError"}
 )
 _SEVERITY = (Outcome.INVALID, Outcome.OOM)
+OWN_STATUSES = frozenset({1, 3, 4, 5})
+"""What ranks of ours end with: hpc.rank.EXIT_STATUS."""
 
 
 def decide(evidence: Evidence) -> Verdict:
     """The outcome of an attempt, from the first rule that finds one; what the others would have said is kept behind.
 
-    The rules are those of docs/outcomes.md: a whole trace; why the script ended the step; notes and words that name a
-    cause of the run's own; that the job was taken away; ranks that failed; the scheduler; how many steps were made.
+    The rules are those of docs/outcomes.md: a whole trace; why the step was ended; notes and words that name a cause of
+    the run's own; that the job was taken away; ranks that failed; the scheduler; how many steps were made.
     """
     if finished := _finished(evidence):
         return Verdict(outcome=finished[0], evidence=(finished[1],))
@@ -158,17 +174,17 @@ def _finished(evidence: Evidence) -> Found | None:
         )
     if evidence.exit_status is None:
         return Outcome.OK, "rank 0 wrote a whole trace; nobody saw the launcher return"
-    return None
+    return Outcome.OK, f"rank 0 wrote a whole trace; only then {_returned(evidence)}"
 
 
 def _ended(evidence: Evidence) -> Found | None:
     match evidence.ended_by:
         case EndedBy.TIME_LIMIT:
-            return Outcome.TIMEOUT, evidence.said or "the script ended the step: the job's time limit was near"
+            return Outcome.TIMEOUT, evidence.said or "the step was ended because the job's time limit was near"
         case EndedBy.PREEMPTION:
-            return Outcome.PREEMPTED, evidence.said or "the script ended the step: the job was about to be preempted"
+            return Outcome.PREEMPTED, evidence.said or "the step was ended because the job was about to be preempted"
         case EndedBy.HANG:
-            return _died(evidence), evidence.said or "the watchdog ended the step: no rank made a step"
+            return _died(evidence), evidence.said or "the step was ended because no rank made a step"
     return None
 
 
@@ -177,8 +193,10 @@ def _own_cause(evidence: Evidence) -> Found | None:
     for outcome in _SEVERITY:
         if note := _first(note for note in evidence.notes if note.outcome is outcome):
             return outcome, _in_words(note)
+    # A rank that left a note of its own went on after it had no memory, or its note would say so.
+    patterns = (_MEMORY_KILL,) if any(not is_echo(note) for note in evidence.notes) else (_MEMORY_KILL, _MEMORY)
     for line in evidence.error.splitlines():
-        if _MEMORY.search(line) and not _HARMLESS.search(line):
+        if any(pattern.search(line) for pattern in patterns) and not _HARMLESS.search(line):
             return Outcome.OOM, f"standard error: {_short(line)}"
     return None
 
@@ -189,15 +207,16 @@ def _taken_away(evidence: Evidence) -> Found | None:
         back = ", and the job went back to the queue" if job.requeued else ""
         reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
         return _OUTSIDE[job.word], f"{job.source}: {job.word}{reason}{back}"
-    if told := _TAKEN_AWAY.findall(evidence.error):
-        return _REASONS[told[-1]], f"standard error: the job was taken away due to {told[-1].lower()}"
+    messages = _TAKEN_AWAY.finditer(evidence.error)
+    if reasons := [message["reason"] for message in messages if message["job"] == evidence.job_id]:
+        return _REASONS[reasons[-1]], f"standard error: the job was taken away due to {reasons[-1].lower()}"
     if gone := _NODE_GONE.search(evidence.error):
         return Outcome.NODE_FAIL, f"standard error: {_short(gone[0])}"
     if evidence.ended_by is EndedBy.REQUEUE or (job is not None and job.requeued):
         if evidence.ended_by is EndedBy.SIGNAL:
-            return Outcome.PREEMPTED, f"{evidence.said or 'the script was told to end'}; the job went back to the queue"
+            return Outcome.PREEMPTED, f"{evidence.said or 'the job was told to end'}; the job went back to the queue"
         return Outcome.NODE_FAIL, evidence.said or (
-            "the job was started anew, and the script of its former life left no word: its node or it was lost"
+            "the job was started anew, and its former life recorded nothing: its node or its script was lost"
         )
     return None
 
@@ -206,7 +225,33 @@ def _stopped(evidence: Evidence) -> Found | None:
     forgotten = evidence.job is not None and not evidence.job.word
     if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
         return None
-    return Outcome.CANCELLED, evidence.said or "the job script was told to end"
+    return Outcome.CANCELLED, evidence.said or "the job was told to end"
+
+
+def _exited(evidence: Evidence) -> Found | None:
+    """A rank that ended with a status of its own and left no note, as by `os._exit(7)`: the others lost it.
+
+    A status that ranks of ours end with says nothing by itself: whoever writes a note aborts all ranks with it.
+    """
+    noted = {note.rank for note in evidence.notes}
+    for message in chain.from_iterable(pattern.finditer(evidence.error) for pattern in _EXITS):
+        ranks, code = _ranks_in(message["ranks"]), int(message["code"])
+        if evidence.ended_by is not None or noted & ranks or (code in OWN_STATUSES and evidence.notes):
+            continue
+        node = message.groupdict().get("node")
+        who = f"rank{'s' if len(ranks) > 1 else ''} {message['ranks']}{f' on {node}' if node else ''}"
+        return _died(evidence), f"standard error: {who} exited with status {code} and left no note"
+    return None
+
+
+def _ranks_in(text: str) -> set[int]:
+    """The ranks in srun's list: `3`, `0-2,5`, `[0-2,5]`."""
+    ranks: set[int] = set()
+    for part in text.strip("[]").split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            ranks |= set(range(int(first), int(last or first) + 1))
+    return ranks
 
 
 def _failed(evidence: Evidence) -> Found | None:
@@ -227,9 +272,13 @@ def _echoed(evidence: Evidence) -> Found | None:
 
 def _otherwise(evidence: Evidence) -> Found:
     """What is left: how far the run came, where the launcher was seen to return."""
+    if evidence.unreadable:
+        return Outcome.LOST, f"whether there is a trace could not be seen: {evidence.unreadable}"
     if evidence.exit_status is not None:
         made = "no step was made" if evidence.steps < 1 else f"up to {evidence.steps} steps were made"
-        return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a word"
+        last_words = _last_words(evidence.error)
+        quoted = f"; standard error ends with: {last_words}" if last_words else ""
+        return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a note{quoted}"
     job = evidence.job
     if job is None:
         said = "the scheduler was not asked or did not answer"
@@ -245,6 +294,7 @@ _RULES: tuple[Callable[[Evidence], Found | None], ...] = (
     _own_cause,
     _taken_away,
     _stopped,
+    _exited,
     _failed,
     _echoed,
 )
@@ -254,9 +304,23 @@ def _died(evidence: Evidence) -> Outcome:
     return Outcome.RANK_FAIL if evidence.steps > 0 or evidence.trace else Outcome.LAUNCH_FAIL
 
 
+def _last_words(error: str) -> str:
+    """The end of standard error: of a message that mpiexec frames with dashes the beginning, else the last line."""
+    blocks = [" ".join(block.split()) for block in re.split(r"(?m)^\s*-{20,}\s*$", error)]
+    if len(blocks) > 2 and not blocks[-1]:
+        return _short(next((block for block in reversed(blocks) if block), ""))
+    lines = [line for line in error.splitlines() if line.strip()]
+    return _short(lines[-1]) if lines else ""
+
+
 def _first(notes: Iterable[RankNote]) -> RankNote | None:
-    """The note of the rank that came least far: it failed first."""
-    return min(notes, key=lambda note: (note.step, note.rank), default=None)
+    """The note that was written first; where several ranks saw no other note, that of the rank that came least far."""
+    return min(notes, key=lambda note: (note.notes_before, note.step, note.rank), default=None)
+
+
+def cause(notes: Sequence[RankNote]) -> RankNote | None:
+    """The note that names the cause: a rank that lost a peer is passed over where another one failed by itself."""
+    return _first(note for note in notes if not is_echo(note)) or _first(notes)
 
 
 def _in_words(note: RankNote) -> str:

@@ -20,7 +20,7 @@ class Unquoted(str):
 def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
     """Starts `program` as the run's ranks, `ranks_per_node` on each of its nodes, in blocks.
 
-    A nested run has its nodes, some of the job's, in the script's variable `nodes`.
+    A nested run has its nodes, some of the job's, in the second argument of the shell function that it stands in.
     """
     nested = run.placement == "nested"
     if site.launcher == "srun":
@@ -30,7 +30,7 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
         launcher = [
             "srun",
             f"--nodes={run.nodes}",
-            *([Unquoted('--nodelist="$nodes"')] if nested else []),
+            *([Unquoted('--nodelist="$2"')] if nested else []),
             f"--ntasks={run.ranks}",
             f"--ntasks-per-node={run.ranks_per_node}",
             f"--cpus-per-task={run.cpus_per_rank}",
@@ -40,16 +40,16 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
             "--kill-on-bad-exit=1",
         ]
         variables = {**_PMIX, **run.env} if site.mpi == "pmix" else run.env
-        return [*_env(variables), *launcher, *_in_container(run, site), *program]
+        return [*_env(variables), *launcher, *in_container(run, site), *program]
     if site.mpi == "openmpi":
-        hosts = ["--host", Unquoted(f'"${{nodes//,/:{run.ranks_per_node},}}:{run.ranks_per_node}"')] if nested else []
+        hosts = ["--host", Unquoted(f'"${{2//,/:{run.ranks_per_node},}}:{run.ranks_per_node}"')] if nested else []
         placed = ["--map-by", f"ppr:{run.ranks_per_node}:node", "--bind-to", "none"]
         launcher = ["mpirun", *hosts, "-n", str(run.ranks), *placed]
     else:
-        hosts = ["-hosts", Unquoted('"$nodes"')] if nested else []
+        hosts = ["-hosts", Unquoted('"$2"')] if nested else []
         launcher = ["mpirun", *hosts, "-n", str(run.ranks), "-ppn", str(run.ranks_per_node)]
     # mpirun hands only its own variables to other nodes: the run's are set again behind it.
-    return [*_env(run.env), *launcher, *_env(run.env), *_in_container(run, site), *program]
+    return [*_env(run.env), *launcher, *_env(run.env), *in_container(run, site), *program]
 
 
 def local_argv(run: RunSpec, launcher: Sequence[str], program: Sequence[str]) -> list[str]:
@@ -57,28 +57,35 @@ def local_argv(run: RunSpec, launcher: Sequence[str], program: Sequence[str]) ->
     return [*_env(run.env), *launcher, "-n", str(run.ranks), *program]
 
 
-def node_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
-    """Starts `program` once on each node of the run; of a nested one on those in the script's `nodes`."""
-    nested = run.placement == "nested"
-    count = Unquoted('"$node_count"') if nested else str(run.nodes)
-    if site.launcher == "srun":
-        where = [Unquoted(f"--nodes={count}"), Unquoted(f"--ntasks={count}")]
-        where += [Unquoted('--nodelist="$nodes"')] if nested else []
-        launcher = ["srun", *where, "--ntasks-per-node=1", "--cpus-per-task=1", "--mpi=none"]
-    elif site.mpi == "openmpi":
-        hosts = ["--host", Unquoted('"${nodes//,/:1,}:1"')] if nested else []
-        launcher = ["mpirun", *hosts, "-n", count, "--map-by", "ppr:1:node"]
+def once_per_node_argv(
+    launcher: str, nodes: int, nodelist: str, container: Sequence[str], program: Sequence[str]
+) -> list[str]:  # fmt: skip
+    """Starts `program` once on each of the nodes, inside a job; `launcher` is srun, openmpi, mpich, or local.
+
+    `nodelist` is theirs with commas, or the job's own in Slurm's notation; `container` stands before the program.
+    """
+    listed = nodelist.split(",") if "[" not in nodelist else []
+    named = len(listed) == nodes
+    if launcher == "local":
+        return list(program)
+    if launcher == "srun":
+        where = [f"--nodes={nodes}", f"--ntasks={nodes}", *([f"--nodelist={nodelist}"] if named else [])]
+        start = ["srun", *where, "--ntasks-per-node=1", "--cpus-per-task=1", "--mpi=none"]
+    elif launcher == "openmpi":
+        hosts = ["--host", ",".join(f"{node}:1" for node in listed)] if named else []
+        start = ["mpirun", *hosts, "-n", str(nodes), "--map-by", "ppr:1:node"]
     else:
-        hosts = ["-hosts", Unquoted('"$nodes"')] if nested else []
-        launcher = ["mpirun", *hosts, "-n", count, "-ppn", "1"]
-    return [*launcher, *_in_container(run, site), *program]
+        hosts = ["-hosts", nodelist] if named else []
+        start = ["mpirun", *hosts, "-n", str(nodes), "-ppn", "1"]
+    return [*start, *container, *program]
 
 
 def _env(variables: Mapping[str, str]) -> list[str]:
     return ["env", *(f"{name}={value}" for name, value in sorted(variables.items()))] if variables else []
 
 
-def _in_container(run: RunSpec, site: Site) -> list[str]:
+def in_container(run: RunSpec, site: Site) -> list[str]:
+    """What stands before a program on the nodes so that it runs in the run's container."""
     if not run.container:
         return []
     if site.container == "pyxis":

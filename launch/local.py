@@ -24,6 +24,9 @@ from launch.state import HERE, JobState
 
 GROUP_PATIENCE_S = 10
 NVIDIA_SMI_TIMEOUT_S = 60
+NO_HOME = "/nonexistent"
+"""HOME of the ranks where nothing names one, as Debian has it for its `nobody`: without any, PMIx 4 crashes. A folder
+that others can write to, as /tmp, could hold settings of theirs."""
 PATIENCE_S = 60
 """What a script gets to end its ranks and to record what became of them."""
 
@@ -53,6 +56,15 @@ def _mpiexec() -> str | None:
 
 class GpuCountError(RuntimeError):
     """nvidia-smi is here and does not tell how many GPUs there are; the text has its own words."""
+
+
+def _has_home() -> bool:
+    """Whether HOME, or else the user's entry in passwd, names a home folder."""
+    try:
+        Path.home()
+    except RuntimeError:
+        return False
+    return True
 
 
 def gpus_here() -> int:
@@ -85,6 +97,8 @@ def launcher() -> list[str]:
     if os.geteuid() == 0:
         for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
             settings |= {name: "1", f"{name}_CONFIRM": "1"}
+    if not _has_home():
+        settings["HOME"] = NO_HOME
     if library := os.environ.get("MPI4PY_LIBMPI"):
         settings["MPI4PY_LIBMPI"] = library  # or the script would load another one from another shell
     return ["env", *(f"{name}={value}" for name, value in settings.items()), _mpiexec() or "mpiexec"]
@@ -109,6 +123,7 @@ class LocalCluster:
 
     poll_s = 0.5
     at_most = 1
+    queued = False
     said = ""
     reasons: Mapping[str, str] = MappingProxyType({})
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from hpc.outcome import RecordError, read_object
+from hpc.whole_file import write_whole
 from launch.lock import FolderLock, user_name
-from launch.plan import WrittenJob, write_whole
+from launch.plan import WrittenJob
 from launch.slurm import NotNow
 from launch.state import JobState
 
@@ -37,6 +38,10 @@ class Scheduler(Protocol):
     @property
     def at_most(self) -> int | None:
         """How many jobs of a sweep may be in the queue; None for any number."""
+
+    @property
+    def queued(self) -> bool:
+        """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
 
     @property
     def said(self) -> str:
@@ -120,6 +125,16 @@ class Queue:
         known = self._scheduler.reasons
         found = {script: ", ".join(known[each] for each in ids if each in known) for script, ids in self._ids.items()}
         return {script: reason for script, reason in found.items() if reason and script not in self._waiting}
+
+    @property
+    def max_jobs(self) -> int | None:
+        """How many jobs of the sweep there may be at the same time; None for any number."""
+        return self._scheduler.at_most
+
+    @property
+    def queued(self) -> bool:
+        """Whether jobs wait in a scheduler's queue, where they stay if this process ends."""
+        return self._scheduler.queued
 
     @property
     def waiting(self) -> list[str]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hpc.outcome import AGAIN, SETTLING
 from hpc.spec import RunSpec
-from launch.launchers import Unquoted, local_argv, node_argv, run_argv
+from launch.launchers import Unquoted, in_container, local_argv, run_argv
 from launch.site import Site
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -37,9 +37,14 @@ class Folders:
         """What the jobs and the runs print."""
         return self.jobs / "logs"
 
+    @property
+    def runs(self) -> Path:
+        """What each run was asked to do: RUN.json files."""
+        return self.jobs / "runs"
+
     def run_file(self, run: RunSpec) -> Path:
         """RUN.json: what `hpc.rank` is given."""
-        return self.jobs / "runs" / f"{run.run_id}.json"
+        return self.runs / f"{run.run_id}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,36 +79,69 @@ def render_job(
 ) -> str:  # fmt: skip
     """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
     the nodes of the job that each nested run uses, as indices."""
+
+    def point(run: RunSpec) -> _Point:
+        program = _program(site.python(frameworks[run.backend], here_python()), python)
+        argv = run_argv(run, site, [*program, *promised(site)])
+        nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
+        container = [f"--container={word}" for word in in_container(run, site)]
+        return _Point(options=("--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
+
     python = site.python("default", here_python())
-    collect = node_argv(runs[0], site, [python, "-m", "hpc.journal", "collect"])
-
-    def argv(run: RunSpec) -> list[str]:
-        program = _program(run, site.python(frameworks[run.backend], here_python()), folders)
-        return run_argv(run, site, [*program, *promised(site)])
-
+    launcher = site.launcher if site.launcher == "srun" else site.mpi
+    warning = re.search(r"^#SBATCH --signal=B:USR1@(\d+)$", header, re.MULTILINE)
     return _render(
-        header=Raw(header), submit=Raw("sbatch"), traces=folders.traces, logs=folders.logs, python=python,
-        checkout=CHECKOUT, modules=site.modules, collect=Raw(_joined(collect)), guards=guards,
-        allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
-        runs=[
-            {"id": run.run_id, "lines": _lines(argv(run)), "on": ",".join(map(str, subsets.get(run.run_id, ())))}
-            for run in runs
-        ],
+        runs, point, subsets, folders, guards, header=header, submit=Raw("sbatch"), python=python,
+        modules=site.modules, options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
     )  # fmt: skip
 
 
 def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, guards: Guards = Guards()) -> str:
     """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
     python = here_python()
-    collect = [python, "-m", "hpc.journal", "collect"]
 
-    def argv(run: RunSpec) -> list[str]:
-        return local_argv(run, launcher, [*_program(run, python, folders), "--simulate-nodes"])
+    def point(run: RunSpec) -> _Point:
+        return _Point(
+            options=(), argv=tuple(local_argv(run, launcher, [*_program(python, python), "--simulate-nodes"]))
+        )
 
     return _render(
-        header=Raw("#!/bin/bash\n"), submit=Raw("bash"), traces=folders.traces, logs=folders.logs, python=python,
-        checkout=CHECKOUT, modules=(), collect=Raw(_joined(collect)), guards=guards, allocated=0,
-        runs=[{"id": run.run_id, "lines": _lines(argv(run)), "on": ""} for run in runs],
+        runs, point, {}, folders, guards, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
+        options="--launcher local",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Point:
+    """How the runs of a point are started: options of launch.step, and the command. The function's `$1` is the run."""
+
+    options: tuple[str, ...]
+    argv: tuple[str, ...]
+
+
+def _render(
+    runs: Sequence[RunSpec], point_of: Callable[[RunSpec], _Point], subsets: Mapping[str, Sequence[int]],
+    folders: Folders, guards: Guards, *, header: str, options: str, **values: object,
+) -> str:  # fmt: skip
+    """The script: a shell function for each point, a line for each run."""
+    points: dict[_Point, str] = {}
+    lines = []
+    for run in runs:
+        name = points.setdefault(point_of(run), f"point{len(points) + 1}")
+        nodes = ",".join(f"${{node[{index}]}}" for index in subsets.get(run.run_id, ()))
+        lines.append(" ".join([name, shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
+    limits = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in asdict(guards).items())
+    return _ENVIRONMENT.get_template("job.sh.j2").render(
+        header=Raw("\n".join(line for line in header.splitlines() if line and line != "# Parameters")),
+        traces=folders.traces, jobs=folders.jobs, checkout=CHECKOUT, options=Raw(options), limits=Raw(limits),
+        allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
+        points=[
+            {"name": Raw(name), "options": Raw("".join(f" {_token(word)}" for word in point.options)),
+             "lines": _lines(point.argv)}
+            for point, name in points.items()
+        ],
+        runs=[Raw(line) for line in lines],
+        **values,
     )  # fmt: skip
 
 
@@ -117,8 +155,10 @@ def render_doctor(
     )  # fmt: skip
 
 
-def _program(run: RunSpec, python: str, folders: Folders) -> list[str]:
-    return [python, "-m", "hpc.rank", str(folders.run_file(run)), "--traces", str(folders.traces)]
+def _program(python: str, script_python: str) -> list[str]:
+    """What every rank runs; `script_python` is the interpreter that the script has in its variable."""
+    interpreter = Unquoted('"$python"') if python == script_python else python
+    return [interpreter, "-m", "hpc.rank", Unquoted('"$jobs/runs/$1.json"'), "--traces", Unquoted('"$traces"')]
 
 
 def promised(site: Site) -> list[str]:
@@ -141,10 +181,6 @@ def _token(token: str) -> str:
     return token if isinstance(token, Unquoted) else shlex.quote(token)
 
 
-def _joined(argv: Sequence[str]) -> str:
-    return " ".join(map(_token, argv))
-
-
 def _quoted(value: object) -> str:
     return str(value) if isinstance(value, Raw) else shlex.quote(str(value))
 
@@ -159,8 +195,3 @@ _ENVIRONMENT = Environment(
     keep_trailing_newline=True,
     autoescape=False,  # a shell script, not HTML
 )
-
-
-def _render(**values: object) -> str:
-    settling = Raw("|".join(sorted(SETTLING)))
-    return _ENVIRONMENT.get_template("job.sh.j2").render(settling=settling, again=Raw(AGAIN), **values)

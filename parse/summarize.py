@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from hpc.command_line import importing, run
+from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
+from hpc.version import with_version
+from hpc.whole_file import write_output
 
 if TYPE_CHECKING:
+    from parse.layout import Page
     from parse.ledger.nouns import Ledger
     from parse.load_logs import HowToRead
     from parse.result import Result
@@ -48,6 +54,11 @@ LEDGER_HELP = (
     "below the table, where each step's time goes and why it takes longer than on one device: data, compute, wait, "
     "transfer, update; who is waited for, and what makes it late. Of traces, in table, markdown and json"
 )
+WIDE_HELP = (
+    "tables with all columns, however wide (for less -S). Otherwise the format table fits the terminal or COLUMNS, "
+    "100 columns in a pipe or a file, 60 at least, and names the columns that it leaves out"
+)
+WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 LEDGER_FORMATS = ("table", "markdown", "json")
 # What parse.logs.run offers.
 SPEEDS = ("wall-clock", "printed")
@@ -70,19 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--ledger --format {asked.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
     if asked.ledger and asked.kind in ("logs", "table"):
         parser.error(f"--ledger --kind {asked.kind}: only traces have the stamps that a ledger is made of")
-    try:
-        how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
-        if asked.explain is not None:
-            return _explain(asked.explain, how, parser)
-        return _summarize(asked, how, where)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; Python would complain again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
+    if asked.explain is not None:
+        return _explain(asked.explain, how, parser)
+    return _summarize(asked, how, where)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -90,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--ledger", action="store_true", help=LEDGER_HELP)
+    parser.add_argument("--wide", action="store_true", help=WIDE_HELP)
+    parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     parser.add_argument(
         "--where",
@@ -99,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         help="only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated",
     )
     _add_log_options(parser.add_argument_group("logs"))
-    return parser
+    return with_version(parser)
 
 
 def _add_log_options(group: argparse._ArgumentGroup) -> None:
@@ -132,10 +140,11 @@ def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     words = (asked.log_format, asked.warmup, asked.steps, asked.case, asked.batch_size, asked.explain)
     if words == (None,) * len(words) and (asked.window, asked.speed) == ("protocol", SPEEDS[0]):
         return None
-    from parse.load_logs import HowToRead
-    from parse.logs.families import FAMILIES
-    from parse.logs.names import Place, case_of
-    from parse.logs.window import Protocol
+    with importing():
+        from parse.load_logs import HowToRead
+        from parse.logs.families import FAMILIES
+        from parse.logs.names import Place, case_of
+        from parse.logs.window import Protocol
 
     if asked.log_format is not None and asked.log_format not in FAMILIES:
         parser.error(f"--log-format {asked.log_format}: not one of {', '.join(FAMILIES)}")
@@ -174,16 +183,17 @@ def _explain(path: Path, how: HowToRead | None, parser: argparse.ArgumentParser)
 
 
 def _print(text: str) -> None:
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
-    from hpc.trace import TraceError
-    from parse.summary import TableError, choose
-    from parse.table import FORMATS as WRITERS
-    from parse.table import warnings
+    with importing():
+        from hpc.trace import TraceError
+        from parse.notices import warnings
+        from parse.summary import TableError, choose
+        from parse.table import FORMATS as WRITERS
+        from parse.table import text
 
     summary = _summary(asked.paths, asked.kind, how)
     if not summary.results and not summary.probes:
@@ -198,18 +208,32 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
         if asked.ledger:
             summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
         summary = dataclasses.replace(summary, results=chosen)
-        written = WRITERS[asked.format](summary)
-        if asked.out is not None:
-            asked.out.write_text(written, encoding="utf-8", errors="backslashreplace")
+        written = text(summary, _page(asked)) if asked.format == "table" else WRITERS[asked.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
     if asked.out is None:
         _print(written)
+    else:
+        try:
+            write_output(asked.out, written)
+        except OSError as error:
+            print(plain(f"{asked.out}: cannot be written ({error.strerror})"), file=sys.stderr)
+            return 1
     if asked.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
     return 0
+
+
+def _page(asked: argparse.Namespace) -> Page:
+    """The room for the table: COLUMNS, else the terminal's, else that of a pipe."""
+    from parse.layout import MIN_WIDTH, PIPE_WIDTH, Page
+
+    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+    if asked.out is not None and not os.environ.get("COLUMNS"):
+        width = PIPE_WIDTH
+    return Page(width=max(MIN_WIDTH, width), wide=asked.wide, all_warnings=asked.warnings)
 
 
 def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
@@ -232,8 +256,9 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
 
         printed = published(paths)
         return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals)
-    from parse.load import load
-    from parse.result import results
+    with importing():
+        from parse.load import load
+        from parse.result import results
 
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
     found = results(loaded)
@@ -254,4 +279,4 @@ def _with_progress(files: Sequence[T]) -> Iterable[T]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "parse.summarize"))

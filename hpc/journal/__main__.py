@@ -20,15 +20,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.journal.collect import collect
 from hpc.journal.folders import BEGUN, attempt_folders, clean, kept_at
 from hpc.journal.leftovers import remove_shared_memory
 from hpc.outside import deny_world_writing
+from hpc.traces_folder import FolderReplaced
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.journal`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hpc.journal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     actions = parser.add_subparsers(dest="action", required=True)
@@ -60,7 +63,8 @@ def _collect(traces: Path, stem: str) -> int:
         print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
         kept = [f"kept: {kept_at(folder)}" for folder in attempt_folders(traces, stem)]
         print(*kept, sep="\n", file=sys.stderr)
-        _note_kept(traces / f"{stem}.kept", kept)
+        if not isinstance(error, FolderReplaced):
+            _note_kept(traces / f"{stem}.kept", kept)
         failed = 1
     else:
         for folder in attempt_folders(traces, stem):
@@ -83,4 +87,4 @@ def _note_kept(path: Path, lines: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "hpc.journal", lost_output=1))

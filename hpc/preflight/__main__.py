@@ -3,7 +3,8 @@
 Looks at all that needs no framework, and measures nothing. Rank 0 prints what the checks found, and writes that and
 what every rank found out. docs/preflight.md lists the checks.
 
-Exit status 0: no fatal check failed; 2: usage; 3: one did; 5: there is no MPI, or no run to be read.
+Exit status 0: no fatal check failed; 1: FILE cannot be written; 2: usage; 3: a fatal check failed; 5: there is no MPI,
+or no run to be read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -19,9 +19,12 @@ from pathlib import Path
 
 from hpc.backends import InvalidRun
 from hpc.checks import State
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
 from hpc.preflight.run import Preflight, add_arguments, read_promises
 from hpc.spec import RunSpec, SpecError
+from hpc.whole_file import write_output
 from hpc.world import LaunchError, mpi_library, start_mpi, world_from_mpi
 
 INVALID, LAUNCH_FAIL = 3, 5
@@ -29,7 +32,7 @@ INVALID, LAUNCH_FAIL = 3, 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.preflight`, on every rank."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m hpc.preflight", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
@@ -50,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if comm.size == run.ranks:
         preflight.met(comm, world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None))
     if comm.rank == 0:
-        write(asked.out, preflight)
+        try:
+            write(asked.out, preflight)
+        except OSError as error:
+            print(f"hpc.preflight: {plain(str(asked.out))}: cannot be written ({error.strerror})", file=sys.stderr)
+            return 1
         for finding in preflight.findings:
             cure = f"\n    {plain(finding.cure)}" if finding.state is State.FAILED else ""
             print(f"{finding.state} {finding.name}: {plain(finding.text)}{cure}", flush=True)
@@ -68,10 +75,8 @@ def write(path: Path, preflight: Preflight) -> None:
         "ranks": [dataclasses.asdict(rank) for rank in preflight.ranks],
         "findings": [finding.to_json() for finding in preflight.findings],
     }
-    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    beside.write_text(json.dumps(told, indent=1) + "\n")
-    beside.replace(path)
+    write_output(path, json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "hpc.preflight"))

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
+from hpc.options import did_you_mean
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
+from hpc.sweeps.refusals import notes, refuse_invalid
 from hpc.sweeps.target import (
     TargetError,
     cannot_run,
@@ -80,9 +82,9 @@ class Prepared:
                                                  "file"]  # fmt: skip
             raise TargetError("; ".join([*unable.values(), *missing, *hint]))
 
-    def write(self) -> list[WrittenJob]:
-        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them."""
-        return write_sweep(self.plan, self.jobs, self.folders, self._render)
+    def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
+        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.plan."""
+        return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
 
     def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
         """What is about to be done, in numbers, before anything is."""
@@ -110,7 +112,8 @@ class Prepared:
                 )
         unable = self.unable
         odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
-        for line in (*unable.values(), *odd, *no_twins(self.asked)):
+        said = notes(self.asked, self.plan, self.site.env if self.site is not None else ())
+        for line in (*unable.values(), *odd, *no_twins(self.asked), *said):
             say(line)
         if unable:
             say("their runs end as launch_fail; the same command runs them once they can")
@@ -130,6 +133,7 @@ def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     nodes = None if site is None else SiteNodes(site)
     asked = with_absolute_paths(asked)
     plan = expand(asked, decide_target(asked, site, nodes), options_of)
+    refuse_invalid(plan.runs)
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
@@ -146,7 +150,8 @@ def _site(settings: Mapping[str, str], asked: SweepSpec) -> Site | None:
     """
     cluster = settings.get("cluster", "auto")
     if cluster not in ("auto", "slurm", "local"):
-        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local")
+        near = did_you_mean(cluster, ("auto", "slurm", "local"))
+        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local{near}")
     if cluster == "local":
         return None
     site = find_site(settings.get("site"))
@@ -170,6 +175,11 @@ def _sizes(asked: SweepSpec) -> str:
     return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
 
 
+_LONGEST_S = 365 * 86_400
+_LONGEST_MIN = 365 * 1_440
+"""A year: no limit of a run or a job is longer."""
+
+
 def _guards(settings: Mapping[str, str]) -> Guards:
     """What watches over the runs. Raises SpecError where a limit is no number, or none that a run could keep."""
     values: dict[str, float] = {}
@@ -179,20 +189,29 @@ def _guards(settings: Mapping[str, str]) -> Guards:
             try:
                 values[guard.name] = int(text) if text.isdigit() else float(text)
             except ValueError:
-                raise SpecError(f"{flag} {text!r} is not a number") from None
+                raise SpecError(f"{flag} {text[:40]!r} is not a number") from None
             least = 0.0 if guard.name in ("copy_s", "hang_extra_s") else 1.0
-            if not least <= values[guard.name] < float("inf"):
+            if not least <= values[guard.name]:
                 raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
+            if values[guard.name] > _LONGEST_S:
+                raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_S}")
     return Guards(**values)
 
 
 def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
-    try:
-        minutes = int(settings.get("minutes_per_run", "10"))
-        time_min = int(settings["time"]) if "time" in settings else None
-    except ValueError:
-        said = " and ".join(f"{key} {settings[key]!r}" for key in ("time", "minutes_per_run") if key in settings)
-        raise SpecError(f"--time and --minutes-per-run are whole minutes, not {said}") from None
-    if minutes < 1 or (time_min is not None and time_min < 1):
-        raise SpecError("--time and --minutes-per-run must be at least 1 minute")
+    minutes = _minutes("minutes_per_run", settings.get("minutes_per_run", "10"))
+    time_min = _minutes("time", settings["time"]) if "time" in settings else None
     return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
+
+
+def _minutes(name: str, text: str) -> int:
+    flag = f"--{name.replace('_', '-')}"
+    try:
+        minutes = int(text)
+    except ValueError:
+        raise SpecError(f"{flag} {text[:40]!r} is not a number of whole minutes, as 90") from None
+    if minutes < 1:
+        raise SpecError(f"{flag} is {minutes}; it must be at least 1 minute")
+    if minutes > _LONGEST_MIN:
+        raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_MIN} minutes (a year)")
+    return minutes

@@ -104,7 +104,10 @@ def _shown(asked: SweepSpec | None, settings: Mapping[str, str]) -> Shown:
     sweeps = planned_sweeps(folders.traces, broken)
     problems = [str(error) for error in broken]
     if not sweeps:
-        raise SpecError("; ".join(problems) or f"no sweep was planned in {folders.traces}: name its folder with --out")
+        nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"
+        if any(folders.jobs.glob("plan.*.json")):
+            nothing += f", or say the words of the sweep too: in {folders.jobs} are dry runs alone"
+        raise SpecError("; ".join(problems) or nothing)
     return Shown(
         sweeps={key: [run.run_id for run in runs] for key, runs in sweeps.items()}, folders=folders, problems=problems
     )

@@ -1,8 +1,8 @@
-"""Finds a run that makes no step, has its ranks write where they stand, and ends it: `python -m hpc.watchdog`.
+"""Finds a run that makes no step, has its ranks write where they stand, and ends it.
 
-The job script starts one beside each launcher. It knows how far the ranks have come from the journals of its own node
-and from the copies that come to the traces from all nodes. Time in which it could not know, because it was stopped
-itself, the traces cannot be read or no copies come, does not count against a run.
+launch.step looks through it while the launcher runs. How far the ranks have come is known from the journals of this
+node and from the copies that come to the traces from all nodes. Time in which it could not be known does not count
+against a run: this process was stopped itself, the traces cannot be read, or no copies come.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
+import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from hpc.journal.folders import BEAT, PARTIAL, attempt_folders
-from hpc.outside import plain
 from hpc.watchdog.hang import Hang, HangWatch, Limits, Seen, by_steps
 from hpc.watchdog.progress import RankProgress, median_step_s, read_progress
 from hpc.watchdog.stacks import ASKED_BY, STACKS
@@ -30,22 +31,26 @@ _SLICE_S = 1.0
 
 
 class Launcher:
-    """The process that started the ranks; its number may be another's later, its time of birth will not."""
+    """The process that started the ranks, a child of this one. `pause` sleeps, less long where the child ends."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._born = _born(pid)
+    def __init__(self, process: subprocess.Popen[Any], pause: Callable[[float], None] = time.sleep) -> None:
+        self.pid = process.pid
+        self._process, self._pause = process, pause
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended; one whose parent has not yet noticed has."""
-        return self._born is not None and _born(self.pid) == self._born
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int:
+        """As a shell has it: 128 + N where signal N ended it. Waits for it."""
+        status = self._process.wait()
+        return 128 - status if status < 0 else status
 
     def send(self, number: signal.Signals) -> None:
         """Sends it a signal if it is there."""
-        if self.is_alive:
-            with suppress(ProcessLookupError):  # it ended just now
-                os.kill(self.pid, number)
+        self._process.send_signal(number)
 
     def ask_for_stacks(self) -> bool:
         """Has all ranks write where they stand; False where nobody here listens to that signal.
@@ -69,29 +74,37 @@ class Launcher:
     def wait(self, seconds: float) -> bool:
         """Waits until it has ended, this long at most; whether it has."""
         limit = time.monotonic() + seconds
-        while self.is_alive and time.monotonic() < limit:
-            time.sleep(0.1)
+        while self.is_alive and (left_s := limit - time.monotonic()) > 0:
+            self._pause(min(_SLICE_S, left_s))
         return not self.is_alive
+
+    def end(self, patience_s: float) -> bool:
+        """Asks it to end, and kills it where it has not after `patience_s`; whether it had to be killed."""
+        self.send(signal.SIGTERM)
+        if self.wait(patience_s):
+            return False
+        self.send(signal.SIGKILL)
+        return True
 
 
 class Watchdog:
-    """Looks after one attempt until its launcher has ended."""
+    """Looks at one attempt every `pause_s` seconds; `say` is told of what it finds."""
 
-    def __init__(self, traces: Path, stem: str, launcher: Launcher, limits: Limits) -> None:
-        self._traces, self._stem, self._launcher, self._limits = traces, stem, launcher, limits
+    def __init__(
+        self, traces: Path, stem: str, launcher: Launcher, limits: Limits, say: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        self._traces, self._stem, self._launcher, self._say = traces, stem, launcher, say
+        self.pause_s = max(_SLICE_S, min(limits.copy_s / 2, 5.0))
         self._local: dict[int, RankProgress] = {}
         self._copied: dict[int, RankProgress] = {}
         self._asked = False  # whether anybody heard when stacks were asked for
-        self._watch = HangWatch(limits, _now_s(), self._say)
+        self._watch = HangWatch(limits, _now_s(), say)
 
-    def run(self) -> None:
-        """Returns when the launcher has ended, by itself or by this."""
-        look_s = max(_SLICE_S, min(self._limits.copy_s / 2, 5.0))
-        while not self._pause(look_s):
-            hang = self._watch.look(_now_s(), look_s, self.see())
-            if hang is not None and self._is_stuck(hang) and self._write(hang):
-                self._end()
-                return
+    def look(self) -> None:
+        """Looks once; a run that hangs is ended."""
+        hang = self._watch.look(_now_s(), self.pause_s, self.see())
+        if hang is not None and self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
+            self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
 
     def see(self) -> Seen:
         """One look at the journals of this node, at the copies, and at the trace."""
@@ -113,14 +126,6 @@ class Watchdog:
             )
         except OSError as error:
             return Seen(unreadable=f"{self._traces} cannot be read ({error})")
-
-    def _pause(self, seconds: float) -> bool:
-        """Sleeps, less long where the launcher ends; whether it has ended."""
-        slept_s = 0.0
-        while self._launcher.is_alive and slept_s < seconds:
-            time.sleep(min(_SLICE_S, seconds - slept_s))
-            slept_s += _SLICE_S
-        return not self._launcher.is_alive
 
     def _is_stuck(self, hang: Hang) -> bool:
         """Has the stacks written, and looks once more: a run that only was very slow goes on."""
@@ -152,15 +157,6 @@ class Watchdog:
             return False
         return True
 
-    def _end(self) -> None:
-        self._launcher.send(signal.SIGTERM)
-        if not self._launcher.wait(_END_S):
-            self._say(f"process {self._launcher.pid} has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
-            self._launcher.send(signal.SIGKILL)
-
-    def _say(self, text: str) -> None:
-        print(f"rankwise: watchdog: {self._stem}: {plain(text)}", file=sys.stderr, flush=True)
-
 
 def _now_s() -> float:
     """Goes on while the machine sleeps, so that this is noticed."""
@@ -191,12 +187,6 @@ def _stat(pid: int | str) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def _born(pid: int) -> str | None:
-    """When the process was started, in ticks since the machine was; None where it has ended."""
-    fields = _stat(pid)
-    return None if not fields or fields[0] in "ZX" else fields[19]
 
 
 def _children() -> dict[int, list[int]]:

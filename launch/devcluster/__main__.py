@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from launch.devcluster import config
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import DevClusterError, Shape
@@ -96,7 +98,7 @@ def _status(asked: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m launch.devcluster",
         description=__doc__,
         epilog=EXAMPLE,
@@ -130,4 +132,4 @@ def _add_shape(start: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "launch.devcluster"))

@@ -25,6 +25,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc.command import Failure, run_tool
+from hpc.command_line import run
+from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
 from hpc.spec import RunSpec, SpecError
 from launch.doctor.advice import Advice, Word, as_json, as_text, change
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m launch.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
@@ -154,7 +156,7 @@ def _local(asked: argparse.Namespace) -> list[Advice]:
     look = _prepared(asked, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
     try:
         script = look.folder / "doctor.sh"
-        script.write_text(look.local_script(launcher()))
+        script.write_text(look.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
         answer = run_tool(["bash", str(script)], timeout_s=60 * MINUTES)
         if answer.failure is Failure.HANGING:
             raise DoctorError(f"this machine did not answer within {MINUTES} min")
@@ -195,7 +197,7 @@ def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
     plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
     text = look.script(header(plan, folders))
     script = look.folder / "doctor.sh"
-    script.write_text(text)
+    script.write_text(text, encoding="utf-8", errors="surrogateescape")
     cluster = SlurmCluster(folders.logs)
     try:
         job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
@@ -262,4 +264,4 @@ def _number(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "launch.doctor"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.spec import RunSpec
-from launch.launchers import Unquoted, local_argv, node_argv, run_argv
+from launch.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
 from launch.script import here_python, render_doctor
 from launch.site import LAUNCHERS, Site
 
@@ -109,8 +109,8 @@ class Look:
         ways = [dataclasses.replace(self.site, launcher=launcher, mpi=mpi) for launcher, mpi in self.ways()]
         starts = [run_argv(self.run, way, self._program(at)) for at, way in enumerate(ways)]
         # Whatever the site's own launcher is: Slurm's is there.
-        by_srun = dataclasses.replace(self.site, launcher="srun", mpi="pmix")
-        look = node_argv(self.run, by_srun, self._node_program())
+        container = in_container(self.run, self.site)
+        look = once_per_node_argv("srun", self.run.nodes, "", container, self._node_program())
         return render_doctor(header, self.site, self.folder, PART_S, look, starts)
 
     def local_script(self, launcher: Sequence[str]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hpc.command_line import importing, run
+from hpc.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from parse.airank.cases import Terms
@@ -44,23 +46,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     if not asked.paths and not asked.published:
         parser.error("nothing to read: name logs, folders, or a document with --published")
-    from parse.airank.cases import TARGET, Terms
+    with importing():
+        from parse.airank.cases import TARGET, Terms
 
     terms = Terms(
         target=TARGET if asked.target is None else asked.target,
         warmup_epochs=asked.warmup_epochs,
         samples_per_epoch=asked.samples_per_epoch,
     )
-    try:
-        return _report(asked.paths, asked.published, terms, asked.format)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; Python would complain again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return _report(asked.paths, asked.published, terms, asked.format)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="python -m parse.airank",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -118,7 +116,6 @@ def _positive(word: str) -> int:
 def _report(paths: Sequence[Path], documents: Sequence[Path], terms: Terms, form: str) -> int:
     from parse.airank.table import as_json, text
 
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a test may have replaced it
     report = read(paths, documents, terms)
     if not report.cases and not report.documents:
         for refusal in report.refusals:
@@ -132,13 +129,14 @@ def _report(paths: Sequence[Path], documents: Sequence[Path], terms: Terms, form
 
 def read(paths: Sequence[Path], documents: Sequence[Path], terms: Terms) -> Report:
     """The report on these logs and documents; what cannot be read is in its refusals."""
-    from parse.airank.cases import cases
-    from parse.airank.claimed import check, compare, read_document
-    from parse.airank.folder import judge_folder
-    from parse.airank.rules import judge
-    from parse.airank.table import Report
-    from parse.airank.training import read_training
-    from parse.logs.family import LogError
+    with importing():
+        from parse.airank.cases import cases
+        from parse.airank.claimed import check, compare, read_document
+        from parse.airank.folder import judge_folder
+        from parse.airank.rules import judge
+        from parse.airank.table import Report
+        from parse.airank.training import read_training
+        from parse.logs.family import LogError
 
     trainings, read_documents, refusals = [], [], []
     for path in _logs(paths):
@@ -174,4 +172,4 @@ def _logs(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main, "parse.airank"))

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpc import sweep
+from hpc import command_line, sweep
 from hpc.outcome import BeginRecord
 from hpc.sweeps import status
 from hpc.sweeps.closing import in_words
 from hpc.sweeps.standing import Standing
 from launch.script import Folders
+from tests.unit.traces import make_run, put_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--dry-run")
@@ -29,7 +30,8 @@ def test_ctrl_c_ends_it_with_a_word_and_no_traceback(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(status, "cancel", interrupted)
-    assert sweep.main(["--cancel"]) == 130
+    monkeypatch.setattr(command_line, "open_streams", lambda: None)  # pytest's own
+    assert command_line.run(lambda: sweep.main(["--cancel"]), "hpc.sweep") == 130
     assert capsys.readouterr().err == "hpc.sweep: interrupted\n"
 
 
@@ -104,9 +106,10 @@ def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
 def test_a_cancel_that_finds_nothing_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([*PLANNED, "--out", str(tmp_path)]) == 0
+    for name in ("jobs", "traces"):
+        (tmp_path / name).mkdir()
+    put_plan(tmp_path / "traces", [make_run()])
     monkeypatch.setattr(status, "slurm_is_installed", lambda: False)  # whatever this machine has
-    capsys.readouterr()
     assert sweep.main(["--cancel", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "no job of this sweep runs here\n"
 

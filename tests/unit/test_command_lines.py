@@ -1,0 +1,452 @@
+"""The entry that all commands share, in real processes: Ctrl-C, missing packages, output that cannot be written."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc.command_line import COMMANDS, INTERRUPTED, PROGRAMS, REQUIREMENTS
+from hpc.command_parser import CommandParser
+from tests.sweeps import ROOT, outcomes, with_checkout
+from tests.unit.sweep_command import NO_SLURM
+from tests.unit.traces import make_run, make_trace, put
+
+DRY_RUN = ("hpc.sweep", "--cluster", "local", "--nodes", "1", "--ranks-per-node", "1", "--repeats", "1", "--dry-run")
+
+SLURM_DRY_RUN = ("hpc.sweep", "--site", "example", "--nodes", "1", "--gpus-per-node", "1", "--dry-run")
+
+
+def command(
+    module: str, *arguments: str, cwd: Path, env: dict[str, str] | None = None, options: tuple[str, ...] = (),
+    stdout: int = subprocess.PIPE,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """`python -m module` in this folder."""
+    argv = [sys.executable, *options, "-m", module, *arguments]
+    environ = {**with_checkout(os.environ), "PYTHONUNBUFFERED": "", **(env or {})}
+    return subprocess.run(
+        argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,
+        encoding="utf-8", errors="surrogateescape", check=False,
+    )  # fmt: skip
+
+
+def sitecustomize(folder: Path, text: str) -> dict[str, str]:
+    """The environment in which Python runs this text when it starts."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(text)
+    return {"PYTHONPATH": f"{folder}:{ROOT}"}
+
+
+def when_imported(folder: Path, module: str, statement: str) -> dict[str, str]:
+    """The environment in which Python runs the statement when somebody imports the module."""
+    return sitecustomize(
+        folder,
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        f"            {statement}\n"
+        "sys.meta_path.insert(0, Finder())\n",
+    )
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """A folder with one trace."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    put(folder, make_trace(make_run()))
+    return folder
+
+
+# --- which modules are commands ---
+
+
+def guarded_modules() -> dict[str, str]:
+    """Every module that does something when it is run by `python -m`, with its last statement."""
+    found = {}
+    for package in ("hpc", "launch", "parse"):
+        for path in (ROOT / package).rglob("*.py"):
+            statement = ast.parse(path.read_text()).body[-1:]
+            if statement and isinstance(statement[0], ast.If) and "__name__" in ast.unparse(statement[0].test):
+                name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                found[name.removesuffix(".__main__")] = ast.unparse(statement[0])
+    return found
+
+
+def test_every_module_that_runs_is_in_the_tables() -> None:
+    guarded = guarded_modules()
+    assert set(guarded) == {*COMMANDS, *PROGRAMS}
+    for name in COMMANDS:
+        assert f"sys.exit(run(main, '{name}'" in guarded[name], name
+
+
+def test_the_required_packages_are_those_of_setup_py() -> None:
+    (required,) = re.findall(r"install_requires=\[(.*?)\]", (ROOT / "setup.py").read_text(), re.DOTALL)
+    assert tuple(sorted(re.findall(r'"([\w-]+)', required))) == REQUIREMENTS
+
+
+@pytest.mark.parametrize(
+    ("module", "nearest"),
+    [
+        ("parse.summary", "parse.summarize"), ("parse.summarise", "parse.summarize"), ("hpc.sweeps", "hpc.sweep"),
+        ("launch.docter", "launch.doctor"), ("hpc.watchdog.watch", None), ("launch.slurm", None), ("parse", None),
+    ],
+)  # fmt: skip
+def test_a_module_that_is_no_command_is_refused(module: str, nearest: str | None, tmp_path: Path) -> None:
+    done = command(module, "traces/", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    first, commands = done.stderr.splitlines()
+    assert first == f"{module} is no command" + (f"; did you mean python -m {nearest}?" if nearest else "")
+    assert commands == f"commands: {', '.join(COMMANDS)}"
+
+
+def test_joined_options_of_python_name_the_module_too(tmp_path: Path) -> None:
+    argv = [sys.executable, "-Bmparse.summary", "x", "y"]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=with_checkout(os.environ), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("parse.summary is no command;")
+
+
+@pytest.mark.parametrize("module", [*PROGRAMS, *(f"{name}.__main__" for name in ("hpc.journal", "parse.airank"))])
+def test_programs_and_packages_run_as_before(module: str, tmp_path: Path) -> None:
+    done = command(module, "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ")
+
+
+def test_other_modules_that_import_ours_are_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import parse.summary, launch.slurm, hpc.spec\nprint('done')\n")
+    done = command("mine", cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_an_import_outside_of_a_command_changes_nothing_in_the_process(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys; streams = sys.stdout, sys.stderr; import parse.summarize, hpc.sweep, launch.doctor;"
+        "assert (sys.stdout, sys.stderr) == streams; assert sys.excepthook is sys.__excepthook__;"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=with_checkout(os.environ), cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["hpc.sweep", "parse.summarize", "launch.doctor"])
+def test_an_old_python_is_told_which_is_needed(module: str, tmp_path: Path) -> None:
+    """By a version that Python claims: the statement that looks at it is the first of the package."""
+    env = sitecustomize(tmp_path / "site", "import sys\nsys.version_info = (3, 9, 18)\nsys.version = '3.9.18 (main)'\n")
+    done = command(module, "--help", cwd=tmp_path, env=env)
+    assert done.returncode == 1
+    assert done.stderr == f"Rankwise needs Python 3.11 or newer; {sys.executable} is 3.9.18\n"
+
+
+def test_the_package_can_be_parsed_by_an_old_python() -> None:
+    ast.parse((ROOT / "hpc" / "__init__.py").read_text(), feature_version=(3, 6))
+
+
+# --- a bare checkout ---
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("hpc.sweep", "--nodes", "1", "--dry-run"), ("hpc.sweep", "--status"), ("parse.summarize", "."),
+        ("parse.summarize", "--explain", "x.log"), ("parse.airank", "."), ("parse.recover", "."),
+        ("launch.doctor", "--cluster", "local"),
+    ],
+)  # fmt: skip
+def test_a_bare_checkout_names_the_cure(argv: tuple[str, ...], tmp_path: Path) -> None:
+    """By an interpreter that looks for no packages at all."""
+    done = command(argv[0], *argv[1:], cwd=tmp_path, options=("-S",))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{argv[0]}: ")
+    assert re.search(rf": ({'|'.join(REQUIREMENTS)}) is not installed for {re.escape(sys.executable)}: run `", line)
+    assert f"-m pip install -e {ROOT}`" in line
+
+
+@pytest.mark.parametrize("argv", [("launch.devcluster", "status", "--root", "/nonexistent"), ("hpc.sweep", "--list")])
+def test_a_command_that_needs_no_package_runs_without(argv: tuple[str, ...], tmp_path: Path) -> None:
+    done = command(argv[0], *argv[1:], cwd=tmp_path, options=("-S",))
+    assert (done.stderr, "Traceback" in done.stdout) == ("", False)
+
+
+@pytest.mark.parametrize("package", REQUIREMENTS)
+def test_each_missing_package_is_named(package: str, traces: Path, tmp_path: Path) -> None:
+    missing = f"raise ModuleNotFoundError('no ' + {package!r}, name={package!r})"
+    argv = {"h5py": ("parse.summarize", str(traces)), "submitit": SLURM_DRY_RUN}.get(package, DRY_RUN)
+    done = command(*argv, cwd=tmp_path, env=when_imported(tmp_path / "site", package, missing))
+    assert done.returncode == 1, done.stdout
+    assert f"{package} is not installed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "error", ["ModuleNotFoundError('no mine', name='mine')", "ImportError('numpy is broken', name='numpy')"]
+)
+def test_an_import_error_that_is_a_bug_shows_its_traceback(error: str, tmp_path: Path) -> None:
+    for module in ("rich", "argparse"):  # inside of main; and before it
+        env = when_imported(tmp_path / module, module, f"raise {error}")
+        done = command(*DRY_RUN, cwd=tmp_path, env=env)
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+        assert "is not installed" not in done.stderr
+
+
+# --- Ctrl-C ---
+
+
+@pytest.mark.parametrize(
+    ("module", "argv"),
+    [
+        ("argparse", DRY_RUN), ("hpc.foreign", DRY_RUN), ("hpc.spec", DRY_RUN), ("numpy", DRY_RUN),
+        ("numpy._core.multiarray", DRY_RUN), ("rich.console", DRY_RUN), ("launch.slurm", DRY_RUN),
+        ("hpc.sweeps.status", DRY_RUN),
+        ("argparse", ("parse.summarize", ".")), ("parse.summary", ("parse.summarize", ".")),
+        ("numpy", ("parse.summarize", ".")), ("hpc.trace_file", ("parse.summarize", ".")),
+        ("parse.load", ("parse.summarize", ".")), ("parse.logs.families", ("parse.summarize", "--explain", "x.log")),
+        ("numpy", ("parse.airank", ".")), ("parse.airank.rules", ("parse.airank", ".")),
+        ("numpy", ("parse.recover", ".")), ("hpc.watchdog.stacks", ("parse.recover", ".")),
+        ("jinja2", ("launch.doctor", "--cluster", "local")),
+        ("launch.doctor.look", ("launch.doctor", "--cluster", "local")),
+        ("launch.devcluster.daemons", ("launch.devcluster", "status")),
+        ("hpc.journal.leftovers", ("hpc.journal", "collect", "--stem", "x.1", "--to", ".")),
+        ("hpc.preflight.run", ("hpc.preflight", "--run", "x", "--out", "y")), ("hpc.rank", ("hpc.collectives",)),
+    ],
+)  # fmt: skip
+def test_ctrl_c_during_the_imports_is_one_line(module: str, argv: tuple[str, ...], tmp_path: Path) -> None:
+    env = when_imported(tmp_path / "site", module, "os.kill(os.getpid(), signal.SIGINT)")
+    done = command(argv[0], *argv[1:], cwd=tmp_path, env=env)
+    assert done.returncode == INTERRUPTED
+    assert done.stdout == ""
+    assert done.stderr == f"{argv[0]}: interrupted\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["site"]
+
+
+def test_ctrl_c_while_files_are_read_is_one_line(traces: Path, tmp_path: Path) -> None:
+    env = when_imported(tmp_path / "site", "parse.ledger.point", "os.kill(os.getpid(), signal.SIGINT)")
+    done = command("parse.summarize", str(traces), "--ledger", cwd=tmp_path, env=env)
+    assert done.returncode == INTERRUPTED
+    assert (done.stdout, done.stderr) == ("", "parse.summarize: interrupted\n")
+
+
+def test_ctrl_c_that_a_shell_has_switched_off_stays_off(tmp_path: Path) -> None:
+    """As of a command in the background of a script."""
+    env = when_imported(tmp_path / "site", "numpy", "os.kill(os.getpid(), signal.SIGINT)")
+    argv = [sys.executable, "-m", *DRY_RUN]
+    done = subprocess.run(
+        ["bash", "-c", 'trap "" INT; exec "$@"', "bash", *argv], cwd=tmp_path,
+        env={**with_checkout(os.environ), **env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "dry run: nothing was submitted" in done.stdout
+
+
+# --- standard output ---
+
+
+def outputs() -> list[tuple[str, ...]]:
+    """Command lines that print much or little, by Python's print, by argparse and by rich."""
+    return [
+        *((name, "--help") for name in COMMANDS),
+        DRY_RUN,
+        ("hpc.sweep", "--list"),
+        ("parse.summarize", "traces"),
+        ("parse.summarize", "traces", "--format", "json"),
+        ("parse.recover", "traces"),
+        ("hpc.collectives", "--show", "traces/none.h5"),
+        ("launch.doctor", "--cluster", "local"),
+    ]
+
+
+@pytest.mark.parametrize("argv", outputs(), ids=lambda argv: "-".join(argv[:3]))
+def test_output_into_a_closed_pipe_ends_in_silence(argv: tuple[str, ...], traces: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = command(argv[0], *argv[1:], cwd=traces.parent, env={"PATH": NO_SLURM}, stdout=write)
+    finally:
+        os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == ("" if "none.h5" not in argv[-1] else f"{no_such_trace(done.stderr)}\n")
+
+
+@pytest.mark.parametrize("argv", outputs(), ids=lambda argv: "-".join(argv[:3]))
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_to_a_full_disk_is_one_line(argv: tuple[str, ...], unbuffered: str, traces: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        env = {"PATH": NO_SLURM, "PYTHONUNBUFFERED": unbuffered}
+        done = command(argv[0], *argv[1:], cwd=traces.parent, env=env, stdout=full.fileno())
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    if "none.h5" in argv[-1]:
+        assert line == no_such_trace(line)
+    else:
+        assert line == f"{argv[0]}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"
+
+
+def no_such_trace(line: str) -> str:
+    """A command that prints nothing to standard output does not mind that it cannot be written."""
+    assert line.startswith("hpc.collectives: traces/none.h5: "), line
+    return line.rstrip("\n")
+
+
+@pytest.mark.parametrize("argv", [DRY_RUN, ("parse.summarize", "traces"), ("launch.devcluster", "status", "--help")])
+def test_a_closed_standard_output_is_one_line(argv: tuple[str, ...], traces: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, "-m", *argv], cwd=traces.parent, check=False,
+        env=with_checkout(os.environ), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == f"{argv[0]}: standard output cannot be written: {os.strerror(errno.EBADF)}\n"
+
+
+def test_no_file_gets_the_number_of_a_closed_standard_stream(traces: Path) -> None:
+    """With all three closed, --out would be opened as 0, and what is printed on 2 would come into it."""
+    script = 'exec "$@" <&- >&- 2>&-'
+    argv = [sys.executable, "-m", "parse.summarize", "traces", "--out", "table.txt", "--format", "csv"]
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *argv], cwd=traces.parent, env=with_checkout(os.environ), check=False
+    )
+    assert done.returncode == 0
+    assert (traces.parent / "table.txt").read_text().startswith("point_id,")
+
+
+def test_a_bug_keeps_its_traceback_where_output_is_lost_too(tmp_path: Path) -> None:
+    code = (
+        "import sys; from hpc.command_line import run\n"
+        "def main():\n    print('x'); raise ValueError('a bug')\n"
+        "sys.exit(run(main, 'hpc.sweep'))"
+    )
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**with_checkout(os.environ), "PYTHONUNBUFFERED": ""}, cwd=tmp_path,
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: a bug\n")
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_command_that_looks_after_measurements_does_all_its_work_without_output(closed: bool, tmp_path: Path) -> None:
+    """parse.recover has a line for each attempt; the first cannot be written."""
+    partials = [tmp_path / f"{make_run().run_id}.{attempt}.partial" for attempt in (1, 2, 3)]
+    for partial in partials:
+        partial.mkdir()
+        os.utime(partial, (0, 0))
+    with Path("/dev/full").open("wb") as full:
+        read, write = os.pipe()
+        os.close(read)
+        stdout = write if closed else full.fileno()
+        done = command("parse.recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=stdout)
+        os.close(write)
+    assert done.returncode == 1
+    assert not any(partial.exists() for partial in partials)
+    lost = f"parse.recover: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr == ("" if closed else lost)
+
+
+@pytest.mark.parametrize("lost", ["stdout", "both"])
+def test_an_attempt_is_recorded_where_the_output_of_the_job_is_lost(lost: str, tmp_path: Path) -> None:
+    traces, logs = tmp_path / "traces", tmp_path / "logs"
+    traces.mkdir()
+    logs.mkdir()
+    step = ("launch.step", "--run", "r1", "--traces", str(traces), "--logs", str(logs), "--launcher", "local")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *step, "--", "true"], env=with_checkout(os.environ), cwd=tmp_path,
+            stdin=subprocess.DEVNULL, stdout=full, stderr=full if lost == "both" else subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert done.returncode == 10  # the run is not ok: `true` wrote no trace
+    assert set(outcomes(tmp_path)) == {"r1.1"}
+    line = f"launch.step: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    assert done.stderr in (None, line.encode())
+
+
+def test_lost_standard_error_ends_without_a_word(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "parse.summarize", "nothing"], env=with_checkout(os.environ), cwd=tmp_path,
+            stdout=subprocess.PIPE, stderr=full, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+# --- what the encoding lacks ---
+
+ASCII = ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"})
+
+
+@pytest.mark.parametrize("env", ASCII, ids=["PYTHONIOENCODING", "locale"])
+@pytest.mark.parametrize("argv", [(name, "--help") for name in COMMANDS], ids=lambda argv: argv[0])
+def test_help_is_printed_in_ascii(argv: tuple[str, ...], env: dict[str, str], tmp_path: Path) -> None:
+    done = command(*argv, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii() and done.stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("env", ASCII, ids=["PYTHONIOENCODING", "locale"])
+def test_tables_and_paths_are_printed_in_ascii(env: dict[str, str], traces: Path, tmp_path: Path) -> None:
+    folder = traces.rename(tmp_path / "übersicht")
+    (folder / "größe.h5").write_text("no trace")
+    done = command("parse.summarize", folder.name, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert "1n1g" in done.stdout and re.search(r"not read: (\\\w+)+bersicht/gr", done.stdout)
+    done = command("parse.summarize", "größe", cwd=tmp_path, env=env)
+    assert done.returncode == 1
+    assert re.search(r"nothing to summarise in gr(\\\w+)+e\n", done.stderr)
+
+
+@pytest.mark.parametrize("env", ASCII, ids=["PYTHONIOENCODING", "locale"])
+def test_the_file_of_out_is_utf_8_whatever_the_terminal_is(env: dict[str, str], traces: Path, tmp_path: Path) -> None:
+    done = command("parse.summarize", traces.name, "--ledger", "--out", "größe", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "±" in (tmp_path / "größe").read_text(encoding="utf-8")
+
+
+def test_a_sweep_is_planned_in_ascii(tmp_path: Path) -> None:
+    done = command(*DRY_RUN, "--out", "läufe", cwd=tmp_path, env=ASCII[0])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    assert r"l\xe4ufe/jobs/1n.sh" in done.stdout
+    assert (tmp_path / "läufe" / "jobs" / "1n.sh").exists()
+
+
+# --- options ---
+
+
+def test_an_unknown_option_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    done = command("hpc.sweep", "--nodes", "1", "--batchsize=3", "--repaets", "5", "--zzzz", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(
+        "error: unrecognized arguments: --batchsize=3 --repaets 5 --zzzz; did you mean --batch-size instead of "
+        "--batchsize?; did you mean --repeats instead of --repaets?\n"
+    )
+
+
+def test_an_unknown_option_of_a_sub_command_too(tmp_path: Path) -> None:
+    done = command("launch.devcluster", "start", "--gpsu", "2", "--root", "x", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean --gpus instead of --gpsu?" in done.stderr
+
+
+def test_other_errors_of_usage_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = CommandParser(prog="x")
+    parser.add_argument("--format", choices=("a", "b"))
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--format", "--c"])
+    assert capsys.readouterr().err.endswith("error: argument --format: expected one argument\n")
