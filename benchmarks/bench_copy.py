@@ -56,7 +56,7 @@ def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: flo
         for rank, journal in enumerate(journals):
             journal.note(facts={"rank": rank})
         partial = Path(traces) / f"bench{PARTIAL}"
-        copier = Copier(journals[0].folder, partial, range(RANKS), (), interval_s=interval_s)
+        copier = Copier(dict.fromkeys(range(RANKS), journals[0].folder), partial, (), interval_s=interval_s)
         copier.start()
         assert copier._process is not None, "no copier can be had here"
         process = copier._process.pid

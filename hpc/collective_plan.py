@@ -25,12 +25,14 @@ OPTIONS: Mapping[str, Option] = {
     "factor": Option(
         default=4, help="each message is so many times as large as the one before, and the last is the largest"
     ),
-    "iterations": Option(default=20, help="calls back to back whose mean is the time"),
+    "iterations": Option(default=20, most=1_000_000, help="calls back to back whose mean is the time"),
 }
 
 _SHARED = (REDUCE_SCATTER, ALL_GATHER)
 _SHARE_ELEMENTS = 4  # a rank's share is a multiple of 16 bytes, as in nccl-tests
-_BYTES = re.compile(r"(\d+)(?:([KMG])(?:iB)?)?")
+_LARGEST_BYTES = 2**40
+"""More than any device holds."""
+_BYTES = re.compile(r"([0-9]{1,15})(?:([KMG])(?:iB)?)?")
 _UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -127,6 +129,8 @@ def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...
     factor = int(str(options["factor"]))
     if factor < 2:
         raise OptionError(f"factor is {factor}; it must be at least 2")
+    if largest > _LARGEST_BYTES:
+        raise OptionError(f"max_bytes {options['max_bytes']} was asked for; it must be at most {_LARGEST_BYTES >> 30}G")
     if not ELEMENT_BYTES <= smallest <= largest:
         raise OptionError(
             f"sizes from min_bytes {options['min_bytes']} to max_bytes {options['max_bytes']} were asked for; the "

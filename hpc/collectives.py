@@ -20,9 +20,11 @@ import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from glob import escape
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
@@ -33,7 +35,8 @@ from hpc.options import OptionError, read_options
 from hpc.outcome import Outcome, stem
 from hpc.outside import deny_world_writing
 from hpc.preflight.run import add_arguments, read_promises
-from hpc.rank import EXIT_STATUS, Asked, run_ranks
+from hpc.rank import Asked, run_ranks
+from hpc.rank_end import EXIT_STATUS
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.world import LaunchError, World, start_mpi, world_from_mpi
 
@@ -57,12 +60,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hpc.collectives: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL]
     try:
-        run = _run(arguments, comm)
-    except (SpecError, OptionError) as error:
+        run = _agreed_run(arguments, comm)
+        attempt = _next_attempt(arguments.traces, run, comm)
+    except (SpecError, LaunchError) as error:  # on all ranks alike
         if comm.rank == 0:
             print(f"hpc.collectives: {error}", file=sys.stderr)
-        return 2
-    attempt = _next_attempt(arguments.traces, run, comm)
+        return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2
+    except BaseException:
+        traceback.print_exc()
+        comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
+        raise
     rank = comm.rank
     comm.Free()
     asked = Asked(
@@ -111,8 +118,24 @@ def _parser() -> argparse.ArgumentParser:
 _OPERATIONS = str(OPTIONS["operations"].default).split("+")
 
 
+def _agreed_run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
+    """The run that this launch is. Collective; raises SpecError on all ranks where one of them cannot be part of it."""
+    run, why = None, ""
+    try:
+        run = _run(arguments, comm)
+    except (SpecError, OptionError) as error:
+        why = str(error)
+    reasons: list[str] = comm.allgather(why)
+    if any(reasons):
+        rank = next(rank for rank, reason in enumerate(reasons) if reason)
+        raise SpecError(reasons[rank] if all(reasons) else f"rank {rank}: {reasons[rank]}")
+    assert run is not None
+    return run
+
+
 def _run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
-    """The run that this launch is. Collective; raises SpecError or OptionError on all ranks alike."""
+    """The run that this rank takes part in. Collective as far as the outcome depends on other ranks; raises SpecError
+    or OptionError."""
     if arguments.backend not in BACKENDS:
         raise SpecError(f"unknown backend {arguments.backend!r}; known: {', '.join(BACKENDS)}")
     nodes, ranks_per_node = _layout(arguments.simulate_nodes, comm)
@@ -194,14 +217,24 @@ def _variables(names: Sequence[str]) -> dict[str, str]:
 
 
 def _next_attempt(traces: Path, run: RunSpec, comm: Intracomm) -> int:
-    """The number of this attempt: one more than the last that left anything in the folder. Collective."""
-    found = None
+    """The number of this attempt: one more than the last that left anything in the folder.
+
+    Collective. Raises LaunchError on all ranks where rank 0 cannot write to the folder.
+    """
+    found: int | str = 0
     if comm.rank == 0:
-        traces.mkdir(parents=True, exist_ok=True)
-        name = re.compile(rf"{re.escape(run.run_id)}\.(\d+)\..*")
-        there = [name.fullmatch(path.name) for path in traces.glob(f"{escape(run.run_id)}.*")]
-        found = 1 + max((int(match[1]) for match in there if match), default=0)
-    attempt: int = comm.bcast(found)
+        try:
+            traces.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=traces) as file:
+                file.write(b"room for a trace")
+            name = re.compile(rf"{re.escape(run.run_id)}\.(\d+)\..*")
+            there = [name.fullmatch(path.name) for path in traces.glob(f"{escape(run.run_id)}.*")]
+            found = 1 + max((int(match[1]) for match in there if match), default=0)
+        except OSError as error:
+            found = f"--traces {traces} cannot be written ({error.strerror or error}): name a folder that can be"
+    attempt: int | str = comm.bcast(found)
+    if isinstance(attempt, str):
+        raise LaunchError(attempt)
     return attempt
 
 

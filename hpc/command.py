@@ -11,20 +11,21 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 TIMEOUT_S = 60.0
+MAX_OUTPUT = 300
 
 
 class Failure(StrEnum):
     """How a tool can fail to give an answer."""
 
     ABSENT = "absent"
-    """No file of that name on PATH."""
+    """No folder of PATH that may be searched has a file of that name."""
     FORBIDDEN = "forbidden"
-    """The file, or a folder of PATH, may not be read or executed."""
+    """The file is there and may not be executed."""
     HANGING = "hanging"
     """No answer within the timeout; the tool was killed."""
     FAILING = "failing"
@@ -36,7 +37,8 @@ class Answer:
     """What a tool printed and how it ended.
 
     `exit_status` is None where it did not end by itself, negative where a signal ended it. `reason` is the operating
-    system's text where the tool could not be started.
+    system's text where the tool could not be started; of an absent tool it names folders of PATH that may not be
+    searched.
     """
 
     argv: tuple[str, ...]
@@ -56,23 +58,37 @@ class Answer:
     def last_line(self) -> str:
         """The last line of standard error that is not empty, without the tool's own name before it."""
         lines = [line for line in self.stderr.splitlines() if line.strip()]
-        return lines[-1].strip().removeprefix(f"{Path(self.argv[0]).name}: ") if lines else ""
+        return lines[-1].strip().removeprefix(f"{self.name}: ") if lines else ""
+
+    @property
+    def name(self) -> str:
+        """The tool's file name."""
+        return Path(self.argv[0]).name
+
+    @property
+    def output(self) -> str:
+        """Standard error, or standard output where that is empty, as one line of at most MAX_OUTPUT characters."""
+        words = " ".join((self.stderr.strip() or self.stdout).split())
+        return words if len(words) <= MAX_OUTPUT else f"{words[: MAX_OUTPUT - 1]}…"
 
     def describe(self) -> str:
-        """The failure as one phrase that names the tool and quotes its last line; empty where it did not fail."""
-        name = Path(self.argv[0]).name
+        """The failure as one phrase that names the tool and quotes it; empty where it did not fail.
+
+        Quoted is the last line of standard error; where that is empty all of standard output, as nvidia-smi and
+        `scontrol ping` report their failures there.
+        """
         match self.failure:
             case None:
                 return ""
             case Failure.ABSENT:
-                return f"{name} is not installed here"
+                return f"{self.name} is not installed here{f' ({self.reason})' if self.reason else ''}"
             case Failure.FORBIDDEN:
-                return f"{name} cannot be run: {self.reason}"
+                return f"{self.name} cannot be run: {self.reason}"
             case Failure.HANGING:
-                return f"{name}: no answer within {self.timeout_s:g} s"
+                return f"{self.name}: no answer within {self.timeout_s:g} s"
             case Failure.FAILING:
                 status = "could not be started" if self.exit_status is None else f"exit status {self.exit_status}"
-                return f"{name}: {self.last_line or self.reason or status}"
+                return f"{self.name}: {self.last_line or self.output or self.reason or status}"
 
 
 def run_tool(
@@ -87,17 +103,10 @@ def run_tool(
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            errors="replace", env=env, cwd=cwd, start_new_session=True,
+            encoding="utf-8", errors="replace", env=env, cwd=cwd, start_new_session=True,
         )  # fmt: skip
-    except FileNotFoundError as error:
-        missing_folder = cwd is not None and not cwd.is_dir()
-        failure = Failure.FAILING if missing_folder else Failure.ABSENT
-        return Answer(argv=command, failure=failure, reason=error.strerror or "")
-    except PermissionError as error:
-        return _not_started(command, error)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Answer(argv=command, failure=Failure.FAILING, reason=reason)
+        return _not_started(command, error, env, cwd)
     with process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
@@ -112,20 +121,49 @@ def run_tool(
     return Answer(argv=command, stdout=stdout, stderr=stderr, exit_status=status, failure=ended)
 
 
-def _not_started(command: tuple[str, ...], error: PermissionError) -> Answer:
-    """A folder of PATH that may not be searched makes execvp say EACCES where the tool is simply absent."""
+def find_tool(name: str, env: Mapping[str, str] | None = None) -> Path | None:
+    """The file that `run_tool` would run: the first executable one on PATH, else the first that is not executable.
+
+    None where no folder of PATH that may be searched has a file of that name.
+    """
+    if os.sep in name:
+        return Path(name) if _is_file(Path(name)) else None
+    paths = [Path(folder or ".") / name for folder in os.get_exec_path(env)]
+    files = [path for path in paths if _is_file(path)]
+    return next((path for path in files if os.access(path, os.X_OK)), files[0] if files else None)
+
+
+def _not_started(
+    command: tuple[str, ...], error: OSError | ValueError, env: Mapping[str, str] | None, cwd: Path | None
+) -> Answer:
+    """Why execvp failed.
+
+    A folder of PATH that may not be searched makes it report EACCES where the tool is in none of the others. Such a
+    tool is absent: no program of this user could find it there.
+    """
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    failing = Answer(argv=command, failure=Failure.FAILING, reason=reason)
+    if isinstance(error, OSError) and cwd is not None and str(error.filename) == str(cwd):
+        return replace(failing, reason=f"{cwd}: {reason}")
+    if not isinstance(error, FileNotFoundError | PermissionError):
+        return failing
+    if found := find_tool(command[0], env):
+        if isinstance(error, FileNotFoundError):
+            return replace(failing, reason=f"{found}: the interpreter that its first line names is not there")
+        return Answer(argv=command, failure=Failure.FORBIDDEN, reason=f"{found}: {reason}")
     if os.sep in command[0]:
-        return Answer(argv=command, failure=Failure.FORBIDDEN, reason=f"{command[0]}: {error.strerror}")
-    folders = [Path(folder or ".") for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    for folder in folders:
-        with suppress(OSError):
-            (folder / command[0]).lstat()
-            return Answer(argv=command, failure=Failure.FORBIDDEN, reason=f"{folder / command[0]}: {error.strerror}")
-    closed = [str(folder) for folder in folders if folder.is_dir() and not os.access(folder, os.X_OK)]
-    if not closed:
-        return Answer(argv=command, failure=Failure.FORBIDDEN, reason=error.strerror or "")
-    reason = f"it is in no folder of PATH that can be searched; not searchable: {', '.join(closed)}"
-    return Answer(argv=command, failure=Failure.FORBIDDEN, reason=reason)
+        failure = Failure.ABSENT if isinstance(error, FileNotFoundError) else Failure.FORBIDDEN
+        return Answer(argv=command, failure=failure, reason=f"{command[0]}: {reason}")
+    closed = [folder for folder in os.get_exec_path(env) if Path(folder).is_dir() and not os.access(folder, os.X_OK)]
+    unsearched = f"folders of PATH that may not be searched: {', '.join(closed)}" if closed else ""
+    return Answer(argv=command, failure=Failure.ABSENT, reason=unsearched)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that may not be searched
+        return False
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:

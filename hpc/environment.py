@@ -6,12 +6,12 @@ import os
 import platform
 import re
 import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from hpc.command import Answer, Failure, run_tool
 from hpc.outside import LEFT_OUT, is_secret
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +21,7 @@ _RECORDED = re.compile(
     r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL(?!_DEBUG_FILE)|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN"
     r"|OPENBLAS|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"
 )
+_GIT_TIMEOUT_S = 20.0
 _PACKAGES = ("numpy", "mpi4py", "h5py")
 _DIFFERING = ("software", "variables", "backend", "preflight")
 
@@ -62,16 +63,19 @@ def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_project(root: Path = _ROOT) -> dict[str, Any]:
-    """The project's commit, and whether files were changed since; empty where there is no git or no repository."""
-    try:
-        if Path(_git(root, "rev-parse", "--show-toplevel").strip()) != root.resolve():
-            return {}
-        return {
-            "commit": _git(root, "rev-parse", "HEAD").strip(),
-            "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no").strip()),
-        }
-    except (OSError, subprocess.SubprocessError):
+    """The project's commit, and whether files were changed since; empty where there is no git or no repository.
+
+    Where git fails otherwise, `problem` has its words, and nothing else is there.
+    """
+    if not (root / ".git").exists():
+        return {}  # a repository above this folder is another project's
+    answers = [_git(root, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))]
+    if any(answer.failure is Failure.ABSENT for answer in answers):
         return {}
+    if failed := [answer for answer in answers if not answer.ok]:
+        return {"problem": f"git: {failed[0].output}" if failed[0].output else failed[0].describe()}
+    commit, changes = (answer.stdout.strip() for answer in answers)
+    return {"commit": commit, "dirty": bool(changes)}
 
 
 def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
@@ -102,16 +106,8 @@ def _without(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in values.items() if name not in shared}
 
 
-def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(root), *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=20,
-        stdin=subprocess.DEVNULL,
-    )
-    return done.stdout
+def _git(root: Path, *words: str) -> Answer:
+    return run_tool(["git", "-C", str(root), *words], timeout_s=_GIT_TIMEOUT_S)
 
 
 def _read(path: Path) -> str | None:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape
@@ -224,6 +225,25 @@ def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | No
     with suppress(OSError):
         (traces / f"{name}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
     return record
+
+
+def close_attempts(
+    traces: Path, logs: Path, job_id: str, end: JobEnd, *, before: int | None = None, recover: Callable[[str], None],
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Closes what a job that has ended left open, or its lives before number `before`; `say` is told each outcome.
+
+    `recover` is told each attempt's stem before it is judged, and makes a trace of what its ranks left.
+    """
+    for begin in open_attempts(traces, job_id, before):
+        name = stem(begin.run_id, begin.attempt)
+        recover(name)
+        try:
+            record = close_attempt(begin, logs, traces, end)
+        except OSError as error:
+            say(f"{name} cannot be closed: {error.filename or traces}: {error.strerror}")
+        else:
+            say(f"{name}: {describe(record)}")
 
 
 def judge_ended(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 OptionValue = bool | int | float | str
@@ -12,35 +13,67 @@ class OptionError(ValueError):
     """An option is unknown or its value is not of its kind; the text lists what is valid."""
 
 
+MAX_WHOLE = 2**31 - 1
+"""The largest whole number of an option or a seed: what a C int holds in every framework."""
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option. Its kind is that of `default`; `small` replaces the default where the target has no GPU."""
+    """One option. Its kind is that of `default`; `small` replaces the default where the target has no GPU.
+
+    A number lies between `least` and `most`. `check` raises ValueError for a text that the option's user would refuse.
+    """
 
     default: OptionValue
     help: str
     choices: tuple[str, ...] = ()
     small: str | None = None
+    least: float = 0
+    most: float = MAX_WHOLE
+    check: Callable[[str], object] | None = None
 
     def read(self, name: str, text: str) -> OptionValue:
         """The value that a text stands for. Raises OptionError where it stands for none."""
         if self.choices and text not in self.choices:
-            raise OptionError(f"option {name}: {text!r} is not one of {', '.join(self.choices)}")
+            near = did_you_mean(text, self.choices)
+            raise OptionError(f"option {name}: {text!r} is not one of {', '.join(self.choices)}{near}")
         if isinstance(self.default, bool):
             if text not in ("on", "off"):
                 raise OptionError(f"option {name}: {text!r} is neither on nor off")
             return text == "on"
-        if isinstance(self.default, str):
-            return text
         try:
-            return type(self.default)(text)
-        except ValueError:
-            kind = "a whole number" if isinstance(self.default, int) else "a number"
-            raise OptionError(f"option {name}: {text!r} is not {kind}") from None
+            value = text if isinstance(self.default, str) else self._number(text)
+            if self.check is not None:
+                self.check(text)
+        except ValueError as error:
+            raise OptionError(f"option {name}: {error}") from None
+        return value
+
+    def _number(self, text: str) -> int | float:
+        whole = isinstance(self.default, int)
+        if whole and not _WHOLE.fullmatch(text):
+            raise ValueError(f"{text!r} is not a whole number")
+        try:
+            number = int(text) if whole else float(text)
+        except ValueError:  # of whole numbers: more digits than Python converts
+            raise ValueError(f"{text[:40]!r} is not a {'whole ' if whole else ''}number") from None
+        if not self.least <= number <= self.most:  # NaN is not
+            raise ValueError(f"{text[:40]!r} is out of range: it must be from {self.least:g} to {self.most:.10g}")
+        return number
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question that names the known word nearest to the one that was given; empty where none is near."""
+    import difflib  # only a message needs it
+
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f". Did you mean {near[0]}?" if near else ""
 
 
 def read_options(table: Mapping[str, Option], asked: Mapping[str, str]) -> dict[str, OptionValue]:
     """Every option of the table with the value asked for, else its default; raises OptionError on an unknown name."""
     if unknown := sorted(set(asked) - set(table)):
         known = ", ".join(sorted(table)) or "none"
-        raise OptionError(f"unknown option {', '.join(unknown)}; known here: {known}")
+        raise OptionError(f"unknown option {', '.join(unknown)}; known here: {known}{did_you_mean(unknown[0], table)}")
     return {name: option.read(name, asked[name]) if name in asked else option.default for name, option in table.items()}

@@ -136,7 +136,8 @@ class BeginRecord:
 class RankNote:
     """What a rank that failed left behind: `step` is the last one it completed, -1 before the first.
 
-    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH.
+    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH. `notes_before` is how many notes of
+    other ranks of the attempt were there when this one was written: a rank that failed first sees none.
     """
 
     rank: int
@@ -146,6 +147,7 @@ class RankNote:
     step: int
     hostname: str
     kept: str = ""
+    notes_before: int = 0
 
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`."""

@@ -58,7 +58,17 @@ def without_secrets(text: str) -> str:
 
 def plain(text: str) -> str:
     """The text with every character that could steer a terminal, hide, or begin a line, as its escape."""
+    if text.isprintable():
+        return text
     return "".join(ascii(c)[1:-1] if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c for c in text)
+
+
+def exception_text(error: BaseException) -> str:
+    """What an exception says, whatever its `__str__` does."""
+    try:
+        return str(error)
+    except BaseException as failure:  # noqa: BLE001 - a workload's own exception may raise anything here
+        return f"(its text cannot be shown: __str__ raised {type(failure).__name__})"
 
 
 def deny_world_writing() -> None:

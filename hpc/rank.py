@@ -13,25 +13,25 @@ import json
 import os
 import socket
 import sys
-import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from glob import escape
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
 from hpc.journal.file import Journal
-from hpc.journal.folders import JournalError, attempt_folder
-from hpc.options import OptionError
-from hpc.outcome import Outcome, RankNote, after, stem
+from hpc.journal.folders import attempt_folder
+from hpc.outcome import Outcome, stem
 from hpc.outside import deny_world_writing, without_secrets
 from hpc.preflight.run import Preflight, Promises, add_arguments, read_promises
+from hpc.rank_end import EXIT_STATUS, Failure, ReservedFiles, attempted, fail, limit_exit
 from hpc.settings import options_of_run
 from hpc.spec import COLLECTIVES, RunSpec, SpecError
+from hpc.traces_folder import TracesFolder
 from hpc.watchdog.stacks import Stacks
 from hpc.workloads import code_digest, is_user_code, load_factory
+from hpc.workloads.user_code import files_newer_than
 from hpc.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from hpc.clock import GlobalClock
 
-EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # a script has SLURM_PROCID, too
 
@@ -62,57 +61,26 @@ class Rank:
 
     def __init__(self, asked: Asked, run: RunSpec) -> None:
         self.asked, self.run = asked, run
-        self.stem = stem(run.run_id, asked.attempt)
+        self.folder = TracesFolder(asked.traces, stem(run.run_id, asked.attempt))
         self.number = _from_environment(_RANKS) or 0
         self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
         self.journal: Journal | None = None
         self.stacks: Stacks | None = None
         self.preflight = Preflight(run, asked.promises)
         self.training = False
+        self.script = ""
+        self.problems: dict[str, str] = {}
 
-    @property
-    def last_step(self) -> int:
-        """The last step that this rank completed; -1 before the first."""
-        return -1 if self.journal is None else self.journal.steps_completed - 1
-
-    def fail(self, error: BaseException) -> int:
-        """Leaves a note, shows the traceback, ends all ranks of the run; returns the exit status if still here."""
-        outcome = outcome_of(error, self.training)
-        note = RankNote(
+    def failure(self, error: BaseException) -> Failure:
+        """What is to be reported of this rank that fails by `error`."""
+        return Failure(
             rank=self.number,
-            outcome=outcome,
-            exception=type(error).__name__,
-            message=str(error),
-            step=self.last_step,
-            hostname=socket.gethostname(),
-            kept=getattr(error, "kept", ""),  # of gather.TraceKept, which only ranks that came so far have loaded
+            folder=self.folder,
+            error=error,
+            step=-1 if self.journal is None else self.journal.steps_completed - 1,
+            training=self.training,
+            nccl_warnings=self.preflight.nccl_warnings,
         )
-        self._leave(note)
-        for line in self.preflight.nccl_warnings():
-            print(without_secrets(line), file=sys.stderr)
-        if isinstance(error, InvalidRun | LaunchError):
-            print(f"rank {self.number}: {outcome}: {without_secrets(str(error))}", file=sys.stderr, flush=True)
-        else:
-            print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-            print(f"rank {self.number}: {outcome} {after(self.last_step)}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
-        status = EXIT_STATUS[outcome]
-        if self.comm is not None:
-            self.comm.Abort(status)
-        return status
-
-    def _leave(self, note: RankNote) -> None:
-        """Leaves the note with the traces; where these cannot be written, on this node, from where `collect` brings it.
-
-        Ranks whose peer is gone fail too, a little later: the cause is in the note that was there first.
-        """
-        try:
-            if not any(self.asked.traces.glob(f"{escape(self.stem)}.rank*.json")):
-                note.write(self.asked.traces, self.stem)
-        except OSError as error:
-            print(f"no note can be left in {self.asked.traces}: {error}", file=sys.stderr, flush=True)
-            with suppress(OSError, JournalError):  # the same words are on standard error
-                note.write(attempt_folder(self.asked.traces, self.stem), self.stem)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -130,27 +98,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_ranks(asked: Asked, run: RunSpec) -> int:
     """The run on this rank, collective with all others; the exit status of its process. What fails ends all ranks."""
+    reserved = ReservedFiles()
     rank = Rank(asked, run)
     try:
-        rank.stacks = Stacks(asked.traces, rank.stem, rank.number)
+        rank.folder = TracesFolder.at_start(asked.traces, rank.folder.stem)
+        rank.stacks = Stacks(asked.traces, rank.folder.stem, rank.number)
         _run(rank)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
-        return rank.fail(error)
+    except BaseException as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
+        reserved.release()
+        return fail(rank.failure(error), rank.comm)
     return 0
-
-
-def outcome_of(error: BaseException, training: bool) -> Outcome:
-    """The outcome that an exception stands for; `training` says whether the first step was reached."""
-    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
-    if isinstance(error, InvalidRun | OptionError) or "hpc.clock_model.ClockError" in names:
-        return Outcome.INVALID
-    # torch says OutOfMemoryError of its devices, and of the host a RuntimeError with these words.
-    of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)
-    of_tensorflow = any(name.startswith("tensorflow.") and name.endswith(".ResourceExhaustedError") for name in names)
-    its_words = "DefaultCPUAllocator: can't allocate memory" in str(error)
-    if isinstance(error, MemoryError) or of_torch or of_tensorflow or its_words:
-        return Outcome.OOM
-    return Outcome.RANK_FAIL if training else Outcome.LAUNCH_FAIL
 
 
 def _join(rank: Rank) -> World:
@@ -171,8 +128,10 @@ def _join(rank: Rank) -> World:
     rank.preflight.met(comm, world)
     rank.preflight.demand()
     options_of_run(run)
-    _check_code(run)
-    rank.preflight.let_nccl_tell(attempt_folder(asked.traces, rank.stem))
+    _check_code(run, asked.run)
+    if comm.rank == 0 and asked.script is not None:
+        rank.script = attempted(rank.problems, "script", partial(_script_text, asked.script), "")
+    rank.preflight.let_nccl_tell(attempt_folder(asked.traces, rank.folder.stem))
     return world
 
 
@@ -186,6 +145,7 @@ def _run(rank: Rank) -> None:
     from hpc.gather import Own, write_gathered
     from hpc.journal.copying import start_copier
     from hpc.telemetry.nodes import start_telemetry
+    from hpc.trace_file import load_hdf5
     from hpc.train import train
 
     backend = (load_collectives if run.probe == COLLECTIVES else load_backend)(run.backend)
@@ -197,9 +157,13 @@ def _run(rank: Rank) -> None:
         return workloads[-1]
 
     backend.build(factory)
-    journal = rank.journal = Journal(asked.traces, rank.stem, world.rank, run.steps)
+    if comm.rank == 0:
+        load_hdf5()
+    journal = rank.journal = Journal(asked.traces, rank.folder.stem, world.rank, run.steps)
     clock = GlobalClock(comm)
     facts = _facts(world, backend)
+    if journal.passed_over:
+        facts["journal"] = {"folder": str(journal.folder), "passed_over": journal.passed_over}
     preflight = rank.preflight
     preflight.built(comm, facts)
     recorder = start_telemetry(comm, world, run, facts)
@@ -211,32 +175,27 @@ def _run(rank: Rank) -> None:
         if len(clock.points) == 1:  # the steps before the window were made: NCCL has connected
             preflight.stepped(comm, facts)
         clock.synchronise()
-        note()
+        attempted(rank.problems, "the journal's latest clock", note, None)
 
     marks = backend.make_marks(run.steps)
     marks.record_into(journal.stamps)
     note()
-    copier = start_copier(comm, world, journal.folder, asked.traces, rank.stem, asked.copy_s)
+    copier = start_copier(comm, world, journal.folder, asked.traces, rank.folder.stem, asked.copy_s)
     comm.Barrier()
     rank.training = True
-    blocks = train(backend, run, marks, journal.samples, synchronise)
-    preflight.stepped(comm, facts)
+    train(backend, run, marks, journal.samples, synchronise)
+    attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, facts), None)
     facts["stamp_bound_ns"] = marks.bound_ns
-    if copier is not None:
-        facts["copies"] = copier.facts()
     own = Own(
-        journal=journal,
-        clock=clock,
-        losses=backend.losses(),
-        injected_ns=getattr(workloads[0], "injected_ns", None),
-        facts=facts,
-        recording=None if recorder is None else recorder.stop(),
-    )
-    write_gathered(comm, run, asked.attempt, blocks, own, asked.traces / f"{rank.stem}.h5", asked.script)
-    backend.leave()
-    journal.remove()
+        journal=journal, clock=clock, facts=facts, losses=backend.losses, workload=workloads[0], recorder=recorder,
+        copier=copier, problems=rank.problems,
+    )  # fmt: skip
+    write_gathered(comm, run, asked.attempt, own, rank.folder, rank.script)
+    limit_exit()
+    attempted({}, "leaving the group of ranks", backend.leave, None)
+    attempted({}, "removing the journal", journal.remove, None)
     if copier is not None:
-        copier.end()
+        attempted({}, "removing the copies", copier.end, None)
 
 
 def _arguments(argv: Sequence[str] | None) -> Asked:
@@ -275,12 +234,19 @@ def _set_threads(run: RunSpec) -> None:
             os.environ[name] = str(run.cpus_per_rank)
 
 
-def _check_code(run: RunSpec) -> None:
-    """Raises InvalidRun where the workload's file has changed, LaunchError where the backend's modules are missing."""
-    if (digest := code_digest(run.workload)) != run.code_digest:
+def _check_code(run: RunSpec, run_file: Path | None) -> None:
+    """Raises InvalidRun where the workload's code has changed, LaunchError where the backend's modules are missing."""
+    try:
+        digest = code_digest(run.workload)
+        since_s = None if run_file is None else run_file.stat().st_mtime
+        changed = [] if digest == run.code_digest or since_s is None else files_newer_than(run.workload, since_s)
+    except (OSError, SpecError) as error:
+        raise InvalidRun(f"{run.workload} is not the file that was planned: {error}") from None
+    if digest != run.code_digest:
+        written = f" (written since the run was planned: {', '.join(changed)})" if changed else ""
         raise InvalidRun(
-            f"{run.workload} is not the file that was planned: its digest was {run.code_digest} and is {digest}; "
-            "plan again, and it is another workload"
+            f"{run.workload} is not the file that was planned, or what it imports from its folder is not{written}: the "
+            f"digest was {run.code_digest} and is {digest}; plan again, and it is another workload"
         )
     if missing := missing_modules(run.backend):
         raise LaunchError(f"backend {run.backend} cannot run on {socket.gethostname()}: {'; '.join(missing)}")
@@ -306,6 +272,10 @@ def _facts(world: World, backend: Backend) -> dict[str, Any]:
         "variables": describe_variables(os.environ),
         "backend": described,
     }
+
+
+def _script_text(path: Path) -> str:
+    return without_secrets(path.read_text(errors="replace"))
 
 
 def _clock_facts(clock: GlobalClock) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -19,12 +20,19 @@ STAMPINGS = ("fine", "coarse")
 PLACEMENTS = ("separate", "nested")
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
+SYNTHETIC, UNKNOWN_DATA = "synthetic", "unknown"
+"""What a run trains on: data that a workload of this project makes, or whatever a person's own file reads."""
 COLLECTIVES = "collectives"
 """The workload that is no training but the collectives of a backend by themselves."""
 
 
 class SpecError(ValueError):
     """What was asked cannot be run; the text says what was asked, what was found, what is valid."""
+
+
+def is_user_code(workload: str) -> bool:
+    """Whether the workload is a person's own file, `path/to/file.py:Factory`."""
+    return workload.partition(":")[0].endswith(".py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +42,10 @@ class RunSpec:
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
     GPUs that the run uses on each node; 0 says that it runs on CPUs. `stamps` is `fine` for all six of a step, or
     `coarse` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest` is that
-    of a person's own workload file, whose text can change a speed; `options` holds what was asked of the backend and
-    the workload by `--option`, `env` the environment variables set for the run.
+    of a person's own workload file and of what it imports from its folder, whose text can change a speed; `options`
+    holds what was asked of the backend and the workload by `--option`, `env` the environment variables set for the run.
+
+    `data` of a person's own file is `unknown`, also in what earlier versions wrote, which called it synthetic.
 
     `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a twin:
     the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper reads
@@ -57,7 +67,7 @@ class RunSpec:
     repeat: int
     seed: int
     site: str
-    data: str = "synthetic"
+    data: str = SYNTHETIC
     stamps: str = "fine"
     block_steps: int = 0
     reduction: str = "on"
@@ -69,6 +79,8 @@ class RunSpec:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.data == SYNTHETIC and is_user_code(self.workload):
+            object.__setattr__(self, "data", UNKNOWN_DATA)
         for name in ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size", "measured_steps", "repeat"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -81,6 +93,8 @@ class RunSpec:
             )
         if self.block_steps < 0:
             raise SpecError(f"block_steps is {self.block_steps}; it must be 0 (one block) or more")
+        if self.seed < 0:
+            raise SpecError(f"seed is {self.seed}; it must be 0 or more")
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
@@ -159,9 +173,11 @@ class RunSpec:
     @cached_property
     def point_id(self) -> str:
         """Readable name plus digest of everything asked, less the repeat; safe as a file name."""
-        # A field that a later version adds has a default and is left out while it holds it: old ids stay.
-        defaults = {f.name: _default(f) for f in dataclasses.fields(self)}
-        asked = {k: v for k, v in dataclasses.asdict(self).items() if k != "repeat" and v != defaults[k]}
+        # A field that a later version adds has a default and is left out while it holds it: old ids stay. So do those
+        # of a person's own file, whose data once was called synthetic.
+        asked = {name: value for name, value in self._values().items() if name != "repeat" and value != _DEFAULTS[name]}
+        if self.data == UNKNOWN_DATA and is_user_code(self.workload):
+            del asked["data"]
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:10]
         words = (self.case, self.backend, self.workload, f"b{self.batch_size}", self.precision, digest)
         return "_".join(_slug(word) for word in words)
@@ -177,14 +193,26 @@ class RunSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with the ids that they make."""
-        return {"run_id": self.run_id, "point_id": self.point_id, **dataclasses.asdict(self)}
+        return {"run_id": self.run_id, "point_id": self.point_id, **self._values()}
+
+    def repeated(self, repeat: int) -> RunSpec:
+        """The same point at another repeat, without checking again what is the same: plans have many of these."""
+        run = copy.copy(self)
+        object.__setattr__(run, "repeat", repeat)
+        vars(run)["point_id"] = self.point_id
+        vars(run).pop("run_id", None)
+        return run
+
+    def _values(self) -> dict[str, Any]:
+        """Every field by its name; much faster than dataclasses.asdict, which copies each value deeply."""
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
         """The run that `to_json` wrote. Raises SpecError where a field is missing or the ids do not fit the fields."""
-        names = {f.name for f in dataclasses.fields(cls)}
-        required = {f.name for f in dataclasses.fields(cls) if _default(f) is dataclasses.MISSING}
-        if missing := required - set(values):
+        names = set(_DEFAULTS)
+        if missing := {name for name in names - set(values) if _DEFAULTS[name] is dataclasses.MISSING}:
             raise SpecError(f"a run's description lacks {', '.join(sorted(missing))}")
         unknown = set(values) - names - {"run_id", "point_id"}
         if unknown:
@@ -198,6 +226,16 @@ class RunSpec:
         return spec
 
 
+def _default(spec_field: dataclasses.Field[Any]) -> Any:
+    if spec_field.default_factory is not dataclasses.MISSING:
+        return spec_field.default_factory()
+    return spec_field.default
+
+
+_DEFAULTS: Mapping[str, Any] = {f.name: _default(f) for f in dataclasses.fields(RunSpec)}
+"""Every field of a run with its default, MISSING where it has none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
@@ -205,7 +243,8 @@ class Target:
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
     person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
     `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
-    drives all GPUs of its node, `without_twins` those that cannot leave gradients unreduced.
+    drives all GPUs of its node, `without_twins` those that cannot leave gradients unreduced, `without_gpus` those that
+    run on CPUs wherever they are.
     """
 
     site: str
@@ -218,6 +257,7 @@ class Target:
     reduced: tuple[str, ...] = ()
     one_rank_per_node: tuple[str, ...] = ()
     without_twins: tuple[str, ...] = ()
+    without_gpus: tuple[str, ...] = ()
     collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -244,7 +284,7 @@ class Plan:
             "target": {
                 k: v
                 for k, v in dataclasses.asdict(self.target).items()
-                if k not in ("reduced", "one_rank_per_node", "without_twins", "collectives")
+                if k not in ("reduced", "one_rank_per_node", "without_twins", "without_gpus", "collectives")
             },
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],
@@ -255,12 +295,6 @@ def shuffled(things: Iterable[Thing], seed: int, name: str) -> list[Thing]:
     """The things in an order that comes from the seed and the name, the same everywhere and for ever; each thing's
     text must be its own."""
     return sorted(things, key=lambda thing: hashlib.sha256(f"{seed} {name} {thing}".encode()).digest())
-
-
-def _default(spec_field: dataclasses.Field[Any]) -> Any:
-    if spec_field.default_factory is not dataclasses.MISSING:
-        return spec_field.default_factory()
-    return spec_field.default
 
 
 def _slug(word: str) -> str:

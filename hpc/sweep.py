@@ -7,8 +7,8 @@
     python -m hpc.sweep --status
     python -m hpc.sweep --cancel
 
-Lists multiply: every combination is a point, measured --repeats times. Where there is no Slurm, the same scripts run
-on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
+Lists multiply: every combination is a point, measured --repeats times. Where Slurm is not installed, the same scripts
+run on this machine. The same command again runs only what is not settled. Then: python -m parse.summarize traces/
 
 Exit status 0: every run is ok (--detach: every job is submitted; --cancel: every job has ended; --dry-run: planned);
 1: a run is not ok, the sweep cannot start, or its output cannot be written; 2: usage; 130: Ctrl-C, jobs of Slurm go on.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,18 +26,15 @@ from typing import TYPE_CHECKING, Any
 from hpc.command_line import importing, run
 from hpc.command_parser import CommandParser
 from hpc.foreign import ForeignPackageError, refuse_foreign_packages
-from hpc.options import Option, OptionError
+from hpc.options import MAX_WHOLE, Option, OptionError
 from hpc.outside import deny_world_writing, plain
 from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
+from hpc.sweep_config import ACTIONS, CONFIG_ACTIONS, LAUNCH_KEYS, assignments, read_config
 from hpc.sweep_spec import LONGEST_BLOCK, SweepSpec
+from hpc.version import with_version
 
 if TYPE_CHECKING:
     from hpc.sweeps import submission
-
-LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
-               "constraint", "out", "minutes_per_run", "max_jobs", "copy_s", "start_limit_s", "hang_steps",
-               "hang_extra_s")  # fmt: skip
-ACTIONS = ("dry_run", "detach", "force", "retry", "rerun_if_changed", "status", "cancel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--cluster",
         choices=("auto", "slurm", "local"),
-        help="auto (the default): Slurm where a site is named or a controller answers",
+        help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine",
     )
     add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
     for name in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude"):
@@ -133,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         help="minutes that a job's time limit allows each run (default 10)",
     )
     add("--out", metavar="DIR", help="folder that gets jobs/ and traces/ (default: this one)")
-    add("--config", metavar="FILE", help="TOML with the same names; the command line wins")
+    add("--config", metavar="FILE", help="TOML with the names of these options; the command line wins")
     add = parser.add_argument_group("what watches over a run").add_argument
     add("--copy-s", metavar="S", help="seconds between copies of what ranks have recorded (default 10; 0: none)")
     add("--start-limit-s", metavar="S", help="a run that makes no step for so long after its start hangs (default 600)")
@@ -157,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--cancel", action="store_true", help="end the jobs of this sweep, no others. With --out alone: all in there")
     add("--list", action=_List, nargs=0, help="show backends, workloads, their options and the sites, and exit")
-    return parser
+    return with_version(parser)
 
 
 class _List(argparse.Action):
@@ -197,68 +193,46 @@ def _how(arguments: Mapping[str, Any], settings: Mapping[str, str]) -> submissio
     from hpc.sweeps.submission import How
 
     most = settings.get("max_jobs")
-    if most is not None and (not (most.isascii() and most.isdigit()) or int(most) < 1):
-        raise SpecError(f"--max-jobs {most!r} is no number of jobs, from 1")
-    retry = outcomes_to_retry(arguments["retry"]) if arguments["retry"] is not None else ()
+    if most is not None and (not (most.isascii() and most.isdigit()) or not 1 <= int(most[:12]) <= MAX_WHOLE):
+        raise SpecError(f"--max-jobs {most!r} is no number of jobs, from 1 to {MAX_WHOLE}")
+    on = {name: bool(arguments[name] or settings.get(name)) for name in CONFIG_ACTIONS}
+    retry = arguments["retry"] if arguments["retry"] is not None else settings.get("retry")
     return How(
-        dry_run=arguments["dry_run"],
-        detach=arguments["detach"],
+        dry_run=on["dry_run"],
+        detach=on["detach"],
         max_jobs=None if most is None else int(most),
-        wish=Wish(retry=retry, if_changed=arguments["rerun_if_changed"], force=arguments["force"]),
+        wish=Wish(
+            retry=() if retry is None else outcomes_to_retry(retry),
+            if_changed=on["rerun_if_changed"],
+            force=on["force"],
+        ),
     )
 
 
 def _merge(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Config file and command line as one: what is measured, and where. Raises SpecError on what neither knows."""
-    values: dict[str, Any] = {}
-    if arguments["config"] is not None:
-        values = _with_xla_as_option(_read_config(Path(arguments["config"])))
+    """Config file and command line as one: what is measured, and where. Raises SpecError on what neither knows.
+
+    What a config file says of CONFIG_ACTIONS is among the settings.
+    """
+    values = {} if arguments["config"] is None else read_config(Path(arguments["config"]))
     for name, value in arguments.items():
-        if name in ("config", "list", *ACTIONS) or value is None:
+        if name in ("config", "list", "version", *ACTIONS) or value is None:
             continue
         if name in ("option", "env"):
             table = "options" if name == "option" else "env"
-            values[table] = {**values.get(table, {}), **_assignments(name, value)}
+            values[table] = {**values.get(table, {}), **assignments(name, value)}
         else:
             values[name] = value
-    settings = {key: values.pop(key) for key in LAUNCH_KEYS if key in values}
-    for key, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise SpecError(f"{key} is {value!r}, not a text or a number")
-    return values, {key: str(value) for key, value in settings.items()}
+    settings = {key: values.pop(key) for key in (*LAUNCH_KEYS, *CONFIG_ACTIONS) if key in values}
+    return values, {key: _setting(key, value) for key, value in settings.items()}
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SpecError(f"config {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"config {path}: not TOML ({error})") from None
-    return {key.replace("-", "_"): value for key, value in values.items()}
-
-
-def _with_xla_as_option(values: dict[str, Any]) -> dict[str, Any]:
-    """`xla = true` of a config file as what --xla is on the command line."""
-    if "xla" not in values:
-        return values
-    xla, options = values.pop("xla"), values.get("options", {})
-    if not isinstance(xla, bool):
-        raise SpecError(f"xla must be true or false, not {xla!r}; a list goes to [options]: xla = [false, true]")
-    if not isinstance(options, dict) or "xla" in options:
-        raise SpecError("the config says xla twice, by itself and in [options]: say it once")
-    return {**values, "options": {**options, "xla": xla}}
-
-
-def _assignments(name: str, texts: Sequence[str]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign or not key:
-            raise SpecError(f"--{name} {text!r} is not of the form NAME=VALUE")
-        if values.setdefault(key, value) != value:
-            raise SpecError(f"--{name} says {key}={values[key]} and {key}={value}: say one, or {key}=A,B for both")
-    return values
+def _setting(name: str, value: Any) -> str:
+    if name in ("nodelist", "exclude") and isinstance(value, list):
+        return ",".join(_setting(name, one) for one in value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise SpecError(f"{name} is {value!r}, not a text or a number")
+    return str(value)
 
 
 if __name__ == "__main__":

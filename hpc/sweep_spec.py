@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.collective_plan import collectives_beside
-from hpc.options import Option
+from hpc.options import MAX_WHOLE, Option, did_you_mean
 from hpc.outside import is_secret
-from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, PLACEMENTS, Plan, RunSpec, SpecError, Target, shuffled
+from hpc.spec import (
+    COLLECTIVES,
+    MIN_WARMUP_STEPS,
+    PLACEMENTS,
+    PRECISIONS,
+    SCALINGS,
+    STAMPINGS,
+    Plan,
+    RunSpec,
+    SpecError,
+    Target,
+    shuffled,
+)
+
+Value = TypeVar("Value")
 
 LONGEST_BLOCK = 500
 """Measured steps of a block unless somebody says otherwise: runs with more have several."""
+
+MAX_RUNS = 100_000
+"""A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
+_LIMITS: Mapping[str, tuple[int, int]] = {
+    "nodes": (1, 1_000_000), "ranks_per_node": (1, 10_000), "cpus_per_rank": (1, 100_000), "gpus_per_node": (0, 10_000),
+    "batch_size": (1, MAX_WHOLE), "steps": (1, 10_000_000), "warmup": (1, 10_000_000), "block_steps": (0, 10_000_000),
+    "repeats": (1, MAX_RUNS), "seed": (0, MAX_WHOLE),
+}  # fmt: skip
+"""The smallest and the largest value of each number."""
+_LISTS = ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size")
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "precision": PRECISIONS, "scaling": SCALINGS, "stamps": STAMPINGS,
+}  # fmt: skip
+"""What each word of these lists must be one of."""
 
 _CASE = re.compile(r"(\d+)n(\d+)g")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -60,27 +89,29 @@ class SweepSpec:
         """A sweep from a TOML table or a parsed command line: comma lists, lists or single values alike."""
         names = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(asked) - names):
-            raise SpecError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(names))}")
+            near = did_you_mean(unknown[0], names)
+            raise SpecError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(names))}{near}")
         values: dict[str, Any] = {}
         for name, value in asked.items():
             if value is None:
                 continue
             if name == "cases":
-                values[name] = tuple(_case(word) for word in _words(name, value))
+                values[name] = _distinct(name, [_case(word) for word in _words(name, value)])
             elif name in ("options", "env"):
-                values[name] = {key: tuple(_words(f"{name} {key}", v)) for key, v in _table(name, value).items()}
-            elif name in ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size"):
-                values[name] = tuple(_positive(name, word) for word in _words(name, value))
-            elif name in ("steps", "warmup", "repeats"):
-                values[name] = _positive(name, value)
-            elif name in ("gpus_per_node", "seed", "block_steps"):
-                values[name] = _whole(name, value)
+                table = _table(name, value).items()
+                values[name] = {key: _distinct(f"{name} {key}", _words(f"{name} {key}", v)) for key, v in table}
+            elif name in _LISTS:
+                values[name] = _distinct(name, [_number(name, word) for word in _words(name, value)])
+            elif name in _LIMITS:
+                values[name] = _number(name, value)
             elif name in ("baseline", "twin", "collectives"):
                 values[name] = _truth(name, value)
             elif name == "placement":
                 values[name] = _one_of(name, value, PLACEMENTS)
             else:
-                values[name] = tuple(_words(name, value))
+                values[name] = _distinct(name, _words(name, value))
+                for word in values[name] if name in _WORDS else ():
+                    _one_of(name, word, _WORDS[name])
         _check_env(values.get("env", {}))
         sweep = cls(**values)
         if not sweep.nodes and not sweep.cases:
@@ -115,11 +146,13 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
             if sweep.twin and run.ranks > 1 and not run.probe and backend not in target.without_twins:
                 twin = dataclasses.replace(run, reduction="off")
                 points.setdefault(twin.point_id, twin)
+            _refuse_too_many(len(points), sweep)
     reduced += _add_collectives(points, sweep, target)
+    _refuse_too_many(len(points), sweep)
     _refuse_options_nobody_knows(sweep, options_of)
     assert sweep.repeats is not None
     runs = tuple(
-        dataclasses.replace(point, repeat=repeat)
+        point.repeated(repeat)
         for repeat in range(1, sweep.repeats + 1)
         for point in _block(points, repeat, sweep)
         if repeat == 1 or point.probe != COLLECTIVES
@@ -181,12 +214,22 @@ def _with_options(
     reduced = []
     for name, option in known.items():
         if name in options:
-            for text in options[name]:
-                option.read(name, text)
+            read = [option.read(name, text) for text in options[name]]
+            _distinct(f"option {name}", read)
         elif small and option.small is not None:
             options[name] = (option.small,)
             reduced.append(f"{name} {option.small} instead of {option.default}")
     return options, reduced
+
+
+def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
+    """Raises SpecError where so many points make more runs than a plan may have."""
+    assert sweep.repeats is not None
+    if (runs := points * sweep.repeats) > MAX_RUNS:
+        raise SpecError(
+            f"the sweep has {points} points or more with {sweep.repeats} repeats each, {runs} runs; at most {MAX_RUNS} "
+            "are planned: ask for fewer repeats or shorter lists, or split it into several sweeps in one --out folder"
+        )
 
 
 def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
@@ -195,7 +238,7 @@ def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> Non
     if unknown := sorted(set(sweep.options) - known):
         raise SpecError(
             f"unknown option {', '.join(unknown)}; {', '.join(sweep.backend)} with {', '.join(sweep.workload)} "
-            f"know {', '.join(sorted(known)) or 'none'}"
+            f"know {', '.join(sorted(known)) or 'none'}{did_you_mean(unknown[0], known)}"
         )
 
 
@@ -234,16 +277,17 @@ def _multiply(
     measured_steps = sweep.steps - sweep.warmup
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # one block is always said so
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, telemetry, options, env in axes:
-        if target.gpus_per_node and ranks_per_node > target.gpus_per_node:
+        gpus = 0 if backend in target.without_gpus else target.gpus_per_node
+        if gpus and ranks_per_node > gpus:
             raise SpecError(
                 f"{nodes}n{ranks_per_node}g asks for {ranks_per_node} GPUs per node; "
                 f"{target.site} has {target.gpus_per_node}"
             )
-        drives_all = target.gpus_per_node and backend in target.one_rank_per_node
+        drives_all = gpus and backend in target.one_rank_per_node
         yield RunSpec(
             nodes=nodes,
             ranks_per_node=1 if drives_all else ranks_per_node,
-            gpus_per_node=ranks_per_node if target.gpus_per_node else 0,
+            gpus_per_node=ranks_per_node if gpus else 0,
             cpus_per_rank=cpus,
             backend=backend,
             workload=workload,
@@ -280,7 +324,19 @@ def _words(name: str, value: Any) -> list[str]:
         raise SpecError(f"{name}: an empty value in {value!r}")
     if any("\0" in word for word in words):
         raise SpecError(f"{name}: a NUL character in {value!r}")
-    return list(dict.fromkeys(words))
+    return words
+
+
+def _distinct(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
+    """The values of a list. Raises SpecError where one is there twice: a list of points names each of them once."""
+    for value, times in Counter(values).items():
+        if times > 1:
+            raise SpecError(f"{name}: {_shown(value)} is there {times} times; name each value once")
+    return tuple(values)
+
+
+def _shown(value: object) -> str:
+    return "{}n{}g".format(*value) if isinstance(value, tuple) else str(value)
 
 
 def _check_env(env: Mapping[str, Sequence[str]]) -> None:
@@ -297,7 +353,7 @@ def _check_env(env: Mapping[str, Sequence[str]]) -> None:
 
 def _word(name: str, value: Any) -> str:
     """One value as the command line would say it: options are switched on and off."""
-    if isinstance(value, bool) and name.startswith("options "):
+    if isinstance(value, bool) and (name.startswith("options ") or name == "telemetry"):
         return "on" if value else "off"
     return str(value)
 
@@ -312,7 +368,7 @@ def _case(word: str) -> tuple[int, int]:
     found = _CASE.fullmatch(word.strip())
     if not found:
         raise SpecError(f"cases: {word!r} is not of the form 2n8g (nodes, ranks per node)")
-    return _positive("cases", found[1]), _positive("cases", found[2])
+    return _number("nodes", found[1]), _number("ranks_per_node", found[2])
 
 
 def _whole(name: str, value: Any) -> int:
@@ -321,19 +377,26 @@ def _whole(name: str, value: Any) -> int:
             raise ValueError
         return int(value)
     except (TypeError, ValueError):
-        raise SpecError(f"{name}: {value!r} is not a whole number") from None
+        raise SpecError(f"{name}: {str(value)[:40]!r} is not a whole number") from None
 
 
-def _positive(name: str, value: Any) -> int:
+def _number(name: str, value: Any) -> int:
+    """A whole number within the limits of its name."""
     number = _whole(name, value)
-    if number < 1:
-        raise SpecError(f"{name}: {number} is not a count; it must be at least 1")
+    least, most = _LIMITS[name]
+    if number < -MAX_WHOLE or number > most:
+        shown = number if abs(number) < 10**40 else "a number of more than 40 digits"
+        raise SpecError(f"{name}: {shown} is out of range; it must be from {least} to {most}")
+    if number < least:
+        shape = "{0}: {1} is not a count; it must be at least {2}" if least else "{0} is {1}; it must be {2} or more"
+        raise SpecError(shape.format(name, number, least))
     return number
 
 
 def _one_of(name: str, value: Any, words: Sequence[str]) -> str:
     if value not in words:
-        raise SpecError(f"{name} {value!r} is not one of {', '.join(words)}")
+        near = did_you_mean(str(value), words)
+        raise SpecError(f"{name} {value!r} is not one of {', '.join(words)}{near}")
     return str(value)
 
 

@@ -47,6 +47,11 @@ _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def load_hdf5() -> None:
+    """Loads the HDF5 library, so that it cannot fail when a trace is to be written. Raises ImportError."""
+    import h5py  # noqa: F401
+
+
 class TraceUnwritable(TraceError):
     """A trace could not be written; `error` is what the system said."""
 

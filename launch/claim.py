@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from glob import escape
@@ -27,12 +28,12 @@ from hpc.outcome import (
     read_own_record,
     stem,
 )
+from launch.state import is_job_id
 
 ASK_PAUSE_S = 5.0
 ASKED_TIMES = 3
 _LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
 """The id of a job of this machine; `number` is 0 where its script was started by hand."""
-_JOB_ID = re.compile(r"\d+(?:[_+]\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +126,8 @@ class Claim:
 
     def _is_final(self, record: ExitRecord) -> bool:
         if corrected := corrected_record(record, self._traces):
-            corrected.write(self._traces)
+            with suppress(OSError):  # the next command corrects it then
+                corrected.write(self._traces)
             self._say(f"{stem(record.run_id, record.attempt)}: {describe(corrected)}; {corrected.evidence[1]}")
             record = corrected
         if not record.settles or (self._traces / f"{stem(record.run_id, record.attempt)}{AGAIN}").exists():
@@ -150,8 +152,8 @@ class Claim:
     def _is_alive(self, begin: BeginRecord) -> bool:
         """Whether the job that began the attempt is there still. One that cannot be asked about is taken to be."""
         if local := _LOCAL_JOB.fullmatch(begin.job_id):
-            return _lives_here(begin.job_id, local["host"], int(local["pid"]), by_hand=local["number"] == "0")
-        if not _JOB_ID.fullmatch(begin.job_id):
+            return lives_here(begin.job_id, local["host"], int(local["pid"]), by_hand=local["number"] == "0")
+        if not is_job_id(begin.job_id):
             self._say(
                 f"{stem(begin.run_id, begin.attempt)}: {begin.job_id!r} is no job of Slurm's: its record is damaged"
             )
@@ -175,7 +177,7 @@ def _is_recorded(record: Path) -> bool:
     return os.path.lexists(record) and not is_damaged(record)
 
 
-def _lives_here(job_id: str, host: str, pid: int, *, by_hand: bool) -> bool:
+def lives_here(job_id: str, host: str, pid: int, *, by_hand: bool) -> bool:
     """Whether the script of a job of this machine runs. Of another machine it cannot be known."""
     if host != socket.gethostname():
         return True

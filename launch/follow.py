@@ -227,15 +227,28 @@ def write_missing_records(
     job wrote last may come late from another machine: it is waited for that long. `recover` is told the stem of each
     attempt before its end is judged, and makes a trace of what was copied of it.
     """
-    missing = [begin for job_id in ends for begin in open_attempts(traces, job_id)]
+    missing = _open_attempts_of(traces, ends)
     elsewhere = any(ends[begin.job_id].source != HERE for begin in missing)
     until_s = time.monotonic() + (patience_s if elsewhere else 0)
     while missing and time.monotonic() < until_s:
         time.sleep(min(0.5, patience_s))
-        missing = [begin for job_id in ends for begin in open_attempts(traces, job_id)]
+        missing = _open_attempts_of(traces, ends)
     for begin in missing:
         recover(stem(begin.run_id, begin.attempt))
     return [_close(traces, begin, ends[begin.job_id], logs) for begin in missing]
+
+
+def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRecord]:
+    """The open attempts of these jobs; where either name is not known the number alone counts.
+
+    A controller that lost its state gives numbers again: an attempt begun in a job of another name is not these jobs'.
+    """
+    return [
+        begin
+        for job_id, end in ends.items()
+        for begin in open_attempts(traces, job_id)
+        if not begin.job_name or not end.name or begin.job_name == end.name
+    ]
 
 
 def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
@@ -246,7 +259,8 @@ def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRec
 
 def _former_life(begin: BeginRecord, end: JobEnd) -> JobEnd:
     """How the life ended that the attempt began in: by the accounts where they know it, else no more than that."""
-    known = [life for life in lives(begin.job_id) if life.restarts == begin.restart_count and life.requeued]
+    all_lives = lives(begin.job_id, begin.job_name)
+    known = [life for life in all_lives if life.restarts == begin.restart_count and life.requeued]
     restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first life"
     unknown = JobEnd(word="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)
     return known[0] if known else unknown

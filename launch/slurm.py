@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc.command import Failure, find_tool, run_tool
 from hpc.verdict import JobEnd
 from launch.enclosing import variables_of_the_enclosing_job
 from launch.plan import JobPlan, RequestValue, WrittenJob
 from launch.script import Folders
-from launch.site import Site
-from launch.state import COMMAND_TIMEOUT_S, JobState, ends, look
+from launch.state import COMMAND_TIMEOUT_S, JobState, ends, is_job_id, look
 
 
 class SubmitError(RuntimeError):
@@ -39,46 +39,33 @@ _PASSES = re.compile(
 """What sbatch and squeue say of limits on the number of jobs and of a controller that is busy or away."""
 
 
+_COMMANDS = ("scontrol", "sbatch")
 MOST_RELEASES = 3
 _LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
 
 
+def slurm_is_installed() -> bool:
+    """Whether this machine has commands of Slurm: files on PATH, also those that may not be executed."""
+    return any(find_tool(name) for name in _COMMANDS)
+
+
+def why_unreachable() -> str:
+    """Why no job can be submitted from here, in the words of Slurm's commands; empty where a controller answers."""
+    for name in _COMMANDS:
+        path = find_tool(name)
+        if path is None:
+            return f"{name} is not installed here"
+        if not os.access(path, os.X_OK):
+            return f"{name} cannot be run: {path}: Permission denied"
+    answer = run_tool(["scontrol", "ping"], timeout_s=COMMAND_TIMEOUT_S)
+    if not answer.ok:
+        return f"scontrol ping: {answer.describe()}"
+    return "" if "UP" in answer.stdout else f"scontrol ping: {answer.output or 'no controller is named'}"
+
+
 def controller_answers() -> bool:
-    """Whether a Slurm controller can be reached from here."""
-    if shutil.which("scontrol") is None or shutil.which("sbatch") is None:
-        return False
-    try:
-        done = subprocess.run(
-            ["scontrol", "ping"], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0 and "UP" in done.stdout
-
-
-def nodes_of(site: Site) -> tuple[int | None, int | None]:
-    """GPUs and CPUs per node of the site's partition, as sinfo says: None where it cannot tell them apart."""
-    partition = ["-p", site.partition] if site.partition else []
-    try:
-        done = subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%P|%G|%c", *partition],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise SubmitError(f"sinfo did not answer within {COMMAND_TIMEOUT_S} s") from None
-    rows = [line.strip().split("|") for line in done.stdout.splitlines() if line.count("|") == 2]
-    if done.returncode != 0 or not rows:
-        raise SubmitError(f"sinfo knows no node of partition {site.partition or '(default)'}: {done.stderr.strip()}")
-    if not site.partition:
-        rows = [row for row in rows if row[0].endswith("*")] or rows
-    gpus = {sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres)) for _, gres, _ in rows}
-    cpus = {int(count) for _, _, count in rows if count.isdigit()}
-    # "(null)" is what sinfo says of a node without GPUs and of one whose GPUs nobody configured: unknown.
-    known = len(gpus) == 1 and gpus != {0}
-    return (gpus.pop() if known else None, cpus.pop() if len(cpus) == 1 else None)
+    """Whether jobs can be submitted from here: a Slurm controller answers."""
+    return not why_unreachable()
 
 
 def header(job: JobPlan, folders: Folders) -> str:
@@ -182,16 +169,12 @@ class SlurmCluster:
         wanted = sorted(set(names))
         if not wanted:
             return {}
-        argv = ["squeue", "-h", "-o", "%i|%j", "-n", ",".join(wanted)]
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise NotNow(f"squeue: no answer within {COMMAND_TIMEOUT_S} s") from None
-        except OSError as error:
-            raise SubmitError(f"squeue cannot be run: {error.strerror}") from None
-        if done.returncode != 0:
-            raise NotNow(f"squeue: {' '.join(done.stderr.split())}")
-        rows = [line.strip().partition("|") for line in done.stdout.splitlines()]
+        answer = run_tool(["squeue", "-h", "-o", "%i|%j", "-n", ",".join(wanted)], timeout_s=COMMAND_TIMEOUT_S)
+        if answer.failure in (Failure.ABSENT, Failure.FORBIDDEN):
+            raise SubmitError(answer.describe())
+        if not answer.ok:
+            raise NotNow(answer.describe())
+        rows = [line.strip().partition("|") for line in answer.stdout.splitlines()]
         found = {job_id: name for job_id, _, name in rows if name in wanted}
         self._names |= found
         return dict(sorted(found.items(), key=lambda row: (len(row[0]), row[0])))
@@ -202,67 +185,42 @@ class SlurmCluster:
         A controller that was killed forgets the jobs of its last seconds and gives their numbers to others: a job of
         another name is not the one that was asked about, which is unknown then.
         """
-        sights = look(job_ids)
+        sights = look(job_ids, self._names)
         silent = [sight.said for sight in sights.values() if sight.state is JobState.UNREACHABLE]
         self.said = silent[0] if silent else ""
-        others = {} if silent else self._others(job_ids)
-        reasons = {job_id: sight.reason for job_id, sight in sights.items() if job_id not in others}
-        self.reasons = {job_id: reason for job_id, reason in reasons.items() if reason}
-        return {job_id: JobState.UNKNOWN if job_id in others else sight.state for job_id, sight in sights.items()}
+        self.reasons = {job_id: sight.reason for job_id, sight in sights.items() if sight.reason}
+        return {job_id: sight.state for job_id, sight in sights.items()}
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
         """How each of these jobs ended that has ended for certain."""
-        ids = list(job_ids)
-        said = "{} is the number of another job now, {}"
-        forgotten = {
-            job_id: JobEnd(word="", source="squeue", reason=said.format(job_id, name))
-            for job_id, name in self._others(ids).items()
-        }
-        return ends([job_id for job_id in ids if job_id not in forgotten]) | forgotten
+        return ends(list(job_ids), self._names)
 
-    def release(self, job_ids: Sequence[str]) -> list[str]:
-        """Those of these pending jobs that Slurm put back and held because their launch failed, as where its controller
-        was away at that moment; they are released, each a few times at most: held again, a person must look."""
-        held = [job_id for job_id, (_, reason) in self._shown(job_ids).items() if _LAUNCH_FAILED.search(reason)]
+    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Releases those of these pending jobs that Slurm put back and held because their launch failed, by the reasons
+        of the last look; why not by job id, empty where it is released.
+
+        Each is tried MOST_RELEASES times: held again, a person must look.
+        """
+        held = [job_id for job_id in job_ids if _LAUNCH_FAILED.search(self.reasons.get(job_id, ""))]
         again = [job_id for job_id in held if self._releases.setdefault(job_id, 0) < MOST_RELEASES]
+        problems = {}
         for job_id in again:
             self._releases[job_id] += 1
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # seen and tried again at the next look
-                subprocess.run(
-                    ["scontrol", "release", job_id], capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
-                )
-        return again
-
-    def _others(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Of these numbers those that another job has now, with its name."""
-        shown = {job_id: name for job_id, (name, _) in self._shown(job_ids).items()}
-        return {job_id: name for job_id, name in shown.items() if self._names.get(job_id, name) != name}
-
-    def _shown(self, job_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Name and reason of those of the jobs that the controller shows; none where it does not answer."""
-        if not job_ids:
-            return {}
-        argv = ["squeue", "-h", "-t", "all", "-o", "%i|%j|%r", "-j", ",".join(job_ids)]
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return {}
-        rows = [line.strip().split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2]
-        return {job_id: (name, reason) for job_id, name, reason in rows}
+            problems[job_id] = run_tool(["scontrol", "release", job_id], timeout_s=COMMAND_TIMEOUT_S).describe()
+        return problems
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """Ends the jobs named and no others. Raises SubmitError with scancel's own words where it cannot."""
         if not job_ids:
             return
-        try:
-            done = subprocess.run(
-                ["scancel", *job_ids], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise SubmitError(f"scancel did not answer within {COMMAND_TIMEOUT_S} s: try again") from None
+        if damaged := [job_id for job_id in job_ids if not is_job_id(job_id)]:
+            raise SubmitError(f"{damaged[0]!r} is no Slurm job id: nothing was cancelled")
+        answer = run_tool(["scancel", *job_ids], timeout_s=COMMAND_TIMEOUT_S)
+        if answer.failure is Failure.HANGING:
+            raise SubmitError(f"{answer.describe()}: try again")
         # One that has ended by itself in the meantime is as wanted.
-        if done.returncode != 0 and "already completing or completed" not in done.stderr:
-            raise SubmitError(f"scancel {' '.join(job_ids)}: {' '.join(done.stderr.split())}")
+        if not answer.ok and "already completing or completed" not in answer.stderr:
+            raise SubmitError(f"scancel {' '.join(job_ids)}: {answer.output or answer.describe()}")
 
     def _tidy(self) -> None:
         """Removes what submitit leaves of a submission beside the copy: links, and the file of one that failed."""

@@ -8,11 +8,12 @@ A command that does not answer is told from one that answers and does not know t
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
+from hpc.command import Failure, run_tool
 from hpc.verdict import JobEnd
 
 COMMAND_TIMEOUT_S = 60
@@ -43,10 +44,11 @@ class Sight:
 
     `end` is how it ended, with an empty word where whoever answered has forgotten it, None while it lives and where
     nobody answered. `reason` is why it is pending, in Slurm's word. `said` is what commands said in place of an answer,
-    in their own words.
+    in their own words. `name` is the job's name, empty where it is not known.
     """
 
     state: JobState
+    name: str = ""
     partition: str = ""
     end: JobEnd | None = None
     reason: str = ""
@@ -80,6 +82,7 @@ class _Row:
 
     word: str
     source: str
+    name: str = ""
     nodelist: str = ""
     partition: str = ""
     restarts: int = 0
@@ -110,8 +113,10 @@ _OF_SETTINGS = {
     "": ("MinJobAge", "AccountingStorageType"),
 }
 """Slurm's words for ends, "" where it has forgotten the job, and the settings that they follow from."""
-_QUEUE_FIELDS = ("JobID", "State", "NodeList", "Partition", "RestartCnt", "Requeue", "Reason")
-_ACCOUNT_FIELDS = ("JobID", "State", "NodeList", "Partition", "Reason")
+_QUEUE_FIELDS = ("JobID", "State", "NodeList", "Partition", "RestartCnt", "Requeue", "Name", "Reason")
+_ACCOUNT_FIELDS = ("JobID", "State", "NodeList", "Partition", "JobName", "Reason")
+_JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 _FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
 _SILENT = re.compile(
     r"contact|connect|timed out|no answer|Zero Bytes|standby|Message (send|receive)|shut ?down", re.IGNORECASE
@@ -119,43 +124,71 @@ _SILENT = re.compile(
 """What a client says that did not reach its controller: another client would not reach it either."""
 
 
-def look(job_ids: Sequence[str]) -> dict[str, Sight]:
-    """How every one of these jobs is now; a few commands, each ended after COMMAND_TIMEOUT_S."""
-    if not job_ids:
-        return {}
-    rows, refused = _in_the_queue(job_ids)
-    sights = {job_id: _sight(row) for job_id, row in rows.items()}
-    if missing := [job_id for job_id in job_ids if job_id not in sights]:
-        accounts, refused_too = _in_the_accounts(missing)
-        said = "; ".join(text for text in (refused, refused_too) if text)
-        for job_id in missing:
-            sights[job_id] = _second_sight(accounts.get(job_id), said, controller_answers=not refused)
-    return {job_id: sights[job_id] for job_id in job_ids}
+def is_job_id(text: str) -> bool:
+    """Whether the text has the form of a Slurm job id: `17`, an array task `17_3`, a component `17+1`.
+
+    No other text may reach a command of Slurm's: a damaged record's `--version` would be an option.
+    """
+    return _JOB_ID.fullmatch(text) is not None
 
 
-def ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
+def job_name_of(job_id: str) -> str | None:
+    """The name of the job that has this number now.
+
+    Empty where the scheduler answered and knows no such job, or where the text is no job id; None where it did not
+    answer. A controller that lost its state gives numbers again: compare with the name that the job was given.
+    """
+    seen = look([job_id])[job_id]
+    return None if seen.state is JobState.UNREACHABLE else seen.name
+
+
+def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, Sight]:
+    """How every one of these jobs is now; a few commands, each ended after COMMAND_TIMEOUT_S.
+
+    `names` holds the job names that are known, by job id: where another job has the number now, the one that was asked
+    about has ended and is forgotten. A text that is no job id is reported as an unknown job, and no command sees it.
+    """
+    known = {job_id: _not_an_id(job_id) for job_id in job_ids if not is_job_id(job_id)}
+    if asked := [job_id for job_id in job_ids if job_id not in known]:
+        rows, refused = _in_the_queue(asked)
+        sights = {job_id: _sight(row) for job_id, row in rows.items()}
+        if missing := [job_id for job_id in asked if job_id not in sights]:
+            accounts, refused_too = _in_the_accounts(missing, names)
+            said = "; ".join(text for text in (refused, refused_too) if text)
+            for job_id in missing:
+                sights[job_id] = _second_sight(accounts.get(job_id), said, controller_answers=not refused)
+        known |= {job_id: _of_name(job_id, sights[job_id], names.get(job_id, "")) for job_id in asked}
+    return {job_id: known[job_id] for job_id in job_ids}
+
+
+def ends(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, JobEnd]:
     """How those of these jobs ended that have ended for certain: for those alone attempts may be closed.
 
-    With what of the cluster's settings the end follows from: that a preempted job is not put back, for one.
+    With what of the cluster's settings the end follows from: that a preempted job is not put back, for one. `names` is
+    as `look` has it.
     """
-    seen = {job_id: (sight.end, sight.partition) for job_id, sight in look(job_ids).items() if sight.end is not None}
+    sights = look(job_ids, names)
+    seen = {job_id: (sight.end, sight.partition) for job_id, sight in sights.items() if sight.end is not None}
     settings = cluster_settings() if any(end.word in _OF_SETTINGS for end, _ in seen.values()) else None
     found = {}
     for job_id, (end, partition) in seen.items():
-        earlier = lives(job_id)[:-1] if end.source == "sacct" else ()
+        earlier = lives(job_id, names.get(job_id, ""))[:-1] if end.source == "sacct" else ()
         told = [end.reason, *(settings.behind(end.word, partition) if settings else [])]
         restarts = max(end.restarts, len(earlier))
         found[job_id] = replace(end, reason=", ".join(filter(None, told)), restarts=restarts)
     return found
 
 
-def lives(job_id: str) -> list[JobEnd]:
+def lives(job_id: str, name: str = "") -> list[JobEnd]:
     """How each life of a job ended that was put back into the queue, in order; the last is the job's present one.
 
-    The accounts alone keep them: empty where there are none, or where they do not answer.
+    The accounts alone keep them: empty where there are none, or where they do not answer. With a `name`, jobs of
+    another name that had the same number are left out.
     """
+    if not is_job_id(job_id):
+        return []
     answer = _ask("sacct", "-X", "-D", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", job_id)
-    found = [_end(row) for key, row in _account_rows(answer.text) if key == job_id]
+    found = [_end(row) for key, row in _account_rows(answer.text) if key == job_id and _is_named(row.name, name)]
     numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(found)]
     return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
 
@@ -189,16 +222,37 @@ def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
     return rows, ""
 
 
-def _in_the_accounts(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
+def _in_the_accounts(job_ids: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, _Row], str]:
     answer = _ask("sacct", "-X", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", ",".join(job_ids))
-    return dict(_account_rows(answer.text)), answer.refused
+    rows = _account_rows(answer.text)
+    return {job_id: row for job_id, row in rows if _is_named(row.name, names.get(job_id, ""))}, answer.refused
+
+
+def _not_an_id(text: str) -> Sight:
+    end = JobEnd(word="", source="the record", reason=f"{text!r} is no Slurm job id: the record is damaged")
+    return Sight(state=JobState.UNKNOWN, end=end)
+
+
+def _is_named(found: str, expected: str) -> bool:
+    """Whether a job of the name found may be the one expected; an empty name is an unknown one."""
+    return not found or not expected or found == expected
+
+
+def _of_name(job_id: str, sight: Sight, expected: str) -> Sight:
+    """The sight of the job expected: forgotten where another job has its number."""
+    if _is_named(sight.name, expected):
+        end = sight.end and replace(sight.end, name=expected or sight.end.name)
+        return replace(sight, end=end)
+    reason = f"{job_id} is the number of another job now, {sight.name}"
+    end = JobEnd(word="", source="squeue", name=expected, reason=reason)
+    return Sight(state=JobState.UNKNOWN, name=sight.name, end=end)
 
 
 def _sight(row: _Row, said: str = "") -> Sight:
     state = _LIVE.get(row.word, JobState.ENDED)
     end = _end(row) if state is JobState.ENDED else None
     reason = row.reason if state is JobState.PENDING else ""
-    return Sight(state=state, partition=row.partition, end=end, reason=reason, said=said)
+    return Sight(state=state, name=row.name, partition=row.partition, end=end, reason=reason, said=said)
 
 
 def _second_sight(row: _Row | None, said: str, *, controller_answers: bool) -> Sight:
@@ -213,7 +267,10 @@ def _second_sight(row: _Row | None, said: str, *, controller_answers: bool) -> S
 
 
 def _end(row: _Row) -> JobEnd:
-    return JobEnd(word=row.word, source=row.source, reason=row.reason, nodelist=row.nodelist, restarts=row.restarts)
+    return JobEnd(
+        word=row.word, source=row.source, name=row.name, reason=row.reason, nodelist=row.nodelist,
+        restarts=row.restarts,
+    )  # fmt: skip
 
 
 def _queue_rows(text: str) -> list[tuple[str, _Row]]:
@@ -221,10 +278,10 @@ def _queue_rows(text: str) -> list[tuple[str, _Row]]:
     for line in text.splitlines():
         values = [value.strip() for value in line.split("|", len(_QUEUE_FIELDS) - 1)]
         if len(values) == len(_QUEUE_FIELDS):
-            job_id, word, nodelist, partition, restarts, requeue, reason = values
+            job_id, word, nodelist, partition, restarts, requeue, name, reason = values
             row = _Row(
-                word=word, source="squeue", nodelist=nodelist, partition=partition, restarts=_number(restarts),
-                reason=_reason(word, requeue, reason.removesuffix("|")),
+                word=word, source="squeue", name=name, nodelist=nodelist, partition=partition,
+                restarts=_number(restarts), reason=_reason(word, requeue, reason.removesuffix("|")),
             )  # fmt: skip
             rows.append((job_id, row))
     return rows
@@ -235,10 +292,11 @@ def _account_rows(text: str) -> list[tuple[str, _Row]]:
     for line in text.splitlines():
         values = line.split("|", len(_ACCOUNT_FIELDS) - 1)
         if len(values) == len(_ACCOUNT_FIELDS) and values[1].strip():
-            job_id, state, nodelist, partition, reason = values
+            job_id, state, nodelist, partition, name, reason = values
             word, _, by = state.partition(" ")  # "CANCELLED by 1000"
             why = " ".join(text for text in (by and f"{by} (user id)", _told(reason)) if text)
-            rows.append((job_id, _Row(word=word, source="sacct", nodelist=nodelist, partition=partition, reason=why)))
+            row = _Row(word=word, source="sacct", name=name, nodelist=nodelist, partition=partition, reason=why)
+            rows.append((job_id, row))
     return rows
 
 
@@ -247,9 +305,11 @@ def _shown(text: str) -> _Row | None:
     found = dict(re.findall(r"\b(JobState|Reason|Partition|NodeList|Restarts|Requeue)=(\S*)", text))
     if "JobState" not in found:
         return None
+    name = re.search(r"\bJobName=(.*?)(?: \w+=|$)", text, re.MULTILINE)
     return _Row(
         word=found["JobState"],
         source="scontrol",
+        name=name[1] if name else "",
         nodelist=found.get("NodeList", "").replace("(null)", ""),
         partition=found.get("Partition", ""),
         restarts=_number(found.get("Restarts", "")),
@@ -274,18 +334,7 @@ def _number(text: str) -> int:
 
 def _ask(*command: str) -> _Answer:
     """Runs a command of Slurm's. It has answered where it ends well, and where it says that there is no such job."""
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=COMMAND_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except FileNotFoundError:
-        return _Answer(refused=f"{command[0]} is not installed here")
-    except OSError as error:
-        return _Answer(refused=f"{command[0]} cannot be run: {error.strerror}")
-    except subprocess.TimeoutExpired:
-        return _Answer(refused=f"{command[0]}: no answer within {COMMAND_TIMEOUT_S} s")
-    if done.returncode == 0 or _FORGOTTEN.search(done.stderr):
-        return _Answer(text=done.stdout)
-    last = done.stderr.strip().rpartition("\n")[2].removeprefix(f"{command[0]}: ")
-    return _Answer(refused=f"{command[0]}: {last or f'exit status {done.returncode} without a word'}")
+    answer = run_tool(command, timeout_s=COMMAND_TIMEOUT_S)
+    if answer.ok or (answer.failure is Failure.FAILING and _FORGOTTEN.search(answer.stderr)):
+        return _Answer(text=answer.stdout)
+    return _Answer(refused=answer.describe())

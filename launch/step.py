@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 from hpc.command import Failure, run_tool
 from hpc.command_line import run
-from hpc.evidence import SIGNAL, close_attempt, describe, job_end, judge_ended, open_attempts
+from hpc.evidence import SIGNAL, close_attempts, describe, job_end, judge_ended
 from hpc.outcome import BEGIN, EXIT, BeginRecord, Outcome, stem
 from hpc.outside import deny_world_writing, plain
 from hpc.verdict import JobEnd
@@ -76,7 +76,7 @@ class Step:
         self._options, self._job, self._signals, self._script = options, job, signals, script
         self._claim = Claim(
             options.run, options.traces, job, force=options.force, say=say, close=self._close_attempts_of,
-            pause=signals.pause,
+            pause=signals.sleep,
         )  # fmt: skip
         self._begin: BeginRecord | None = None
 
@@ -212,7 +212,7 @@ class Step:
                 if pause_s is None:
                     say(f"{error.filename or self._options.traces}: {error.strerror}")
                     return False
-                self._signals.pause(pause_s)
+                self._signals.sleep(pause_s)
             else:
                 return True
         raise AssertionError("the last pause is None")
@@ -235,7 +235,7 @@ class Step:
                 said = True
             if time.monotonic() > until_s:
                 raise StepError(f"{self._options.traces} is not the folder that {path.name} was written to: {reason}")
-            self._signals.pause(1.0)
+            self._signals.sleep(1.0)
 
     def _recover(self, name: str) -> None:
         """Makes a trace of what the attempt's ranks left. A job that is being ended can start no step on its nodes:
@@ -269,15 +269,9 @@ class Step:
         self._close(job_id, end)
 
     def _close(self, job_id: str, end: JobEnd, before: int | None = None) -> None:
-        for begin in open_attempts(self._options.traces, job_id, before):
-            name = stem(begin.run_id, begin.attempt)
-            self._recover(name)
-            try:
-                record = close_attempt(begin, self._options.logs, self._options.traces, end)
-            except OSError as error:
-                say(f"{name} cannot be closed: {error.filename or self._options.traces}: {error.strerror}")
-            else:
-                say(f"{name}: {describe(record)}")
+        close_attempts(
+            self._options.traces, self._options.logs, job_id, end, before=before, recover=self._recover, say=say
+        )
 
     def _await_controller(self) -> None:
         """Waits for a controller that is away: srun needs it, and each run would fail within a minute or two."""
@@ -290,7 +284,7 @@ class Step:
             if not said:
                 say(f"waits for slurmctld, which does not answer: {answer.describe()}")
                 said = True
-            self._signals.pause(5.0)
+            self._signals.sleep(5.0)
 
     def _await_preemption(self) -> None:
         """Slurm requeues only jobs that are still running when it preempts them: waits to be ended."""
@@ -299,7 +293,7 @@ class Step:
         if text.partition("PreemptTime=")[2][:1].isdigit():
             say("waits for Slurm to preempt this job")
             while self._signals.last == "SIGUSR1":
-                self._signals.pause(1.0)
+                self._signals.sleep(1.0)
 
     def _job_text(self, job_id: str) -> str:
         """What scontrol says of a job; empty where it does not answer."""

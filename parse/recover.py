@@ -4,8 +4,9 @@
     python -m parse.recover RUNDIR --stem 2n8g_torch-ddp_….1
 
 Folders <stem>.partial in a sweep's traces hold the stamps of an attempt's ranks, collected or as last copied; each
-becomes <stem>.h5 and goes. The job script and hpc.sweep do this by themselves; by hand it is for what they did not live
-to do. An attempt that may still run is left alone, unless --stem names it. docs/recovery.md has the whole way.
+becomes <stem>.h5 and goes. Files that killed writers left half-written go, too. The job script and hpc.sweep do this by
+themselves; by hand it is for what they did not live to do. An attempt that may still run is left alone, unless --stem
+names it. docs/recovery.md has the whole way.
 
 Exit status 0: all that was there is a trace now, or was left alone, with a line each; 1: a trace could not be made, or
 there is no such folder; 2: usage.
@@ -15,15 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -46,9 +44,11 @@ from hpc.outcome import (
 )
 from hpc.outside import deny_world_writing, plain
 from hpc.spec import RunSpec
+from hpc.stale_parts import name_of_removed, remove_stale_parts, server_time_s
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace import Trace, TraceError, run_of
 from hpc.trace_file import read_trace, write_trace
+from hpc.verdict import cause
 from hpc.watchdog.progress import name_ranks
 from hpc.watchdog.stacks import merge
 
@@ -81,16 +81,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (JournalError, TraceError, RecordError, OSError) as error:
             print(plain(str(error)), file=sys.stderr)
             failed = True
-    if not partials:
+    stale: list[str] = []
+    try:
+        stale = remove_stale_parts(_traces(asked.folder), asked.stem)
+    except OSError as error:
+        print(plain(str(error)), file=sys.stderr)
+        failed = True
+    for name in stale:
+        print(plain(f"{name}: removed, whoever wrote it was killed"))
+    if not partials and not stale:
         print(plain(f"{asked.folder}: nothing to recover"))
     return int(failed)
 
 
+def tidy(traces: Path) -> list[str]:
+    """Removes what lies beside whole traces or was left half-written, of attempts that nobody can be at; says what.
+
+    What cannot be removed is said, too. Attempts without a trace are left to `recover`.
+    """
+    lines = []
+    for partial in _partials(traces, None):
+        if not partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() or _may_live(partial):
+            continue
+        try:
+            lines.append(recover(partial))
+        except (JournalError, TraceError, RecordError, OSError) as error:
+            lines.append(str(error))
+    try:
+        lines += [f"{name}: removed, whoever wrote it was killed" for name in remove_stale_parts(traces)]
+    except OSError as error:
+        lines.append(str(error))
+    return lines
+
+
 def _partials(folder: Path, stem: str | None) -> list[Path]:
     """The `.partial` folders of a sweep's folder or of its traces: of all attempts, or of one."""
-    traces = folder / "traces" if (folder / "traces").is_dir() else folder
+    traces = _traces(folder)
     wanted = re.compile(re.escape(f"{stem}{PARTIAL}")) if stem else _OF_ATTEMPT
     return [path for path in sorted(traces.iterdir()) if wanted.fullmatch(path.name) and path.is_dir()]
+
+
+def _traces(folder: Path) -> Path:
+    return folder / "traces" if (folder / "traces").is_dir() else folder
 
 
 def recover(partial: Path) -> str:
@@ -145,7 +177,7 @@ def _remove(partial: Path, *, keep: bool = False) -> str:
         begun.unlink(missing_ok=True)
     if keep:
         return f"kept as {set_aside(partial).name}"
-    aside = partial.with_name(f".{partial.name}.over")
+    aside = name_of_removed(partial)
     partial.rename(aside)
     try:
         shutil.rmtree(aside)
@@ -202,21 +234,12 @@ def _may_live(partial: Path) -> str:
     if not copies or partial.with_name(f"{stem}.exit.json").exists():
         return ""
     beats = [path.stat().st_mtime for path in partial.glob(f"*{BEAT}")]
-    age_s = _now_s(partial.parent) - max(beats, default=0.0)
+    age_s = server_time_s(partial.parent) - max(beats, default=0.0)
     if age_s > LIVES_S:
         return ""
     return (
         f"{stem}: left alone, it may still run: copied {max(0.0, age_s):.0f} s ago (--stem {stem} recovers it anyhow)"
     )
-
-
-def _now_s(traces: Path) -> float:
-    """The time by the clock that beats have: the file server's, where there is one; else this machine's."""
-    try:
-        with TemporaryFile(dir=traces, prefix=".now.") as file:
-            return os.fstat(file.fileno()).st_mtime
-    except OSError:
-        return time.time()
 
 
 def _check_whole(path: Path, journals: Sequence[RankJournal]) -> None:
@@ -301,8 +324,8 @@ def _how_far(run: RunSpec, found: Mapping[int, RankJournal]) -> str:
 
 
 def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
-    """What became of the attempt: by its exit record, else by the note of the rank that came least far; and what that
-    note says, and which of all these cannot be read."""
+    """What became of the attempt: by its exit record, else by the note that names the cause; and what that note says,
+    and which of all these cannot be read."""
     notes, said = [], []
     for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
         try:
@@ -310,10 +333,10 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
                 notes.append(read_rank_note(path))
         except RecordError as error:
             said.append(str(error))
-    cause = min(notes, key=lambda note: note.step, default=None)
-    if cause is not None:
-        said.insert(0, _said(cause))
-    outcome = None if cause is None else cause.outcome
+    first = cause(notes)
+    if first is not None:
+        said.insert(0, _said(first))
+    outcome = None if first is None else first.outcome
     record = traces / f"{stem}{EXIT}"
     if record.exists():
         try:

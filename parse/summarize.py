@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hpc.command_line import importing, run
 from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
+from hpc.version import with_version
 from hpc.whole_file import write_output
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         help="only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated",
     )
     _add_log_options(parser.add_argument_group("logs"))
-    return parser
+    return with_version(parser)
 
 
 def _add_log_options(group: argparse._ArgumentGroup) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -88,7 +89,8 @@ class BackendEntry:
 
     `modules` maps each module that it imports to the command that installs it. `one_rank_per_node` says that one rank
     drives all GPUs of its node, `no_twin` why it cannot leave gradients unreduced; empty where it can.
-    `collectives` is None where nothing goes from rank to rank.
+    `collectives` is None where nothing goes from rank to rank. `uses_gpus` is False for a backend that runs on CPUs
+    wherever it is, `cpu_precisions` are those that it trains in there.
     """
 
     where: str
@@ -98,14 +100,33 @@ class BackendEntry:
     one_rank_per_node: bool = False
     no_twin: str = ""
     collectives: CollectivesEntry | None = None
+    uses_gpus: bool = True
+    cpu_precisions: tuple[str, ...] = ("fp32", "bf16")
 
 
+def _check_loss_scale(text: str) -> None:
+    if text != "dynamic" and not (_NUMBER.fullmatch(text) and 0 < float(text) < float("inf")):
+        raise ValueError(f"{text!r} is neither dynamic nor a number above 0")
+
+
+def _check_plain_number(text: str) -> None:
+    if not _NUMBER.fullmatch(text) or "e" in text.lower():
+        raise ValueError(f"{text!r} must be written as 0.5 or 64")  # Horovod reads no other form
+
+
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _TORCH = {"torch": "pip install -e '.[torch]'"}
 _TENSORFLOW = {"tensorflow": "pip install -e '.[tensorflow]'"}
 _PADDLE = {"paddle": "pip install -e '.[paddle]'"}
 _HOROVOD = {"horovod": "make horovod"}
 
-_LOSS_SCALE = {"loss_scale": Option(default="dynamic", help="amp-fp16: dynamic, or a number for a static scale")}
+_MOST_MIB = 2**20
+"""A TiB: more than any device holds."""
+_LOSS_SCALE = {
+    "loss_scale": Option(
+        default="dynamic", help="amp-fp16: dynamic, or a number for a static scale", check=_check_loss_scale
+    )
+}
 _TORCH_OPTIONS = {
     "channels_last": Option(default=True, help="NHWC memory format for 4-D tensors"),
     "sgd": Option(default="auto", choices=("auto", "fused", "foreach", "for-loop"), help="SGD implementation"),
@@ -114,8 +135,12 @@ _TORCH_OPTIONS = {
 }
 _TENSORFLOW_OPTIONS = {"xla": Option(default=False, help="compile the step's computation by XLA"), **_LOSS_SCALE}
 _HOROVOD_OPTIONS = {
-    "fusion_threshold_mb": Option(default=128.0, help="size of Horovod's fusion buffer in MiB"),
-    "cycle_time_ms": Option(default=1.0, help="how often Horovod looks for tensors to reduce"),
+    "fusion_threshold_mb": Option(
+        default=128.0, most=_MOST_MIB, help="size of Horovod's fusion buffer in MiB", check=_check_plain_number
+    ),
+    "cycle_time_ms": Option(
+        default=1.0, help="how often Horovod looks for tensors to reduce", check=_check_plain_number
+    ),
     "compression": Option(default="none", choices=("none", "fp16"), help="of the gradients while they are reduced"),
 }
 
@@ -126,7 +151,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         framework="torch",
         modules=_TORCH,
         options={
-            "bucket_cap_mb": Option(default=25.0, help="size of DDP's gradient buckets in MiB"),
+            "bucket_cap_mb": Option(default=25.0, most=_MOST_MIB, help="size of DDP's gradient buckets in MiB"),
             "static_graph": Option(default=True, help="tell DDP that the graph never changes"),
             "gradient_as_bucket_view": Option(default=True, help="let gradients live inside DDP's buckets"),
             "broadcast_buffers": Option(default=False, help="DDP broadcasts buffers before each forward"),
@@ -166,7 +191,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         options={
             "collective": Option(default="auto", choices=("auto", "ring", "nccl"), help="TensorFlow's collectives"),
             "bytes_per_pack_mb": Option(
-                default=0.0, help="gradients packed together, in MiB; 0 leaves it to TensorFlow"
+                default=0.0, most=_MOST_MIB, help="gradients packed together, in MiB; 0 leaves it to TensorFlow"
             ),
             **_TENSORFLOW_OPTIONS,
         },
@@ -177,16 +202,23 @@ BACKENDS: Mapping[str, BackendEntry] = {
             where="hpc.backends.paddle_collectives:PaddleCollectives", only_on_gpus=(REDUCE_SCATTER,)
         ),
         framework="paddle",
+        cpu_precisions=("fp32",),
         modules=_PADDLE,
         options={
-            "comm_buffer_mb": Option(default=25, help="size of DataParallel's gradient buckets in MiB"),
-            "last_comm_buffer_mb": Option(default=1, help="size of the bucket that is reduced last, in MiB"),
+            "comm_buffer_mb": Option(
+                default=25, least=1, most=_MOST_MIB, help="size of DataParallel's gradient buckets in MiB"
+            ),
+            "last_comm_buffer_mb": Option(
+                default=1, least=1, most=_MOST_MIB, help="size of the bucket that is reduced last, in MiB"
+            ),
             **_LOSS_SCALE,
         },
     ),
     "mpi": BackendEntry(
         where="hpc.backends.mpi:MPIAllreduce",
         framework="numpy",
+        uses_gpus=False,
+        cpu_precisions=("fp32",),
         collectives=CollectivesEntry(where="hpc.backends.mpi_collectives:MPICollectives"),
     ),
 }

@@ -26,6 +26,7 @@ from hpc.journal.collect import collect
 from hpc.journal.folders import BEGUN, attempt_folders, clean, kept_at
 from hpc.journal.leftovers import remove_shared_memory
 from hpc.outside import deny_world_writing
+from hpc.traces_folder import FolderReplaced
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +63,8 @@ def _collect(traces: Path, stem: str) -> int:
         print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
         kept = [f"kept: {kept_at(folder)}" for folder in attempt_folders(traces, stem)]
         print(*kept, sep="\n", file=sys.stderr)
-        _note_kept(traces / f"{stem}.kept", kept)
+        if not isinstance(error, FolderReplaced):
+            _note_kept(traces / f"{stem}.kept", kept)
         failed = 1
     else:
         for folder in attempt_folders(traces, stem):

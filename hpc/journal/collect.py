@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpc.journal.folders import OF_RANK, PARTIAL, WHOLE, attempt_folders, remove_dead
+from hpc.journal.folders import OF_RANK, PART, PARTIAL, WHOLE, attempt_folders, remove_dead, traces_folder
 
 
 def collect(traces: Path, stem: str) -> int:
@@ -16,19 +16,21 @@ def collect(traces: Path, stem: str) -> int:
 
     That is stamps and stacks, to a `.partial` folder, and a trace or a note that could not be written before. What is
     moved takes the place of copies. Nodes may do this at once, and so may simulated nodes that share one folder. Raises
-    OSError where the traces cannot be written; what was not moved stays where it is.
+    OSError where the traces cannot be written, FolderReplaced where they are not the folder that was there when the
+    attempt began; what was not moved stays where it is.
     """
     moved = 0
     for folder in attempt_folders(traces, stem):
-        partial = traces / f"{stem}{PARTIAL}"
+        target = traces_folder(folder, traces, stem)
         for path in sorted(folder.iterdir()):
             if path.name.startswith(f"{stem}."):  # a trace, a note
+                target.require()
                 if not (traces / path.name).exists():
                     _move([path], [traces / path.name])
                 elif path.suffix == ".json":
                     path.unlink()  # the note that was there first stands
             elif path.suffix in (".stamps", ".stacks") and OF_RANK.fullmatch(path.name):
-                partial.mkdir(parents=True, exist_ok=True)
+                partial = target.make(f"{stem}{PARTIAL}")
                 together = [path.with_suffix(".json"), path] if path.suffix == ".stamps" else [path]
                 if _move(together, [partial / each.name for each in together]) and path.suffix == ".stamps":
                     (partial / f"{path.stem}{WHOLE}").touch()
@@ -51,7 +53,7 @@ def _move(paths: Sequence[Path], targets: Sequence[Path]) -> bool:
 
 def _copied(path: Path, target: Path) -> bool:
     """Copies, flushes, renames: whoever sees the name sees the whole file. False where there is nothing to copy."""
-    beside = target.with_name(f"{target.name}.{os.uname().nodename}.{os.getpid()}")
+    beside = target.with_name(f".{target.name}.{os.uname().nodename}.{os.getpid()}{PART}")
     try:
         with path.open("rb") as source, beside.open("xb") as copy:
             shutil.copyfileobj(source, copy)

@@ -14,13 +14,13 @@ import select
 import signal
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
 from hpc.journal.file import ROW_BYTES, journal_bytes
-from hpc.journal.folders import BEAT, lives
+from hpc.journal.folders import BEAT, PARTIAL, lives, traces_folder
 from hpc.outside import deny_world_writing
 from hpc.stamps import ABSENT, BEGIN, END, STAMPS
 from hpc.telemetry.cores import stand_aside
@@ -36,6 +36,7 @@ class RankCopy:
     def __init__(self, folder: Path, partial: Path, rank: int) -> None:
         self._header, self._stamps = folder / f"rank{rank}.json", folder / f"rank{rank}.stamps"
         self._partial = partial
+        self._traces = traces_folder(folder, partial.parent, partial.name.removesuffix(PARTIAL))
         self._source = self._target = -1
         self._steps = 0
         self._identity: tuple[int, int] | None = None
@@ -113,7 +114,7 @@ class RankCopy:
         """Whether the copy's file is there and ours: one that was collected in the meantime is better than any copy."""
         if self._target >= 0:
             return True
-        self._partial.mkdir(parents=True, exist_ok=True)
+        self._traces.make(self._partial.name)
         if self._identity is None:
             try:
                 target = os.open(self._copied_stamps, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -191,12 +192,12 @@ class RankCopy:
 
 
 class Copies:
-    """The copies of a node's ranks, looked after every `interval_s`."""
+    """The copies of a node's ranks, looked after every `interval_s`. `folders` is where the journal of each rank is."""
 
-    def __init__(self, folder: Path, partial: Path, ranks: Iterable[int], interval_s: float) -> None:
+    def __init__(self, folders: Mapping[int, Path], partial: Path, interval_s: float) -> None:
         self.interval_s = interval_s
-        self._folder, self._partial, self._ranks = folder, partial, tuple(ranks)
-        self._of_ranks = [RankCopy(folder, partial, rank) for rank in self._ranks]
+        self._folders, self._partial = folders, partial
+        self._of_ranks = [RankCopy(folder, partial, rank) for rank, folder in folders.items()]
         self._beat = partial / f"{os.uname().nodename}{BEAT}"
         self._said: set[str] = set()
 
@@ -228,7 +229,7 @@ class Copies:
 
     def ranks_live(self) -> bool:
         """Whether any of the ranks is there."""
-        return any(lives(self._folder, rank) for rank in self._ranks)
+        return any(lives(folder, rank) for rank, folder in self._folders.items())
 
     def _complain(self, error: OSError) -> None:
         why = error.strerror or str(error)
@@ -267,16 +268,18 @@ def copy_until_over(copies: Copies, wake: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.journal.copier`; a node's first rank starts it."""
     parser = argparse.ArgumentParser(prog="python -m hpc.journal.copier", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, required=True, help="the attempt's folder on this node")
     parser.add_argument("--to", type=Path, required=True, metavar="PARTIAL", help="the folder of the copies")
     parser.add_argument("--interval-s", type=float, required=True, help="seconds between two looks")
     parser.add_argument("--cores", type=int, nargs="*", default=[], help="where the ranks run")
-    parser.add_argument("--ranks", type=int, nargs="+", required=True, help="the ranks of this node")
+    parser.add_argument(
+        "--ranks", nargs="+", action="append", required=True, metavar=("FOLDER", "RANK"), help="ranks by their folder"
+    )
     asked = parser.parse_args(argv)
     wake = _hear_signals()
     deny_world_writing()
     _report(placed=stand_aside(set(asked.cores)))
-    copy_until_over(Copies(asked.folder, asked.to, asked.ranks, asked.interval_s), wake)
+    folders = {int(rank): Path(folder) for folder, *ranks in asked.ranks for rank in ranks}
+    copy_until_over(Copies(folders, asked.to, asked.interval_s), wake)
     return 0
 
 

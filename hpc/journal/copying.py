@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,17 +24,19 @@ STOP_S = 10.0
 
 
 class Copier:
-    """The process that copies the journals of these ranks from the node's `folder` to `partial`, every `interval_s`.
+    """The process that copies the journals of the ranks in `folders`, by rank, to `partial`, every `interval_s`.
 
     `cores` are those that the ranks may run on. What goes wrong is one of its `facts`.
     """
 
-    def __init__(
-        self, folder: Path, partial: Path, ranks: Sequence[int], cores: Iterable[int], *, interval_s: float
-    ) -> None:
+    def __init__(self, folders: Mapping[int, Path], partial: Path, cores: Iterable[int], *, interval_s: float) -> None:
+        ranks: dict[str, list[str]] = {}
+        for rank, folder in folders.items():
+            ranks.setdefault(str(folder), []).append(str(rank))
         self._argv = [
-            sys.executable, "-m", "hpc.journal.copier", "--folder", str(folder), "--to", str(partial),
-            "--interval-s", str(interval_s), "--ranks", *map(str, ranks), "--cores", *map(str, sorted(cores)),
+            sys.executable, "-m", "hpc.journal.copier", "--to", str(partial), "--interval-s", str(interval_s),
+            *(word for group in ranks.items() for word in ("--ranks", group[0], *group[1])),
+            "--cores", *map(str, sorted(cores)),
         ]  # fmt: skip
         self._facts: dict[str, Any] = {"interval_s": interval_s}
         self._said = b""
@@ -93,18 +95,19 @@ def start_copier(
 ) -> Copier | None:
     """Starts a copier on each node and returns it on the node's first rank; None on all others. Collective.
 
-    All ranks have made their journals in `folder` before. With an interval of 0 nobody copies, which is said.
+    `folder` is where this rank has made its journal. With an interval of 0 nobody copies, which is said.
     """
     if interval_s <= 0:
         if comm.rank == 0:
             print("copies are off: what a lost node has measured is lost", file=sys.stderr, flush=True)
         return None
     node = comm.Split(world.node_rank, world.rank)
-    everyone = node.gather((world.rank, os.sched_getaffinity(0)))
+    everyone = node.gather((world.rank, folder, os.sched_getaffinity(0)))
     node.Free()
     if everyone is None:
         return None
-    cores = {core for _, of_rank in everyone for core in of_rank}
-    copier = Copier(folder, traces / f"{stem}{PARTIAL}", [rank for rank, _ in everyone], cores, interval_s=interval_s)
+    cores = {core for _, _, of_rank in everyone for core in of_rank}
+    folders = {rank: of_rank for rank, of_rank, _ in everyone}
+    copier = Copier(folders, traces / f"{stem}{PARTIAL}", cores, interval_s=interval_s)
     copier.start()
     return copier

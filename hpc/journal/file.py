@@ -6,14 +6,15 @@ import fcntl
 import json
 import mmap
 import os
-import socket
 import sys
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpc.journal.folders import JournalError, attempt_folder, remove_rank
+from hpc.journal.folders import in_attempt_folder, remove_if_empty, remove_rank
 from hpc.stamps import ABSENT, STAMPS
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
@@ -29,8 +30,6 @@ class Journal:
     """
 
     def __init__(self, traces: Path, stem: str, rank: int, steps: int) -> None:
-        self.folder = attempt_folder(traces, stem)
-        self._path = self.folder / f"rank{rank}.stamps"
         self._facts: dict[str, Any] = {
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
@@ -38,20 +37,37 @@ class Journal:
             "steps": steps,
             "byteorder": sys.byteorder,
         }
-        self.note()  # stamps never lie there without a header
+        self._name = f"rank{rank}.stamps"
         size_bytes = journal_bytes(steps)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
-        self._file = file
-        try:
-            os.posix_fallocate(file, 0, size_bytes)  # a full /dev/shm is an error here, not a SIGBUS in a step
-        except OSError as error:
-            where = f"{self.folder} on {socket.gethostname()}"
-            raise JournalError(f"no room for {size_bytes} bytes of stamps in {where}: {error.strerror}") from error
-        everything = memoryview(mmap.mmap(file, size_bytes)).cast("q")
+        self.passed_over: list[str] = []
+        """Why the places of the node that come first were not taken."""
+        what = f"{size_bytes} bytes of stamps of rank {rank}"
+        self._file = in_attempt_folder(traces, stem, what, partial(self._make, size_bytes), self.passed_over)
+        if self.passed_over:
+            print(f"stamps lie in {self.folder}: {'; '.join(self.passed_over)}", file=sys.stderr, flush=True)
+        everything = memoryview(mmap.mmap(self._file, size_bytes)).cast("q")
         everything[:] = array("q", [ABSENT]) * len(everything)
         self.stamps = everything[: steps * len(STAMPS)]
         self.samples = everything[steps * len(STAMPS) :]
+
+    def _make(self, size_bytes: int, folder: Path) -> int:
+        """Makes the files in the folder; returns the locked descriptor. Raises OSError, and leaves nothing behind."""
+        self.folder, self._path = folder, folder / self._name
+        file = -1
+        try:
+            self.note()  # stamps never lie there without a header
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
+            os.posix_fallocate(file, 0, size_bytes)  # a full /dev/shm is an error here, not a SIGBUS in a step
+        except OSError as error:
+            for path in (self._path, self._path.with_suffix(".json"), self._path.with_suffix(".json.new")):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            if file >= 0:
+                os.close(file)
+            remove_if_empty(folder)
+            raise OSError(error.errno, error.strerror, str(folder)) from error
+        return file
 
     @property
     def steps_completed(self) -> int:

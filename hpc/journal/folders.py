@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -9,12 +10,19 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+from hpc.traces_folder import TracesFolder
+
+_Made = TypeVar("_Made")
 
 PARTIAL = ".partial"
 """`TRACES/STEM.partial/` holds what has come to the traces from journals of an attempt."""
+PART = ".part"
+"""How the hidden name of a file ends that is still written: `.NAME.HOST.PID.part`."""
 WHOLE = ".whole"
 """`rank<k>.whole` in a `.partial` folder says that the rank's journal was collected, and is no copy made before."""
 BEAT = ".beat"
@@ -23,7 +31,7 @@ between looks."""
 FORGOTTEN_S = 7 * 86400.0
 """Journals of dead ranks that are older are removed by the next attempt on their node."""
 BEGUN = "begun"
-"""This file of a folder is as old as the attempt."""
+"""This file of a folder is as old as the attempt, and holds st_dev and st_ino of the traces folder at that time."""
 OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
 _PASSING = "nccl."
 """What files of this node are called that nobody needs after the run."""
@@ -36,26 +44,74 @@ class JournalError(Exception):
 def attempt_folder(traces: Path, stem: str) -> Path:
     """This node's folder of an attempt, nobody else's to read, made where it is not there yet.
 
-    Who makes it removes what ranks of other attempts left that are long dead and were never collected. Raises
-    JournalError if no place on this node can be had for it.
+    Raises JournalError if no place on this node can be had for it.
     """
-    folder = _private_folder() / _key(traces, stem)
+    return in_attempt_folder(traces, stem, "files of this user", lambda folder: folder)
+
+
+def in_attempt_folder(
+    traces: Path, stem: str, what: str, make: Callable[[Path], _Made], passed_over: list[str] | None = None
+) -> _Made:
+    """What `make` returns for the first folder of the attempt on this node in which it raises no OSError.
+
+    Places without room or rights are passed over; `passed_over` gets a line for each. `clean` waits while `make` runs,
+    since a rank counts as dead until it has locked its first file. Raises JournalError, with all places and `what` was
+    to be made, where no place will do.
+    """
+    failures = [] if passed_over is None else passed_over
+    for base in _bases():
+        try:
+            _make_private(base)
+            with _held(base, fcntl.LOCK_SH):
+                return make(_made(base / _key(traces, stem), traces))
+        except OSError as error:
+            failures.append(f"{error.filename or base}: {error.strerror or error}")
+    raise JournalError(f"no place on {socket.gethostname()} for {what}: {'; '.join(failures)}")
+
+
+def _made(folder: Path, traces: Path) -> Path:
+    """The folder; who makes it removes what ranks of other attempts left that are long dead and were never collected.
+
+    `begun` keeps its first age, and the identity of the traces folder at that time: it has content, so that a full file
+    system is noticed here.
+    """
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
         pass
     else:
         clean(FORGOTTEN_S)
-    # Not touch: whoever comes later must not make it younger than what the first ranks have made.
-    os.close(os.open(folder / BEGUN, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    try:
+        descriptor = os.open(folder / BEGUN, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return folder
+    try:
+        os.write(descriptor, _identity(traces))
+    except OSError as error:
+        (folder / BEGUN).unlink(missing_ok=True)
+        remove_if_empty(folder)
+        raise OSError(error.errno, error.strerror, str(folder)) from None
+    finally:
+        os.close(descriptor)
     return folder
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """While a rank makes its first file and locks it, for until then it counts as dead: `clean` waits for that."""
-    with _held(_private_folder(), fcntl.LOCK_SH):
-        yield
+def _identity(traces: Path) -> bytes:
+    try:
+        status = traces.stat()
+    except OSError:
+        return b"unknown\n"
+    return f"{status.st_dev} {status.st_ino}\n".encode()
+
+
+def traces_folder(folder: Path, traces: Path, stem: str) -> TracesFolder:
+    """The traces folder as it was when the attempt's folder on this node was made."""
+    try:
+        words = (folder / BEGUN).read_text().split()
+    except OSError:
+        words = []
+    known = len(words) == 2 and all(word.isdigit() for word in words)
+    return TracesFolder(traces, stem, (int(words[0]), int(words[1])) if known else None)
 
 
 def attempt_folders(traces: Path, stem: str) -> list[Path]:
@@ -129,16 +185,11 @@ def _private_folders() -> Iterator[Path]:
     return (base for base in _bases() if _is_private(base))
 
 
-def _private_folder() -> Path:
-    """The first place of this node where this user can keep files to himself. Raises JournalError if there is none."""
-    for base in _bases():
-        try:
-            base.mkdir(mode=0o700, exist_ok=True)
-        except OSError:
-            continue
-        if _is_private(base) and os.access(base, os.W_OK):
-            return base
-    raise JournalError(f"none of {', '.join(map(str, _bases()))} can be made a folder of mode 0700 of this user")
+def _make_private(base: Path) -> None:
+    """Makes a base folder where it is not there yet. Raises OSError where it is not this user's alone."""
+    base.mkdir(mode=0o700, exist_ok=True)
+    if not _is_private(base):
+        raise PermissionError(errno.EACCES, "not a folder of mode 0700 of this user", str(base))
 
 
 def remove_dead(folder: Path) -> int:
@@ -147,7 +198,7 @@ def remove_dead(folder: Path) -> int:
     dead = [rank for rank in ranks if not lives(folder, rank)]
     for rank in dead:
         remove_rank(folder / f"rank{rank}.stamps")
-    _remove_folder(folder)
+    remove_if_empty(folder)
     return len(dead)
 
 
@@ -165,10 +216,10 @@ def _locked(path: Path) -> bool:
 def remove_rank(path: Path) -> None:
     for kind in (".json", ".json.new", ".stacks", ".stamps"):
         path.with_suffix(kind).unlink(missing_ok=True)
-    _remove_folder(path.parent)
+    remove_if_empty(path.parent)
 
 
-def _remove_folder(folder: Path) -> None:
+def remove_if_empty(folder: Path) -> None:
     """Removes the folder once nothing of a rank is in it: the last rank of a node does it."""
     try:
         left = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_PASSING)]

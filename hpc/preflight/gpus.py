@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hpc.command import Failure, run_tool
 from hpc.outside import plain
 from hpc.preflight.nouns import Gpu
 
@@ -173,15 +173,9 @@ def _mib(text: str) -> int | None:
 
 def _nvidia_smi(words: Sequence[str]) -> str:
     """What nvidia-smi prints, without heads and units. Raises NoDriver where it is not there or says that it cannot."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", *words, "--format=csv,noheader,nounits"], capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL, timeout=NVIDIA_SMI_S,
-        )  # fmt: skip
-    except FileNotFoundError:
-        raise NoDriver("neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is there to ask") from None
-    except subprocess.TimeoutExpired:
-        raise NoDriver(f"nvidia-smi did not answer within {NVIDIA_SMI_S:.0f} s") from None
-    if done.returncode:
-        raise NoDriver(f"nvidia-smi ended with {done.returncode}: {' '.join(done.stdout.split())[:200]}")
-    return done.stdout
+    answer = run_tool(["nvidia-smi", *words, "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_S)
+    if answer.failure is Failure.ABSENT:
+        raise NoDriver("neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is there to ask")
+    if not answer.ok:
+        raise NoDriver(answer.describe())
+    return answer.stdout

@@ -110,9 +110,14 @@ class Preflight:
         if not self._run.gpus_per_node:
             return
         mine = self.ranks[comm.rank]
-        found = (
-            read_transports(self._log, mine.hostname, os.getpid()) if self._log else Transports(unread=why_nothing())
-        )
+        try:
+            found = (
+                read_transports(self._log, mine.hostname, os.getpid())
+                if self._log
+                else Transports(unread=why_nothing())
+            )
+        except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
+            found = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
         everyone = zip(self.ranks, comm.allgather(found), strict=True)
         self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
         self._look(Stage.STEPPED)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.options import did_you_mean
 from hpc.outcome import (
     SETTLING,
     ExitRecord,
@@ -39,7 +40,9 @@ def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
     chosen = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         if word not in set(Outcome):
-            raise SpecError(f"--retry {word!r} is no outcome; it takes {', '.join(RETRIED)}")
+            raise SpecError(
+                f"--retry {word!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(word, RETRIED)}"
+            )
         outcome = Outcome(word)
         if outcome is Outcome.OK:
             raise SpecError("--retry ok: what ended ok is measured; --force runs everything again")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
+from hpc.command import run_tool
 from hpc.environment import describe_project
 from hpc.spec import RunSpec
 from hpc.trace import TraceError
@@ -76,8 +76,9 @@ def changes_since(run: RunSpec, trace: Path, site: Site | None) -> Changes:
             if unsaid := sorted(set(software) - set(known)):
                 unknown.append(f"{', '.join(unsaid)}: what a framework brings or loads itself, only a run sees")
     then, here = recorded.get("project", {}), describe_project()
-    if not then or not here:
-        unknown.append("the project's commit: it is no git repository here, or was none there")
+    if "commit" not in then or "commit" not in here:
+        problem = here.get("problem") or then.get("problem") or "it is no git repository here, or was none there"
+        unknown.append(f"the project's commit: {problem}")
     else:
         changed += _of_project(then, here)
     return Changes(changed=tuple(changed), unknown=tuple(unknown))
@@ -94,14 +95,8 @@ def _of_project(then: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 @functools.cache
 def _installed(python: str, names: tuple[str, ...]) -> Mapping[str, str | None] | str:
     """Versions of these packages as the interpreter knows them, and its own and its MPI library's; else why not."""
-    argv = [python, "-c", _LOOK, *names]
+    answer = run_tool([python, "-c", _LOOK, *names], timeout_s=_TIMEOUT_S)
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except OSError as error:
-        return f"it is not here ({error.strerror})"
-    except subprocess.TimeoutExpired:
-        return f"no answer within {_TIMEOUT_S} s"
-    try:
-        return dict(json.loads(done.stdout))
+        return answer.describe() or dict(json.loads(answer.stdout))
     except ValueError:
-        return f"it fails ({' '.join(done.stderr.split())[-200:]})"
+        return f"its answer cannot be read ({answer.output[-200:]})"

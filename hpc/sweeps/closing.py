@@ -37,7 +37,10 @@ def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str
 
 
 def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
-    """Judges attempts anew whose records cannot be read; to be called with the folder's lock held."""
+    """Judges attempts anew whose records cannot be read, and removes what lies beside whole traces or was left
+    half-written; to be called with the folder's lock held."""
+    from parse.recover import tidy
+
     for begin in damaged_attempts(folders.traces):
         name = stem(begin.run_id, begin.attempt)
         partial = folders.traces / f"{name}{PARTIAL}"
@@ -52,6 +55,8 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
             f"{folders.traces / name}: what was recorded of it cannot be read; judged anew by what else it left: "
             f"{record.outcome}: {record.evidence[0]}"
         )
+    for line in tidy(folders.traces):
+        say(line)
 
 
 def _recover(partial: Path, say: Callable[[str], None]) -> None:

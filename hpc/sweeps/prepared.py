@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
+from hpc.options import did_you_mean
 from hpc.spec import Plan, SpecError
 from hpc.sweep_spec import SweepSpec, expand
+from hpc.sweeps.refusals import notes, refuse_invalid
 from hpc.sweeps.target import (
     TargetError,
     cannot_run,
@@ -21,10 +23,11 @@ from hpc.sweeps.target import (
     with_absolute_paths,
 )
 from launch.local import launcher, what_is_missing
+from launch.partitions import SiteNodes
 from launch.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
 from launch.script import Folders, Guards, render_job, render_local
 from launch.site import Site, find_site
-from launch.slurm import controller_answers, header
+from launch.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 
 Say = Callable[[str], None]
 
@@ -44,6 +47,22 @@ class Prepared:
     site: Site | None
     folders: Folders
     guards: Guards
+    nodes: SiteNodes | None = None
+
+    def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
+        """Warnings of those of these jobs that wait for nodes to come back, or that nobody could check.
+
+        Raises PlanError where a job can never start: it asks for more than sinfo shows.
+        """
+        if self.nodes is None:
+            return []
+        unknown = f"whether the jobs fit on site {self.plan.target.site} is not known"
+        if self.nodes.unreachable:
+            return [f"{unknown}: {self.nodes.unreachable}"]
+        try:
+            return self.nodes.check(jobs)
+        except SubmitError as error:  # sbatch decides
+            return [f"{unknown}: {error}"]
 
     @property
     def missing(self) -> list[str]:
@@ -63,9 +82,9 @@ class Prepared:
                                                  "file"]  # fmt: skip
             raise TargetError("; ".join([*unable.values(), *missing, *hint]))
 
-    def write(self) -> list[WrittenJob]:
-        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them."""
-        return write_sweep(self.plan, self.jobs, self.folders, self._render)
+    def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
+        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.plan."""
+        return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
 
     def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
         """What is about to be done, in numbers, before anything is."""
@@ -93,7 +112,8 @@ class Prepared:
                 )
         unable = self.unable
         odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
-        for line in (*unable.values(), *odd, *no_twins(self.asked)):
+        said = notes(self.asked, self.plan, self.site.env if self.site is not None else ())
+        for line in (*unable.values(), *odd, *no_twins(self.asked), *said):
             say(line)
         if unable:
             say("their runs end as launch_fail; the same command runs them once they can")
@@ -109,30 +129,55 @@ class Prepared:
 
 def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
-    site = _site(settings)
+    site = _site(settings, asked)
+    nodes = None if site is None else SiteNodes(site)
     asked = with_absolute_paths(asked)
-    plan = expand(asked, decide_target(asked, site), options_of)
+    plan = expand(asked, decide_target(asked, site, nodes), options_of)
+    refuse_invalid(plan.runs)
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
         raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
     guards = _guards(settings)
-    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards)
+    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards, nodes=nodes)
 
 
-def _site(settings: Mapping[str, str]) -> Site | None:
-    """The Slurm site that the runs are for, with what the command line overrides; None is this machine."""
+def _site(settings: Mapping[str, str], asked: SweepSpec) -> Site | None:
+    """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
+
+    Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
+    not start on its login node.
+    """
     cluster = settings.get("cluster", "auto")
     if cluster not in ("auto", "slurm", "local"):
-        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local")
+        near = did_you_mean(cluster, ("auto", "slurm", "local"))
+        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local{near}")
     if cluster == "local":
         return None
     site = find_site(settings.get("site"))
-    if cluster == "auto" and site is None and not controller_answers():
-        return None
+    if cluster == "auto" and site is None:
+        if not slurm_is_installed():
+            return None
+        if reason := why_unreachable():
+            raise SubmitError(
+                f"{_sizes(asked)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
+                "them on this machine"
+            )
     overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
     changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _sizes(asked: SweepSpec) -> str:
+    """The sizes that were asked for, as the command line has them."""
+    cases = [f"{nodes}n{ranks}g" for nodes, ranks in asked.cases]
+    lists = {"--nodes": asked.nodes, "--ranks-per-node": asked.ranks_per_node or (), "--cases": cases}
+    return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
+
+
+_LONGEST_S = 365 * 86_400
+_LONGEST_MIN = 365 * 1_440
+"""A year: no limit of a run or a job is longer."""
 
 
 def _guards(settings: Mapping[str, str]) -> Guards:
@@ -144,20 +189,29 @@ def _guards(settings: Mapping[str, str]) -> Guards:
             try:
                 values[guard.name] = int(text) if text.isdigit() else float(text)
             except ValueError:
-                raise SpecError(f"{flag} {text!r} is not a number") from None
+                raise SpecError(f"{flag} {text[:40]!r} is not a number") from None
             least = 0.0 if guard.name in ("copy_s", "hang_extra_s") else 1.0
-            if not least <= values[guard.name] < float("inf"):
+            if not least <= values[guard.name]:
                 raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
+            if values[guard.name] > _LONGEST_S:
+                raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_S}")
     return Guards(**values)
 
 
 def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
-    try:
-        minutes = int(settings.get("minutes_per_run", "10"))
-        time_min = int(settings["time"]) if "time" in settings else None
-    except ValueError:
-        said = " and ".join(f"{key} {settings[key]!r}" for key in ("time", "minutes_per_run") if key in settings)
-        raise SpecError(f"--time and --minutes-per-run are whole minutes, not {said}") from None
-    if minutes < 1 or (time_min is not None and time_min < 1):
-        raise SpecError("--time and --minutes-per-run must be at least 1 minute")
+    minutes = _minutes("minutes_per_run", settings.get("minutes_per_run", "10"))
+    time_min = _minutes("time", settings["time"]) if "time" in settings else None
     return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
+
+
+def _minutes(name: str, text: str) -> int:
+    flag = f"--{name.replace('_', '-')}"
+    try:
+        minutes = int(text)
+    except ValueError:
+        raise SpecError(f"{flag} {text[:40]!r} is not a number of whole minutes, as 90") from None
+    if minutes < 1:
+        raise SpecError(f"{flag} is {minutes}; it must be at least 1 minute")
+    if minutes > _LONGEST_MIN:
+        raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_MIN} minutes (a year)")
+    return minutes

@@ -24,7 +24,7 @@ from launch.local import ended_here, script_processes
 from launch.lock import FolderLock
 from launch.queue import Memory, recall
 from launch.script import Folders
-from launch.slurm import NotNow, SlurmCluster, SubmitError, controller_answers
+from launch.slurm import NotNow, SlurmCluster, SubmitError, controller_answers, slurm_is_installed, why_unreachable
 from launch.state import JobState
 
 PATIENCE_S = 600
@@ -56,11 +56,11 @@ def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     """Prints how the runs stand; 0 where all are ok. `asked` is None for all sweeps of the folder."""
     say = sayer(Console(soft_wrap=True))
     shown = _shown(asked, settings)
-    jobs = _job_words(shown)
+    jobs, names = _job_words(shown)
     found = standings(shown.run_ids, shown.folders.traces)
     width = max(map(len, shown.run_ids), default=0)
     for run in found:
-        say(f"{run.run_id:{width}}  {_state(run, jobs)}")
+        say(f"{run.run_id:{width}}  {_state(run, jobs, names)}")
     counts: dict[str, int] = {}
     for run in found:
         counts[run.word] = counts.get(run.word, 0) + 1
@@ -82,11 +82,12 @@ def cancel(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     ids = [job_id for memory in shown.jobs for job_id in memory.job_ids]
     ids_here = script_processes(ids)
     remain = _cancel_here(ids, shown.folders, say)
-    if any(not job_id.startswith("local-") for job_id in ids) or controller_answers():
+    reason = why_unreachable() if slurm_is_installed() else ""
+    if any(not job_id.startswith("local-") for job_id in ids) or (slurm_is_installed() and not reason):
         remain += _cancel_jobs(shown, say)
     elif not ids_here:
-        say("no job of this sweep runs here")
-    words = _job_words(shown)
+        say(f"no job of this sweep runs here{f'; whether Slurm has any is not known: {reason}' if reason else ''}")
+    words, _ = _job_words(shown)
     for job_id in ids:
         if words.get(job_id) == "unknown":
             say(f"{job_id}: cannot be asked from here; on the machine that its name says, the same command ends it")
@@ -103,43 +104,51 @@ def _shown(asked: SweepSpec | None, settings: Mapping[str, str]) -> Shown:
     sweeps = planned_sweeps(folders.traces, broken)
     problems = [str(error) for error in broken]
     if not sweeps:
-        raise SpecError("; ".join(problems) or f"no sweep was planned in {folders.traces}: name its folder with --out")
+        nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"
+        if any(folders.jobs.glob("plan.*.json")):
+            nothing += f", or say the words of the sweep too: in {folders.jobs} are dry runs alone"
+        raise SpecError("; ".join(problems) or nothing)
     return Shown(
         sweeps={key: [run.run_id for run in runs] for key, runs in sweeps.items()}, folders=folders, problems=problems
     )
 
 
-def _job_words(shown: Shown) -> dict[str, str]:
+def _job_words(shown: Shown) -> tuple[dict[str, str], dict[str, str]]:
     """What can be known from here of each job: pending, and why, or running; what is not named has ended; "unknown"
-    where nobody is there to be asked."""
+    where nobody is there to be asked. And the names of the jobs that Slurm has."""
     ids = [job_id for memory in shown.jobs for job_id in memory.job_ids]
     words = dict.fromkeys(script_processes(ids), "running")
     here = f"local-{socket.gethostname()}-"
     words |= {job_id: "unknown" for job_id in ids if job_id.startswith("local-") and not job_id.startswith(here)}
     of_slurm = [job_id for job_id in ids if not job_id.startswith("local-")]
     if not of_slurm:
-        return words
+        return words, {}
     if not controller_answers():
-        return words | dict.fromkeys(of_slurm, "unknown")
+        return words | dict.fromkeys(of_slurm, "unknown"), {}
     cluster = SlurmCluster(shown.folders.logs)
     try:
         living = cluster.living(memory.job_name for memory in shown.jobs)
     except NotNow:
-        return words | dict.fromkeys(of_slurm, "unknown")
+        return words | dict.fromkeys(of_slurm, "unknown"), {}
     states = cluster.states(list(living))
     why = {job_id: f" ({reason})" for job_id, reason in cluster.reasons.items()}
-    return words | {job_id: f"{state}{why.get(job_id, '')}" for job_id, state in states.items()}
+    return words | {job_id: f"{state}{why.get(job_id, '')}" for job_id, state in states.items()}, living
 
 
-def _state(run: Standing, jobs: Mapping[str, str]) -> str:
-    """One run in words: what stands, or what is going on."""
+def _state(run: Standing, jobs: Mapping[str, str], names: Mapping[str, str]) -> str:
+    """One run in words: what stands, or what is going on.
+
+    A job of another name with the attempt's number is another job: a controller that lost its state reuses numbers.
+    """
     if run.held and not run.settled:
         return "held back: its record cannot be read"
     attempts = "" if run.attempts < 2 else f", {run.attempts} attempts"
     if run.open is None or run.settled:
         to_do = "" if run.settled or run.asked_again or run.record is None else ", to be done"
         return f"{run.word}{attempts}{to_do}"
-    word = jobs.get(run.open.job_id, "ended")
+    name = names.get(run.open.job_id, "")
+    is_another = bool(name and run.open.job_name and name != run.open.job_name)
+    word = "ended" if is_another else jobs.get(run.open.job_id, "ended")
     copied = "" if run.copy_age_s is None else f", copied {run.copy_age_s:.0f} s ago"
     step = "" if run.last_step is None else f", step {run.last_step}"
     if word == "unknown":

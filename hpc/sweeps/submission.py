@@ -28,16 +28,18 @@ from hpc.sweeps.target import TargetError
 from launch.follow import Follower, follow
 from launch.local import LocalCluster
 from launch.lock import FolderLock, LockError
-from launch.plan import PlanError, WrittenJob, make_folders
+from launch.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.queue import Queue
 from launch.site import SiteError
-from launch.slurm import SlurmCluster, SubmitError, controller_answers, warning_s
+from launch.slurm import SlurmCluster, SubmitError, warning_s
 from launch.state import StateError
 
 FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TooShort,
             OSError)  # fmt: skip
 MOST_IN_VAIN = 3
 """So many jobs of a script in a row may be taken away before they measured anything; then a person has to look."""
+MANY_RUNS = 2_000
+"""The files of so many runs take seconds: how far it is is shown."""
 DETACH_PATIENCE_S = 60
 """How long a sweep that does not stay asks again where sbatch refuses for a reason that passes."""
 
@@ -57,37 +59,66 @@ def sweep(asked: SweepSpec, settings: Mapping[str, str], how: How) -> int:
     console = Console(soft_wrap=True)
     prepared = prepare(asked, settings)
     say = sayer(console)
+    for line in prepared.check_sizes(_jobs_to_do(prepared, how)):
+        say(f"warning: {line}")
     if how.dry_run:
-        _show(prepared, say)
+        _show(prepared, console)
         return 0
     prepared.check()
     make_folders(prepared.folders)
-    if prepared.site is not None and not controller_answers():
-        raise SubmitError(f"no Slurm controller answers here, and site {prepared.site.name} is a Slurm site")
+    if prepared.nodes is not None and (reason := prepared.nodes.unreachable):
+        site = prepared.plan.target.site
+        raise SubmitError(f"no Slurm controller answers here, and site {site} is a Slurm site: {reason}")
     try:
         return Sweep(prepared, how, console).run()
     except KeyboardInterrupt:
         return 130
 
 
+def _jobs_to_do(prepared: Prepared, how: How) -> list[JobPlan]:
+    """The jobs of which a run is still to be done: the others will not be submitted, and may ask for what they like."""
+    traces = prepared.folders.traces
+    if how.wish != Wish() or not traces.is_dir():
+        return list(prepared.jobs)
+    return [job for job in prepared.jobs if left_of([run.run_id for run in job.runs], traces)]
+
+
 def sayer(console: Console) -> Say:
     """Shows a line; whatever came into it from outside cannot steer the terminal."""
 
     def say(text: str) -> None:
-        console.print(plain(text), markup=False, highlight=False)
+        console.print(plain(text), markup=False, highlight=False, emoji=False)
 
     return say
 
 
-def _show(prepared: Prepared, say: Say) -> None:
+def _show(prepared: Prepared, console: Console) -> None:
     """The scripts, in place of submitting them, and what a run would want."""
-    written = prepared.write()
+    say = sayer(console)
+    written = _write(prepared, console, dry_run=True)
     prepared.tell(written, say)
-    for job in written:
-        for line in f"\n===== {job.script}\n{job.text}".split("\n"):
-            say(line)
+    for job in written:  # hundreds of thousands of lines, maybe: rich would take a while for them
+        lines = map(plain, f"\n===== {job.script}\n{job.text}".split("\n"))
+        console.file.write("\n".join(lines) + "\n")
     for line in ("dry run: nothing was submitted", *(f"note: {line}" for line in prepared.missing)):
         say(line)
+
+
+def _write(prepared: Prepared, console: Console, *, dry_run: bool = False) -> list[WrittenJob]:
+    """Writes the sweep's files. Where there are many, a terminal sees how many are written, a pipe gets one line."""
+    runs = len(prepared.plan.runs)
+    if runs < MANY_RUNS:
+        return prepared.write(lambda written: None, dry_run=dry_run)
+    if not console.is_terminal:
+        console.print(f"writing the files of {runs} runs", highlight=False)
+        return prepared.write(lambda written: None, dry_run=dry_run)
+    with console.status(f"writing the files of {runs} runs") as status:
+
+        def progress(written: int) -> None:
+            if written % 500 == 0:
+                status.update(f"writing the files of {runs} runs: {written}")
+
+        return prepared.write(progress, dry_run=dry_run)
 
 
 class Sweep:
@@ -113,7 +144,7 @@ class Sweep:
             _end_like_ctrl_c()
         with ExitStack() as stack:
             stack.enter_context(self._lock.held(lambda holder: self.say(f"waiting for {holder}: {_WHY_WAIT[here]}")))
-            written = self._prepared.write()
+            written = _write(self._prepared, self._console)
             self._prepared.tell(written, self.say)
             mend_records(self._prepared.folders, self.say)
             ask_for(self._how.wish, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)

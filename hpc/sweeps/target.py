@@ -8,13 +8,14 @@ from pathlib import Path
 
 from hpc.backends import BACKENDS, missing_modules, operations_of
 from hpc.backends.horovod_build import build_problem
-from hpc.options import Option
+from hpc.options import Option, did_you_mean
 from hpc.spec import COLLECTIVES, SpecError, Target
 from hpc.sweep_spec import SweepSpec
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
-from launch.local import cpus_here, gpus_here, ranks_env
+from hpc.workloads.user_code import check_factory
+from launch.local import GpuCountError, cpus_here, gpus_here, ranks_env
+from launch.partitions import SiteNodes
 from launch.site import Site
-from launch.slurm import controller_answers, nodes_of
 
 
 class TargetError(RuntimeError):
@@ -24,10 +25,10 @@ class TargetError(RuntimeError):
 def options_of(backend: str, workload: str) -> Mapping[str, Option]:
     """What a backend and a workload can be told together; SpecError where one is unknown or they do not fit."""
     if backend not in BACKENDS:
-        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}")
+        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}{did_you_mean(backend, BACKENDS)}")
     entry = BACKENDS[backend]
     if is_user_code(workload):
-        _user_file(workload)
+        check_factory(workload)
         return entry.options
     if workload == COLLECTIVES:
         raise SpecError(
@@ -35,7 +36,10 @@ def options_of(backend: str, workload: str) -> Mapping[str, Option]:
             "python -m hpc.collectives by themselves"
         )
     if workload not in WORKLOADS:
-        raise SpecError(f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}, or FILE.py:FACTORY of your own")
+        raise SpecError(
+            f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}, or FILE.py:FACTORY of your "
+            f"own{did_you_mean(workload, WORKLOADS)}"
+        )
     if entry.framework not in WORKLOADS[workload].factories:
         written_for = ", ".join(WORKLOADS[workload].factories)
         raise SpecError(f"workload {workload} is written for {written_for}; backend {backend} trains {entry.framework}")
@@ -81,25 +85,33 @@ def no_twins(asked: SweepSpec) -> list[str]:
     return [f"no twins of backend {name}: {reason}" for name, reason in why.items() if reason]
 
 
+WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
 ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
 WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
 
 
-def decide_target(asked: SweepSpec, site: Site | None) -> Target:
-    """What the sizes depend on, of the machine that the runs are for."""
-    digests = {name: code_digest(name) for name in asked.workload if is_user_code(name) and _user_file(name)}
+def decide_target(asked: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
+    """What the sizes depend on, of the machine that the runs are for; `nodes` are the site's, read where needed.
+
+    Raises TargetError where nvidia-smi does not tell how many GPUs this machine has.
+    """
+    own = [name for name in asked.workload if is_user_code(name)]
+    for name in own:
+        check_factory(name)
+    digests = {name: code_digest(name) for name in own}
     if site is None:
         return _local_target(asked, digests)
+    nodes = nodes or SiteNodes(site)
     gpus = asked.gpus_per_node if asked.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
     why = "sinfo does not say"
     if gpus is None or (cpus is None and asked.cpus_per_rank is None):
-        if controller_answers():
-            found_gpus, found_cpus = nodes_of(site)
+        if reason := nodes.unreachable:
+            why = f"no Slurm controller answers here that could be asked ({reason})"
+        else:
+            found_gpus, found_cpus = nodes.per_node
             gpus = found_gpus if gpus is None else gpus
             cpus = found_cpus if cpus is None else cpus
-        else:
-            why = "no Slurm controller answers here that could be asked"
     if gpus is None:
         raise SpecError(
             f"how many GPUs has a node of site {site.name}? {why}; state it with --gpus-per-node N (0 for CPU runs) or "
@@ -109,7 +121,8 @@ def decide_target(asked: SweepSpec, site: Site | None) -> Target:
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS, collectives=_collectives(gpus),
+        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS, without_gpus=WITHOUT_GPUS,
+        collectives=_collectives(gpus),
     )  # fmt: skip
 
 
@@ -118,26 +131,23 @@ def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
     most = max((*asked.nodes, *(nodes for nodes, _ in asked.cases)))
     gpus = asked.gpus_per_node
     reduced: tuple[str, ...] = ()
-    if gpus is None and (here := gpus_here()):
+    if gpus is None and (here := _gpus_here()):
         gpus = here // most
         if gpus == 0:
             reduced = (f"CPUs instead of GPUs: {most} simulated nodes cannot share the {here} of this machine",)
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
         env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
-        collectives=_collectives(gpus or 0),
+        without_gpus=WITHOUT_GPUS, collectives=_collectives(gpus or 0),
     )  # fmt: skip
+
+
+def _gpus_here() -> int:
+    try:
+        return gpus_here()
+    except GpuCountError as error:
+        raise TargetError(f"{error}; --gpus-per-node 0 runs on CPUs, --gpus-per-node N on N GPUs") from None
 
 
 def _collectives(gpus_per_node: int) -> dict[str, tuple[str, ...]]:
     return {name: operations_of(name, gpus_per_node > 0) for name, entry in BACKENDS.items() if entry.collectives}
-
-
-def _user_file(workload: str) -> Path:
-    """The file of a person's own workload; SpecError where it is not there or no factory is named."""
-    name, _, factory = workload.partition(":")
-    if not factory:
-        raise SpecError(f"workload {workload!r}: say which factory of the file, as {name}:FACTORY")
-    if not Path(name).is_file():
-        raise SpecError(f"workload {workload!r}: there is no file {Path(name).absolute()}")
-    return Path(name)

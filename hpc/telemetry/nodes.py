@@ -53,21 +53,29 @@ def gpus_of(facts: Mapping[str, Any]) -> list[str | None]:
 def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry | None:
     """All recordings, on rank 0; None there where no helper read anything, and on all other ranks. Collective.
 
-    Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others.
+    Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others. Raises
+    on rank 0 alone, where the memory for all of it cannot be had; no rank sends anything then.
     """
     mine = recording if recording is not None and len(recording.local_ns) else None
     sizes = comm.gather(None if mine is None else (mine.series, len(mine.local_ns)))
     told = {} if sizes is None else {rank: size for rank, size in enumerate(sizes) if size is not None}
     series = tuple(dict.fromkeys(name for names, _ in told.values() for name in names))
     longest = max((samples for _, samples in told.values()), default=0)
-    every = int(comm.bcast(max(1, -(-len(told) * longest * len(series) // MAX_NUMBERS))))
-    if mine is not None and comm.rank != 0:
+    every = max(1, -(-len(told) * longest * len(series) // MAX_NUMBERS))
+    failure: MemoryError | None = None
+    try:
+        local_ns = np.full((len(told), -(-longest // every)), ABSENT, np.int64)
+        values = np.full((*local_ns.shape, len(series)), np.nan)
+    except MemoryError as error:
+        every, failure = 0, error
+    every = int(comm.bcast(every))
+    if mine is not None and comm.rank != 0 and every:
         comm.Send(np.ascontiguousarray(mine.local_ns[::every]), 0, _TAG)
         comm.Send(np.ascontiguousarray(mine.values[::every]), 0, _TAG)
+    if failure is not None:
+        raise failure
     if not told:
         return None
-    local_ns = np.full((len(told), -(-longest // every)), ABSENT, np.int64)
-    values = np.full((*local_ns.shape, len(series)), np.nan)
     for node, (rank, (names, samples)) in enumerate(told.items()):
         count = -(-samples // every)
         if rank == 0:

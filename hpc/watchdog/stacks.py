@@ -14,7 +14,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpc.journal.folders import PARTIAL, attempt_folder, undisturbed
+from hpc.journal.folders import PARTIAL, in_attempt_folder
 from hpc.outside import plain
 from hpc.watchdog.progress import name_ranks, read_progress
 
@@ -30,10 +30,8 @@ class Stacks:
     """Keeps `rank<k>.stacks` open in the attempt's folder on this node: what SIGUSR2 asks for is written there."""
 
     def __init__(self, traces: Path, stem: str, rank: int) -> None:
-        with undisturbed():
-            self._path = attempt_folder(traces, stem) / f"rank{rank}{STACKS}"
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)  # held until this process ends, as a journal's is
+        what = f"the stacks of rank {rank}"
+        descriptor = in_attempt_folder(traces, stem, what, lambda folder: _locked_file(folder / f"rank{rank}{STACKS}"))
         self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
         faulthandler.register(ASKED_BY, file=self._file, all_threads=True)
 
@@ -44,6 +42,12 @@ class Stacks:
         come later, and first, and hand the signal on.
         """
         faulthandler.enable(file=self._file, all_threads=True)
+
+
+def _locked_file(path: Path) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # held until this process ends, as a journal's is
+    return descriptor
 
 
 def merge(partial: Path) -> Path | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from hpc.journal.folders import BEAT, PARTIAL, attempt_folders
 from hpc.watchdog.hang import Hang, HangWatch, Limits, Seen, by_steps
@@ -32,7 +33,7 @@ _SLICE_S = 1.0
 class Launcher:
     """The process that started the ranks, a child of this one. `pause` sleeps, less long where the child ends."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, process: subprocess.Popen[Any], pause: Callable[[float], None] = time.sleep) -> None:
         self.pid = process.pid
         self._process, self._pause = process, pause
 

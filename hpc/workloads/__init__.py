@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,11 @@ from typing import Any
 
 from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.options import Option
-from hpc.spec import COLLECTIVES
+from hpc.spec import COLLECTIVES, is_user_code
+from hpc.workloads.delays import parse_delays
+from hpc.workloads.user_code import code_digest
+
+__all__ = ["WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,9 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "paddle": "hpc.workloads.resnet50_paddle:PaddleResNet50",
         },
         options={
-            "image_size": Option(default=224, help="height and width of the images in pixels", small="64"),
+            "image_size": Option(
+                default=224, least=1, most=65_536, help="height and width of the images in pixels", small="64"
+            ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
     ),
@@ -42,17 +47,19 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "paddle": "hpc.workloads.mlp_paddle:PaddleMLP",
         },
         options={
-            "width": Option(default=256, help="features of each hidden layer"),
-            "depth": Option(default=2, help="number of hidden layers"),
+            "width": Option(default=256, least=1, help="features of each hidden layer"),
+            "depth": Option(default=2, most=100_000, help="number of hidden layers"),
         },
     ),
     "delay": WorkloadEntry(
         factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.delay_torch:TorchDelay"},
         options={
-            "data_ms": Option(default="0", help="sleep before the batch is ready: MS, or MS@rank=R;every=N;…"),
-            "compute_ms": Option(default="10", help="sleep in forward and backward"),
-            "transfer_ms": Option(default="0", help="sleep in the reduction of every rank"),
-            "update_ms": Option(default="0", help="sleep in the optimizer"),
+            "data_ms": Option(
+                default="0", help="sleep before the batch is ready: MS, or MS@rank=R;every=N;…", check=parse_delays
+            ),
+            "compute_ms": Option(default="10", help="sleep in forward and backward", check=parse_delays),
+            "transfer_ms": Option(default="0", help="sleep in the reduction of every rank", check=parse_delays),
+            "update_ms": Option(default="0", help="sleep in the optimizer", check=parse_delays),
         },
     ),
     COLLECTIVES: WorkloadEntry(
@@ -60,18 +67,6 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         options=COLLECTIVE_OPTIONS,
     ),
 }
-
-
-def is_user_code(workload: str) -> bool:
-    """Whether the workload is a person's own file, `path/to/file.py:Factory`."""
-    return workload.partition(":")[0].endswith(".py")
-
-
-def code_digest(workload: str) -> str:
-    """Digest of a person's own file, empty for a workload of ours: another text is another workload."""
-    if not is_user_code(workload):
-        return ""
-    return hashlib.sha256(Path(workload.partition(":")[0]).read_bytes()).hexdigest()[:12]
 
 
 def load_factory(workload: str, framework: str) -> Any:

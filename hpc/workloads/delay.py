@@ -7,66 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.options import OptionError, OptionValue
+from hpc.options import OptionValue
 from hpc.settings import options_of_run
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT
+from hpc.workloads.delays import check_ranks, parse_delays
 
 PHASES = ("data", "compute", "transfer", "update")
 """Where the sleeps of `<phase>_ms` lie."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delay:
-    """One sleep: on one rank (None: on all; "rotate": on rank step % ranks), every so many steps, from a step on."""
-
-    duration_ms: float
-    rank: int | str | None = None
-    every: int = 1
-    first_step: int = 0
-
-    def at(self, rank: int, step: int, ranks: int) -> float:
-        """Milliseconds that this rank sleeps in this step."""
-        if step < self.first_step or (step - self.first_step) % self.every:
-            return 0.0
-        chosen = step % ranks if self.rank == "rotate" else self.rank
-        return self.duration_ms if chosen in (None, rank) else 0.0
-
-
-def parse_delays(text: str) -> list[Delay]:
-    """`MS` or `MS@rank=R;every=N;from=S`, several joined by `+`. Raises OptionError where the text is neither."""
-    return [_parse_delay(part, text) for part in text.split("+")]
 
 
 def sleeps_of(run: RunSpec) -> dict[str, OptionValue]:
     """What the run asks for, by option; where nothing is reduced, the sleep that stands for the reduction is none."""
     asked = dict(options_of_run(run))
     return asked if run.reduction == "on" else {**asked, "transfer_ms": "0"}
-
-
-def _parse_delay(part: str, text: str) -> Delay:
-    duration, _, conditions = part.strip().partition("@")
-    try:
-        asked = dict(word.split("=", 1) for word in conditions.split(";")) if conditions else {}
-        if unknown := sorted(set(asked) - {"rank", "every", "from"}):
-            raise ValueError(f"{', '.join(unknown)} is none of rank, every, from")
-        rank = asked.get("rank")
-        delay = Delay(
-            duration_ms=float(duration),
-            rank=rank if rank in (None, "rotate") else int(str(rank)),
-            every=int(asked.get("every", "1")),
-            first_step=int(asked.get("from", "0")),
-        )
-        if not 0 <= delay.duration_ms < float("inf") or delay.every < 1:
-            raise ValueError("milliseconds must be 0 or more and finite, every at least 1")
-    except ValueError as error:
-        raise OptionError(f"delay {text!r} is not MS or MS@rank=R;every=N;from=S, joined by + ({error})") from None
-    return delay
 
 
 class Sleeper:
@@ -82,9 +40,7 @@ class Sleeper:
     ) -> None:
         asked = [parse_delays(str(options[f"{phase}_ms"])) for phase in PHASES]
         for phase, delays in zip(PHASES, asked, strict=True):
-            wrong = [d.rank for d in delays if isinstance(d.rank, int) and not 0 <= d.rank < ranks]
-            if wrong and ranks > 1:  # the baseline, one rank alone, has no other that could be late
-                raise OptionError(f"{phase}_ms: rank {wrong[0]} is none of the {ranks} ranks")
+            check_ranks(f"{phase}_ms", delays, ranks)
         self.injected_ns: npt.NDArray[np.int64] = np.full((steps, len(PHASES)), ABSENT, np.int64)
         self._asked_s = [
             [sum(delay.at(rank, step, ranks) for delay in delays) / 1e3 for delays in asked] for step in range(steps)

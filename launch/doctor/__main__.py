@@ -18,13 +18,13 @@ import dataclasses
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc.command import Failure, run_tool
 from hpc.command_line import run
 from hpc.command_parser import CommandParser
 from hpc.outside import deny_world_writing, plain
@@ -34,11 +34,11 @@ from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_site
 from launch.doctor.diagnosis_nodes import of_job
 from launch.doctor.look import JobFacts, Look
-from launch.local import cpus_here, gpus_here, launcher, ranks_env, what_is_missing
+from launch.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
 from launch.plan import PlanError, WrittenJob, plan_jobs
 from launch.script import Folders
 from launch.site import Site, SiteError, find_site
-from launch.slurm import NotNow, SlurmCluster, SubmitError, controller_answers, header
+from launch.slurm import NotNow, SlurmCluster, SubmitError, header, slurm_is_installed, why_unreachable
 from launch.state import JobState
 
 MINUTES = 5
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
-        help="auto (the default): Slurm where a site is named or a controller answers, else this machine")  # fmt: skip
+        help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip
     add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
     add(
         "--nodes",
@@ -104,17 +104,17 @@ def _site(asked: argparse.Namespace) -> Site | None:
     if asked.cluster == "local":
         return None
     site = find_site(asked.site)
-    if site is None and not controller_answers():
-        if asked.cluster == "auto":
-            return None
-        raise SubmitError("no Slurm controller answers here")
+    if site is None and asked.cluster == "auto" and not slurm_is_installed():
+        return None
+    if site is None and (reason := why_unreachable()):
+        raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
     changes = {key: getattr(asked, key) for key in ("partition", "account", "qos") if getattr(asked, key) is not None}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
 
 
 def _slurm(asked: argparse.Namespace, site: Site) -> list[Advice]:
-    if not controller_answers():
-        raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site")
+    if reason := why_unreachable():
+        raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
     cluster = read_cluster(site.partition)
     advice = of_site(site, cluster)
     if not cluster.partition:
@@ -145,20 +145,24 @@ def _local(asked: argparse.Namespace) -> list[Advice]:
         return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
     nodes = 1 if asked.nodes == "all" else _number(asked.nodes or "2")
     site = Site(name="local", exclusive=False, env=ranks_env())
-    gpus = gpus_here() // nodes
+    advice = []
+    try:
+        gpus = gpus_here() // nodes
+    except GpuCountError as error:
+        gpus = 0
+        advice.append(change("nvidia-smi", f"{error}: a sweep is refused", "--gpus-per-node 0, for runs on CPUs"))
     ranks = asked.ranks_per_node or gpus or 2
     cpus = max(1, cpus_here() // (nodes * ranks))
     look = _prepared(asked, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
     try:
         script = look.folder / "doctor.sh"
         script.write_text(look.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
-        done = subprocess.run(
-            ["bash", str(script)], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=60 * MINUTES, check=False,
-        )  # fmt: skip
-        return of_job(site, look.read(done.stderr.strip()))
-    except subprocess.TimeoutExpired:
-        raise DoctorError(f"this machine did not answer within {MINUTES} min") from None
+        answer = run_tool(["bash", str(script)], timeout_s=60 * MINUTES)
+        if answer.failure is Failure.HANGING:
+            raise DoctorError(f"this machine did not answer within {MINUTES} min")
+        if answer.exit_status is None:
+            raise DoctorError(answer.describe())
+        return [*advice, *of_job(site, look.read(answer.stderr.strip()))]
     finally:
         shutil.rmtree(look.folder, ignore_errors=True)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from hpc.command import run_tool
 
 COMMAND_TIMEOUT_S = 30
 
@@ -67,13 +68,5 @@ def _pmis(printed: str) -> tuple[str, ...]:
 
 def _answer(*command: str) -> tuple[str, str]:
     """What a command prints, on either of its outputs, and why it told nothing."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=COMMAND_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"no answer within {COMMAND_TIMEOUT_S} s"
-    except OSError as error:
-        return "", error.strerror or str(error)
-    said = done.stdout + done.stderr
-    return (said, "") if done.returncode == 0 else ("", " ".join(said.split()) or f"exit status {done.returncode}")
+    answer = run_tool(command, timeout_s=COMMAND_TIMEOUT_S)
+    return (answer.stdout + answer.stderr, "") if answer.ok else ("", answer.describe())

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from launch.doctor.advice import Advice, change, note, ok, unknown
 from launch.doctor.cluster_facts import ClusterFacts
+from launch.partitions import minutes_of
 from launch.site import Site
 
 FEWEST_KILL_WAIT_S = 10
 """What is left between SIGTERM and SIGKILL for a last copy of the stamps; a slow shared folder takes seconds."""
 LEAST_MEMORY_S = 300
 """For how long Slurm remembers, by its own default, how a job ended."""
-_MINUTES = (1440, 60, 1)
 _FENCES_BROKEN_SINCE = (20, 11)
 
 
@@ -166,12 +166,3 @@ def _seconds(text: str) -> int | None:
     """`30 sec` as Slurm says it."""
     word = text.partition(" ")[0]
     return int(word) if word.isdigit() else None
-
-
-def minutes_of(text: str) -> int | None:
-    """`1-00:30:00` as Slurm says it; None where it is no time."""
-    days, _, clock = text.rpartition("-")
-    parts = clock.split(":")
-    if len(parts) != 3 or not all(part.isdigit() for part in (*parts, days or "0")):
-        return None
-    return sum(int(count) * each for count, each in zip((days or "0", *parts[:2]), _MINUTES, strict=True))

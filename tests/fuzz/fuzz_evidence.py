@@ -15,9 +15,9 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -33,7 +33,7 @@ from hpc import sweep as sweep_command
 from hpc.journal.copier import Copies
 from hpc.journal.file import SCHEMA, SCHEMA_VERSION
 from hpc.journal.remains import read_journals
-from hpc.outcome import EXIT, MOST_BYTES, ExitRecord, Outcome, RankNote, RecordError, read_own_record
+from hpc.outcome import EXIT, MOST_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
 from hpc.spec import RunSpec, SpecError
 from hpc.stamps import ABSENT, STAMPS
 from hpc.sweeps import status
@@ -46,6 +46,7 @@ from hpc.trace_file import read_trace
 from hpc.verdict import JobEnd
 from hpc.watchdog.hang import Limits
 from hpc.watchdog.watch import Launcher, Watchdog
+from launch.claim import Claim, Job
 from launch.follow import write_missing_records
 from launch.lock import FolderLock
 from launch.queue import recall
@@ -60,6 +61,8 @@ RUNS = tuple(make_run(nodes=2, repeat=repeat) for repeat in range(1, 6))
 MEASURED, FAILED, LATE, OPEN, AGAIN = RUNS
 STEPS_LEFT = 3
 JOB, SINCE = "local-elsewhere-1-1", 1_700_000_000
+ENDED = subprocess.Popen(["true"])
+ENDED.wait()
 
 
 class Defect(AssertionError):
@@ -223,8 +226,10 @@ def _read_everything(out: Path, rng: random.Random) -> None:
     folders = Folders.under(out)
     traces, stem = folders.traces, f"{OPEN.run_id}.1"
     ends = {JOB: JobEnd(word="TIMEOUT", source="sacct")}
-    close = ["--traces", str(traces), "--job-id", JOB, "--job-text", rng.choice(("", "JobState=FAILED Restarts=x"))]
-    decide = ["--stem", stem, "--exit-status", "1", "--trace", "no", "--error", str(folders.logs / f"{stem}.err")]
+    job_text = rng.choice(("", "JobState=FAILED Restarts=x"))
+    job = Job(job_id="4711", name="other", nodelist="n1")
+    begin = BeginRecord(run_id=OPEN.run_id, attempt=1, job_id=JOB, begin_unix_s=SINCE)
+    error = folders.logs / f"{stem}.err"
     command = ["--cluster", "local", "--backend", "mpi", "--workload", "delay", "--nodes", "1", "--dry-run"]
 
     def planned() -> None:
@@ -235,17 +240,26 @@ def _read_everything(out: Path, rng: random.Random) -> None:
             left_of(_ids(), traces)
             recall(folders.jobs)
 
+    def closed(end: JobEnd) -> None:
+        evidence.close_attempts(traces, folders.logs, JOB, end, recover=lambda name: None, say=print)
+
+    def claim(job: Job) -> Claim:
+        return Claim(
+            OPEN.run_id, traces, job, force=False, say=print, close=lambda job_id: None, pause=lambda seconds: None
+        )
+
     of_sweep = (*FAILURES, SpecError)  # what hpc.sweep shows as one line
     calls: list[tuple[Callable[[], object], tuple[type[BaseException], ...]]] = [
-        (lambda: evidence.main(["list", *close]), ()),
-        (lambda: evidence.main(["close", *close, "--logs", str(folders.logs)]), ()),
-        (lambda: evidence.main(["decide", *close, *decide, "--begin-unix-s", str(SINCE)]), ()),
+        (lambda: claim(job).next_attempt(), ()),
+        (lambda: claim(job).status(), ()),
+        (lambda: closed(evidence.job_end(job_text, 0) or JobEnd(word="", source="squeue")), ()),
+        (lambda: evidence.judge_ended(begin, traces, error, exit_status=1, job_text=job_text), ()),
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),
         (lambda: status.show(None, {"out": str(out)}), of_sweep),
         (lambda: sweep_command.main([*command, "--out", str(out)]), ()),
-        (lambda: Watchdog(traces, stem, Launcher(os.getpid()), Limits()).see(), ()),
+        (lambda: Watchdog(traces, stem, Launcher(ENDED), Limits(), print).see(), ()),
         (lambda: read_journals(traces / f"{stem}.partial", []), ()),
         (lambda: _copy(traces / f"{stem}.partial", out / "node"), ()),
         (planned, of_sweep),
@@ -265,7 +279,7 @@ def _copy(partial: Path, node: Path) -> None:
     for rank in range(OPEN.ranks):
         (node / f"rank{rank}.json").write_text(json.dumps({"rank": rank}))
         (node / f"rank{rank}.stamps").write_bytes(array("q", [ABSENT] * OPEN.steps * (len(STAMPS) + 1)).tobytes())
-    Copies(node, partial, range(OPEN.ranks), 10.0).look()
+    Copies(dict.fromkeys(range(OPEN.ranks), node), partial, 10.0).look()
 
 
 def _traces(traces: Path) -> dict[Path, str]:

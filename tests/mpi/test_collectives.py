@@ -95,6 +95,32 @@ def test_a_wrong_result_ends_the_run_as_invalid(ranks: Ranks, tmp_path: Path, op
     collect(tmp_path, re.sub(r"\.rank\d+\.json", "", left))
 
 
+@pytest.mark.parametrize("place", ["file", "/proc/sys/kernel"])
+def test_a_folder_that_cannot_be_written_ends_all_ranks_with_one_line(ranks: Ranks, tmp_path: Path, place: str) -> None:
+    """One is a file, in the other nobody can make a file."""
+    traces = tmp_path / place
+    if place == "file":
+        traces.write_text("")
+    done = collectives(ranks, 2, traces, "mpi", check=False)
+    assert done.returncode == 5
+    lines = [line for line in done.stderr.splitlines() if line.startswith("hpc.collectives: ")]
+    assert len(lines) == 1, done.stderr
+    assert f"--traces {traces} cannot be written (" in lines[0] and "Traceback" not in done.stderr
+
+
+def test_a_variable_that_one_rank_lacks_ends_all_with_one_line(ranks: Ranks, tmp_path: Path) -> None:
+    words = ["--backend", "mpi", "--traces", str(tmp_path), *SMALL, "--env", "NCCL_ALGO"]
+    done = ranks(2, HERE / "collectives_alone.py", *words, check=False, env={"NCCL_ALGO": "Ring"})
+    assert done.returncode == 2, done.stderr
+    assert "hpc.collectives: rank 1: --env NCCL_ALGO: not set here" in done.stderr
+
+
+def test_a_rank_that_fails_before_the_run_ends_all(ranks: Ranks, tmp_path: Path) -> None:
+    done = ranks(2, HERE / "collectives_alone.py", "--backend", "mpi", "--traces", str(tmp_path), *SMALL, check=False)
+    assert done.returncode != 0
+    assert "my driver is gone" in done.stderr
+
+
 REFUSED = [
     (["--backend", "torch-dp"], "backend torch-dp has no collectives"),
     (["--backend", "jax"], "unknown backend 'jax'; known: torch-ddp"),

@@ -16,6 +16,7 @@ from hpc.journal.collect import collect
 from hpc.outcome import Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.verdict import cause
 from parse.attempt import measure
 from parse.recover import main as recover
 from tests.mpi.attempts import HERE, STEPS, WARMUP, Attempt, Ranks, spec
@@ -29,11 +30,12 @@ def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
 
 
 def failed(attempt: Callable[..., Attempt], run: RunSpec, *words: str, **how: Any) -> tuple[Attempt, RankNote]:
-    """The attempt, which must have failed, and the first note of it."""
+    """The attempt, which must have failed, and the note that names the cause."""
     made = attempt(run, *words, check=False, **how)
     assert made.done.returncode != 0
-    assert made.notes(), made.done.stderr
-    return made, made.notes()[0]
+    note = cause(made.notes())
+    assert note is not None, made.done.stderr
+    return made, note
 
 
 @pytest.mark.parametrize(("backend", "workload"), [("mpi", "delay"), ("torch-ddp", "mlp")])
@@ -115,8 +117,7 @@ def test_a_workload_that_raises_leaves_how_far_each_rank_came(
 ) -> None:
     made, note = failed(attempt, spec(backend=backend, workload=f"{file}:RaisesAtStep7"))
     assert made.done.returncode == 1
-    assert [n.rank for n in made.notes()] == [1]
-    assert (note.outcome, note.step, note.exception) == (Outcome.RANK_FAIL, 6, "RuntimeError")
+    assert (note.rank, note.outcome, note.step, note.exception) == (1, Outcome.RANK_FAIL, 6, "RuntimeError")
     assert "my loss exploded" in note.message
     assert "raise RuntimeError" in made.done.stderr
 
@@ -202,6 +203,19 @@ def test_a_file_changed_since_it_was_planned_is_another_workload(attempt: Callab
     _, note = failed(attempt, spec(workload=f"{NUMPY}:SeesFewerSamples", code_digest="0123456789ab"))
     assert note.outcome is Outcome.INVALID
     assert "is not the file that was planned" in note.message
+
+
+def test_a_module_changed_that_the_file_imports_is_named(attempt: Callable[..., Attempt], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from hpc.workloads.delay import DelayWorkload\nimport helper\n")
+    helper = tmp_path / "helper.py"
+    helper.write_text("x = 1\n")
+    planned = spec(workload=f"{tmp_path}/mine.py:DelayWorkload")
+    helper.write_text("x = 2\n")
+    later_s = helper.stat().st_mtime + 3600
+    os.utime(helper, (later_s, later_s))
+    _, note = failed(attempt, planned)
+    assert note.outcome is Outcome.INVALID
+    assert "(written since the run was planned: helper.py)" in note.message
 
 
 def test_samples_are_those_really_seen(attempt: Callable[..., Attempt]) -> None:

@@ -165,18 +165,22 @@ def test_mpirun_in_place_of_srun(tmp_path: Path, cluster: DevCluster, sweep: Com
 def test_every_framework_runs_in_one_sweep_and_stands_in_one_table(
     sweep: Command, command: Command, tmp_path: Path
 ) -> None:
-    names = [name for name, entry in BACKENDS.items() if entry.framework in WORKLOADS["mlp"].factories]
+    names = [
+        name
+        for name, entry in BACKENDS.items()
+        if entry.framework in WORKLOADS["mlp"].factories and not entry.one_rank_per_node  # that one wants GPUs
+    ]
     if missing := [line for name in names for line in missing_modules(name)]:
         pytest.skip("; ".join(missing))
     done = sweep("--nodes", "2", "--ranks-per-node", "2", "--no-baseline", "--backend", ",".join(names), "--workload",
                  "mlp", "--steps", "8", "--warmup", "5", "--repeats", "1", "--gpus-per-node", "0", "--cpus-per-rank",
                  "1")  # fmt: skip
     found = {name.split("_")[1]: outcome for name, outcome in outcomes(tmp_path).items()}
-    assert found == {name: "invalid" if name == "torch-dp" else "ok" for name in names}, done.stdout + done.stderr
-    assert done.returncode == 1  # a run is invalid
+    assert found == dict.fromkeys(names, "ok"), done.stdout + done.stderr
+    assert done.returncode == 0
     summary = command(sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
     (comparison,) = json.loads(summary.stdout)["comparisons"]
     assert comparison["cases"] == ["2n2g"]
     cells = {cell["column"]: cell for cell in comparison["cells"]}
     assert {name: cell["outcome"] for name, cell in cells.items()} == found
-    assert all((cell["speed"] is None) == (name == "torch-dp") for name, cell in cells.items())
+    assert all(cell["speed"] is not None for cell in cells.values())

@@ -27,7 +27,7 @@ def sweep(
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
-    """The only plan that a sweep has left there."""
-    (path,) = (folder / "traces").glob("plan.*.json")
+    """The only plan that a sweep has left there, a dry run with its scripts."""
+    (path,) = folder.glob("*/plan.*.json")
     plan: dict[str, Any] = json.loads(path.read_text())
     return plan

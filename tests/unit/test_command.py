@@ -1,13 +1,13 @@
 """`run_tool` with real programs: one that answers, is absent, forbidden, hangs, fails, sits behind a closed folder."""
 
-import os
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from hpc.command import Failure, run_tool
+from hpc.command import Failure, find_tool, run_tool
+from tests.unprivileged import without_rights
 
 
 def script(folder: Path, name: str, body: str, mode: int = 0o755) -> Path:
@@ -36,15 +36,76 @@ def test_a_tool_that_may_not_be_executed_is_forbidden(tmp_path: Path) -> None:
     assert str(tool) in answer.describe()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may search every folder")
-def test_a_folder_of_path_that_is_closed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0)
-    monkeypatch.setenv("PATH", f"{closed}:{tmp_path}")
+def test_a_file_that_may_not_be_executed_hides_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    first = script(tmp_path / "first", "tool", "echo first", mode=0o644)
+    monkeypatch.setenv("PATH", f"{tmp_path}/first:{tmp_path}/second")
     answer = run_tool(["tool"])
-    closed.chmod(0o700)
-    assert answer.failure is Failure.FORBIDDEN
-    assert str(closed) in answer.describe()
+    assert (answer.failure, find_tool("tool")) == (Failure.FORBIDDEN, first)
+    assert answer.describe() == f"tool cannot be run: {first}: Permission denied"
+    second = script(tmp_path / "second", "tool", "echo second")
+    assert (run_tool(["tool"]).stdout, find_tool("tool")) == ("second\n", second)
+
+
+def test_the_path_of_the_tools_own_environment_counts(tmp_path: Path) -> None:
+    tool = script(tmp_path, "tool", "true", mode=0o644)
+    answer = run_tool(["tool"], env={"PATH": str(tmp_path)})
+    assert (answer.failure, find_tool("tool", {"PATH": str(tmp_path)})) == (Failure.FORBIDDEN, tool)
+    assert find_tool("tool", {"PATH": "/nonexistent"}) is None
+
+
+def test_behind_a_closed_folder_of_path_a_tool_is_absent(tmp_path: Path) -> None:
+    """execvp reports EACCES there, also where the tool is nowhere: `make demo` died of it for a user without rights."""
+    (closed := tmp_path / "closed").mkdir()
+    script(closed, "hidden", "true")
+    (tools := tmp_path / "tools").mkdir()
+    forbidden = script(tools, "forbidden", "true", mode=0o644)
+    code = "import sys; from hpc.command import run_tool; a = run_tool(sys.argv[1:]); print(a.failure, a.describe())"
+
+    def described(*argv: str) -> str:
+        done = without_rights(closed, "-c", code, *argv, path=f"{closed}:{tools}", cwd=tmp_path)
+        return done.stdout.strip() or done.stderr
+
+    closed.chmod(0)
+    try:
+        absent = f"absent {{}} is not installed here (folders of PATH that may not be searched: {closed})"
+        assert described("nowhere") == absent.format("nowhere")
+        assert described("hidden") == absent.format("hidden")
+        assert described("forbidden") == f"forbidden forbidden cannot be run: {forbidden}: Permission denied"
+        assert described(f"{closed}/hidden") == f"forbidden hidden cannot be run: {closed}/hidden: Permission denied"
+        script(tools, "nowhere", "true")
+        assert described("nowhere") == "None"
+    finally:
+        closed.chmod(0o700)
+
+
+def test_a_script_whose_interpreter_is_missing_is_not_absent(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text("#!/nonexistent/python\n")
+    tool.chmod(0o755)
+    answer = run_tool([str(tool)])
+    assert answer.failure is Failure.FAILING
+    assert answer.describe() == f"tool: {tool}: the interpreter that its first line names is not there"
+    assert run_tool(["/nonexistent/python"]).describe() == (
+        "python is not installed here (/nonexistent/python: No such file or directory)"
+    )
+
+
+def test_a_working_directory_that_is_not_there_is_no_absent_tool(tmp_path: Path) -> None:
+    answer = run_tool(["true"], cwd=tmp_path / "gone")
+    assert answer.failure is Failure.FAILING
+    assert answer.describe() == f"true: {tmp_path / 'gone'}: No such file or directory"
+
+
+def test_a_failure_on_standard_output_is_quoted(tmp_path: Path) -> None:
+    """nvidia-smi reports a driver mismatch on standard output, `scontrol ping` a controller that is down."""
+    body = (
+        "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML library version: 535'; exit 18"
+    )
+    assert run_tool([str(script(tmp_path, "nvidia-smi", body))]).describe() == (
+        "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch NVML library version: 535"
+    )
 
 
 def test_a_failing_tool_is_quoted_by_its_last_line() -> None:

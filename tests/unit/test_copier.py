@@ -192,7 +192,7 @@ def test_the_header_is_copied_again_when_it_has_changed(rank: Journal, partial: 
 
 
 def test_a_rank_without_a_journal_is_waited_for(traces: Path, partial: Path) -> None:
-    copies = Copies(traces / "nothing", partial, [0], 10.0)
+    copies = Copies({0: traces / "nothing"}, partial, 10.0)
     copies.look()
     assert not partial.exists()
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_written_is_said_once_and_tried_again(
     rank: Journal, partial: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     partial.write_text("a file where the folder should be")
-    copies = Copies(rank.folder, partial, [0], 10.0)
+    copies = Copies({0: rank.folder}, partial, 10.0)
     step(rank, 0)
     copies.look()
     copies.look()
@@ -257,7 +257,7 @@ def test_a_copy_whose_file_system_came_back_is_gone_on_with(
 
 def test_two_copiers_share_a_folder_and_a_node_name(traces: Path, partial: Path) -> None:
     made = [Journal(traces, STEM, number, STEPS) for number in (0, 1)]
-    first, second = (Copies(made[0].folder, partial, [number], 10.0) for number in (0, 1))
+    first, second = (Copies({number: made[0].folder}, partial, 10.0) for number in (0, 1))
     for one in made:
         step(one, 0)
     first.look()
@@ -274,7 +274,7 @@ def test_two_copiers_share_a_folder_and_a_node_name(traces: Path, partial: Path)
 def test_a_life(rank: Journal, partial: Path) -> None:
     """The process: looks now and then, gone with its copies when told."""
     step(rank, 0)
-    made = Copier(rank.folder, partial, [0], [], interval_s=0.05)
+    made = Copier({0: rank.folder}, partial, [], interval_s=0.05)
     made.start()
     process = made._process
     assert process is not None
@@ -288,7 +288,7 @@ def test_a_life(rank: Journal, partial: Path) -> None:
 
 
 def test_a_signal_before_the_end_has_it_copy_at_once_and_others_do_nothing(rank: Journal, partial: Path) -> None:
-    made = Copier(rank.folder, partial, [0], [], interval_s=3600)
+    made = Copier({0: rank.folder}, partial, [], interval_s=3600)
     made.start()
     process = made._process
     assert process is not None
@@ -318,7 +318,7 @@ from hpc.journal.copying import Copier
 from hpc.journal.file import Journal
 folders._bases = lambda: [Path({str(place)!r})]
 made = Journal(Path({str(traces)!r}), {STEM!r}, 0, {STEPS})
-copier = Copier(made.folder, Path({str(partial)!r}), [0, 1], [], interval_s=3600)
+copier = Copier({{0: made.folder, 1: made.folder}}, Path({str(partial)!r}), [], interval_s=3600)
 copier.start()
 made.samples[0] = made.samples[1] = 4
 while "placed" not in copier.facts():
@@ -354,7 +354,7 @@ def _is_zombie(process: int) -> bool:
 
 
 def test_one_that_died_is_a_fact(rank: Journal, partial: Path) -> None:
-    made = Copier(rank.folder, partial, [0], [], interval_s=60)
+    made = Copier({0: rank.folder}, partial, [], interval_s=60)
     made.start()
     process = made._process
     assert process is not None
@@ -368,7 +368,7 @@ def test_one_that_cannot_start_is_a_fact(
     rank: Journal, partial: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    made = Copier(rank.folder, partial, [0], [], interval_s=60)
+    made = Copier({0: rank.folder}, partial, [], interval_s=60)
     made.start()
     assert "did not start" in made.facts()["problem"]
     assert "not copied while the run goes on" in capfd.readouterr().err

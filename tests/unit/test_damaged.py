@@ -25,7 +25,7 @@ from hpc.verdict import JobEnd
 from launch.follow import write_missing_records
 from launch.plan import write_sweep
 from launch.script import Folders
-from tests.unit import test_script as scripts
+from tests.unit import job_scripts as scripts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
 
 RUN = make_run()
@@ -170,14 +170,18 @@ def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> Non
     assert "Permission denied): it may be whole, so the run is left alone" in held.problems[0]
 
 
-def test_who_closes_attempts_takes_a_damaged_record_for_none(
-    folders: Folders, capsys: pytest.CaptureFixture[str]
-) -> None:
+def closed(folders: Folders) -> list[str]:
+    """Closes what job 7 left open, which the scheduler has forgotten; what is said."""
+    said: list[str] = []
+    end = JobEnd(word="", source="squeue")
+    evidence.close_attempts(folders.traces, folders.logs, "7", end, recover=lambda name: None, say=said.append)
+    return said
+
+
+def test_who_closes_attempts_takes_a_damaged_record_for_none(folders: Folders) -> None:
     begin(folders.traces)
     (folders.traces / f"{STEM}.exit.json").mkdir()
-    argv = ["close", "--traces", str(folders.traces), "--logs", str(folders.logs), "--job-id", "7", "--job-text", ""]
-    assert evidence.main(argv) == 0
-    assert capsys.readouterr().out.startswith(f"{STEM} lost: ")
+    assert [line.split(": ")[:2] for line in closed(folders)] == [[STEM, "lost"]]
     (folders.traces / f"{STEM}.exit.json").write_text("{")
     (folders.traces / f"{STEM}.exit.json.damaged").rmdir()
     [record] = write_missing_records(
@@ -186,14 +190,12 @@ def test_who_closes_attempts_takes_a_damaged_record_for_none(
     assert record.outcome is Outcome.CANCELLED and "exit.json.damaged" in record.evidence[-1]
 
 
-def test_one_attempt_that_cannot_be_closed_stops_no_other(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_attempt_that_cannot_be_closed_stops_no_other(folders: Folders) -> None:
     begin(folders.traces)
     begin(folders.traces, make_run(repeat=2))
     (folders.traces / f".{STEM}.exit.json.part").mkdir()  # where its record would be written
-    argv = ["close", "--traces", str(folders.traces), "--logs", str(folders.logs), "--job-id", "7", "--job-text", ""]
-    assert evidence.main(argv) == 1
-    said = capsys.readouterr()
-    assert f"{STEM}.exit.json.part" in said.err and said.out.startswith(f"{make_run(repeat=2).run_id}.1 lost: ")
+    failed, other = closed(folders)
+    assert f"{STEM}.exit.json.part" in failed and other.startswith(f"{make_run(repeat=2).run_id}.1: lost: ")
 
 
 def test_small_files_that_cannot_be_read_say_nothing_and_are_said(
@@ -270,7 +272,7 @@ def test_a_script_run_by_hand_measures_nothing_again_for_a_damaged_record(tmp_pa
     record.write_bytes(damage)
     life = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "1"}
     _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"', **life)
-    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is settled, passed over" in printed
+    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is final, passed over" in printed
     assert not (traces / f"{run.run_id}.2.begin.json").exists()
 
 
@@ -280,7 +282,7 @@ def test_a_script_does_not_measure_again_what_it_has_just_closed_as_ok(tmp_path:
     scripts.begun(tmp_path, f"local-{socket.gethostname()}-4194305-1")  # no process has that number
     put(tmp_path / "traces", make_trace(run))
     _, printed = scripts.outcome_of(tmp_path, scripts.STEM + 'touch "$stem.h5"')
-    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is settled, passed over" in printed
+    assert f"{run.run_id}.1: ok" in printed and f"{run.run_id} is final, passed over" in printed
     assert not (tmp_path / "traces" / f"{run.run_id}.2.begin.json").exists()
 
 

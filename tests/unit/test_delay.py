@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hpc.options import OptionError
 from hpc.stamps import ABSENT
-from hpc.workloads.delay import PHASES, Delay, Sleeper, parse_delays, sleeps_of
+from hpc.workloads.delay import PHASES, Sleeper, sleeps_of
+from hpc.workloads.delays import Delay, parse_delays
 from tests.unit.traces import make_run
 
 

@@ -33,11 +33,10 @@ TARGET = re.compile(r"(?<=`)make ([a-z]+)(?=[` ])|^make ([a-z]+)  +#", re.MULTIL
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--overlap", "--requeue"}
 ACTIONS = {
-    "hpc.evidence": ("decide", "list", "close"),
     "hpc.journal": ("collect", "clean"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
-PROGRAMS = ("hpc.sweep", "hpc.rank", "hpc.collectives", "hpc.preflight", "hpc.watchdog", "parse.summarize",
+PROGRAMS = ("hpc.sweep", "hpc.rank", "hpc.collectives", "hpc.preflight", "launch.step", "parse.summarize",
             "parse.recover", "parse.airank", "launch.doctor", *ACTIONS)  # fmt: skip
 
 
@@ -235,5 +234,5 @@ def test_what_is_not_there_is_found():
     assert broken_link(readme, "docs/nothing.md") and broken_link(readme, "docs/outcomes.md#no-such-heading")
     assert not broken_link(readme, "docs/outcomes.md#nothing-twice")
     assert not is_there("hpc.spec.NOTHING") and not is_there("hpc.leftovers") and is_there("hpc.spec.RunSpec")
-    assert module_file("hpc.nothing") is None and module_file("hpc.watchdog") and module_file("hpc.sweep")
+    assert module_file("hpc.nothing") is None and module_file("hpc.journal") and module_file("hpc.sweep")
     assert "--nothing" not in help_of("hpc.sweep") and "--cancel" in help_of("hpc.sweep")

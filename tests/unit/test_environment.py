@@ -97,6 +97,14 @@ def test_without_git_the_project_is_not_described(tmp_path: Path, monkeypatch: p
     assert describe_project() == {}
 
 
+def test_a_git_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    assert describe_project(tmp_path)["problem"].startswith("git: fatal: not a git repository")
+    (tmp_path / "git").write_text("")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_project(tmp_path) == {"problem": f"git cannot be run: {tmp_path / 'git'}: Permission denied"}
+
+
 def test_what_all_ranks_say_is_said_once() -> None:
     ranks = [
         {"rank": 0, "software": {"torch": "2"}, "variables": {"A": "1", "B": "0"}, "backend": {"transport": "gloo"}},

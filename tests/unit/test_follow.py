@@ -225,13 +225,16 @@ def test_what_comes_from_outside_does_not_steer_the_terminal(tmp_path: Path, ter
     assert "\\x1b]0;owned" in printed and "\x1b]0" not in printed
 
 
-def ended(word: str, restarts: int = 0) -> JobEnd:
-    return JobEnd(word=word, source="squeue", nodelist="n7", restarts=restarts)
+def ended(word: str, restarts: int = 0, name: str = "") -> JobEnd:
+    return JobEnd(word=word, source="squeue", name=name, nodelist="n7", restarts=restarts)
 
 
-def began(folder: Path, run: RunSpec, attempt: int = 1, job_id: str = "7", restart_count: int = 0) -> None:
+def began(
+    folder: Path, run: RunSpec, attempt: int = 1, job_id: str = "7", restart_count: int = 0, job_name: str = ""
+) -> None:
     begin = {
-        "run_id": run.run_id, "attempt": attempt, "job_id": job_id, "begin_unix_s": 1, "restart_count": restart_count
+        "run_id": run.run_id, "attempt": attempt, "job_id": job_id, "begin_unix_s": 1, "restart_count": restart_count,
+        "job_name": job_name,
     }  # fmt: skip
     (folder / f"{run.run_id}.{attempt}.begin.json").write_text(json.dumps(begin))
 
@@ -276,6 +279,18 @@ def test_what_the_step_and_its_ranks_said_counts_in_a_record_made_later(tmp_path
     assert "ValueError" in found[two.run_id].evidence[0]
 
 
+@pytest.mark.parametrize(("name", "closed"), [("ours", [0, 2]), ("of-another", [1, 2]), ("", [0, 1, 2])])
+def test_attempts_of_another_job_with_the_same_number_are_left_alone(
+    tmp_path: Path, name: str, closed: list[int]
+) -> None:
+    """The controller lost its state and gave number 7 again: one of the two jobs may be running. A record of an earlier
+    version has no name."""
+    for run, of in zip(RUNS, ("ours", "of-another", ""), strict=True):
+        began(tmp_path, run, job_name=of)
+    written = write_missing_records(tmp_path, {"7": ended("", name=name)}, tmp_path, patience_s=0)
+    assert [record.run_id for record in written] == [RUNS[at].run_id for at in closed]
+
+
 def test_a_record_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began(tmp_path, RUNS[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: record(RUNS[0], 1, Outcome.OK).write(tmp_path))
@@ -294,7 +309,7 @@ def test_an_attempt_of_a_life_before_a_requeue_gets_that_lifes_end(
     began(tmp_path, one)
     began(tmp_path, two, restart_count=1)
     former = [JobEnd(word=accounts, source="sacct", requeued=True)] if accounts else []
-    monkeypatch.setattr("launch.follow.lives", lambda job_id: [*former, ended("CANCELLED")])
+    monkeypatch.setattr("launch.follow.lives", lambda job_id, name: [*former, ended("CANCELLED")])
     written = write_missing_records(tmp_path, {"7": ended("CANCELLED", restarts=1)}, tmp_path, patience_s=0)
     found = {made.run_id: (made.outcome, made.restart_count) for made in written}
     assert found == {one.run_id: (outcome, 0), two.run_id: ("cancelled", 1)}

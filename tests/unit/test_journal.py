@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -17,10 +18,12 @@ import pytest
 from hpc.journal import folders
 from hpc.journal.__main__ import main
 from hpc.journal.collect import collect
+from hpc.journal.copier import RankCopy
 from hpc.journal.file import Journal
 from hpc.journal.folders import JournalError, attempt_folder, clean, remove_dead
 from hpc.journal.remains import read_journals
 from hpc.stamps import ABSENT
+from hpc.traces_folder import FolderReplaced
 from hpc.watchdog import stacks
 
 STEM = "1n2g_mpi_delay_r1.1"
@@ -157,6 +160,7 @@ def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> 
 import os, signal
 from pathlib import Path
 from hpc.journal import folders
+from hpc.journal.copier import RankCopy
 from hpc.journal.file import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 made = Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
@@ -177,6 +181,7 @@ def test_clean_removes_the_dead_and_leaves_the_living(
     program = f"""
 from pathlib import Path
 from hpc.journal import folders
+from hpc.journal.copier import RankCopy
 from hpc.journal.file import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
@@ -202,16 +207,16 @@ def test_a_rank_that_begins_is_not_cleaned_away(
         os.close(descriptor)
         refused.append(kind)
 
-    def making(traces: Path, stem: str) -> Path:
-        folder = attempt_folder(traces, stem)
+    def making(path: Path) -> int:
         is_refused(fcntl.LOCK_EX)
-        return folder
+        return locked_file(path)
 
     def removing(folder: Path) -> int:
         is_refused(fcntl.LOCK_SH)
         return remove_dead(folder)
 
-    monkeypatch.setattr(stacks, "attempt_folder", making)
+    locked_file = stacks._locked_file
+    monkeypatch.setattr(stacks, "_locked_file", making)
     monkeypatch.setattr(folders, "remove_dead", removing)
     living = stacks.Stacks(traces, STEM, 0)
     assert clean() == 0
@@ -259,8 +264,101 @@ def test_a_place_that_is_not_private_is_passed_over(
 def test_no_private_place_is_an_error_that_names_those_tried(traces: Path, places: list[Path]) -> None:
     for place in places:
         place.write_text("")
-    with pytest.raises(JournalError, match=r"shm/rankwise-7, .*tmp/rankwise-7"):
+    with pytest.raises(JournalError, match=r"no place on .* for 168 bytes .*shm/rankwise-7: .*tmp/rankwise-7: "):
         Journal(traces, STEM, 0, 3)
+
+
+@pytest.mark.parametrize("size", ["4k", "64k"])
+def test_a_full_shared_memory_is_passed_over_and_what_lies_elsewhere_is_found(tmp_path: Path, size: str) -> None:
+    """Of 4 KiB not even the first file is made, of 64 KiB one of two ranks' stamps. It is a real tmpfs."""
+    unshare = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "--user", "--map-root-user", "--mount")
+    if subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount here")
+    program = """
+import os, subprocess, sys
+from pathlib import Path
+from hpc.journal import folders
+from hpc.journal.collect import collect
+from hpc.journal.copier import Copies
+from hpc.journal.copier import RankCopy
+from hpc.journal.file import Journal
+from hpc.journal.remains import read_journals
+shm, disk, traces = (Path(sys.argv[1]) / name for name in ("shm", "disk", "runs"))
+for folder in (shm, disk, traces):
+    folder.mkdir(exist_ok=True)
+folders._bases = lambda: [shm / "rankwise-7", disk / "rankwise-7"]
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={sys.argv[2]}", "none", shm], check=True)
+if sys.argv[2] == "4k":
+    (shm / "full").write_bytes(bytes(4096))
+made = [Journal(traces, "x.1", rank, 900) for rank in (0, 1)]
+for rank, journal in enumerate(made):
+    journal.samples[: 3 + rank] = memoryview(bytes([4] + [0] * 7) * (3 + rank)).cast("q")
+    journal.stamps[:] = memoryview(bytes([1] * 8) * len(journal.stamps)).cast("q")
+print([journal.folder.parent.parent.name for journal in made], flush=True)
+assert len(folders.attempt_folders(traces, "x.1")) == len({journal.folder for journal in made})
+copies = Copies({rank: journal.folder for rank, journal in enumerate(made)}, traces / "x.1.partial", 10.0)
+copies.look()
+assert copies.ranks_live()
+assert [found.steps_completed for found in read_journals(traces / "x.1.partial")] == [3, 4]
+copies.remove()
+assert collect(traces, "x.1") == 2
+assert [found.steps_completed for found in read_journals(traces / "x.1.partial")] == [3, 4]
+assert not list(shm.glob("rankwise-7/*")) and not list(disk.glob("rankwise-7/*"))
+"""
+    argv = [*unshare, sys.executable, "-c", program, str(tmp_path), size]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    taken = ["disk", "disk"] if size == "4k" else ["shm", "disk"]
+    assert done.stdout.splitlines()[0] == str(taken)
+    assert "No space left on device" in done.stderr
+
+
+def test_where_no_place_has_room_all_are_named(
+    traces: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(JournalError) as caught:
+        Journal(traces, STEM, 0, 3)
+    for place in places:
+        assert f"{place}/{STEM}-" in str(caught.value)
+        assert list(place.iterdir()) == []
+    assert str(caught.value).startswith(f"no place on {socket.gethostname()} for 168 bytes of stamps of rank 0: ")
+    assert str(caught.value).count("No space left on device") == 2
+
+
+def test_a_folder_that_has_gone_is_never_made_anew(traces: Path, tmp_path: Path, places: list[Path]) -> None:
+    made = written(traces, 0)
+    traces.rename(tmp_path / "away")
+    copy = RankCopy(made.folder, traces / f"{STEM}.partial", 0)
+    for act in (copy.look, lambda: collect(traces, STEM)):
+        with pytest.raises(FileNotFoundError):
+            act()
+    assert not traces.exists()
+    assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 1
+    (tmp_path / "away").rename(traces)
+    copy.look()
+    assert collect(traces, STEM) == 1
+
+
+def test_nothing_is_written_to_another_folder_of_the_same_name(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = written(traces, 0)
+    (made.folder / f"{STEM}.rank0.json").write_text("{}")
+    traces.rename(tmp_path / "away")
+    traces.mkdir()  # what is seen of a mount point whose file system is gone
+    with pytest.raises(FolderReplaced, match="not the folder that was there when the attempt began"):
+        RankCopy(made.folder, traces / f"{STEM}.partial", 0).look()
+    assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 1
+    assert f"kept: {socket.gethostname()}:{made.folder}" in capsys.readouterr().err
+    assert list(traces.iterdir()) == []
+    (traces / f"{STEM}.begin.json").touch()  # the right one, mounted anew
+    assert collect(traces, STEM) == 1
+    assert (traces / f"{STEM}.rank0.json").exists()
 
 
 @pytest.mark.parametrize(

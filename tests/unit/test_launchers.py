@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from hpc.spec import RunSpec
-from launch.launchers import Unquoted, local_argv, node_argv, run_argv
+from launch.launchers import Unquoted, local_argv, once_per_node_argv, run_argv
 from launch.site import Site
 
 RUN = RunSpec(
@@ -68,36 +68,30 @@ def test_here_and_once_per_node() -> None:
         "8",
         *PROGRAM,
     ]
-    per_node = node_argv(run, Site(name="s"), PROGRAM)
-    assert per_node[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
-    assert node_argv(run, Site(name="s", launcher="mpirun"), PROGRAM)[:5] == [
-        "mpirun",
-        "-n",
-        "2",
-        "--map-by",
-        "ppr:1:node",
-    ]
-    assert node_argv(run, Site(name="s", launcher="mpirun", mpi="mpich"), PROGRAM)[:5] == [
-        "mpirun",
-        "-n",
-        "2",
-        "-ppn",
-        "1",
-    ]
+    each = "--ntasks-per-node=1", "--cpus-per-task=1", "--mpi=none"
+    assert once_per_node_argv("srun", 2, "node[1-2]", [], PROGRAM) == [
+        "srun", "--nodes=2", "--ntasks=2", *each, *PROGRAM
+    ]  # fmt: skip
+    openmpi = once_per_node_argv("openmpi", 2, "node[1-2]", ["apptainer", "exec", "x.sif"], PROGRAM)
+    assert openmpi == ["mpirun", "-n", "2", "--map-by", "ppr:1:node", "apptainer", "exec", "x.sif", *PROGRAM]
+    assert once_per_node_argv("mpich", 2, "node[1-2]", [], PROGRAM) == ["mpirun", "-n", "2", "-ppn", "1", *PROGRAM]
+    assert once_per_node_argv("local", 1, "here", [], PROGRAM) == PROGRAM
+
+
+def test_some_nodes_of_a_job_are_named() -> None:
+    assert "--nodelist=c,a" in once_per_node_argv("srun", 2, "c,a", [], PROGRAM)
+    assert once_per_node_argv("openmpi", 2, "c,a", [], PROGRAM)[:3] == ["mpirun", "--host", "c:1,a:1"]
+    assert once_per_node_argv("mpich", 2, "c,a", [], PROGRAM)[:3] == ["mpirun", "-hosts", "c,a"]
 
 
 def test_a_nested_run_is_sent_to_the_nodes_that_the_script_names() -> None:
     run = dataclasses.replace(RUN, env={}, placement="nested")
     assert run_argv(run, Site(name="s", mpi="pmi2"), PROGRAM)[:4] == [
-        "srun", "--nodes=2", '--nodelist="$nodes"', "--ntasks=8",
+        "srun", "--nodes=2", '--nodelist="$2"', "--ntasks=8",
     ]  # fmt: skip
     openmpi = run_argv(run, Site(name="s", launcher="mpirun"), PROGRAM)
-    assert openmpi[:5] == ["mpirun", "--host", '"${nodes//,/:4,}:4"', "-n", "8"]
+    assert openmpi[:5] == ["mpirun", "--host", '"${2//,/:4,}:4"', "-n", "8"]
     mpich = run_argv(run, Site(name="s", launcher="mpirun", mpi="mpich"), PROGRAM)
-    assert mpich[:5] == ["mpirun", "-hosts", '"$nodes"', "-n", "8"]
+    assert mpich[:5] == ["mpirun", "-hosts", '"$2"', "-n", "8"]
     for argv in (openmpi, mpich, run_argv(run, Site(name="s"), PROGRAM)):
         assert [token for token in argv if isinstance(token, Unquoted)] == [token for token in argv if "$" in token]
-    for site in (Site(name="s"), Site(name="s", launcher="mpirun"), Site(name="s", launcher="mpirun", mpi="mpich")):
-        per_node = node_argv(run, site, PROGRAM)
-        assert any("$nodes" in token or "${nodes" in token for token in per_node)
-        assert any('"$node_count"' in token for token in per_node)

@@ -72,4 +72,4 @@ _SIZES = re.compile(r"--nodes=(\d+).* --nodelist=(\S+)")
 def test_a_job_with_too_few_nodes_runs_nothing_and_says_what_it_needs(tmp_path: Path, programs: Path) -> None:
     called, done = run_script(tmp_path, programs, "a b")
     assert (called, done.returncode) == ([], 1)
-    assert "these runs need 4 nodes, and this job has 2: a,b" in done.stderr
+    assert "these runs need 4 nodes: a b" in done.stderr

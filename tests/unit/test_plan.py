@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from hpc.spec import COLLECTIVES, Plan, RunSpec, Target
 from launch.plan import JobPlan, PlanError, WrittenJob, nested_in_words, plan_jobs, write_sweep
 from launch.script import Folders
 from launch.site import Site
+from tests.unit.test_damaged import nobody
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=4, backend="torch-ddp", workload="mlp", batch_size=8,
@@ -105,6 +109,52 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PlanError, match=r"cannot be written: .*file/jobs"):
         write_sweep(plan, [], Folders.under(tmp_path / "file"), lambda job: "")
+
+
+def test_a_plan_is_the_text_of_its_json(tmp_path: Path) -> None:
+    plan = Plan(target=Target(site="s", gpus_per_node=2, env={"A": 'a\n "b'}), runs=RUNS, reduced=("ä",))
+    for each in (plan, dataclasses.replace(plan, runs=())):
+        write_sweep(each, [], Folders.under(tmp_path), lambda job: "")
+        text = (tmp_path / "traces" / f"plan.{each.sweep_id}.json").read_text()
+        assert text == json.dumps(each.to_json(), indent=1) + "\n"
+
+
+@pytest.mark.parametrize("closed", ["traces/plan.{0}.json", "jobs/runs/{1}.json", "jobs/1n.sh", "jobs/runs", "traces"])
+def test_files_of_a_colleague_that_cannot_be_read_are_named_with_the_owner_and_the_cure(closed: str) -> None:
+    plan = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))
+    jobs = plan_jobs(plan.runs, SITE, 10, None)
+    out = Path(tempfile.mkdtemp())  # no folder of pytest, which only root may enter
+    try:
+        out.chmod(0o755)
+        folders = Folders.under(out)
+        write_sweep(plan, jobs, folders, lambda job: "text")
+        path = out / closed.format(plan.sweep_id, RUN.run_id)
+        path.chmod(0o000)
+        with nobody(), pytest.raises(PlanError) as error:
+            write_sweep(plan, jobs, folders, lambda job: "text")
+        rights = "rwx" if path.is_dir() else "r"
+        assert f"{path} belongs to {path.owner()} and has mode 0000. {path.owner()} opens it by `chmod " in str(
+            error.value
+        )
+        assert f"+{rights} {path}`" in str(error.value) and "or plan into another folder with --out" in str(error.value)
+        path.chmod(0o755)
+        with nobody():
+            assert write_sweep(plan, jobs, folders, lambda job: "text")[0].script == out / "jobs" / "1n.sh"
+    finally:
+        shutil.rmtree(out)
+
+
+def test_a_disk_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))
+
+    def full(path: Path, text: str) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")  # as write() says it: without a name
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(PlanError, match=rf"written: {tmp_path}/traces/plan\.\w+\.json: No space left on device"):
+        write_sweep(plan, [], Folders.under(tmp_path), lambda job: "")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 NESTED = tuple(dataclasses.replace(run, placement="nested") for run in RUNS)

@@ -34,6 +34,7 @@ class MockScheduler:
         self.at_most = at_most
         self.reasons: dict[str, str] = {}
         self.queue: dict[str, str] = {}
+        self.held: dict[str, str] = {}
         self.forgotten: set[str] = set()
         self.refusals: list[Exception] = []
         self.lost_answers = 0
@@ -63,8 +64,8 @@ class MockScheduler:
         unknown = dict.fromkeys(self.forgotten, JobState.UNKNOWN)
         return {job_id: unknown.get(job_id, LIVE if job_id in self.queue else OVER) for job_id in job_ids}
 
-    def release(self, job_ids: Sequence[str]) -> list[str]:
-        return []
+    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
+        return {job_id: self.held[job_id] for job_id in job_ids if job_id in self.held}
 
 
 class Sweep:
@@ -260,3 +261,14 @@ def test_why_a_job_is_pending_is_said_once_unless_it_waits_its_turn(tmp_path: Pa
         made.states(scripts)
         assert made.reasons == {"2n.sh": reason}
     assert sweep.lines == ["job 2 is pending: JobHeldAdmin", "job 2 is pending: QOSMaxJobsPerUserLimit"]
+
+
+def test_a_held_job_that_cannot_be_released_is_not_called_released(tmp_path: Path) -> None:
+    scheduler, sweep = MockScheduler(), Sweep()
+    made, scripts = make(tmp_path, scheduler, sweep, 2)
+    made.states(scripts)
+    sweep.lines.clear()
+    for problem, told in (("", "released"), ("scontrol: denied", "not released: scontrol: denied")):
+        scheduler.held = {"2": problem}
+        made.states(scripts)
+        assert sweep.lines.pop() == f"job 2 was put back and held because its launch failed: {told}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from hpc import evidence
+from hpc import stale_parts
+from hpc.evidence import judge_ended
 from hpc.journal.collect import collect
 from hpc.journal.file import SCHEMA, SCHEMA_VERSION, Journal
 from hpc.journal.folders import BEAT, WHOLE
-from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record
+from hpc.outcome import BeginRecord, ExitRecord, Outcome, RankNote
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT, STAMPS
 from hpc.trace_file import read_trace
@@ -324,7 +326,7 @@ def test_whether_an_attempt_lives_is_told_by_the_clock_of_the_files(
     """This machine's clock is a day ahead of the file server's, by which a copy was made just now."""
     leave(tmp_path, 0, completed=3, points=1, whole=False)
     (tmp_path / f"{STEM}.partial" / f"n1{BEAT}").touch()
-    monkeypatch.setattr(recover_module.time, "time", lambda: tmp_path.stat().st_mtime + 86400)
+    monkeypatch.setattr(stale_parts.time, "time", lambda: tmp_path.stat().st_mtime + 86400)
     assert main([str(tmp_path)]) == 0
     assert "left alone, it may still run" in capsys.readouterr().out
 
@@ -370,18 +372,10 @@ def test_a_trace_that_was_recovered_while_the_attempt_still_ran_makes_it_no_ok(t
     leave(tmp_path, 0, completed=3, points=1, whole=False)
     assert main([str(tmp_path), "--stem", STEM]) == 0
     (tmp_path / f"{STEM}.signal").write_text("SIGUSR1 at noon")
-    known = (
-        "--trace",
-        "yes",
-        "--exit-status",
-        "137",
-        "--job-id",
-        "7",
-        "--job-text",
-        "JobState=RUNNING",
-        "--begin-unix-s",
-        "5",
+    begin = BeginRecord(run_id=STEM.rpartition(".")[0], attempt=1, job_id="7", begin_unix_s=5)
+    soon = time.strftime("%FT%T", time.localtime(time.time() + 30))
+    record = judge_ended(
+        begin, tmp_path, tmp_path / "none", exit_status=137, job_text=f"JobState=RUNNING EndTime={soon}"
     )
-    assert evidence.main(["decide", "--traces", str(tmp_path), "--stem", STEM, "--error", "none", *known]) == 0
-    record = read_exit_record(tmp_path / f"{STEM}.exit.json")
+    assert record is not None
     assert (record.outcome, record.settles) == (Outcome.TIMEOUT, False)

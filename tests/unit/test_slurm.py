@@ -143,10 +143,7 @@ def test_a_number_that_another_job_has_now_is_not_the_job(fake: Fake, job: Writt
     cluster.submit(job)
     own = job_name(job.plan, tmp_path)
     for name, state in ((own, JobState.RUNNING), ("rankwise-9n-of-another", JobState.UNKNOWN)):
-        rows = (
-            f"case \"$*\" in *-O*) printf '17|RUNNING|node1|main|0|1|None|\\n';; *) printf '17|{name}|None\\n';; esac"
-        )
-        fake("squeue", rows)
+        fake("squeue", f"printf '17|RUNNING|node1|main|0|1|{name}|None|\\n'")
         assert cluster.states(["17"]) == {"17": state}
         ends = cluster.ends(["17"])
         assert [end.word for end in ends.values()] == ([] if state is JobState.RUNNING else [""])
@@ -154,11 +151,48 @@ def test_a_number_that_another_job_has_now_is_not_the_job(fake: Fake, job: Writt
 
 
 def test_a_job_held_for_slurms_own_failure_is_released_a_few_times(fake: Fake, tmp_path: Path) -> None:
-    fake("squeue", "printf '17|n|launch failed requeued held\\n18|n|JobHeldUser\\n19|n|Priority\\n'")
-    fake("scontrol", f'echo "$@" >>{tmp_path}/said')
+    row = "%s|PENDING||main|0|1|n|%s|\\n"
+    fake("squeue", f"printf '{row}' 17 launch_failed_requeued_held 18 JobHeldUser 19 Priority")
+    fake("scontrol", f'echo "$@" >>{tmp_path}/asked')
     cluster = SlurmCluster(tmp_path)
-    assert [cluster.release(["17", "18", "19"]) for _ in range(4)] == [["17"], ["17"], ["17"], []]
-    assert (tmp_path / "said").read_text() == "release 17\n" * 3
+    cluster.states(["17", "18", "19"])
+    assert [cluster.release(["17", "18", "19"]) for _ in range(4)] == [{"17": ""}, {"17": ""}, {"17": ""}, {}]
+    assert (tmp_path / "asked").read_text() == "release 17\n" * 3
+
+
+def test_a_release_that_fails_is_not_called_one(fake: Fake, tmp_path: Path) -> None:
+    fake("squeue", "printf '17|PENDING||main|0|1|n|launch_failed_requeued_held|\\n'")
+    fake("scontrol", "echo 'Access/permission denied for job 17' >&2; exit 1")
+    cluster = SlurmCluster(tmp_path)
+    cluster.states(["17"])
+    assert cluster.release(["17"]) == {"17": "scontrol: Access/permission denied for job 17"}
+
+
+def test_a_look_that_fails_does_not_give_a_number_back(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+    """squeue answers and then fails: what it said of the name is not taken for an answer."""
+    fake("sbatch", "echo Submitted batch job 17")
+    fake("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    fake("sacct", "exit 1")
+    cluster = SlurmCluster(tmp_path / "logs")
+    cluster.submit(job)
+    assert cluster.states(["17"]) == {"17": JobState.UNREACHABLE}
+    assert cluster.ends(["17"]) == {}
+
+
+def test_what_is_no_job_id_is_not_cancelled(fake: Fake, tmp_path: Path) -> None:
+    fake("scancel", f"touch {tmp_path}/asked")
+    with pytest.raises(SubmitError, match="'--version' is no Slurm job id: nothing was cancelled"):
+        SlurmCluster(tmp_path).cancel(["17", "--version"])
+    assert not (tmp_path / "asked").exists()
+
+
+@pytest.mark.parametrize("broken", ["squeue", "scancel"])
+def test_commands_that_may_not_be_executed_are_named(fake: Fake, tmp_path: Path, broken: str) -> None:
+    fake(broken, "true")
+    (tmp_path / "bin" / broken).chmod(0o644)
+    os.environ["PATH"] = f"{tmp_path}/bin"  # set back by the fixture
+    with pytest.raises(SubmitError, match=rf"{broken} cannot be run: .*/bin/{broken}: Permission denied"):
+        SlurmCluster(tmp_path).living(["n"]) if broken == "squeue" else SlurmCluster(tmp_path).cancel(["5"])
 
 
 def test_a_cancel_that_fails_says_so(fake: Fake, tmp_path: Path) -> None:

@@ -215,6 +215,22 @@ def test_ids_stay_from_version_to_version() -> None:
     assert RUN.run_id == "2n8g_torch-ddp_resnet50_b128_fp32_c928d99720_r1"
 
 
+def test_data_of_a_persons_own_file_is_unknown_and_its_ids_stay() -> None:
+    own = dataclasses.replace(RUN, workload="/home/a/mine.py:F", code_digest="0123456789ab")
+    assert (own.data, RUN.data) == ("unknown", "synthetic")
+    # What the version before called this point, and wrote of it.
+    assert own.run_id == "2n8g_torch-ddp_mine.py-F_b128_fp32_ded9894d9a_r1"
+    written = own.to_json() | {"data": "synthetic"}
+    assert RunSpec.from_json(written) == own
+    assert dataclasses.replace(RUN, data="unknown").run_id != RUN.run_id
+
+
+def test_a_repeat_of_a_point_is_the_same_point() -> None:
+    _ = RUN.run_id
+    assert RUN.repeated(3) == dataclasses.replace(RUN, repeat=3)
+    assert RUN.repeated(3).run_id == dataclasses.replace(RUN, repeat=3).run_id
+
+
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_ids_are_safe_as_file_names(backend: str, workload: str) -> None:
     run_id = dataclasses.replace(RUN, backend=backend, workload=workload).run_id

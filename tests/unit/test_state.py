@@ -6,9 +6,8 @@ import pytest
 
 from hpc.verdict import JobEnd
 from launch import state
-from launch.site import Site
-from launch.slurm import SubmitError, controller_answers, nodes_of
-from launch.state import JobState, Sight, cluster_settings, ends, lives, look
+from launch.slurm import controller_answers, slurm_is_installed, why_unreachable
+from launch.state import JobState, Sight, cluster_settings, ends, is_job_id, job_name_of, lives, look
 
 
 @pytest.fixture
@@ -34,21 +33,21 @@ def queue(*rows: str) -> str:
 
 
 def test_the_controllers_word_counts_while_it_knows_the_job(command) -> None:  # type: ignore[no-untyped-def]
-    command("squeue", queue("1|RUNNING|n[1-2]|main|1|1|None|", "2|TIMEOUT|n1|main|0|1|TimeLimit|"))
-    command("sacct", "echo '1|PREEMPTED|n1|main|None'; touch asked")
+    command("squeue", queue("1|RUNNING|n[1-2]|main|1|1|job|None|", "2|TIMEOUT|n1|main|0|1|job|TimeLimit|"))
+    command("sacct", "echo '1|PREEMPTED|n1|main|job|None'; touch asked")
     seen = look(["1", "2"])
-    assert seen["1"] == Sight(state=JobState.RUNNING, partition="main")
-    end = JobEnd(word="TIMEOUT", source="squeue", reason="TimeLimit", nodelist="n1")
-    assert seen["2"] == Sight(state=JobState.ENDED, partition="main", end=end)
+    assert seen["1"] == Sight(state=JobState.RUNNING, name="job", partition="main")
+    end = JobEnd(word="TIMEOUT", source="squeue", name="job", reason="TimeLimit", nodelist="n1")
+    assert seen["2"] == Sight(state=JobState.ENDED, name="job", partition="main", end=end)
     assert not Path("asked").exists()
 
 
 def test_what_the_controller_has_forgotten_the_accounts_know(command) -> None:  # type: ignore[no-untyped-def]
     command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    command("sacct", "printf '1|CANCELLED by 1000|n1|main|None\\n2|RUNNING|n1|main|None\\n'")
+    command("sacct", "printf '1|CANCELLED by 1000|n1|main|job|None\\n2|RUNNING|n1|main|job|None\\n'")
     seen = look(["1", "2", "3"])
-    by_whom = JobEnd(word="CANCELLED", source="sacct", reason="by 1000 (user id)", nodelist="n1")
-    assert seen["1"] == Sight(state=JobState.ENDED, partition="main", end=by_whom)
+    by_whom = JobEnd(word="CANCELLED", source="sacct", name="job", reason="by 1000 (user id)", nodelist="n1")
+    assert seen["1"] == Sight(state=JobState.ENDED, name="job", partition="main", end=by_whom)
     # Accounts that lag are no life: who does not stand in the controller's memory has ended.
     assert seen["2"].state is JobState.UNKNOWN
     assert seen["2"].end == JobEnd(word="", source="squeue", reason="sacct still says RUNNING")
@@ -62,20 +61,23 @@ def test_scontrol_is_asked_where_squeue_cannot_be_run(command) -> None:  # type:
     command("scontrol", f'case "$4" in 1) echo "{shown}";; *) {unknown};; esac')
     seen = look(["1", "2"])
     assert seen["1"].end == JobEnd(
-        word="NODE_FAIL", source="scontrol", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
+        word="NODE_FAIL", source="scontrol", name="x", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
     )
     assert seen["2"].state is JobState.UNKNOWN
-    assert "sacct: exit status 127 without a word" in seen["2"].said
+    assert "sacct: exit status 127" in seen["2"].said
 
 
 def test_a_controller_that_does_not_answer_has_ended_nothing(command) -> None:  # type: ignore[no-untyped-def]
     words = "Unable to contact slurm controller (connect failure)"
     command("squeue", f"echo 'slurm_load_jobs error: {words}' >&2; exit 1")
     command("scontrol", "touch asked; exit 1")
-    command("sacct", "printf '1|RUNNING|n|m|None\\n2|NODE_FAIL|n|m|None\\n3|PREEMPTED|n|m|None\\n4|FAILED|n|m|None\\n'")
+    command(
+        "sacct",
+        "printf '%s|job|None\\n' '1|RUNNING|n|m' '2|NODE_FAIL|n|m' '3|PREEMPTED|n|m' '4|FAILED|n|m'",
+    )
     seen = look(["1", "2", "3", "4", "5"])
     assert [seen[job].state for job in "1235"] == [JobState.UNREACHABLE] * 4
-    assert seen["4"].end == JobEnd(word="FAILED", source="sacct", nodelist="n")
+    assert seen["4"].end == JobEnd(word="FAILED", source="sacct", name="job", nodelist="n")
     assert words in seen["1"].said
     assert list(ends(["1", "2", "3", "4", "5"])) == ["4"]
     assert not Path("asked").exists()  # it would not reach the controller either, and take as long
@@ -108,8 +110,8 @@ SlurmdTimeout           = 300 sec
 
 
 def test_the_settings_that_an_end_follows_from_are_kept_with_it(command) -> None:  # type: ignore[no-untyped-def]
-    command("squeue", queue("1|PREEMPTED|n|low|0|1|None|", "2|PREEMPTED|n|main|0|0|None|", "3|NODE_FAIL|n|main|0|0|x|",
-                            "4|COMPLETED|n|main|0|1|None|"))  # fmt: skip
+    command("squeue", queue("1|PREEMPTED|n|low|0|1|job|None|", "2|PREEMPTED|n|main|0|0|job|None|",
+                            "3|NODE_FAIL|n|main|0|0|job|x|", "4|COMPLETED|n|main|0|1|job|None|"))  # fmt: skip
     command("scontrol", f"""case "$2 $3" in
         "show partition") echo "PartitionName=low AllowGroups=ALL PreemptMode=CANCEL State=UP";;
         *) cat <<'END'\n{CONFIG}END\n;; esac""".replace("\\n", "\n"))  # fmt: skip
@@ -123,7 +125,10 @@ def test_the_settings_that_an_end_follows_from_are_kept_with_it(command) -> None
 
 def test_the_accounts_keep_the_lives_of_a_job_that_went_back(command) -> None:  # type: ignore[no-untyped-def]
     command("squeue", queue())
-    command("sacct", "printf '7|PREEMPTED|n1|main|None\\n7|NODE_FAIL|n2|main|None\\n7|COMPLETED|n3|main|None\\n'")
+    command(
+        "sacct",
+        "printf '7|PREEMPTED|n1|main|job|None\\n7|NODE_FAIL|n2|main|job|None\\n7|COMPLETED|n3|main|job|None\\n'",
+    )
     assert [(life.word, life.nodelist, life.restarts, life.requeued) for life in lives("7")] == [
         ("PREEMPTED", "n1", 0, True), ("NODE_FAIL", "n2", 1, True), ("COMPLETED", "n3", 2, False),
     ]  # fmt: skip
@@ -131,8 +136,8 @@ def test_the_accounts_keep_the_lives_of_a_job_that_went_back(command) -> None:  
 
 
 def test_why_a_job_is_pending_is_told_in_slurms_word(command) -> None:  # type: ignore[no-untyped-def]
-    command("squeue", queue("1|PENDING|n|main|0|1|QOSMaxJobsPerUserLimit|", "2|RUNNING|n|main|0|1|None|",
-                            "3|PENDING|n|main|0|1|None|"))  # fmt: skip
+    command("squeue", queue("1|PENDING|n|main|0|1|job|QOSMaxJobsPerUserLimit|", "2|RUNNING|n|main|0|1|job|None|",
+                            "3|PENDING|n|main|0|1|job|None|"))  # fmt: skip
     assert {job_id: sight.reason for job_id, sight in look(["1", "2", "3"]).items()} == {
         "1": "QOSMaxJobsPerUserLimit", "2": "", "3": "",
     }  # fmt: skip
@@ -140,34 +145,72 @@ def test_why_a_job_is_pending_is_told_in_slurms_word(command) -> None:  # type: 
 
 @pytest.mark.parametrize("word", ["COMPLETING", "SUSPENDED", "STAGE_OUT", "CONFIGURING", "REQUEUE_HOLD"])
 def test_words_that_are_no_ends(command, word: str) -> None:  # type: ignore[no-untyped-def]
-    command("squeue", queue(f"1|{word}|n|main|0|1|None|"))
+    command("squeue", queue(f"1|{word}|n|main|0|1|job|None|"))
     assert look(["1"])["1"].state in (JobState.PENDING, JobState.RUNNING)
     assert ends(["1"]) == {}
 
 
-@pytest.mark.parametrize(
-    ("rows", "found"),
-    [
-        ("main*|gpu:8|64\\nmain*|gpu:8|64\\nold|gpu:2|8\\n", (8, 64)),
-        ("main*|gpu:a100:4(S:0-1)|64\\n", (4, 64)),
-        ("main*|gpu:a100:4(S:0-1),gpu:v100:2|64\\n", (6, 64)),
-        ("main*|(null)|64\\n", (None, 64)),
-        ("main*|gpu:8|64\\nmain*|gpu:4|32\\n", (None, None)),
-    ],
-)
-def test_sizes_as_sinfo_says(command, rows: str, found: tuple[int | None, int | None]) -> None:  # type: ignore[no-untyped-def]
-    command("sinfo", f"printf '{rows}'")
-    assert nodes_of(Site(name="s")) == found
+def test_a_job_of_another_name_with_that_number_means_that_ours_is_forgotten(command) -> None:  # type: ignore[no-untyped-def]
+    """A controller that lost its state gives the numbers of its last seconds again."""
+    command("squeue", queue("17|RUNNING|n|main|0|1|of a|colleague|None|", "18|RUNNING|n|main|0|1|ours|None|"))
+    seen = look(["17", "18"], {"17": "ours", "18": "ours"})
+    assert [seen[job].state for job in ("17", "18")] == [JobState.UNKNOWN, JobState.RUNNING]
+    assert look(["17"])["17"].state is JobState.RUNNING  # nobody knows its name
+    assert list(ends(["17", "18"], {"17": "ours", "18": "ours"})) == ["17"]
+    assert ends(["17"], {"17": "ours"})["17"].reason == "17 is the number of another job now, of a"
+    assert (job_name_of("18"), job_name_of("19")) == ("ours", "")
+    command("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert job_name_of("18") is None
 
 
-def test_a_partition_without_nodes_is_an_error(command) -> None:  # type: ignore[no-untyped-def]
-    command("sinfo", "echo 'slurm_load_partitions: down' >&2; exit 1")
-    with pytest.raises(SubmitError, match="knows no node of partition gpu: slurm_load_partitions: down"):
-        nodes_of(Site(name="s", partition="gpu"))
+def test_accounts_of_another_job_with_that_number_are_not_ours(command) -> None:  # type: ignore[no-untyped-def]
+    command("squeue", queue())
+    command("sacct", "printf '17|FAILED|n1|main|colleague|None\\n17|PREEMPTED|n2|main|ours|None\\n'")
+    assert look(["17"], {"17": "ours"})["17"].end == JobEnd(
+        word="PREEMPTED", source="sacct", name="ours", nodelist="n2"
+    )  # fmt: skip
+    assert [life.nodelist for life in lives("17", "ours")] == ["n2"]
+    assert [life.nodelist for life in lives("17")] == ["n1", "n2"]
+    assert look(["17"], {"17": "other"})["17"].end == JobEnd(word="", source="squeue", name="other")
+
+
+@pytest.mark.parametrize("text", ["--version", "-p", "", "17,18", "17 ", "1\n", "local-host-1-1", "١٧", "17_", "all"])
+def test_what_is_no_job_id_reaches_no_command(command, text: str) -> None:  # type: ignore[no-untyped-def]
+    for name in ("squeue", "sacct", "scontrol"):
+        command(name, "touch asked")
+    seen = look([text])[text]
+    assert (seen.state, job_name_of(text), lives(text)) == (JobState.UNKNOWN, "", [])
+    assert seen.end is not None and seen.end.reason == f"{text!r} is no Slurm job id: the record is damaged"
+    assert not Path("asked").exists()
+
+
+def test_job_ids_are_numbers_array_tasks_and_components() -> None:
+    assert all(map(is_job_id, ("17", "17_3", "17+1")))
 
 
 def test_a_controller_that_is_down_does_not_answer(command) -> None:  # type: ignore[no-untyped-def]
     command("scontrol", "echo 'Slurmctld(primary) at head is DOWN'; exit 1")
     assert not controller_answers()
+    assert why_unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
     command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
     assert controller_answers()
+
+
+def test_why_a_controller_cannot_be_asked_is_told(  # type: ignore[no-untyped-def]
+    command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
+    assert (slurm_is_installed(), why_unreachable()) == (True, "")
+    (tmp_path / "scontrol").chmod(0o644)
+    assert why_unreachable() == f"scontrol cannot be run: {tmp_path / 'scontrol'}: Permission denied"
+    (tmp_path / "scontrol").unlink()
+    assert (slurm_is_installed(), why_unreachable()) == (True, "scontrol is not installed here")
+    (tmp_path / "sbatch").unlink()
+    assert not slurm_is_installed()
+
+
+def test_a_controller_that_hangs_is_unreachable(command, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("launch.slurm.COMMAND_TIMEOUT_S", 0.2)
+    command("scontrol", "exec sleep 1000")
+    assert why_unreachable() == "scontrol ping: scontrol: no answer within 0.2 s"

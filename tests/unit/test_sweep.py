@@ -35,14 +35,14 @@ def test_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> No
 def test_dry_run_asks_no_scheduler_to_submit(tmp_path: Path) -> None:
     called = tmp_path / "called"
     for name in ("sbatch", "scontrol", "squeue", "scancel", "sacct", "srun"):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {called}\n[ {name} = scontrol ] && echo UP\n")
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $1 >> {called}\n[ {name} = scontrol ] && echo UP\n")
         (tmp_path / name).chmod(0o755)
     done = sweep(
         tmp_path, "--nodes", "1", "--dry-run", "--gpus-per-node", "1", "--cpus-per-rank", "1", "--cluster", "slurm",
         path=f"{tmp_path}:/usr/bin:/bin",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert not called.exists()
+    assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be asked
 
 
 def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_thousand_nodes_are_planned(tmp_path: Path) -> None:
 
 def test_a_persons_own_file_is_named_from_the_root_and_its_text_counts(tmp_path: Path) -> None:
     ids = set()
-    for text in ("a = 1\n", "a = 2\n"):
+    for text in ("F = 1\n", "F = 2\n"):
         (tmp_path / "mine.py").write_text(text)
         argv = ["--nodes", "1", "--workload", "mine.py:F", "--dry-run", "--cluster", "slurm", "--gpus-per-node", "1"]
         done = sweep(tmp_path, *argv, "--repeats", "1", "--out", f"out{len(ids)}", path=NO_SLURM)
@@ -319,8 +319,7 @@ def test_a_limit_too_short_for_the_first_run_is_said_before_submission(tmp_path:
             "--cluster", "slurm", "--gpus-per-node", "0", "--cpus-per-rank", "1"]  # fmt: skip
     path = f"{tmp_path}:/usr/bin:/bin"
     assert sweep(tmp_path, *argv, "--dry-run", path=path).returncode == 0
-    [plan] = (tmp_path / "traces").glob("plan.*.json")
-    run_id = json.loads(plan.read_text())["runs"][0]["run_id"]
+    run_id = plan_of(tmp_path)["runs"][0]["run_id"]
     record = {"run_id": run_id, "attempt": 1, "outcome": "ok", "exit_status": 0, "job_id": "1", "restart_count": 0,
               "nodelist": "a", "begin_unix_s": 0, "end_unix_s": 400}  # fmt: skip
     (tmp_path / "traces" / f"{run_id}.1.exit.json").write_text(json.dumps(record))

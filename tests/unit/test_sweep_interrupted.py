@@ -15,6 +15,7 @@ from hpc.sweeps import status
 from hpc.sweeps.closing import in_words
 from hpc.sweeps.standing import Standing
 from launch.script import Folders
+from tests.unit.traces import make_run, put_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--dry-run")
@@ -83,8 +84,11 @@ def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
         "sbatch": "echo Submitted batch job 7",
         "srun": "",
         "sacct": "exit 1",
-        "squeue": 'case "$*" in *-O*) echo "7|CANCELLED||main|0|1|None|" ;; *"-t all"*) exit 1 ;; esac',
     }
+    asked = ("--nodes", "1", "--backend", "mpi", "--workload", "delay", "--out", f"{tmp_path}/two words",
+             "--repeats", "1")  # fmt: skip
+    name_of_job = f"$(sed -n 's/^#SBATCH --job-name=//p' '{tmp_path}/two words/jobs/1n.sh')"
+    fakes["squeue"] = f'case "$*" in *-O*) echo "7|CANCELLED||main|0|1|{name_of_job}|None|" ;; esac'
     for name, body in fakes.items():
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
@@ -92,18 +96,6 @@ def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     (tmp_path / "site.toml").write_text("gpus_per_node = 0\ncpus_per_node = 2\n[interpreter]\ndefault = 'python3'\n")
-    asked = (
-        "--nodes",
-        "1",
-        "--backend",
-        "mpi",
-        "--workload",
-        "delay",
-        "--out",
-        f"{tmp_path}/two words",
-        "--repeats",
-        "1",
-    )
     assert sweep.main([*asked, "--site", str(tmp_path / "site.toml")]) == 1
     said = capsys.readouterr().out
     output = tmp_path / "two words" / "jobs" / "logs" / "1n.7.out"
@@ -114,9 +106,10 @@ def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
 def test_a_cancel_that_finds_nothing_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([*PLANNED, "--out", str(tmp_path)]) == 0
-    monkeypatch.setattr(status, "controller_answers", lambda: False)  # whatever this machine has
-    capsys.readouterr()
+    for name in ("jobs", "traces"):
+        (tmp_path / name).mkdir()
+    put_plan(tmp_path / "traces", [make_run()])
+    monkeypatch.setattr(status, "slurm_is_installed", lambda: False)  # whatever this machine has
     assert sweep.main(["--cancel", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "no job of this sweep runs here\n"
 

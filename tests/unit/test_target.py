@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hpc.spec import SpecError
@@ -11,14 +13,25 @@ from launch.site import Site
 
 
 @pytest.mark.parametrize(
-    ("answers", "why"), [(False, "no Slurm controller answers here"), (True, "sinfo does not say; state it with")]
+    ("answers", "why"),
+    [
+        (False, r"no Slurm controller answers here that could be asked \(scontrol ping: .* is DOWN\)"),
+        (True, "sinfo does not say; state it with"),
+    ],
 )
 def test_who_did_not_tell_how_many_gpus_a_node_has_is_named(
-    monkeypatch: pytest.MonkeyPatch, answers: bool, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, why: str
 ) -> None:
-    # In place of a cluster: one whose controller is away, and one whose sinfo shows no GPUs.
-    monkeypatch.setattr(target, "controller_answers", lambda: answers)
-    monkeypatch.setattr(target, "nodes_of", lambda site: (None, 8))
+    # Fakes of a cluster whose controller is away, and of one whose sinfo shows no GPUs.
+    fakes = {
+        "scontrol": f"echo 'Slurmctld(primary) at head is {'UP' if answers else 'DOWN'}'",
+        "sbatch": "exit 1",
+        "sinfo": "echo 'n1|main*|idle|8|infinite|1-infinite|UNLIMITED|(null)|(null)'",
+    }
+    for name, body in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SpecError, match=why):
         target.decide_target(SweepSpec.from_mapping({"nodes": "1"}), Site(name="jumbo"))
     told = target.decide_target(SweepSpec.from_mapping({"nodes": "1", "gpus_per_node": "0"}), Site(name="jumbo"))

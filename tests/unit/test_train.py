@@ -91,7 +91,7 @@ def test_from_five_steps_before_the_window_on_nothing_but_steps_happens() -> Non
     blocks, samples, _ = trained(witness, run(warmup_steps=7))
     assert witness.calls == [
         "synchronise", "begin 0", 0, 1, "resolve", "settle",
-        "synchronise", "begin 2", *range(2, 10), "resolve", "settle", "synchronise",
+        "synchronise", "begin 2", *range(2, 10), "resolve", "synchronise",
     ]  # fmt: skip
     assert witness.collecting == {step: step < 2 for step in range(10)}
     assert blocks == [[7, 10]]
@@ -103,7 +103,7 @@ def test_the_shortest_warm_up_is_all_quiet() -> None:
     trained(witness, run(warmup_steps=5))
     assert witness.calls == [
         "synchronise", "begin 0", "resolve", "settle",
-        "synchronise", "begin 0", *range(8), "resolve", "settle", "synchronise",
+        "synchronise", "begin 0", *range(8), "resolve", "synchronise",
     ]  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_each_block_is_entered_through_unmeasured_steps_after_the_clocks() -> No
         "synchronise", "begin 0", 0, "resolve", "settle",
         "synchronise", "begin 1", *range(1, 9), "resolve", "settle",
         "synchronise", "begin 9", *range(9, 17), "resolve", "settle",
-        "synchronise", "begin 17", *range(17, 24), "resolve", "settle", "synchronise",
+        "synchronise", "begin 17", *range(17, 24), "resolve", "synchronise",
     ]  # fmt: skip
     assert witness.collecting == {step: step < 1 for step in range(24)}
     assert samples == list(range(10, 34))

@@ -14,8 +14,10 @@ import pytest
 
 from hpc import gather
 from hpc.gather import TraceKept, write_or_keep
+from hpc.journal import folders
 from hpc.trace import TraceError
 from hpc.trace_file import TraceUnwritable, read_trace, write_trace
+from hpc.traces_folder import TracesFolder
 from tests.unit.traces import make_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,11 +91,14 @@ def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
         import subprocess, sys
         from pathlib import Path
         from hpc.gather import TraceKept, write_or_keep
+        from hpc.journal import folders
+        from hpc.traces_folder import TracesFolder
         from tests.unit.traces import make_trace
         place, local, mount = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+        folders._bases = lambda: [local / "rankwise-7"]
         subprocess.run(mount.format(place=place), shell=True, check=True)
         try:
-            write_or_keep(place / "x.h5", make_trace(), local / "x.h5", waits_s=())
+            write_or_keep(TracesFolder.at_start(place, "x.1"), make_trace(), waits_s=())
         except TraceKept as error:
             print(error)
         assert not list(place.iterdir())
@@ -103,8 +108,11 @@ def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
         mount,
         wrapped=mounting,
     )
-    assert f"{place}/x.h5: cannot be written ({says}); the whole trace is kept at {os.uname().nodename}:{local}" in said
-    assert read_trace(local / "x.h5").run_id == make_trace().run_id
+    (kept,) = local.glob("rankwise-7/*/x.1.h5")
+    assert (
+        f"{place}/x.1.h5: cannot be written ({says}); the whole trace is kept at {os.uname().nodename}:{kept}" in said
+    )
+    assert read_trace(kept).run_id == make_trace().run_id
 
 
 @pytest.mark.parametrize("steps", [1000, 20])
@@ -122,11 +130,11 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         from hpc.journal.remains import read_journals
         place, steps = Path(sys.argv[1]), int(sys.argv[2])
         folders._bases = lambda: [place.parent / "shm"]
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)
         made = Journal(place, "x.1", 0, steps)
         made.stamps[:12] = memoryview(bytes(range(96))).cast("q")
         made.samples[0] = made.samples[1] = 4
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)
-        copies = Copies(made.folder, place / "x.1.partial", [0], 10.0)
+        copies = Copies({0: made.folder}, place / "x.1.partial", 10.0)
         copies.look()
         assert not [found for found in read_journals(place / "x.1.partial", []) if found.steps_completed]
         copies.look()
@@ -144,37 +152,72 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
     assert said.splitlines()[-1] == "2 steps"
 
 
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a trace of these tests is kept that does not come to its folder."""
+    base = tmp_path / "rankwise-7"
+    monkeypatch.setattr(folders, "_bases", lambda: [base])
+    return base
+
+
 def test_a_folder_that_comes_back_gets_its_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, waited = tmp_path / "traces", []
+    folder.mkdir()
+    traces = TracesFolder.at_start(folder, "x.1")
+    folder.rename(tmp_path / "away")
 
     def sleep(seconds: float) -> None:
         waited.append(seconds)
         if len(waited) == 2:
-            folder.mkdir()
+            (tmp_path / "away").rename(folder)
 
     monkeypatch.setattr(gather, "sleep", sleep)
-    write_or_keep(folder / "x.h5", make_trace(), tmp_path / "local.h5")
+    write_or_keep(traces, make_trace())
     assert waited == [1.0, 4.0]
     assert capsys.readouterr().err.count("cannot be written (No such file or directory); tried again in ") == 2
-    assert read_trace(folder / "x.h5") is not None
-    assert not (tmp_path / "local.h5").exists()
+    assert read_trace(folder / "x.1.h5") is not None
+    assert not node.exists()
 
 
-def test_one_that_does_not_come_back_is_waited_for_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_trace_is_written_to_another_folder_of_the_same_name(
+    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that is lost leaves the folder below the mount point."""
+    folder, waited = tmp_path / "traces", []
+    folder.mkdir()
+    traces = TracesFolder.at_start(folder, "x.1")
+    folder.rename(tmp_path / "away")
+    folder.mkdir()
+    monkeypatch.setattr(gather, "sleep", waited.append)
+    with pytest.raises(TraceKept, match="not the folder that was there when the attempt began"):
+        write_or_keep(traces, make_trace())
+    assert waited == list(gather.WAITS_S)
+    assert list(folder.iterdir()) == []
+    assert len(list(node.glob("*/x.1.h5"))) == 1
+    (folder / "x.1.begin.json").touch()  # mounted anew, maybe with another st_dev: the attempt's own record says so
+    write_or_keep(traces, make_trace())
+    assert (folder / "x.1.h5").exists()
+
+
+def test_one_that_does_not_come_back_is_waited_for_some_time(
+    tmp_path: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
     monkeypatch.setattr(gather, "sleep", waited.append)
     with pytest.raises(TraceKept, match="No such file or directory") as caught:
-        write_or_keep(tmp_path / "gone" / "x.h5", make_trace(), tmp_path / "local.h5")
+        write_or_keep(TracesFolder(tmp_path / "gone", "x.1"), make_trace())
     assert waited == list(gather.WAITS_S)
-    assert caught.value.kept == f"{os.uname().nodename}:{tmp_path / 'local.h5'}"
+    (kept,) = node.glob("*/x.1.h5")
+    assert caught.value.kept == f"{os.uname().nodename}:{kept}"
 
 
-def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path) -> None:
+def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TraceKept, match=r"Not a directory\); nor to this node: .*Not a directory") as caught:
-        write_or_keep(tmp_path / "file" / "x.h5", make_trace(), tmp_path / "file" / "y.h5")
+    monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "file" / "rankwise-7"])
+    with pytest.raises(TraceKept, match=r"Not a directory\); nor to this node: no place on .* Not a dir") as caught:
+        write_or_keep(TracesFolder(tmp_path / "file", "x.1"), make_trace())
     assert caught.value.kept == ""
 
 
@@ -196,8 +239,35 @@ def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_said_to_be_there(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trace_that_is_there_is_no_reason_to_try_again(tmp_path: Path) -> None:
-    write_trace(tmp_path / "x.h5", make_trace())
+def test_a_trace_that_is_there_is_no_reason_to_try_again(tmp_path: Path, node: Path) -> None:
+    write_trace(tmp_path / "x.1.h5", make_trace())
     with pytest.raises(TraceError, match="never overwritten"):
-        write_or_keep(tmp_path / "x.h5", make_trace(), tmp_path / "local.h5")
-    assert not (tmp_path / "local.h5").exists()
+        write_or_keep(TracesFolder(tmp_path, "x.1"), make_trace())
+    assert not node.exists()
+
+
+def test_a_full_shared_memory_does_not_keep_a_trace_that_the_next_place_has_room_for(
+    tmp_path: Path, mounting: tuple[str, ...]
+) -> None:
+    said = run(
+        """
+        import subprocess, sys
+        from pathlib import Path
+        from hpc.gather import TraceKept, write_or_keep
+        from hpc.journal import folders
+        from hpc.traces_folder import TracesFolder
+        from tests.unit.traces import make_trace
+        shm, disk = Path(sys.argv[1]) / "shm", Path(sys.argv[1]) / "disk"
+        shm.mkdir(), disk.mkdir()
+        folders._bases = lambda: [shm / "rankwise-7", disk / "rankwise-7"]
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", shm], check=True)
+        try:
+            write_or_keep(TracesFolder(Path(sys.argv[1]) / "gone", "x.1"), make_trace(), waits_s=())
+        except TraceKept as error:
+            print(error.kept)
+        assert not list(shm.glob("*/*/*.h5*"))
+        """,
+        tmp_path,
+        wrapped=mounting,
+    )
+    assert f":{tmp_path}/disk/rankwise-7/x.1-" in said

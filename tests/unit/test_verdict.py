@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import resource
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpc import evidence
-from hpc.evidence import job_end, open_attempts, read_left
-from hpc.outcome import Outcome, RankNote, read_exit_record
-from hpc.verdict import EndedBy, Evidence, JobEnd, decide, is_echo
+from hpc.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_left
+from hpc.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
+from hpc.rank_end import EXIT_STATUS
+from hpc.verdict import OWN_STATUSES, EndedBy, Evidence, JobEnd, decide, is_echo
 
-NONE = Evidence(exit_status=1, trace=False)
+NONE = Evidence(exit_status=1, trace=False, job_id="7")
 UNSEEN = Evidence(exit_status=None, trace=False)
 BOOM = RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="ValueError", message="boom", step=4, hostname="node2")
 ECHO = replace(BOOM, rank=0, exception="RuntimeError", message="[1] Connection closed by peer [10.0.0.2]:4711", step=3)
@@ -25,6 +26,12 @@ AWAY = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T23:11:3
 KILLED = "srun: error: node2: task 3: Killed"
 OPEN_MPI = "mpirun noticed that process rank 1 with PID 0 on node node1 exited on signal 9 (Killed)."
 PRTE = "prterun noticed that process rank 1 with PID 77 on node node1 exited on\nsignal 9 (Killed)."
+EXITED = "srun: error: node1: task 0: Exited with exit code 7"
+MPIRUN_EXITED = (
+    "mpirun detected that one or more processes exited …\n  Process name: [[26331,1],3]\n  Exit code:    7\n"
+)
+_FRAME = "-" * 74
+NO_SLOTS = f"{_FRAME}\nThere are not enough slots available in the system\nto satisfy the 9 slots\n{_FRAME}\n"
 HYDRA = "=   RANK 1 PID 77 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
 
 
@@ -37,7 +44,7 @@ def job(word: str, **more: object) -> JobEnd:
     [
         (replace(NONE, exit_status=0, trace=True), Outcome.OK, "whole trace"),
         (replace(UNSEEN, trace=True, job=job("FAILED")), Outcome.OK, "nobody saw the launcher return"),
-        (replace(NONE, exit_status=9, trace=True), Outcome.RANK_FAIL, "exit status 9"),
+        (replace(NONE, exit_status=9, trace=True, notes=[BOOM]), Outcome.OK, "trace; only then the launcher"),
         (replace(NONE, exit_status=0), Outcome.LAUNCH_FAIL, "no step was made"),
         (replace(NONE, steps=5), Outcome.RANK_FAIL, "up to 5 steps"),
         (replace(NONE, trace=True, ended_by=EndedBy.HANG, said="no end for 600 s"), Outcome.OK, "no end for 600 s"),
@@ -45,7 +52,7 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, ended_by=EndedBy.TIME_LIMIT, notes=[BOOM]), Outcome.TIMEOUT, "time limit"),
         (replace(NONE, ended_by=EndedBy.PREEMPTION, error=KILLED), Outcome.PREEMPTED, "preempted"),
         (replace(NONE, ended_by=EndedBy.HANG, said="no step for 90 s", steps=3), Outcome.RANK_FAIL, "no step for 90 s"),
-        (replace(NONE, ended_by=EndedBy.HANG), Outcome.LAUNCH_FAIL, "watchdog"),
+        (replace(NONE, ended_by=EndedBy.HANG), Outcome.LAUNCH_FAIL, "no rank made a step"),
         (replace(NONE, exit_status=0, trace=True, ended_by=EndedBy.TIME_LIMIT), Outcome.OK, "whole trace"),
         # Notes: invalid, then memory, then whoever failed first; an echo never wins.
         (replace(NONE, notes=[BOOM, MEMORY, INVALID]), Outcome.INVALID, "rank 4 on node2 before the first step"),
@@ -80,6 +87,23 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, error=AWAY.format("JOB REQUEUE")), Outcome.PREEMPTED, "job requeue"),
         (replace(NONE, error="srun: error: Node failure on node2", notes=[ECHO]), Outcome.NODE_FAIL, "Node failure"),
         (replace(NONE, error=AWAY.format("NODE FAILURE"), notes=[INVALID]), Outcome.INVALID, "rank 4"),
+        # What programs print of memory or of Slurm is not believed against a rank's own note, or of another job.
+        (replace(NONE, notes=[BOOM], error="Cannot allocate memory, falling back"), Outcome.RANK_FAIL, "boom"),
+        (replace(NONE, notes=[ECHO], error="Cannot allocate memory"), Outcome.OOM, "Cannot allocate memory"),
+        (replace(NONE, notes=[BOOM], error="slurmstepd: error: Detected 1 oom_kill event"), Outcome.OOM, "oom_kill"),
+        (replace(NONE, job_id="8", notes=[BOOM], error=AWAY.format("TIME LIMIT")), Outcome.RANK_FAIL, "boom"),
+        (replace(NONE, job_id="local-h-7-1", error=AWAY.format("TIME LIMIT")), Outcome.LAUNCH_FAIL, "DUE TO TIME"),
+        # A rank that exits without a note is the cause, whatever the others say of losing it.
+        (replace(NONE, notes=[BOOM], steps=5, error=EXITED), Outcome.RANK_FAIL, "rank 0 on node1 exited with status 7"),
+        (replace(NONE, notes=[ECHO], error=EXITED.replace("task 0", "tasks 2-3")), Outcome.LAUNCH_FAIL, "ranks 2-3 on"),
+        (replace(NONE, notes=[BOOM], error=EXITED.replace("task 0", "task 1")), Outcome.RANK_FAIL, "ValueError: boom"),
+        (replace(NONE, notes=[BOOM], error=EXITED.replace("code 7", "code 1")), Outcome.RANK_FAIL, "ValueError: boom"),
+        (replace(NONE, notes=[BOOM], error=MPIRUN_EXITED), Outcome.LAUNCH_FAIL, "rank 3 exited with status 7"),
+        (replace(NONE, ended_by=EndedBy.TIME_LIMIT, error=EXITED), Outcome.TIMEOUT, "time limit"),
+        # A launcher that cannot start is quoted; what nobody could see is not called a failure.
+        (replace(NONE, error=NO_SLOTS), Outcome.LAUNCH_FAIL, "ends with: There are not enough slots available in the"),
+        (replace(NONE, error="x\nmpiexec: not found\n\n"), Outcome.LAUNCH_FAIL, "ends with: mpiexec: not found"),
+        (replace(NONE, unreadable="/t/x.h5: Stale file handle", steps=4), Outcome.LOST, "Stale file handle"),
         # The scheduler.
         *[
             (replace(UNSEEN, job=job(word), notes=[BOOM]), outcome, f"squeue: {word}")
@@ -145,70 +169,71 @@ def test_how_a_job_ends_from_scontrol(text: str, restarts: int, expected: tuple[
     assert (None if end is None else (end.word, end.requeued)) == expected
 
 
-def decided(folder: Path, *more: str) -> int:
-    return evidence.main([
-        "decide", "--traces", str(folder), "--stem", "a_r1.2", "--exit-status", "143", "--trace", "no", "--error",
-        str(folder / "none"), "--job-id", "7", "--restarts", "1", "--nodelist", "node[1-2]", "--begin-unix-s", "5",
-        *more,
-    ])  # fmt: skip
+def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord | None:
+    begin = BeginRecord(
+        run_id="a_r1", attempt=2, job_id="7", begin_unix_s=5, restart_count=1, nodelist="node[1-2]", job_name="a"
+    )
+    return judge_ended(begin, folder, folder / "none", exit_status=143, job_text=job_text, **more)
 
 
-def test_decide_writes_the_record_with_all_that_was_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_record_has_all_that_was_left(tmp_path: Path) -> None:
     replace(BOOM, kept="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
     (tmp_path / "a_r1.2.kept").write_text("kept: node1:/dev/shm/y\n")
-    assert decided(tmp_path) == 0
-    assert capsys.readouterr().out == "rank_fail: rank 1 on node2 after step 4: ValueError: boom\n"
-    record = read_exit_record(tmp_path / "a_r1.2.exit.json")
+    record = judged(tmp_path)
+    assert record is not None
+    assert describe(record) == "rank_fail: rank 1 on node2 after step 4: ValueError: boom"
     assert (record.run_id, record.attempt, record.restart_count, record.job_id) == ("a_r1", 2, 1, "7")
     assert (record.nodelist, record.begin_unix_s, record.exit_status) == ("node[1-2]", 5, 143)
     assert record.kept == "node2:/tmp/x.h5, node1:/dev/shm/y"
 
 
-def test_decide_believes_the_watchdog(tmp_path: Path) -> None:
+def test_a_hang_is_believed_before_a_signal(tmp_path: Path) -> None:
     (tmp_path / "a_r1.2.hang.json").write_text(json.dumps({"text": "no rank made a step for 70 s"}))
     (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
-    decided(tmp_path)
-    record = read_exit_record(tmp_path / "a_r1.2.exit.json")
+    record = judged(tmp_path)
+    assert record is not None
     assert record.outcome is Outcome.LAUNCH_FAIL and record.evidence[0] == "no rank made a step for 70 s"
 
 
-def test_a_record_that_cannot_be_written_is_said_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Files may be no larger than nothing, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        assert decided(tmp_path) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "File too large" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+def at(remaining_s: float) -> str:
+    return time.strftime("%FT%T", time.localtime(time.time() + remaining_s))
+
+
+WARNED = "JobId=7 JobState=RUNNING Restarts=1 PreemptTime={} EndTime={}"
 
 
 @pytest.mark.parametrize(
     ("signal", "job_text", "outcome"),
     [
-        ("SIGUSR1", RUNNING.format("PreemptTime=None"), "timeout"),
-        ("SIGUSR1", RUNNING.format("PreemptTime=2026-11-20T23:12:16"), "preempted"),
+        ("SIGUSR1", WARNED.format("None", at(60)), "timeout"),
+        ("SIGUSR1", WARNED.format("None", at(-5)), "timeout"),
+        ("SIGUSR1", WARNED.format("None", at(86_400)), "cancelled"),  # somebody sent it, a day before the limit
+        ("SIGUSR1", WARNED.format("2026-11-20T23:12:16", at(86_400)), "preempted"),
+        ("SIGUSR1", WARNED.format("None", "Unknown"), "timeout"),
         ("SIGUSR1", "", "timeout"),
+        ("SIGUSR1", None, "cancelled"),  # no scheduler here: nobody warns
         ("SIGTERM", "JobState=COMPLETING Restarts=1", "cancelled"),
         ("SIGTERM", "JobState=COMPLETING Restarts=2", "preempted"),
-        ("SIGTERM", None, "cancelled"),  # no scheduler here
+        ("SIGTERM", None, "cancelled"),
     ],
 )
-def test_what_told_the_script_to_end(tmp_path: Path, signal: str, job_text: str | None, outcome: str) -> None:
+def test_what_told_the_job_to_end(tmp_path: Path, signal: str, job_text: str | None, outcome: str) -> None:
     (tmp_path / "a_r1.2.signal").write_text(f"{signal} at noon\n")
-    assert decided(tmp_path, *([] if job_text is None else ["--job-text", job_text])) == 0
-    assert read_exit_record(tmp_path / "a_r1.2.exit.json").outcome == outcome
-    assert not (tmp_path / "a_r1.2.signal").exists()
+    record = judged(tmp_path, job_text)
+    assert record is not None and record.outcome == outcome
+
+
+def test_where_scontrol_does_not_answer_the_end_of_the_job_is_known_by_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "a_r1.2.signal").write_text("SIGUSR1 at noon\n")
+    early = judged(tmp_path, "", end_unix_s=int(time.time()) + 86_400)
+    near = judged(tmp_path, "", end_unix_s=int(time.time()) + 60)
+    assert early is not None and early.outcome is Outcome.CANCELLED and "somebody sent it" in early.evidence[0]
+    assert near is not None and near.outcome is Outcome.TIMEOUT
 
 
 def test_a_signal_that_the_scheduler_does_not_explain_is_left_to_who_can_ask_it(tmp_path: Path) -> None:
     (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
-    assert decided(tmp_path, "--job-text", "") == 3
-    assert not (tmp_path / "a_r1.2.exit.json").exists()
-    assert (tmp_path / "a_r1.2.signal").exists()
+    assert judged(tmp_path, "") is None
 
 
 def began(folder: Path, stem: str, job_id: str, restarts: int) -> None:
@@ -217,32 +242,31 @@ def began(folder: Path, stem: str, job_id: str, restarts: int) -> None:
     (folder / f"{stem}.begin.json").write_text(json.dumps(values))
 
 
-def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def closed(folder: Path, job_id: str, end: JobEnd, before: int | None = None) -> list[str]:
+    said: list[str] = []
+    close_attempts(folder, folder, job_id, end, before=before, recover=lambda name: None, say=said.append)
+    return said
+
+
+def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path: Path) -> None:
     for stem, job_id, restarts in [("a_r1.1", "7", 0), ("a_r2.1", "7", 1), ("a_r3.1", "7", 2), ("a_r4.1", "8", 0)]:
         began(tmp_path, stem, job_id, restarts)
     (tmp_path / "a_r5.1.begin.json").write_text("{")  # half-written
     began(tmp_path, "a_r6.1", "7", 0)
     (tmp_path / "a_r6.1.begin.json").rename(tmp_path / "b_r6.1.begin.json")  # says another name than it has
     (tmp_path / "a_r2.1.signal").write_text("SIGTERM at noon\n")
-    argv = ["close", "--traces", str(tmp_path), "--logs", str(tmp_path), "--job-id", "7", "--restarts", "2"]
-    assert evidence.main(argv) == 0
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [
-        "a_r1.1 node_fail",
-        "a_r2.1 preempted",
-    ]
+    end = JobEnd(word="", source="SLURM_RESTART_COUNT", restarts=2, requeued=True)
+    outcomes = [":".join(line.split(":")[:2]) for line in closed(tmp_path, "7", end, before=2)]
+    assert outcomes == ["a_r1.1: node_fail", "a_r2.1: preempted"]
     assert {path.name for path in tmp_path.glob("*.exit.json")} == {"a_r1.1.exit.json", "a_r2.1.exit.json"}
     assert [begin.run_id for begin in open_attempts(tmp_path, "7")] == ["a_r3"]
-    assert evidence.main(argv) == 0 and capsys.readouterr().out == ""
+    assert closed(tmp_path, "7", end, before=2) == []
 
 
-@pytest.mark.parametrize(("job_text", "outcome"), [("JobState=CANCELLED Restarts=0", "cancelled"), ("", "lost")])
-def test_close_ends_what_another_job_left(tmp_path: Path, job_text: str, outcome: str) -> None:
+@pytest.mark.parametrize(("word", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
+def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: str) -> None:
     began(tmp_path, "a_r1.1", "8", 0)
-    evidence.main(
-        ["close", "--traces", str(tmp_path), "--logs", str(tmp_path), "--job-id", "8", "--job-text", job_text]
-    )
+    closed(tmp_path, "8", JobEnd(word=word, source="scontrol show job"))
     assert read_exit_record(tmp_path / "a_r1.1.exit.json").outcome == outcome
 
 
@@ -251,3 +275,7 @@ def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.Capt
     left = read_left(tmp_path, "a_r1.2")
     assert (left.trace, left.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
+
+
+def test_the_statuses_that_ranks_of_ours_end_with_are_known() -> None:
+    assert set(EXIT_STATUS.values()) == OWN_STATUSES

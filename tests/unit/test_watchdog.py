@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ def test_a_rank_writes_where_it_stands_also_behind_a_launcher_that_does_not_list
 ) -> None:
     argv = (HANGS, str(tmp_path), STEM)
     process = start(LISTENS_NOT, *argv) if wrapped else start(*argv)
-    assert Launcher(process.pid).ask_for_stacks()
+    assert Launcher(process).ask_for_stacks()
     until(lambda: has_stack(traces), "the stack is written")
     assert process.poll() is None
 
@@ -200,15 +201,20 @@ def test_a_rank_that_crashes_leaves_its_stacks_and_dies_of_the_signal(tmp_path: 
     assert "Segmentation fault" in text and "in here_it_crashes" in text
 
 
-def test_a_launcher_is_known_by_its_birth(start: Callable[..., subprocess.Popen[str]]) -> None:
-    process = start("import time; print('ready', flush=True); time.sleep(600)")
-    launcher = Launcher(process.pid)
+def test_a_launcher_that_does_not_listen_is_not_asked_for_stacks(start: Callable[..., subprocess.Popen[str]]) -> None:
+    launcher = Launcher(start("import time; print('ready', flush=True); time.sleep(600)"))
     assert launcher.is_alive
     assert not launcher.ask_for_stacks()  # it would die of the signal
-    launcher.send(signal.SIGKILL)
-    until(lambda: not launcher.is_alive, "it is known to be dead")  # though nobody has waited for it yet
-    process.wait()
-    assert not Launcher(process.pid).is_alive
+    assert not launcher.end(300)
+    assert not launcher.is_alive and launcher.exit_status == 128 + signal.SIGTERM
+    launcher.send(signal.SIGTERM)  # to nobody
+
+
+def test_a_launcher_that_does_not_end_when_it_is_told_is_killed(start: Callable[..., subprocess.Popen[str]]) -> None:
+    ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)"
+    launcher = Launcher(start(f"{ignores}; time.sleep(600)"))
+    assert launcher.end(0.2)
+    assert launcher.exit_status == 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +224,13 @@ class Hanging:
     process: subprocess.Popen[str]
     journal: Journal
     dog: Watchdog
+    said: list[str]
+
+    def watch(self) -> None:
+        """As launch.step does, until the process has ended."""
+        while self.process.poll() is None:
+            self.dog.look()
+            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -237,28 +250,28 @@ def hanging(
     monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_wait)
     monkeypatch.setattr(watch, "_SLICE_S", 0.05)
     monkeypatch.setattr(watch, "_STACKS_S", 0.05)
+    said: list[str] = []
     at_once = Limits(start_s=0, steps=0, extra_s=0, copy_s=0)
     return Hanging(
         process=process,
         journal=written(traces, 0, steps=10, completed=4, step_s=0),
-        dog=Watchdog(traces, STEM, Launcher(process.pid), at_once),
+        dog=Watchdog(traces, STEM, Launcher(process), at_once, said.append),
+        said=said,
     )
 
 
-def test_a_run_that_hangs_is_ended_and_the_reason_left(
-    traces: Path, hanging: Hanging, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hanging.dog.run()
+def test_a_run_that_hangs_is_ended_and_the_reason_left(traces: Path, hanging: Hanging) -> None:
+    hanging.watch()
     assert hanging.process.wait() == -signal.SIGTERM
     reason = json.loads((traces / f"{STEM}.hang.json").read_text())
     assert reason["phase"] == "steps" and reason["completed"] == {"4": "rank 0"} and reason["steps"] == 10
     said, _, stacks = reason["text"].partition("; where every rank stood is in ")
-    assert said in capsys.readouterr().err and stacks == f"{STEM}.stacks.txt"
+    assert said in hanging.said and stacks == f"{STEM}.stacks.txt"
     assert has_stack(traces)
 
 
 def test_a_run_that_went_on_after_all_is_left_alone(
-    traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the stacks are written a step is completed; later the launcher ends by itself."""
     asked = Launcher.ask_for_stacks
@@ -271,14 +284,14 @@ def test_a_run_that_went_on_after_all_is_left_alone(
         return asked(launcher)
 
     monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_go_on)
-    hanging.dog.run()
+    hanging.watch()
     assert hanging.process.returncode == -signal.SIGKILL
-    assert "it went on meanwhile" in capsys.readouterr().err
+    assert any("it went on meanwhile" in line for line in hanging.said)
     assert list(traces.glob("*.hang.json")) == []
 
 
 def test_where_the_reason_cannot_be_left_nothing_is_ended(
-    traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (traces / f"{STEM}.hang.json").mkdir()  # in the way
     tries: list[Hang] = []
@@ -292,22 +305,14 @@ def test_where_the_reason_cannot_be_left_nothing_is_ended(
         return write(dog, hang)
 
     monkeypatch.setattr(Watchdog, "_write", try_twice)
-    hanging.dog.run()
+    hanging.watch()
     assert len(tries) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert any("cannot be written" in line for line in hanging.said)
 
 
 def test_a_shared_folder_that_has_gone_is_no_hang(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dog = Watchdog(traces, STEM, Launcher(1), Limits())
+    with subprocess.Popen(["true"]) as ended:
+        dog = Watchdog(traces, STEM, Launcher(ended), Limits(), print)
     assert dog.see().unreadable == ""
     traces.rmdir()
     assert "No such file or directory" in dog.see().unreadable
-
-
-def test_the_watchdog_ends_with_its_launcher(traces: Path) -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    argv = ("--traces", str(traces), "--stem", STEM, "--launcher", str(gone.pid))
-    done = subprocess.run([sys.executable, "-m", "hpc.watchdog", *argv], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert list(traces.iterdir()) == []

@@ -1,0 +1,223 @@
+"""A person's own workload file: what it imports from its own folder, the digest of all that, the names it defines.
+
+The files are parsed and never executed. Found are modules and packages below the folder of the workload file, which is
+the first folder of the import path of a run (hpc.rank). Not seen are modules whose names are computed at run time, data
+files, and what lies outside that folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.options import did_you_mean
+from hpc.spec import SpecError, is_user_code
+
+_LOADED_BEFORE = "hpc"
+"""The package of this project: a rank has loaded it before any workload, so no folder of that name is looked at."""
+_DYNAMIC = frozenset({"exec", "globals"})
+"""Functions by which a module can get names that its text does not show, wherever they are called."""
+_DYNAMIC_OUTSIDE = frozenset({"locals", "setattr", "vars"})
+"""The same, where they are called outside functions and classes."""
+
+
+def code_digest(workload: str) -> str:
+    """Digest of a person's own file and of what it imports from its folder; empty for a workload of this project.
+
+    A file without such imports has the digest of its own bytes. Raises SpecError where a file cannot be read or parsed.
+    """
+    if not is_user_code(workload):
+        return ""
+    main, *imported = code_files(workload)
+    digest = _digest(main)
+    if imported:
+        root = main.parent
+        parts = [f"{path.relative_to(root).as_posix()}\0{_digest(path)}\n" for path in imported]
+        digest = hashlib.sha256("".join([f"{digest}\n", *parts]).encode("utf-8", "surrogateescape")).hexdigest()
+    return digest[:12]
+
+
+def code_files(workload: str) -> list[Path]:
+    """The workload's file, then the files that it imports from its folder, directly or not, in the order of their
+    names. Raises SpecError where one cannot be read or parsed."""
+    main = _path(workload).resolve()
+    found = {main: main}  # by resolved path, so that a link to a folder above it makes no endless tree
+    pending = [main]
+    while pending:
+        if (path := pending.pop()).suffix != ".py":
+            continue
+        for file in sorted(file for name in _imports(path, main.parent) for file in _files_of(name, main.parent)):
+            if file.resolve() not in found:
+                found[file.resolve()] = file
+                pending.append(file)
+    return [main, *sorted(file for file in found.values() if file != main)]
+
+
+def files_newer_than(workload: str, since_s: float) -> list[str]:
+    """Those of the workload's files, by their names in its folder, that were written after that time (Unix, seconds).
+
+    Raises SpecError as code_files.
+    """
+    main, *imported = code_files(workload)
+    return [
+        path.relative_to(main.parent).as_posix()
+        for path in (main, *imported)
+        if max(path.stat().st_mtime, path.stat().st_ctime) > since_s
+    ]
+
+
+def check_factory(workload: str) -> None:
+    """Raises SpecError where the workload's file is not there, cannot be parsed, or lacks the factory that is named."""
+    path, _, factory = workload.partition(":")
+    if not factory:
+        raise SpecError(f"workload {workload!r}: say which factory of the file, as {path}:FACTORY")
+    if not Path(path).is_file():
+        raise SpecError(f"workload {workload!r}: there is no file {Path(path).absolute()}")
+    names = defined_names(_parsed(_path(workload)))
+    if names is not None and factory not in names:
+        known = ", ".join(sorted(name for name in names if not name.startswith("_"))) or "nothing"
+        raise SpecError(
+            f"workload {workload!r}: the file has no {factory}; it defines {known}{did_you_mean(factory, names)}"
+        )
+
+
+def defined_names(module: ast.Module) -> set[str] | None:
+    """The names that a module has once it is imported, as far as its text shows.
+
+    None where the text cannot tell: a star import, a module's `__getattr__`, a function that can add any name.
+    """
+    names: set[str] = set()
+    for node in _outside_functions(module):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                names.add(name)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                names.add(name)
+            case ast.Import(names=aliases):
+                names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+            case ast.ImportFrom(names=aliases):
+                names |= {alias.asname or alias.name for alias in aliases}
+            case ast.Call(func=ast.Name(id=name)) if name in _DYNAMIC_OUTSIDE:
+                return None
+    for node in ast.walk(module):
+        match node:
+            case ast.Global(names=declared):
+                names |= set(declared)
+            case ast.Call(func=ast.Name(id=name)) if name in _DYNAMIC:
+                return None
+    return None if names & {"*", "__getattr__"} else names
+
+
+@dataclass(frozen=True)
+class _Name:
+    """What one import statement names: a module by its dotted name, looked for in `base`, and members of it, some of
+    which may be modules.
+
+    `star` stands for `from module import *`: what `__all__` of a package names.
+    """
+
+    base: Path
+    module: str
+    members: tuple[str, ...] = ()
+    star: bool = False
+
+
+def _imports(path: Path, root: Path) -> Iterator[_Name]:
+    """Every import of a file, also inside functions, and `import_module` and `__import__` of a literal name."""
+    for node in ast.walk(_parsed(path)):
+        match node:
+            case ast.Import(names=aliases):
+                for alias in aliases:
+                    yield _Name(root, alias.name)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                base = root if level == 0 else path.parent.joinpath(*[".."] * (level - 1)).resolve()
+                if base.is_relative_to(root):
+                    words = tuple(alias.name for alias in aliases if alias.name != "*")
+                    yield _Name(base, module or "", words, star=len(words) < len(aliases))
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
+                called = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+                if called in ("import_module", "__import__") and not name.startswith("."):
+                    yield _Name(root, name)
+
+
+def _files_of(name: _Name, root: Path) -> Iterator[Path]:
+    """The files below `root` that importing this runs: of each package on the way its `__init__.py`, and the module."""
+    folder: Path | None = name.base
+    parts = name.module.split(".") if name.module else []
+    if parts and name.base == root and parts[0] == _LOADED_BEFORE:
+        return
+    for part in parts:
+        if folder is None:
+            return
+        yield from (files := _module_files(folder, part))
+        folder = folder / part if not files or files[0].name == "__init__.py" else None
+    if folder is None or not folder.is_dir():
+        return
+    members = list(name.members)
+    if not parts:  # `from . import x` inside a package, whose `__init__.py` is on the way
+        yield from (path for path in [folder / "__init__.py"] if folder != root and path.is_file())
+    if name.star and (folder / "__init__.py").is_file():
+        members += _listed_in_all(folder / "__init__.py")
+    for member in members:
+        yield from _module_files(folder, member)
+
+
+def _module_files(folder: Path, name: str) -> list[Path]:
+    """What importing that name from a folder may load: a package's `__init__.py`, else compiled modules and the source
+    (which of them depends on the interpreter of the run); none for a namespace package."""
+    if (package := folder / name / "__init__.py").is_file():
+        return [package]
+    candidates = [*sorted(folder.glob(f"{name}.*so")), folder / f"{name}.py"]
+    return [path for path in candidates if path.is_file()]
+
+
+def _listed_in_all(package: Path) -> list[str]:
+    """The texts in what a module assigns to `__all__`."""
+    return [
+        constant.value
+        for node in _parsed(package).body
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+        for constant in ast.walk(node.value)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+    ]
+
+
+def _outside_functions(module: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of a module that run at its import in its own scope: none inside a function or a class."""
+    pending: list[ast.AST] = [*module.body]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.GeneratorExp
+                          | ast.ListComp | ast.SetComp | ast.DictComp):  # fmt: skip
+            pending += ast.iter_child_nodes(node)
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the import itself, in the run, shows a file's warnings
+            return ast.parse(path.read_bytes(), filename=str(path))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except SyntaxError as error:
+        raise SpecError(f"{path}, line {error.lineno}: {error.msg}: Python cannot import the file") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte; nesting beyond the parser
+        raise SpecError(f"{path}: Python cannot parse the file: {error}") from None
+
+
+def _path(workload: str) -> Path:
+    return Path(workload.partition(":")[0])
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,58 @@
+#!/bin/bash
+#SBATCH --account=p42
+#SBATCH --constraint=a100
+#SBATCH --cpus-per-task=4
+#SBATCH --error=/scratch/sweep/jobs/logs/2n.%j.err
+#SBATCH --exclude=node13
+#SBATCH --exclusive
+#SBATCH --gpus-per-node=2
+#SBATCH --job-name=rankwise-2n-51d35f03
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --open-mode=append
+#SBATCH --output=/scratch/sweep/jobs/logs/2n.%j.out
+#SBATCH --partition=gpu
+#SBATCH --qos=high
+#SBATCH --requeue
+#SBATCH --reservation=bench
+#SBATCH --signal=B:USR1@60
+#SBATCH --time=50
+# A Rankwise job. Submit it again whenever you like, from any folder:
+#     sbatch THIS_FILE              runs what is pending
+#     sbatch THIS_FILE --force      runs all of it again
+# `python -m launch.step` makes one attempt of a run: it starts the command behind --, ends it where it hangs, and leaves
+# in $traces a trace (.h5) and an exit record (.exit.json) with outcome and evidence. Output is in $jobs/logs.
+{ umask o-w; script=$(<"$0")  # bash reads to the last brace before it does any of this: the file may be edited meanwhile
+jobs=/scratch/sweep/jobs
+traces=/scratch/sweep/traces
+python=/opt/rankwise/.venv/bin/python
+export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SLURM_EXPORT_ENV=ALL
+[ -z "${SLURM_STEP_ID:-}" ] || unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"  # of the step it was submitted from
+command -v module >/dev/null || . /etc/profile
+module load CUDA/12.4 || exit 1
+module load OpenMPI || exit 1
+options=(--traces "$traces" --logs "$jobs/logs" --launcher openmpi --warning-s 60
+    --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
+failed='' signal='' busy=''; set -u
+received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }
+trap 'received USR1' USR1; trap 'received TERM' TERM; trap 'received INT' INT
+# attempt RUN OPTION… -- COMMAND…: one attempt, unless the run is final. The end of it is for a Python that cannot start.
+attempt() { busy=yes
+    "$python" -m launch.step "${options[@]}" --told "$signal" --run "$@" <<<"$script" &
+    while kill -0 $! 2>/dev/null; do wait $!; done
+    wait $!; status=$? busy='' n=1
+    case $status in 0) return ;; 12 | 13) exit 1 ;; 1 | 126 | 127) failed=yes ;; *) failed=yes; return ;; esac
+    while [ -e "$traces/$1.$n.begin.json" ] || [ -e "$traces/$1.$n.exit.json" ]; do n=$((n + 1)); done
+    printf '{"run_id": "%s", "attempt": %d, "outcome": "launch_fail", "exit_status": %d, "job_id": "%s", "begin_unix_s":
+ %(%s)T, "end_unix_s": %(%s)T, "evidence": ["python -m launch.step could not start: see the output of the job"]}\n' \
+        "$1" $n $status "${SLURM_JOB_ID:-local-$HOSTNAME-$$-0}" -1 -1 >"$traces/$1.$n.exit.json"
+}
+point1() { attempt "$1" --nodes 2 -- \
+    env NCCL_ALGO=Ring mpirun -n 4 --map-by ppr:2:node --bind-to none env NCCL_ALGO=Ring "$python" -m \
+    hpc.rank "$jobs/runs/$1.json" --traces "$traces"; }
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r1
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r2
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r3
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r4
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r5
+[ -z "$failed" ] && exit 0 || exit 1; }

@@ -1,0 +1,104 @@
+#!/bin/bash
+#SBATCH --account=p42
+#SBATCH --constraint=a100
+#SBATCH --cpus-per-task=4
+#SBATCH --error=/scratch/sweep/jobs/logs/2n.%j.err
+#SBATCH --exclude=node13
+#SBATCH --exclusive
+#SBATCH --gpus-per-node=2
+#SBATCH --job-name=rankwise-2n-de067a05
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --open-mode=append
+#SBATCH --output=/scratch/sweep/jobs/logs/2n.%j.out
+#SBATCH --partition=gpu
+#SBATCH --qos=high
+#SBATCH --requeue
+#SBATCH --reservation=bench
+#SBATCH --signal=B:USR1@60
+#SBATCH --time=500
+# A Rankwise job. Submit it again whenever you like, from any folder:
+#     sbatch THIS_FILE              runs what is pending
+#     sbatch THIS_FILE --force      runs all of it again
+# `python -m launch.step` makes one attempt of a run: it starts the command behind --, ends it where it hangs, and leaves
+# in $traces a trace (.h5) and an exit record (.exit.json) with outcome and evidence. Output is in $jobs/logs.
+{ umask o-w; script=$(<"$0")  # bash reads to the last brace before it does any of this: the file may be edited meanwhile
+jobs=/scratch/sweep/jobs
+traces=/scratch/sweep/traces
+python=/opt/rankwise/.venv/bin/python
+export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SLURM_EXPORT_ENV=ALL
+[ -z "${SLURM_STEP_ID:-}" ] || unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"  # of the step it was submitted from
+command -v module >/dev/null || . /etc/profile
+module load CUDA/12.4 || exit 1
+module load OpenMPI || exit 1
+options=(--traces "$traces" --logs "$jobs/logs" --launcher srun --warning-s 60
+    --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
+failed='' signal='' busy=''; set -u
+received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }
+trap 'received USR1' USR1; trap 'received TERM' TERM; trap 'received INT' INT
+# attempt RUN OPTION… -- COMMAND…: one attempt, unless the run is final. The end of it is for a Python that cannot start.
+attempt() { busy=yes
+    "$python" -m launch.step "${options[@]}" --told "$signal" --run "$@" <<<"$script" &
+    while kill -0 $! 2>/dev/null; do wait $!; done
+    wait $!; status=$? busy='' n=1
+    case $status in 0) return ;; 12 | 13) exit 1 ;; 1 | 126 | 127) failed=yes ;; *) failed=yes; return ;; esac
+    while [ -e "$traces/$1.$n.begin.json" ] || [ -e "$traces/$1.$n.exit.json" ]; do n=$((n + 1)); done
+    printf '{"run_id": "%s", "attempt": %d, "outcome": "launch_fail", "exit_status": %d, "job_id": "%s", "begin_unix_s":
+ %(%s)T, "end_unix_s": %(%s)T, "evidence": ["python -m launch.step could not start: see the output of the job"]}\n' \
+        "$1" $n $status "${SLURM_JOB_ID:-local-$HOSTNAME-$$-0}" -1 -1 >"$traces/$1.$n.exit.json"
+}
+point1() { attempt "$1" --nodes 2 -- \
+    env NCCL_ALGO=Ring SLURM_PMIX_FENCE=ring srun --nodes=2 --ntasks=4 --ntasks-per-node=2 \
+    --cpus-per-task=4 --gpus-per-node=2 --distribution=block --mpi=pmix --kill-on-bad-exit=1 "$python" \
+    -m hpc.rank "$jobs/runs/$1.json" --traces "$traces"; }
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r1
+point1 2n2g_torch-ddp_mlp_b16_fp32_63a4c20a1d_r1
+point1 2n2g_torch-ddp_mlp_b24_fp32_276eba14b8_r1
+point1 2n2g_torch-ddp_mlp_b32_fp32_04b26816f5_r1
+point1 2n2g_torch-ddp_mlp_b40_fp32_efbef2eb02_r1
+point1 2n2g_torch-ddp_mlp_b48_fp32_bd24efa8f7_r1
+point1 2n2g_torch-ddp_mlp_b56_fp32_24038dc143_r1
+point1 2n2g_torch-ddp_mlp_b64_fp32_b84cdb66c0_r1
+point1 2n2g_torch-ddp_mlp_b72_fp32_e5a449bae4_r1
+point1 2n2g_torch-ddp_mlp_b80_fp32_c4b453f7ba_r1
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r2
+point1 2n2g_torch-ddp_mlp_b16_fp32_63a4c20a1d_r2
+point1 2n2g_torch-ddp_mlp_b24_fp32_276eba14b8_r2
+point1 2n2g_torch-ddp_mlp_b32_fp32_04b26816f5_r2
+point1 2n2g_torch-ddp_mlp_b40_fp32_efbef2eb02_r2
+point1 2n2g_torch-ddp_mlp_b48_fp32_bd24efa8f7_r2
+point1 2n2g_torch-ddp_mlp_b56_fp32_24038dc143_r2
+point1 2n2g_torch-ddp_mlp_b64_fp32_b84cdb66c0_r2
+point1 2n2g_torch-ddp_mlp_b72_fp32_e5a449bae4_r2
+point1 2n2g_torch-ddp_mlp_b80_fp32_c4b453f7ba_r2
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r3
+point1 2n2g_torch-ddp_mlp_b16_fp32_63a4c20a1d_r3
+point1 2n2g_torch-ddp_mlp_b24_fp32_276eba14b8_r3
+point1 2n2g_torch-ddp_mlp_b32_fp32_04b26816f5_r3
+point1 2n2g_torch-ddp_mlp_b40_fp32_efbef2eb02_r3
+point1 2n2g_torch-ddp_mlp_b48_fp32_bd24efa8f7_r3
+point1 2n2g_torch-ddp_mlp_b56_fp32_24038dc143_r3
+point1 2n2g_torch-ddp_mlp_b64_fp32_b84cdb66c0_r3
+point1 2n2g_torch-ddp_mlp_b72_fp32_e5a449bae4_r3
+point1 2n2g_torch-ddp_mlp_b80_fp32_c4b453f7ba_r3
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r4
+point1 2n2g_torch-ddp_mlp_b16_fp32_63a4c20a1d_r4
+point1 2n2g_torch-ddp_mlp_b24_fp32_276eba14b8_r4
+point1 2n2g_torch-ddp_mlp_b32_fp32_04b26816f5_r4
+point1 2n2g_torch-ddp_mlp_b40_fp32_efbef2eb02_r4
+point1 2n2g_torch-ddp_mlp_b48_fp32_bd24efa8f7_r4
+point1 2n2g_torch-ddp_mlp_b56_fp32_24038dc143_r4
+point1 2n2g_torch-ddp_mlp_b64_fp32_b84cdb66c0_r4
+point1 2n2g_torch-ddp_mlp_b72_fp32_e5a449bae4_r4
+point1 2n2g_torch-ddp_mlp_b80_fp32_c4b453f7ba_r4
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r5
+point1 2n2g_torch-ddp_mlp_b16_fp32_63a4c20a1d_r5
+point1 2n2g_torch-ddp_mlp_b24_fp32_276eba14b8_r5
+point1 2n2g_torch-ddp_mlp_b32_fp32_04b26816f5_r5
+point1 2n2g_torch-ddp_mlp_b40_fp32_efbef2eb02_r5
+point1 2n2g_torch-ddp_mlp_b48_fp32_bd24efa8f7_r5
+point1 2n2g_torch-ddp_mlp_b56_fp32_24038dc143_r5
+point1 2n2g_torch-ddp_mlp_b64_fp32_b84cdb66c0_r5
+point1 2n2g_torch-ddp_mlp_b72_fp32_e5a449bae4_r5
+point1 2n2g_torch-ddp_mlp_b80_fp32_c4b453f7ba_r5
+[ -z "$failed" ] && exit 0 || exit 1; }

@@ -1,0 +1,37 @@
+#!/bin/bash
+# A Rankwise job. Submit it again whenever you like, from any folder:
+#     bash THIS_FILE              runs what is pending
+#     bash THIS_FILE --force      runs all of it again
+# `python -m launch.step` makes one attempt of a run: it starts the command behind --, ends it where it hangs, and leaves
+# in $traces a trace (.h5) and an exit record (.exit.json) with outcome and evidence. Output is in $jobs/logs.
+{ umask o-w; script=$(<"$0")  # bash reads to the last brace before it does any of this: the file may be edited meanwhile
+jobs=/scratch/sweep/jobs
+traces=/scratch/sweep/traces
+python=/opt/rankwise/.venv/bin/python
+export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SLURM_EXPORT_ENV=ALL
+[ -z "${SLURM_STEP_ID:-}" ] || unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"  # of the step it was submitted from
+options=(--traces "$traces" --logs "$jobs/logs" --launcher local
+    --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
+failed='' signal='' busy=''; set -u
+received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }
+trap 'received USR1' USR1; trap 'received TERM' TERM; trap 'received INT' INT
+# attempt RUN OPTION… -- COMMAND…: one attempt, unless the run is final. The end of it is for a Python that cannot start.
+attempt() { busy=yes
+    "$python" -m launch.step "${options[@]}" --told "$signal" --run "$@" <<<"$script" &
+    while kill -0 $! 2>/dev/null; do wait $!; done
+    wait $!; status=$? busy='' n=1
+    case $status in 0) return ;; 12 | 13) exit 1 ;; 1 | 126 | 127) failed=yes ;; *) failed=yes; return ;; esac
+    while [ -e "$traces/$1.$n.begin.json" ] || [ -e "$traces/$1.$n.exit.json" ]; do n=$((n + 1)); done
+    printf '{"run_id": "%s", "attempt": %d, "outcome": "launch_fail", "exit_status": %d, "job_id": "%s", "begin_unix_s":
+ %(%s)T, "end_unix_s": %(%s)T, "evidence": ["python -m launch.step could not start: see the output of the job"]}\n' \
+        "$1" $n $status "${SLURM_JOB_ID:-local-$HOSTNAME-$$-0}" -1 -1 >"$traces/$1.$n.exit.json"
+}
+point1() { attempt "$1" -- \
+    env NCCL_ALGO=Ring mpiexec -n 4 "$python" -m hpc.rank "$jobs/runs/$1.json" --traces "$traces" \
+    --simulate-nodes; }
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r1
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r2
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r3
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r4
+point1 2n2g_torch-ddp_mlp_b8_fp32_e0eb17c2ae_r5
+[ -z "$failed" ] && exit 0 || exit 1; }

@@ -1,0 +1,98 @@
+"""A dry run beside sweeps that were asked for: what it leaves, and what sees it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hpc import sweep
+from hpc.outcome import Outcome
+from hpc.spec import RunSpec
+from hpc.sweeps import submission
+from parse import summarize
+from tests.unit.sweep_command import plan_of
+from tests.unit.traces import put_exit_record
+
+WORDS = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--repeats", "2", "--dry-run")
+
+
+def summary(out: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    status = summarize.main([str(out / "traces")])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def dry_run(out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    assert sweep.main([*WORDS, "--out", str(out), *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_dry_run_beside_a_sweep_leaves_the_summary_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run(tmp_path, capsys)
+    [plan] = (tmp_path / "jobs").glob("plan.*.json")
+    shutil.move(plan, tmp_path / "traces" / plan.name)  # as if the sweep had been asked for
+    for values in plan_of(tmp_path)["runs"]:
+        put_exit_record(tmp_path / "traces", RunSpec.from_json(values), Outcome.OOM)
+    before = summary(tmp_path, capsys)
+    files = sorted((tmp_path / "traces").iterdir())
+    dry_run(tmp_path, capsys, "--steps", "30")
+    assert sorted((tmp_path / "traces").iterdir()) == files
+    assert summary(tmp_path, capsys) == before
+    assert "missing" not in before[1]
+
+
+def test_the_plan_of_a_dry_run_is_written_with_the_traces_when_the_sweep_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dry_run(tmp_path, capsys)
+    [plan] = (tmp_path / "jobs").glob("plan.*.json")
+    assert not list((tmp_path / "traces").iterdir())
+    assert sweep.main(["--status", "--out", str(tmp_path)]) == 2
+    assert "are dry runs alone" in capsys.readouterr().err
+
+    class Planned(Exception):
+        """In place of submitting anything."""
+
+    def stop(*_: object) -> None:
+        raise Planned
+
+    monkeypatch.setattr(submission, "mend_records", stop)  # comes right after the files are written
+    monkeypatch.setattr(submission.Prepared, "check", lambda self: None)  # whether or not there is an MPI here
+    with pytest.raises(Planned):
+        sweep.main([*WORDS[:-1], "--out", str(tmp_path)])
+    [asked] = (tmp_path / "traces").iterdir()
+    assert (asked.name, asked.read_text()) == (plan.name, plan.read_text())
+    assert [path.name for path in (tmp_path / "jobs").glob("*.sh")] == ["1n.sh"]
+
+
+def test_a_pipe_gets_one_line_about_many_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "writing the files" not in dry_run(tmp_path, capsys)
+    monkeypatch.setattr(submission, "MANY_RUNS", 2)
+    assert dry_run(tmp_path, capsys).splitlines()[0] == "writing the files of 2 runs"
+
+
+def test_a_terminal_sees_how_many_runs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "MANY_RUNS", 2)
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=100)
+
+    class Prepared:
+        """Writes nothing, and says that it has."""
+
+        class plan:
+            runs = range(1000)
+
+        def write(self, progress, *, dry_run):
+            progress(500)
+            return [dry_run]
+
+    assert submission._write(Prepared(), console, dry_run=True) == [True]
+    assert "writing the files of 1000 runs: 500" in shown.getvalue()

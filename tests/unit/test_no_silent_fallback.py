@@ -1,0 +1,152 @@
+"""A tool that fails is no tool that is absent: what is planned must not become smaller, or run elsewhere, for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sweeps import sweep_argv
+from tests.unit.sweep_command import plan_of, sweep
+from tests.unprivileged import without_rights
+
+ASKED = ("--nodes", "1,2,4,8", "--ranks-per-node", "8", "--dry-run")
+LOCAL = ("--nodes", "1,2", "--repeats", "1", "--cluster", "local", "--dry-run")
+MISMATCH = (
+    "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML library version: 535.1'; exit 18"
+)
+
+
+def fake(folder: Path, name: str, body: str, mode: int = 0o755) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(mode)
+    return path
+
+
+def nothing_was_planned(folder: Path, done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False), done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert not (folder / "traces").exists()
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "words"),
+    [
+        ("echo 'Slurmctld(primary) at head is DOWN'; exit 1", "Slurmctld(primary) at head is DOWN"),
+        ("echo 'Slurmctld(primary) at head is DOWN'", "Slurmctld(primary) at head is DOWN"),
+        (
+            "echo 'scontrol: fatal: Could not establish a configuration source' >&2; exit 1",
+            "fatal: Could not establish",
+        ),
+    ],
+)
+def test_a_controller_that_is_away_is_no_machine_without_slurm(tmp_path: Path, scontrol: str, words: str) -> None:
+    tools = tmp_path / "bin"
+    fake(tools, "scontrol", scontrol)
+    fake(tools, "sbatch", "exit 1")
+    done = sweep(tmp_path, *ASKED, path=str(tools))
+    nothing_was_planned(
+        tmp_path, done, "--nodes 1,2,4,8 --ranks-per-node 8: ", "scontrol ping: ", words, "--cluster local"
+    )
+    assert sweep(tmp_path, *ASKED, "--cluster", "local", "--repeats", "1", path=str(tools)).returncode == 0
+
+
+@pytest.mark.parametrize("forbidden", ["scontrol", "sbatch"])
+def test_commands_of_slurm_that_may_not_be_executed_are_no_machine_without_it(tmp_path: Path, forbidden: str) -> None:
+    tools = tmp_path / "bin"
+    for name in ("scontrol", "sbatch"):
+        fake(tools, name, "echo UP", mode=0o644 if name == forbidden else 0o755)
+    done = sweep(tmp_path, *ASKED, path=str(tools))
+    nothing_was_planned(tmp_path, done, f"{forbidden} cannot be run: {tools / forbidden}: Permission denied")
+
+
+def test_a_machine_without_slurm_runs_its_sweeps_itself(tmp_path: Path) -> None:
+    done = sweep(tmp_path, "--nodes", "1,2", "--dry-run", "--repeats", "1", path=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert plan_of(tmp_path)["target"]["site"] == "local"
+
+
+@pytest.mark.parametrize(
+    ("body", "mode", "words"),
+    [
+        (MISMATCH, 0o755, "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch NVML library"),
+        ("exit 18", 0o755, "nvidia-smi: exit status 18"),
+        ("true", 0o644, "nvidia-smi cannot be run: {path}: Permission denied"),
+    ],
+)
+def test_an_nvidia_smi_that_fails_is_no_machine_without_gpus(tmp_path: Path, body: str, mode: int, words: str) -> None:
+    path = fake(tmp_path / "bin", "nvidia-smi", body, mode)
+    done = sweep(tmp_path, *LOCAL, path=f"{tmp_path}/bin")
+    nothing_was_planned(tmp_path, done, words.format(path=path), "--gpus-per-node 0")
+    assert sweep(tmp_path, *LOCAL, "--gpus-per-node", "0", path=f"{tmp_path}/bin").returncode == 0
+
+
+def test_an_nvidia_smi_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> None:
+    fake(tmp_path / "bin", "nvidia-smi", "exec /bin/sleep 1000")
+    code = (
+        "import sys, launch.local; launch.local.NVIDIA_SMI_TIMEOUT_S = 0.5; import hpc.sweep; "
+        "sys.exit(hpc.sweep.main(sys.argv[1:]))"
+    )
+    argv = [sys.executable, "-c", code, *LOCAL]
+    env = {"PATH": f"{tmp_path}/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    nothing_was_planned(tmp_path, done, "nvidia-smi: no answer within 0.5 s", "--gpus-per-node 0")
+
+
+def test_a_folder_of_path_that_is_closed_hides_no_tool_that_is_nowhere(tmp_path: Path) -> None:
+    """`make demo` by a user without rights died of `[Errno 13] Permission denied: 'nvidia-smi'`."""
+    (closed := tmp_path / "closed").mkdir()
+    (tools := tmp_path / "tools").mkdir()
+    argv = sweep_argv("--nodes", "1,2", "--repeats", "1", "--dry-run")[1:]
+    doctor = ["-m", "launch.doctor", "--format", "json", "--nodes", "1", "--out", str(tmp_path)]
+    closed.chmod(0)
+    try:
+        done = without_rights(closed, *argv, path=f"{closed}:{tools}", cwd=tmp_path)
+        looked = without_rights(closed, *doctor, path=f"{closed}:{tools}:/usr/bin:/bin", cwd=tmp_path)
+        local = without_rights(
+            closed, *doctor, "--cluster", "local", path=f"{closed}:{tools}:/usr/bin:/bin", cwd=tmp_path
+        )
+    finally:
+        closed.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+    assert plan_of(tmp_path)["target"] | {"site": "local", "gpus_per_node": 0} == plan_of(tmp_path)["target"]
+    for each in (looked, local):
+        assert "Traceback" not in each.stderr, each.stderr
+    assert json.loads(local.stdout)["advice"], local.stderr
+
+
+def test_the_doctor_names_an_nvidia_smi_that_fails(tmp_path: Path) -> None:
+    fake(tmp_path / "bin", "nvidia-smi", MISMATCH)
+    argv = [sys.executable, "-m", "launch.doctor", "--cluster", "local", "--nodes", "1", "--format", "json"]
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    [found] = [one for one in json.loads(done.stdout)["advice"] if one["name"] == "nvidia-smi"]
+    assert (found["word"], "Driver/library version mismatch" in found["text"]) == ("change", True)
+
+
+def test_a_sweep_larger_than_its_cluster_is_refused_before_it_is_submitted(tmp_path: Path) -> None:
+    """Slurm would queue it for ever, as PartitionConfig or BadConstraints."""
+    tools = tmp_path / "bin"
+    fake(tools, "scontrol", "echo 'Slurmctld(primary) at head is UP'")
+    fake(tools, "sbatch", f": >{tmp_path}/submitted; echo Submitted batch job 1")
+    shown = "".join(f"n{at}|main*|{'down' if at > 2 else 'idle'}|8|1:00:00|1-infinite|UNLIMITED|(null)|(null)\n"
+                    for at in range(1, 5))  # fmt: skip
+    (tmp_path / "rows").write_text(shown)
+    fake(tools, "sinfo", f'while read -r row; do echo "$row"; done <{tmp_path}/rows')
+    argv = ("--backend", "mpi", "--workload", "delay", "--gpus-per-node", "0", "--repeats", "1")
+    for dry in ((), ("--dry-run",)):
+        done = sweep(tmp_path, "--nodes", "1,8", *argv, *dry, path=str(tools))
+        nothing_was_planned(tmp_path, done, "job 8n can never start", "the largest case that fits is 4n1g")
+    done = sweep(tmp_path, "--nodes", "1,2", *argv, "--time", "90", "--minutes-per-run", "90", path=str(tools))
+    nothing_was_planned(tmp_path, done, "asks for 90 min; partition main gives a job 60 min at most: --time 60")
+    done = sweep(tmp_path, "--nodes", "1,4", *argv, "--dry-run", path=str(tools))
+    assert done.returncode == 0, done.stderr
+    assert "warning: job 4n asks for 4 nodes and waits until more are up: of the 4 in" in done.stdout
+    assert not (tmp_path / "submitted").exists()

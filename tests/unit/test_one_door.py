@@ -1,0 +1,70 @@
+"""Every short call of an external tool goes through hpc.command.run_tool, which knows how tools fail."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STARTS_PROCESSES = {
+    "subprocess": {"run", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "Popen"},
+    "os": {"system", "popen", "posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe", "execl", "execlp",
+           "spawnv", "spawnl", "spawnlp", "spawnvp"},
+    "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
+}  # fmt: skip
+OTHERS = {
+    "hpc/command.py": "the door itself",
+    "hpc/journal/copying.py": "the copier of a rank: lives as long as the rank, told by its standard input",
+    "hpc/telemetry/recorder.py": "the telemetry helper of a node: lives as long as the run",
+    "launch/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
+    "launch/step.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
+    "launch/devcluster/cluster.py": "commands of a person in the development cluster",
+    "launch/devcluster/daemons.py": "the daemons of the development cluster",
+    "launch/devcluster/processes.py": "the daemons of the development cluster",
+}
+
+
+def starts(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of every call that starts a process, under whatever name its module or function was imported."""
+    tree = ast.parse(source)
+    modules, functions = {name: name for name in STARTS_PROCESSES}, {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module in STARTS_PROCESSES:
+            functions |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Attribute(value=ast.Name(id=module), attr=name):
+                    called = (modules.get(module, module), name)
+                case ast.Name(id=name):
+                    called = functions.get(name, ("", ""))
+                case _:
+                    continue
+            if called[1] in STARTS_PROCESSES.get(called[0], ()):
+                yield node.lineno, ".".join(called)
+
+
+def test_external_tools_are_called_through_one_door() -> None:
+    found = {}
+    for package in ("hpc", "launch", "parse"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if calls := list(starts(path.read_text())):
+                found[path.relative_to(ROOT).as_posix()] = calls
+    assert {name: calls for name, calls in found.items() if name not in OTHERS} == {}
+    gone = [name for name in OTHERS if (ROOT / name).exists() and name not in found]
+    assert not gone, f"these start no process any more: {gone}"
+
+
+def test_a_call_beside_the_door_is_found() -> None:
+    calls = [
+        "import subprocess\nsubprocess.run(['git'])",
+        "import subprocess as s\ns.Popen(['git'])",
+        "from subprocess import check_output as ask\nask(['git'])",
+        "import os\nos.popen('git')",
+        "import asyncio\nasyncio.create_subprocess_exec('git')",
+    ]
+    assert [len(list(starts(source))) for source in calls] == [1] * len(calls)
+    assert not list(starts("import subprocess\nx: subprocess.Popen\nother.run([])"))

@@ -1,0 +1,121 @@
+"""The note of a rank that fails: beside those of others, where files are used up, where the folder is gone."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from hpc.backends import InvalidRun
+from hpc.journal import folders
+from hpc.outcome import Outcome, RankNote, read_rank_note
+from hpc.rank_end import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, Failure, ReservedFiles, attempted, fail
+from hpc.traces_folder import TracesFolder
+from hpc.verdict import Evidence, cause, decide
+
+STEM = "1n2g_mpi_delay_r1.1"
+
+
+@pytest.fixture
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TracesFolder:
+    monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "rankwise-7"])
+    (tmp_path / "traces").mkdir()
+    return TracesFolder.at_start(tmp_path / "traces", STEM)
+
+
+def failure(traces: TracesFolder, rank: int, error: BaseException, step: int = 6) -> Failure:
+    return Failure(rank=rank, folder=traces, error=error, step=step, training=True)
+
+
+def notes(traces: TracesFolder) -> list[RankNote]:
+    return [read_rank_note(path) for path in sorted(traces.path.glob(f"{STEM}.rank*.json"))]
+
+
+def test_the_rank_that_failed_by_itself_is_named_though_another_lost_it_first(traces: TracesFolder) -> None:
+    failure(traces, 0, ConnectionResetError("Connection reset by peer"), step=5).report()
+    failure(traces, 1, ValueError("my own fault")).report()
+    assert [(note.rank, note.notes_before) for note in notes(traces)] == [(0, 0), (1, 1)]
+    verdict = decide(Evidence(exit_status=1, trace=False, steps=6, notes=notes(traces)))
+    assert verdict.outcome is Outcome.RANK_FAIL
+    assert verdict.evidence[0].startswith("rank 1 ") and "my own fault" in verdict.evidence[0]
+
+
+def test_among_ranks_that_failed_by_themselves_the_first_note_counts(traces: TracesFolder) -> None:
+    """What a library raises on a rank whose peer is gone may read like a failure of its own."""
+    failure(traces, 1, ValueError("the cause")).report()
+    failure(traces, 0, RuntimeError("a collective failed")).report()
+    first = cause(notes(traces))
+    assert first is not None and first.rank == 1
+
+
+def test_of_many_ranks_that_fail_some_leave_a_note(traces: TracesFolder) -> None:
+    for rank in range(MAX_SECONDARY_NOTES + 3):
+        failure(traces, rank, ConnectionResetError()).report()
+    assert len(notes(traces)) == MAX_SECONDARY_NOTES
+    for rank in range(100, 100 + MAX_NOTES):
+        failure(traces, rank, ValueError("all alike")).report()
+    assert len(notes(traces)) == MAX_NOTES
+    first = cause(notes(traces))
+    assert first is not None and first.rank == 100
+
+
+def test_a_note_is_left_where_all_files_are_used_up(traces: TracesFolder) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserved, files = ReservedFiles(), []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as caught:
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+        reserved.release()
+        failure(traces, 1, caught.value).report()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for file in files:
+            os.close(file)
+    (note,) = notes(traces)
+    assert (note.rank, note.exception) == (1, "OSError")
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_where_the_folder_has_gone_the_note_stays_on_the_node(
+    traces: TracesFolder, tmp_path: Path, another: bool
+) -> None:
+    traces.path.rename(tmp_path / "away")
+    if another:
+        traces.path.mkdir()
+    failure(traces, 1, ValueError("no folder")).report()
+    assert not list(tmp_path.glob("traces/*"))
+    (path,) = (tmp_path / "rankwise-7").glob(f"*/{STEM}.rank1.json")
+    assert read_rank_note(path).message == "no folder"
+
+
+def test_whatever_goes_wrong_with_the_report_all_ranks_are_ended(
+    traces: TracesFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+
+    class Comm:
+        Abort = staticmethod(ended.append)
+
+    def fails(failure: Failure) -> None:
+        raise RuntimeError("cannot report")
+
+    monkeypatch.setattr(Failure, "report", fails)
+    comm: object = Comm()
+    assert fail(failure(traces, 1, MemoryError()), comm) == EXIT_STATUS[Outcome.OOM]  # type: ignore[arg-type]
+    assert ended == [EXIT_STATUS[Outcome.OOM]]
+
+
+def test_what_a_trace_can_do_without_is_a_problem_unless_the_run_is_invalid() -> None:
+    problems: dict[str, str] = {}
+    assert attempted(problems, "number", lambda: int("x"), 7) == 7
+    assert problems == {"number": "ValueError: invalid literal for int() with base 10: 'x'"}
+
+    def refuse() -> int:
+        raise InvalidRun("another transport")
+
+    with pytest.raises(InvalidRun):
+        attempted(problems, "preflight", refuse, 7)

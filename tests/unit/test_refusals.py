@@ -1,0 +1,227 @@
+"""What a sweep refuses before anything is submitted, because planning can know it; and what it warns of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc import sweep
+from hpc.nccl_variables import NCCL_VARIABLES, unknown_nccl_variables
+from hpc.options import OptionError
+from hpc.spec import SpecError, Target
+from hpc.sweep_spec import MAX_RUNS, SweepSpec, expand
+from hpc.sweeps.refusals import refuse_invalid
+from hpc.sweeps.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
+from tests.unit.sweep_command import plan_of
+
+GPUS = Target(
+    site="big", gpus_per_node=8, cpus_per_node=64, one_rank_per_node=ONE_RANK_PER_NODE, without_gpus=WITHOUT_GPUS
+)
+CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64, without_gpus=WITHOUT_GPUS)
+ON_GPUS = ("--cluster", "slurm", "--gpus-per-node", "4", "--cpus-per-rank", "1", "--repeats", "1", "--dry-run")
+
+
+def refuse(target: Target, **asked: object) -> None:
+    refuse_invalid(expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **asked}), target, options_of).runs)
+
+
+def command(out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Status, standard output and standard error of a dry run on a cluster of four GPUs a node."""
+    status = sweep.main([*ON_GPUS, "--out", str(out), *arguments])
+    shown = capsys.readouterr()
+    return status, shown.out, shown.err
+
+
+def test_the_smoke_test_of_the_readme_runs_on_a_gpu_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--nodes", "1,2", "--ranks-per-node", "2", "--backend", "mpi", "--workload", "delay")
+    status, said, error = command(tmp_path, capsys, *words)
+    assert status == 0, error
+    assert "backend mpi runs on CPUs: its runs use none of the nodes' GPUs" in said
+    assert {(run["case"] if "case" in run else run["ranks_per_node"], run["gpus_per_node"])
+            for run in plan_of(tmp_path)["runs"]} == {(1, 0), (2, 0)}  # fmt: skip
+    assert "#SBATCH --gpus" not in said and "--gpus" not in said.replace("--gpus-per-node N", "")
+
+
+def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
+    asked = SweepSpec.from_mapping({"cases": "1n8g", "backend": "mpi,torch-ddp", "workload": "delay", "repeats": 1})
+    runs = expand(asked, GPUS, options_of).runs
+    assert {(run.backend, run.gpus_per_node) for run in runs} == {
+        ("mpi", 0), ("torch-ddp", 1), ("torch-ddp", 8),
+    }  # fmt: skip
+    more_ranks = SweepSpec.from_mapping({"cases": "1n16g", "backend": "mpi", "workload": "delay", "repeats": 1})
+    assert {run.ranks_per_node for run in expand(more_ranks, GPUS, options_of).runs} == {1, 16}
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "words"),
+    [
+        (CPUS, {"precision": "tf32"}, "precision tf32 was asked for; on CPUs, .* it trains in fp32, bf16"),
+        (CPUS, {"precision": "fp32,amp-fp16"}, "backend torch-ddp: precision amp-fp16"),
+        (CPUS, {"precision": "bf16", "backend": "paddle-fleet"}, "it trains in fp32$"),
+        (CPUS, {"precision": "bf16", "backend": "mpi", "workload": "delay"}, "backend mpi: precision bf16"),
+        (GPUS, {"precision": "bf16", "backend": "mpi", "workload": "delay"}, "backend mpi: precision bf16"),
+        (CPUS, {"backend": "torch-dp"}, "backend torch-dp: it splits a batch over the GPUs"),
+        (GPUS, {"backend": "torch-dp", "nodes": "2"}, "2n8g with backend torch-dp: it is one rank"),
+        (GPUS, {"backend": "torch-dp", "options": {"compile": "on"}}, "torch.compile does not go with DataParallel"),
+        (CPUS, {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}}, "take auto or ring"),
+        (
+            CPUS,
+            {"backend": "mpi", "workload": "delay", "cases": "1n2g", "options": {"data_ms": "5@rank=2"}},
+            "1n2g with backend mpi: data_ms: rank 2 is none of the 2 ranks",
+        ),
+    ],
+)
+def test_what_the_nodes_would_call_invalid_is_refused(target: Target, asked: dict[str, object], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        refuse(target, **asked)
+
+
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [
+        (CPUS, {"precision": "fp32,bf16"}),
+        (GPUS, {"precision": "tf32,amp-fp16,bf16"}),
+        (GPUS, {"backend": "torch-dp", "options": {"compile": "off"}}),
+        (GPUS, {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}}),
+        (CPUS, {"backend": "mpi", "workload": "delay", "nodes": "2", "options": {"data_ms": "5@rank=1;every=2+1"}}),
+    ],
+)
+def test_what_the_nodes_can_do_is_not_refused(target: Target, asked: dict[str, object]) -> None:
+    refuse(target, **asked)
+
+
+@pytest.mark.parametrize(
+    ("backend", "workload", "option", "text", "words"),
+    [
+        ("torch-ddp", "resnet50", "bucket_cap_mb", "nan", "'nan' is out of range"),
+        ("torch-ddp", "resnet50", "bucket_cap_mb", "inf", "'inf' is out of range"),
+        ("torch-ddp", "resnet50", "bucket_cap_mb", "-1", "'-1' is out of range: it must be from 0"),
+        ("torch-ddp", "resnet50", "bucket_cap_mb", "wide", "'wide' is not a number"),
+        ("torch-ddp", "resnet50", "image_size", "0", "'0' is out of range: it must be from 1 to 65536"),
+        ("torch-ddp", "resnet50", "image_size", "64.0", "'64.0' is not a whole number"),
+        ("torch-ddp", "resnet50", "image_size", "9" * 5000, "is not a whole number"),
+        ("torch-ddp", "resnet50", "image_size", "9" * 30, "is out of range"),
+        ("torch-ddp", "resnet50", "recipe", "ngcc", "Did you mean ngc?"),
+        ("torch-ddp", "resnet50", "loss_scale", "dynamc", "neither dynamic nor a number above 0"),
+        ("torch-ddp", "resnet50", "loss_scale", "nan", "neither dynamic nor a number above 0"),
+        ("torch-ddp", "resnet50", "loss_scale", "0", "neither dynamic nor a number above 0"),
+        ("torch-ddp", "mlp", "width", "0", "it must be from 1"),
+        ("torch-horovod", "mlp", "cycle_time_ms", "1e3", "'1e3' must be written as 0.5 or 64"),
+        ("paddle-fleet", "mlp", "comm_buffer_mb", "0", "it must be from 1"),
+        ("mpi", "delay", "compute_ms", "soon", "is not MS or MS@rank=R"),
+        ("mpi", "delay", "compute_ms", "nan", "milliseconds must be from 0"),
+        ("mpi", "delay", "compute_ms", "1e300", "milliseconds must be from 0"),
+        ("mpi", "delay", "compute_ms", "5@every=0", "every at least 1"),
+    ],
+)
+def test_option_values_that_no_run_could_use_are_refused(
+    backend: str, workload: str, option: str, text: str, words: str
+) -> None:
+    with pytest.raises(OptionError) as error:
+        options_of(backend, workload)[option].read(option, text)
+    assert words in str(error.value) and str(error.value).startswith(f"option {option}: ")
+
+
+@pytest.mark.parametrize("value", ["dynamic", "128", "0.5", "1e3", "65536."])
+def test_a_loss_scale_that_the_run_takes_is_taken(value: str) -> None:
+    assert options_of("torch-ddp", "resnet50")["loss_scale"].read("loss_scale", value) == value
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"seed": "-1"}, "seed is -1; it must be 0 or more"),
+        ({"seed": str(2**31)}, "seed: 2147483648 is out of range"),
+        ({"gpus_per_node": "-1"}, "gpus_per_node is -1; it must be 0 or more"),
+        ({"batch_size": "1" + "0" * 12}, "batch_size: 1000000000000 is out of range"),
+        ({"batch_size": 10**400}, "a number of more than 40 digits is out of range"),
+        ({"batch_size": "9" * 5000}, "is not a whole number"),
+        ({"batch_size": float("nan")}, "'nan' is not a whole number"),
+        ({"steps": float("inf")}, "'inf' is not a whole number"),
+        ({"steps": "100000000"}, "steps: 100000000 is out of range; it must be from 1 to 10000000"),
+        ({"warmup": "0"}, "warmup: 0 is not a count"),
+        ({"nodes": "1,2,2"}, "nodes: 2 is there 2 times; name each value once"),
+        ({"nodes": "2,02"}, "nodes: 2 is there 2 times"),
+        ({"cases": "1n2g,1n2g"}, "cases: 1n2g is there 2 times"),
+        ({"backend": "mpi,mpi"}, "backend: mpi is there 2 times"),
+        ({"env": {"A": "1,1"}}, "env A: 1 is there 2 times"),
+        ({"options": {"image_size": "64,064"}}, "option image_size: 64 is there 2 times"),
+        ({"precision": "bf-16"}, r"not one of fp32, tf32, bf16, amp-fp16\. Did you mean bf16\?"),
+        ({"backend": "torch-dpp"}, r"Did you mean torch-dp\?"),
+        ({"workload": "resnet"}, r"Did you mean resnet50\?"),
+        ({"options": {"imagesize": "64"}}, r"unknown option imagesize; .*\. Did you mean image_size\?"),
+        ({"bacth_size": "3"}, r"unknown setting bacth_size; .*\. Did you mean batch_size\?"),
+        ({"repeats": str(MAX_RUNS)}, rf"2 points or more with {MAX_RUNS} repeats each, 200000 runs; at most"),
+        ({"nodes": list(range(1, 1001)), "repeats": 101}, "991 points or more with 101 repeats each"),
+    ],
+)
+def test_sizes_that_no_run_could_have_are_refused(asked: dict[str, object], words: str) -> None:
+    with pytest.raises((SpecError, OptionError), match=words):
+        expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **asked}), GPUS, options_of)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--copy-s", "-1"], "--copy-s is -1; it must be at least 0"),
+        (["--copy-s", "inf"], "--copy-s is inf; it must be at most 31536000"),
+        (["--copy-s", "1e300"], "--copy-s is 1e300; it must be at most 31536000"),
+        (["--hang-extra-s", "nan"], "--hang-extra-s is nan; it must be at least 0"),
+        (["--start-limit-s", "9" * 400], "it must be at most 31536000"),
+        (["--time", "1.5"], "--time '1.5' is not a number of whole minutes"),
+        (["--time", "-5"], "--time is -5; it must be at least 1 minute"),
+        (["--time", "999999999"], "it must be at most 525600 minutes"),
+        (["--minutes-per-run", "nan"], "--minutes-per-run 'nan' is not a number of whole minutes"),
+        (["--max-jobs", "9" * 5000], "is no number of jobs, from 1 to 2147483647"),
+        (["--retry", "omm"], "Did you mean oom?"),
+    ],
+)
+def test_limits_that_nothing_could_keep_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    status, _, error = command(tmp_path, capsys, "--nodes", "1", *arguments)
+    assert (status, words in error) == (2, True), error
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_factory_that_the_file_lacks_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("import helper\nclass MyTraining: pass\n")
+    status, _, error = command(tmp_path, capsys, "--nodes", "1", "--workload", f"{mine}:MyTrain")
+    assert (status, "Did you mean MyTraining?" in error) == (2, True), error
+    (tmp_path / "helper.py").write_text("x = 1\ndef f(:\n")
+    status, _, error = command(tmp_path, capsys, "--nodes", "1", "--workload", f"{mine}:MyTraining")
+    assert (status, "helper.py, line 2: " in error) == (2, True), error
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_an_edited_module_makes_another_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine, helper = tmp_path / "mine.py", tmp_path / "helper.py"
+    mine.write_text("from helper import x\nclass MyTraining: pass\n")
+    ids = []
+    for number in (1, 2, 1):
+        helper.write_text(f"x = {number}\n")
+        out = tmp_path / f"out{len(ids)}"
+        status, _, error = command(out, capsys, "--nodes", "1", "--no-baseline", "--workload", f"{mine}:MyTraining")
+        assert status == 0, error
+        ids.append(plan_of(out)["runs"][0]["run_id"])
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_a_mistyped_variable_of_nccl_is_a_warning_with_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said, _ = command(tmp_path, capsys, "--nodes", "1", "--env", "NCCL_ALG=Ring", "--env", "NCCL_PROTO=LL")
+    assert status == 0
+    [line] = [line for line in said.splitlines() if line.startswith("warning: ")]
+    assert line.startswith("warning: NCCL_ALG is no variable that NCCL is known to read")
+    assert line.endswith("Did you mean NCCL_ALGO?")
+
+
+def test_known_variables_of_nccl_are_no_news() -> None:
+    assert {"NCCL_ALGO", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_DEBUG"} <= NCCL_VARIABLES
+    assert unknown_nccl_variables(["NCCL_NET_GDR_LEVEL", "NCCL_OFI_X", "PATH", "TORCH_NCCL_X"]) == []
+    assert len(unknown_nccl_variables(["NCCL_XYZZY"])) == 1

@@ -1,0 +1,223 @@
+"""launch.step, called by the job script as bash runs it; programs of a test replace launcher and scheduler."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpc.outcome import Outcome, ask_again, exit_records, read_exit_record
+from launch.claim import lives_here
+from launch.script import Folders, render_local
+from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, note, outcome_of, write_job
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (STEM + 'touch "$stem.h5"', Outcome.OK),
+        ("exit 0", Outcome.LAUNCH_FAIL),
+        ("exit 7", Outcome.LAUNCH_FAIL),
+        (STEM + 'touch "$stem.h5"; exit 9', Outcome.LAUNCH_FAIL),  # no trace: it is empty
+        (STEM + note(0, "invalid") + "exit 3", Outcome.INVALID),
+        (STEM + note(0, "rank_fail") + note(11, "oom") + "exit 3", Outcome.OOM),
+        (STEM + note(0, "launch_fail") + "exit 5", Outcome.LAUNCH_FAIL),
+        ("echo 'slurmstepd: error: Detected 1 oom_kill event' >&2; exit 137", Outcome.OOM),
+        ("kill -USR1 $PPID; exec sleep 60", Outcome.CANCELLED),
+        ("kill -TERM $PPID; exec sleep 60", Outcome.CANCELLED),
+        (STEM + """echo '{"text": "no step for long"}' >"$stem.hang.json"; exit 143""", Outcome.LAUNCH_FAIL),
+    ],
+)  # fmt: skip
+def test_outcome_comes_from_what_the_attempt_left(tmp_path: Path, body: str, outcome: Outcome) -> None:
+    record, _ = outcome_of(tmp_path, body)
+    assert record["outcome"] == outcome
+    assert (record["run_id"], record["attempt"]) == (RUN.run_id, 1)
+
+
+@pytest.mark.parametrize(("status", "collected"), [(0, False), (9, True)])
+def test_what_ranks_left_beside_a_whole_trace_is_collected_where_they_died_after_it(
+    tmp_path: Path, status: int, collected: bool
+) -> None:
+    outcome_of(tmp_path, STEM + f'touch "$stem.h5"; exit {status}')
+    [log] = (tmp_path / "jobs" / "logs").glob("*.out")
+    assert ("collected the journals of" in log.read_text()) is collected
+
+
+def test_settled_runs_are_passed_over_and_force_runs_them_again(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 1
+    record, printed = outcome_of(tmp_path, body)
+    assert record["attempt"] == 1
+    assert f"{RUN.run_id} is final, passed over" in printed
+    assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 2
+
+
+def test_unsettled_runs_are_run_again_under_the_next_number(tmp_path: Path) -> None:
+    assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 1
+    assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 2
+
+
+def test_somebody_asked_for_another_attempt(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    record, _ = outcome_of(tmp_path, body)
+    ask_again(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
+    record, _ = outcome_of(tmp_path, body)
+    assert record["attempt"] == 2
+    assert outcome_of(tmp_path, body)[0]["attempt"] == 2
+
+
+def test_force_leaves_alone_what_the_same_job_settled_before_it_was_requeued(tmp_path: Path) -> None:
+    body = STEM + 'touch "$stem.h5"'
+    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
+    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
+    assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-2")[0]["attempt"] == 2
+
+
+def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
+    job = write_job(tmp_path, "exit 7")
+    job.write_text(re.sub("(?m)^python=.*$", "python=/nowhere/python", job.read_text()))
+    done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
+    record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
+    assert (record.outcome, record.exit_status, record.attempt) == (Outcome.LAUNCH_FAIL, 127, 1)
+    assert "python -m launch.step could not start" in record.evidence[0]
+    assert "/nowhere/python: No such file" in done.stderr and done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("squeue", "runs"),
+    [
+        ("echo RUNNING", False),
+        ("echo PENDING", False),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", False),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("exit 0", True),
+    ],
+)
+def test_a_run_that_another_slurm_job_began_is_done_only_when_that_has_ended(
+    tmp_path: Path, squeue: str, runs: bool
+) -> None:
+    begun(tmp_path, "4711")
+    _, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', PATH=fake_slurm(tmp_path, squeue))
+    records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
+    assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
+    assert ("is left to job 4711, which began it" in printed) is not runs
+
+
+def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path: Path) -> None:
+    """A fake `squeue`, asked of a dead job while the run is looked at, lets a living job take the next attempt."""
+    begun(tmp_path, "4711")
+    begin = tmp_path / "traces" / f"{RUN.run_id}.2.begin.json"
+    other = {"run_id": RUN.run_id, "attempt": 2, "job_id": f"local-{socket.gethostname()}-{os.getpid()}-0"}
+    text = json.dumps({**other, "begin_unix_s": 5})
+    path = fake_slurm(tmp_path, f"echo '{text}' >'{begin}'; echo 'error: Invalid job id specified' >&2; exit 1")
+    _, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', PATH=path)
+    assert "is left to job local-" in printed
+    records = exit_records(tmp_path / "traces")[RUN.run_id]
+    assert [(record.attempt, record.outcome) for record in records] == [(1, "lost")]
+    assert json.loads(begin.read_text())["job_id"] == other["job_id"]
+
+
+def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
+    """A fake `squeue` that fails twice and then answers."""
+    away = f"""echo . >>'{tmp_path}/asked'
+    [ "$(wc -l <'{tmp_path}/asked')" -gt 2 ] && echo RUNNING && exit
+    echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"""
+    variables = {"PATH": fake_slurm(tmp_path, away), "SLURM_JOB_ID": "4711"}
+    record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
+    assert (record["outcome"], record["job_id"]) == ("ok", "4711")
+    assert (
+        printed.count("waits for slurmctld, which does not answer: squeue: slurm_load_jobs error: Unable to contact")
+        == 1
+    )
+    assert len((tmp_path / "asked").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("host", "process", "number", "runs"),
+    [
+        ("", "this", 0, False),
+        ("", "gone", 0, True),
+        ("", "gone", 1, True),
+        ("", "its", 1, False),
+        ("", "this", 1, True),  # not the script that a sweep started: the number is another process's by now
+        ("elsewhere", "gone", 1, False),
+    ],
+)
+def test_a_run_that_a_job_of_this_machine_began_is_done_only_when_its_process_is_gone(
+    tmp_path: Path, host: str, process: str, number: int, runs: bool
+) -> None:
+    local = f"local-{host or socket.gethostname()}"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    become = f"export RANKWISE_JOB_ID={local}-$$-1; exec sh -c 'echo ready; read end'"
+    with subprocess.Popen(["bash", "-c", become], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lives:
+        assert lives.stdout is not None and lives.stdout.readline() == b"ready\n"
+        begun(tmp_path, f"{local}-{({'this': os.getpid(), 'gone': ended.pid, 'its': lives.pid})[process]}-{number}")
+        outcome_of(tmp_path, STEM + 'touch "$stem.h5"')
+    records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
+    assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
+
+
+def test_a_script_of_another_user_is_there_though_it_cannot_be_signalled() -> None:
+    """Asked by a user who is not root about a process of root."""
+    host = socket.gethostname()
+    for by_hand in (True, False):
+        child = os.fork()
+        if not child:
+            try:
+                os.setuid(65534)
+                os._exit(0 if lives_here(f"local-{host}-1-1", host, 1, by_hand=by_hand) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("step", "bound"), [({}, "cores"), ({"SLURM_STEP_ID": "0"}, "")])
+def test_the_binding_of_a_step_that_it_is_submitted_from_is_not_taken(
+    tmp_path: Path, step: dict[str, str], bound: str
+) -> None:
+    body = f'{STEM} touch "$stem.h5"; echo "${{SLURM_CPU_BIND:-}}${{SLURM_CPU_BIND_TYPE:-}}" >\'{tmp_path}/bound\''
+    record, _ = outcome_of(tmp_path, body, SLURM_CPU_BIND_TYPE="cores", **step)
+    assert (record["outcome"], (tmp_path / "bound").read_text().strip()) == ("ok", bound)
+
+
+def test_a_script_may_be_edited_while_it_runs(tmp_path: Path) -> None:
+    """In place, as some editors do it: bash reads a script as it goes, and would go on in the middle of a line."""
+    body = f"yes 'touch {tmp_path}/pwned' | head -c 99999 >'{tmp_path}/job.sh'; {STEM} touch \"$stem.h5\""
+    record, printed = outcome_of(tmp_path, body)
+    assert record["outcome"] == "ok"
+    assert not (tmp_path / "pwned").exists(), printed
+
+
+def test_a_job_that_was_started_anew_closes_what_its_former_life_left(tmp_path: Path) -> None:
+    begun(tmp_path, "local-h-1-1")
+    variables = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "2"}
+    record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
+    assert (record["attempt"], record["outcome"], record["restart_count"]) == (2, "ok", 2)
+    assert f"{RUN.run_id}.1: node_fail" in printed
+    assert exit_records(tmp_path / "traces")[RUN.run_id][0].outcome is Outcome.NODE_FAIL
+
+
+def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> None:
+    folders = Folders.under(tmp_path)
+    folders.logs.mkdir(parents=True)
+    job = tmp_path / "job.sh"
+    job.write_text(render_local([RUN], ["/bin/true"], folders))
+    done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"cannot write to {folders.traces}" in done.stdout
+
+
+def test_a_begin_record_that_has_no_room_ends_the_job_and_leaves_nothing(tmp_path: Path) -> None:
+    """No file may grow here, as on a disk that is full: names can be made still."""
+    job = write_job(tmp_path, "true")
+    full = "trap '' XFSZ; ulimit -f 0; exec bash \"$0\""
+    done = subprocess.run(["bash", "-c", full, str(job)], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"cannot write to {tmp_path / 'traces'}" in done.stdout
+    assert list((tmp_path / "traces").iterdir()) == []

@@ -1,0 +1,99 @@
+"""hpc.sweep_config: a file takes the names of the command line's options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc import sweep
+from hpc.spec import SpecError
+from hpc.sweep_config import read_config
+
+COMMAND_LINE_ONLY = {"config", "list", "version", "status", "cancel", "help"}
+
+
+def read(folder: Path, text: str) -> dict[str, Any]:
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return read_config(path)
+
+
+def merged(folder: Path, text: str, *arguments: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a file and a command line ask for together."""
+    (folder / "sweep.toml").write_text(text)
+    argv = ["--config", str(folder / "sweep.toml"), *arguments]
+    return sweep._merge(vars(sweep._parser().parse_args(argv)))
+
+
+def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) -> None:
+    options = {word for action in sweep._parser()._actions for word in action.option_strings if word.startswith("--")}
+    for name in sorted({option[2:] for option in options} - COMMAND_LINE_ONLY):
+        for key in {name, name.replace("-", "_")}:
+            value = {"env": '["A=1"]', "option": '["a=1"]', "retry": '["oom"]'}.get(name, "true")
+            assert read(tmp_path, f"{key} = {value}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("batch-size = [8, 16]", {"batch_size": [8, 16]}),
+        ('batch_size = "8,16"', {"batch_size": "8,16"}),
+        ('env = ["A=1", "B=x=y"]', {"env": {"A": "1", "B": "x=y"}}),
+        ('env = "A=1"', {"env": {"A": "1"}}),
+        ("[env]\nA = [1, 2]", {"env": {"A": [1, 2]}}),
+        ('option = ["image_size=64"]', {"options": {"image_size": "64"}}),
+        ("[option]\nimage_size = 64", {"options": {"image_size": 64}}),
+        ("[options]\nimage_size = 64", {"options": {"image_size": 64}}),
+        ("no-baseline = true", {"baseline": False}),
+        ("no_baseline = false", {"baseline": True}),
+        ("baseline = false", {"baseline": False}),
+        ("xla = true", {"options": {"xla": True}}),
+        ('xla = true\n[option]\nsgd = "auto"', {"options": {"sgd": "auto", "xla": True}}),
+        ('retry = ["oom", "invalid"]\ndetach = true\nforce = false', {"retry": "oom,invalid", "detach": "on",
+                                                                     "force": ""}),
+    ],
+)  # fmt: skip
+def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
+    assert read(tmp_path, text) == same
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("batchsize = 8", r"unknown name batchsize; .*: .*batch-size.*\. Did you mean batch-size\?"),
+        ("warmup_steps = 8", r"unknown name warmup_steps; .*\. Did you mean warmup\?"),
+        ("batch-size = 8\nbatch_size = 16", "batch_size is there twice"),
+        ("option = []\n[options]\na = 1", "option and options are the same: say one of them"),
+        ("env = 1", "env must be a table of NAME = value"),
+        ('env = ["A"]', "'A' is not of the form NAME=VALUE"),
+        ('env = ["A=1", "A=2"]', "A=1 and A=2: say one"),
+        ('no-baseline = "yes"', "no-baseline must be true or false"),
+        ("no-baseline = true\nbaseline = true", "and baseline not be there too"),
+        ("status = true", "status is said on the command line"),
+        ("detach = 1", "detach must be true or false, not 1"),
+        ("retry = true", "retry must be a list of outcomes"),
+        (f"seed = 0x{'f' * 5000}", "not TOML"),
+        ("nodes = [1", "not TOML"),
+    ],
+)
+def test_what_a_file_cannot_say_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=rf"sweep\.toml: .*{words}"):
+        read(tmp_path, text)
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    text = 'batch-size = 8\nretry = ["oom"]\ndetach = true\nnodelist = ["a", "b"]\n[env]\nA = 1\nB = 2\n'
+    words = ("--batch-size", "16", "--env", "A=3", "--retry", "invalid")
+    asked, settings = merged(tmp_path, text, *words)
+    assert (asked["batch_size"], asked["env"]) == ("16", {"A": "3", "B": 2})
+    assert settings == {"nodelist": "a,b", "retry": "oom", "detach": "on"}
+    how = sweep._how(vars(sweep._parser().parse_args([*words])), settings)
+    assert (how.detach, how.dry_run, [str(word) for word in how.wish.retry]) == (True, False, ["invalid"])
+
+
+def test_an_unknown_name_ends_with_2_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sweep.toml").write_text("node = 1\n")
+    assert sweep.main(["--config", str(tmp_path / "sweep.toml"), "--dry-run"]) == 2
+    assert capsys.readouterr().err.endswith("Did you mean nodes?\n")

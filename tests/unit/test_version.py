@@ -1,0 +1,50 @@
+"""hpc.version: what --version says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc.version import __version__, version_line
+from tests.sweeps import ROOT
+
+
+@pytest.mark.parametrize("module", ["hpc.sweep", "parse.summarize"])
+def test_version_is_shown(module: str) -> None:
+    argv = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf"Rankwise {re.escape(__version__)}( \(commit .+\))?\n", done.stdout)
+
+
+def test_a_checkout_says_its_commit_and_its_changes(tmp_path: Path) -> None:
+    assert version_line(tmp_path) == f"Rankwise {__version__}"
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    git("init", "-q")
+    assert version_line(tmp_path).startswith(f"Rankwise {__version__} (commit unknown: ")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-q", "-m", "one")
+    commit = git("rev-parse", "--short=10", "HEAD").strip()
+    assert version_line(tmp_path) == f"Rankwise {__version__} (commit {commit})"
+    (tmp_path / "file").write_text("2")
+    assert version_line(tmp_path) == f"Rankwise {__version__} (commit {commit}, with changes)"
+    (tmp_path / "folder").mkdir()
+    assert version_line(tmp_path / "folder") == f"Rankwise {__version__}"
+
+
+def test_there_is_one_place_that_says_the_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if "No module named" in done.stderr:
+        pytest.skip("no setuptools here")
+    assert done.stdout.splitlines()[-1] == __version__
