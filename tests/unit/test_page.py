@@ -38,8 +38,8 @@ def long_names(name: str) -> Summary:
         for folder in (f"{name}-a", f"{name}-b"):
             for nodes, of_node, speed in ((1, 1, 123456.5), (2, 2, 234567.5), (16, 8, 5234567.25)):
                 run = make_run(
-                    nodes=nodes, ranks_per_node=of_node, backend=backend, workload=name, options={"data_folder": folder},
-                    env={"NCCL_SOMETHING_WITH_A_LONG_NAME": folder},
+                    nodes=nodes, ranks_per_node=of_node, backend=backend, workload=name,
+                    options={"data_folder": folder}, env={"NCCL_SOMETHING_WITH_A_LONG_NAME": folder},
                 )  # fmt: skip
                 ranks = [fact | {"hostname": f"{name}-{fact['node_rank']}"} for fact in make_ranks(run)]
                 traces += point(run, [speed, speed * 1.01], ranks=ranks)
