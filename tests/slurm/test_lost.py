@@ -45,7 +45,7 @@ class Job:
             cluster, folder, "--nodes", "2", *TWO_RANKS, "--repeats", "1", "--workload", f"{FILE}:{workload}",
             "--steps", "20", "--warmup", "5",
         ) / "2n.sh"  # fmt: skip
-        text, found = re.subn(r"(?m)^copy_s=.*$", "copy_s=0.2", script.read_text())
+        text, found = re.subn(r"--copy-s \S+", "--copy-s 0.2", script.read_text())
         assert found == 1
         script.write_text(text)
         self.id = submit(cluster, script)
