@@ -24,7 +24,7 @@ _AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be r
 _GAP = "  "
 _MIN_RESULT_WIDTH = 10
 _ROOM_BESIDE_IDS = 68
-"""With fewer columns than these beside run ids the runs have short names: state 11, step 11, two times of 7, results."""
+"""With fewer columns beside run ids the runs have short names: state 11, step 11, two times of 7, results, gaps."""
 _MAX_TITLE_LINES = 2
 _MAX_SILENCE_LINES = 3
 
