@@ -104,7 +104,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     summary = summarized(command)
     assert_nested(summary)
     assert set.union(*(cases[1] for cases in hosts(summary).values())) == {"node1", "node2", "node3", "node4"}
-    order = re.findall(r"^run (\S+)", (tmp_path / "jobs" / "4n-nested.sh").read_text(), re.MULTILINE)
+    order = re.findall(r"^point\d+ (\S+)", (tmp_path / "jobs" / "4n-nested.sh").read_text(), re.MULTILINE)
     begins = [first[f"{run_id}.1"]["begin_unix_s"] for run_id in order]
     assert begins == sorted(begins) and len(begins) == len(first)
     in_blocks = [tuple(run_id[:2] for run_id in order[at : at + 3]) for at in range(0, len(order), 3)]
