@@ -1,4 +1,4 @@
-"""Follows a sweep's jobs until they have ended: a live table on a terminal, a line per event in a pipe."""
+"""Follows a sweep's jobs until they have ended, and closes attempts whose job ended without writing a record."""
 
 from __future__ import annotations
 
@@ -6,20 +6,40 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from hpc.evidence import close_attempt, open_attempts
-from hpc.outcome import BEGIN_RECORD, EXIT_RECORD, BeginRecord, ExitRecord, Outcome, RecordError, read_own_record, stem
-from hpc.outside import plain
+from hpc.outcome import (
+    BEGIN,
+    BEGIN_RECORD,
+    EXIT_RECORD,
+    BeginRecord,
+    ExitRecord,
+    Outcome,
+    RecordError,
+    read_begin_record,
+    read_own_record,
+    stem,
+)
 from hpc.spec import RunSpec
 from hpc.verdict import JobEnd
+from launch.follow_rows import (
+    NEVER_BEGAN,
+    NO_RECORD,
+    PENDING,
+    RUNNING,
+    Row,
+    RunDurations,
+    Silence,
+    SweepTimeLeft,
+    attempt_elapsed_s,
+    sweep_time_left,
+)
+from launch.follow_steps import StepReader
+from launch.follow_view import FOLDER, SCHEDULER, open_view
 from launch.plan import WrittenJob
 from launch.state import HERE, JobState, StateError, lives
 
@@ -33,18 +53,23 @@ RECORD_PATIENCE_S = 5.0
 """How long a record may take from the node that wrote it to who looks for it."""
 
 
-SCHEDULER, FOLDER = "the scheduler has not answered", "the traces could not be read or written"
-_AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be read and written again"}
-
-
 class Cluster(Protocol):
     """Where jobs run: Slurm, or this machine. It may be asked again after `poll_s` seconds.
 
     `said` is what its commands said where they did not answer last, empty where they did; `reasons` has why jobs are
-    pending, in the scheduler's word.
+    pending, in the scheduler's word. At most `max_jobs` jobs of the sweep are there at the same time, None for any
+    number; `queued` says that jobs of others may make ours wait.
     """
 
     poll_s: float
+
+    @property
+    def max_jobs(self) -> int | None:
+        """How many jobs of the sweep there may be at the same time; None for any number."""
+
+    @property
+    def queued(self) -> bool:
+        """Whether jobs wait in a scheduler's queue, where they stay if this process ends."""
 
     @property
     def said(self) -> str:
@@ -58,51 +83,12 @@ class Cluster(Protocol):
         """Every job's state now."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One run as the table shows it; `record` is of the last attempt that ended, which this sweep started or found.
-
-    `reason` is why the job of a pending run is pending. `news` says that the run was not settled when the following
-    began. A run whose job was put back may have a record and run once more: its state is that of the attempt that runs.
-    """
-
-    run: RunSpec
-    state: str
-    record: ExitRecord | None = None
-    samples_per_s: float | None = None
-    reason: str = ""
-    news: bool = True
-
-    @property
-    def ended(self) -> bool:
-        """Whether the state is an outcome."""
-        return self.record is not None and self.state == self.record.outcome
-
-
-@dataclass(frozen=True, kw_only=True)
-class Silence:
-    """A scheduler that does not answer, or a shared folder that is away, full or closed: since when, by the clock and
-    how long, and what was said."""
-
-    what: str
-    since_unix_s: float
-    lasts_s: float
-    said: str
-
-    def in_words(self) -> str:
-        """One sentence."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_unix_s))
-        how_long = f"{self.lasts_s:.0f} s" if self.lasts_s < 120 else f"{self.lasts_s / 60:.0f} min"
-        said = f": {self.said}" if self.said else ""
-        return f"{self.what} since {since} ({how_long}), how the jobs are is not known{said}"
-
-
 class Follower:
     """Reads what the jobs write into the traces folder; asks the cluster only how the jobs are."""
 
     def __init__(
         self, cluster: Cluster, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED,
-        to_do: Mapping[str, int],
+        to_do: Mapping[str, int], now_unix_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """`to_do` names the runs that are not settled, with the last attempt that had ended before."""
         self._cluster, self._jobs, self._traces, self._speed_of = cluster, jobs, traces, speed_of
@@ -113,9 +99,15 @@ class Follower:
         self.silence: Silence | None = None
         self._silent_from_s = 0.0
         self._rows: list[Row] = []
+        self._steps = StepReader(traces)
+        self._now_unix_s = now_unix_s
+        self._begins: dict[str, BeginRecord] = {}
+        self._first_seen_unix_s: dict[str, float] = {}
+        self.time_left: SweepTimeLeft | None = None
 
     def rows(self) -> list[Row]:
         """All runs of the jobs as they are now; as they were last while the traces cannot be read or written."""
+        self.time_left = None
         try:
             self._rows = self._look()
         except OSError as error:
@@ -139,35 +131,84 @@ class Follower:
         for record in sorted(self._records.values(), key=lambda record: record.attempt):
             latest[record.run_id] = record
         begun = last_attempts(names)
-        return [
-            self._row(run, job_id, latest.get(run.run_id), begun.get(run.run_id, 0))
+        rows = {
+            job_id: [self._row(run, job_id, latest.get(run.run_id), begun.get(run.run_id, 0)) for run in job.plan.runs]
             for job_id, job in self._jobs.items()
-            for run in job.plan.runs
-        ]
+        }
+        self.time_left = sweep_time_left(
+            rows, self.job_states, self._durations(), self._cluster.max_jobs, queued=self._cluster.queued
+        )
+        return [row for its in rows.values() for row in its]
+
+    def _durations(self) -> RunDurations:
+        """Of all attempts of these runs that ended `ok`, those of earlier sweeps too."""
+        runs = {run.run_id: run for job in self._jobs.values() for run in job.plan.runs}
+        return RunDurations(
+            (runs[record.run_id], record.end_unix_s - record.begin_unix_s)
+            for record in self._records.values()
+            if record.outcome is Outcome.OK and record.run_id in runs
+        )
 
     def _row(self, run: RunSpec, job_id: str, record: ExitRecord | None, begun: int) -> Row:
         job = self.job_states[job_id]
         before = self._to_do.get(run.run_id, 0)
         if record is not None and record.attempt > (before if run.run_id in self._to_do else 0):
             name = stem(run.run_id, record.attempt)
+            self._steps.forget(name)
             if record.outcome is Outcome.OK and name not in self._speeds:
                 self._speeds[name] = self._speed_of(self._traces / f"{name}.h5")
             lives = job in (JobState.PENDING, JobState.RUNNING)
-            state = "running" if lives and begun > record.attempt else record.outcome
-            speed = self._speeds.get(name)
-            return Row(run=run, state=state, record=record, samples_per_s=speed, news=run.run_id in self._to_do)
+            news, speed = run.run_id in self._to_do, self._speeds.get(name)
+            if lives and begun > record.attempt:
+                return self._running(run, begun, record, speed, news=news)
+            duration_s = float(record.end_unix_s - record.begin_unix_s)
+            return Row(
+                run=run, state=record.outcome, record=record, samples_per_s=speed, news=news, attempt=record.attempt,
+                elapsed_s=duration_s if duration_s >= 0 else None,
+            )  # fmt: skip
         if job is JobState.UNREACHABLE:
             return Row(run=run, state=job)
         if job in (JobState.PENDING, JobState.RUNNING):
             if begun > before:
-                return Row(run=run, state="running")
-            return Row(run=run, state="pending", reason=self._cluster.reasons.get(job_id, ""))
-        return Row(run=run, state="no record" if begun > before else "never began")
+                return self._running(run, begun)
+            return Row(run=run, state=PENDING, reason=self._cluster.reasons.get(job_id, ""))
+        return Row(run=run, state=NO_RECORD if begun > before else NEVER_BEGAN)
+
+    def _running(
+        self, run: RunSpec, attempt: int, record: ExitRecord | None = None, speed: float | None = None, *,
+        news: bool = True,
+    ) -> Row:  # fmt: skip
+        """The row of a run whose attempt runs; `record` and `speed` are of the attempt before it."""
+        name = stem(run.run_id, attempt)
+        if name not in self._begins:
+            with suppress(RecordError):  # it may be half written: the next look reads it again
+                self._begins[name] = read_begin_record(self._traces / f"{name}{BEGIN}")
+        begin = self._begins.get(name)
+        now_unix_s = self._now_unix_s()
+        elapsed_s = attempt_elapsed_s(
+            None if begin is None else begin.begin_unix_s,
+            self._first_seen_unix_s.setdefault(name, now_unix_s),
+            now_unix_s,
+        )
+        return Row(
+            run=run, state=RUNNING, record=record, samples_per_s=speed, news=news, attempt=attempt,
+            steps=self._steps.read(name), elapsed_s=elapsed_s,
+        )  # fmt: skip
 
     @property
     def poll_s(self) -> float:
         """How long to wait before the next look."""
         return self._cluster.poll_s
+
+    def describe(self) -> str:
+        """What is followed, and what an interrupt does to it."""
+        runs = [run.run_id for job in self._jobs.values() for run in job.plan.runs]
+        to_do, jobs = len(self._to_do.keys() & set(runs)), len(self._jobs)
+        on_interrupt = "leaves them to the scheduler" if self._cluster.queued else "ends them"
+        return (
+            f"following {len(runs)} run{'s' * (len(runs) != 1)} in {jobs} job{'s' * (jobs != 1)} ({to_do} to do); "
+            f"an interrupt (Ctrl-C) {on_interrupt}"
+        )
 
     def all_ended(self) -> bool:
         """Whether no job is pending or running any more; of one that nobody can be asked about it is not known."""
@@ -199,12 +240,11 @@ def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S)
     while it does not answer, or the traces cannot be read or written, nothing has ended. Raises StateError after
     `patience_s` of that.
     """
-    screen = _Screen(console)
     unknown = 0
-    with screen:
+    with open_view(console, follower.describe()) as view:
         while True:
             rows = follower.rows()
-            screen.show(rows, follower.silence)
+            view.show(rows, follower.silence, follower.time_left)
             if follower.silence is not None and follower.silence.lasts_s >= patience_s:
                 raise StateError(follower.silence.in_words())
             unknown = unknown + 1 if JobState.UNKNOWN in follower.job_states.values() else 0
@@ -212,7 +252,7 @@ def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S)
                 # A record may reach a shared file system a little after its job has left the queue.
                 time.sleep(follower.poll_s)
                 rows = follower.rows()
-                screen.show(rows, follower.silence)
+                view.show(rows, follower.silence, follower.time_left)
                 return rows
             time.sleep(follower.poll_s)
 
@@ -264,75 +304,3 @@ def _former_life(begin: BeginRecord, end: JobEnd) -> JobEnd:
     restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first life"
     unknown = JobEnd(word="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)
     return known[0] if known else unknown
-
-
-class _Screen:
-    """What the person sees: a live table on a terminal, else a line for each run that ended and for each silence."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-        self._shown: set[str] = set()
-        self._over: set[str] = set()
-        self._silent = ""
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, rows: Sequence[Row], silence: Silence | None) -> None:
-        """Shows how the runs are now, and whether the scheduler answers and the traces can be used."""
-        if self._live:
-            self._live.update(_table(rows, silence), refresh=True)
-            return
-        what = "" if silence is None else silence.what
-        if self._silent and what != self._silent:
-            self._say(_AGAIN[self._silent])
-        if silence is not None and what != self._silent:
-            self._say(silence.in_words())
-        self._silent = what
-        for row in rows:
-            if row.record is None or (name := stem(row.run.run_id, row.record.attempt)) in self._shown:
-                continue
-            self._shown.add(name)
-            self._over.add(row.run.run_id)
-            if row.news:
-                self._say(f"{_in_words(row, row.record)} ({len(self._over)} of {len(rows)})")
-
-    def _say(self, text: str) -> None:
-        self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
-
-
-def _in_words(row: Row, record: ExitRecord) -> str:
-    text = f"{row.run.run_id} attempt {record.attempt}: {record.outcome}"
-    if row.samples_per_s is not None:
-        return f"{text}, {row.samples_per_s:.2f} samples/s"
-    return f"{text}: {record.evidence[0]}" if record.evidence and record.outcome is not Outcome.OK else text
-
-
-def _table(rows: Sequence[Row], silence: Silence | None, most: int = 40) -> Table:
-    """The runs that matter now: those running, the next ones, the latest that ended; and the counts of all."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.state] = counts.get(row.state, 0) + 1
-    title = Text(", ".join(f"{count} {state}" for state, count in counts.items()))
-    caption = None if silence is None else Text(plain(silence.in_words()))
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    table.add_column("run", overflow="fold")
-    table.add_column("state")
-    table.add_column("samples/s", justify="right")
-    table.add_column("why", overflow="ellipsis", no_wrap=True)
-    ended = [row for row in rows if row.ended]
-    others = [row for row in rows if not row.ended]
-    running_first = sorted(others, key=lambda row: row.state != "running")
-    room = max(most - len(ended), 10)
-    for row in [*ended[-(most - min(len(others), 10)) :], *running_first[:room]]:
-        speed = f"{row.samples_per_s:.2f}" if row.samples_per_s is not None else ""
-        evidence = row.record.evidence[:1] if row.record and row.state != Outcome.OK else (row.reason,)
-        table.add_row(row.run.run_id, row.state, speed, Text(plain("".join(evidence))))
-    return table

@@ -23,10 +23,10 @@ from launch.plan import WrittenJob
 from launch.state import HERE, JobState
 
 GROUP_PATIENCE_S = 10
+NVIDIA_SMI_TIMEOUT_S = 60
 NO_HOME = "/nonexistent"
 """HOME of the ranks where nothing names one, as Debian has it for its `nobody`: without any, PMIx 4 crashes. A folder
 that others can write to, as /tmp, could hold settings of theirs."""
-NVIDIA_SMI_TIMEOUT_S = 60
 PATIENCE_S = 60
 """What a script gets to end its ranks and to record what became of them."""
 
@@ -123,6 +123,7 @@ class LocalCluster:
 
     poll_s = 0.5
     at_most = 1
+    queued = False
     said = ""
     reasons: Mapping[str, str] = MappingProxyType({})
 

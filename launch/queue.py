@@ -40,6 +40,10 @@ class Scheduler(Protocol):
         """How many jobs of a sweep may be in the queue; None for any number."""
 
     @property
+    def queued(self) -> bool:
+        """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
+
+    @property
     def said(self) -> str:
         """What its commands said where they did not answer last, empty where they did."""
 
@@ -121,6 +125,16 @@ class Queue:
         known = self._scheduler.reasons
         found = {script: ", ".join(known[each] for each in ids if each in known) for script, ids in self._ids.items()}
         return {script: reason for script, reason in found.items() if reason and script not in self._waiting}
+
+    @property
+    def max_jobs(self) -> int | None:
+        """How many jobs of the sweep there may be at the same time; None for any number."""
+        return self._scheduler.at_most
+
+    @property
+    def queued(self) -> bool:
+        """Whether jobs wait in a scheduler's queue, where they stay if this process ends."""
+        return self._scheduler.queued
 
     @property
     def waiting(self) -> list[str]:

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hpc.command import Failure, find_tool, run_tool
 from hpc.verdict import JobEnd
@@ -113,6 +113,7 @@ class SlurmCluster:
     logs: Path
     poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
     at_most: int | None = None
+    queued: ClassVar[bool] = True
     said: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
     _releases: dict[str, int] = field(default_factory=dict)

@@ -28,13 +28,15 @@ class Asked:
 
     `unknown` names the fields of `run` that nobody knows, because a log does not say them: what stands in them is a
     placeholder, never shown and never compared. `nodes` among them: only the number of devices is known; `repeat`: its
-    number is not its name's.
+    number is not its name's. `target_env` are the environment variables that the target (a site, or this machine) sets
+    for every run, as its plan says: those of `run.env` that nobody asked for by `--env`.
     """
 
     run: RunSpec
     run_id: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    target_env: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def point(self) -> str:

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from parse.layout import LONG, aligned, markdown_table, markdown_text, number, numbered, wrapped
+from parse.layout import (
+    LONG,
+    Page,
+    column_widths,
+    in_blocks,
+    markdown_table,
+    markdown_text,
+    number,
+    numbered,
+    table_width,
+    with_settings_folded,
+    wrapped,
+)
 from parse.ledger.notes import notes
 from parse.ledger.nouns import TERMS, Ledger, Place, Term
 from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_word
@@ -13,38 +26,70 @@ from parse.summary import Summary, asked_of, labels, varying
 
 PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
+INDENT = "    "
+"""Of tables below a point's name."""
 TITLE = (
     "where the time of a step goes: means over ranks, steps and ok runs; what is lost against 1n1g; intervals of 95 %"
 )
 NOTHING = "no ledger: no run here has a trace and ended ok"
 
-Table = tuple[list[tuple[str, str]], list[list[str]], int]
-"""Heads as (name, unit), rows, and how many columns hold words."""
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Heads as (name, unit) and rows; the first `words` columns hold words, the first `keys` tell rows apart."""
+
+    heads: list[tuple[str, str]]
+    rows: list[list[str]]
+    words: int
+    keys: int
 
 
-def ledger_text(summary: Summary) -> list[str]:
+def ledger_text(summary: Summary, page: Page) -> list[str]:
     """For a terminal: the terms of every point, what is wrong with them, a sentence each, then the rest by point."""
     named = _named(summary)
     if not named:
         return [NOTHING]
-    under = wrapped(_under(named))
-    lines = [*wrapped([TITLE]), "", *_in_columns(_terms(summary, named)), *(["", *under] if under else []), ""]
-    lines += wrapped(sentence(ledger, name) for name, ledger in named)
+    under = wrapped(_under(named), page.width)
+    lines = [*wrapped([TITLE], page.width), "", *_in_columns(_terms(summary, named), page)]
+    lines += [*(["", *under] if under else []), ""]
+    lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
-        below = wrapped(notes(ledger), "  ")
+        below = wrapped(notes(ledger), page.width, "  ")
         for caption, table in _places(ledger):
-            below += [f"  {caption}", *(f"    {line}" for line in _in_columns(table))]
-        lines += ["", *wrapped([f"{name}:"]), *below] if below else []
+            below += wrapped([caption], page.width, "  ")
+            below += [f"{INDENT}{line}" for line in _in_columns(table, page, len(INDENT))]
+        lines += ["", *wrapped([f"{name}:"], page.width), *below] if below else []
     return lines
 
 
-def _in_columns(table: Table) -> list[str]:
-    """The head of several terms in one stands in several lines."""
-    heads, rows, words = table
-    legend, rows = numbered([name for name, _ in heads], rows)
-    columns = [name.replace("+", "\n+").split("\n") for name, _ in heads]
-    lines = zip_longest(*columns, fillvalue="")
-    return [*legend, *aligned([*lines, [unit for _, unit in heads], *rows], words)]
+def _in_columns(table: Table, page: Page, indent: int = 0) -> list[str]:
+    """The head of several terms in one stands in several lines; the tables of a narrow page in blocks of columns."""
+    width = page.width - indent
+    legend, rows = numbered([name for name, _ in table.heads], table.rows, width)
+    shown = replace(table, rows=rows)
+    if not page.wide and table.words > 2 and _key_width(shown) > width // 2:
+        legend, shown = _folded(table, width)
+    columns = [name.replace("+", "\n+").split("\n") for name, _ in shown.heads]
+    lines = [*zip_longest(*columns, fillvalue=""), [unit for _, unit in shown.heads], *shown.rows]
+    return [*legend, *in_blocks(lines, shown.words, shown.keys, None if page.wide else width)]
+
+
+def _key_width(table: Table) -> int:
+    names = [name for name, _ in table.heads]
+    return table_width(column_widths([row[: table.keys] for row in (names, *table.rows)]))
+
+
+def _folded(table: Table, width: int) -> tuple[list[str], Table]:
+    """Lines for what tells points of one case apart, and the table with a column of their numbers in its place."""
+    names = [name for name, _ in table.heads]
+    cells = [dict(zip(names, row, strict=True)) for row in table.rows]
+    legend, numbers = with_settings_folded(names[1 : table.words], cells, width)
+    return legend, Table(
+        heads=[table.heads[0], ("setting", ""), *table.heads[table.words :]],
+        rows=[[row[0], cell, *row[table.words :]] for row, cell in zip(table.rows, numbers, strict=True)],
+        words=2,
+        keys=table.keys - table.words + 2,
+    )
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
@@ -52,14 +97,14 @@ def ledger_markdown(summary: Summary) -> list[str]:
     named = _named(summary)
     if not named:
         return [NOTHING]
-    heads, rows, _ = _terms(summary, named)
-    parts = [markdown_text(TITLE), _markdown_table(heads, rows)]
+    terms = _terms(summary, named)
+    parts = [markdown_text(TITLE), _markdown_table(terms.heads, terms.rows)]
     parts += [_markdown_list([*_under(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
         said = _markdown_list(notes(ledger))
         parts += [markdown_text(f"{name}:"), said] if said else []
-        for caption, (heads, rows, _) in _places(ledger):
-            parts += [markdown_text(f"{name}, {caption}"), _markdown_table(heads, rows)]
+        for caption, table in _places(ledger):
+            parts += [markdown_text(f"{name}, {caption}"), _markdown_table(table.heads, table.rows)]
     return parts
 
 
@@ -103,7 +148,7 @@ def _terms(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
         for place, (what, cells) in enumerate(_lines(ledger, columns, write)):
             begin = [""] * len(first) if place else first
             rows.append([*begin, what, *cells, "" if place else _culprit(ledger)])
-    return heads, rows, len(differ) + 1
+    return Table(heads=heads, rows=rows, words=len(differ) + 1, keys=len(differ) + 3)
 
 
 def _culprit(ledger: Ledger) -> str:
@@ -165,7 +210,8 @@ def _table(ledger: Ledger, heads: list[tuple[str, str]], rows: list[list[str]], 
     write = Figures([ledger])
     heads = [*heads, *((term.name, "") for term in ledger.terms), ("comes last", "% of steps")]
     cells = [[*map(write.bare, place.terms), number(place.last, 100, decimals=1)] for place in shown]
-    return heads, [[*row, *more] for row, more in zip(rows, cells, strict=True)], 2
+    rows = [[*row, *more] for row, more in zip(rows, cells, strict=True)]
+    return Table(heads=heads, rows=rows, words=2, keys=2)
 
 
 def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:

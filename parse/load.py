@@ -6,7 +6,7 @@ import filecmp
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,8 +218,9 @@ class _Loader:
             raise TraceError(f"{path}: a plan of schema {version!r}; this version reads up to {PLAN_VERSION}")
         if not isinstance(runs, list) or not isinstance(reduced, list):
             raise TraceError(f"{path}: a plan without a list of runs")
+        target_env = _target_env(plan.get("target"))
         try:
-            asked = [_asked(described) for described in runs]
+            asked = [_asked(described, target_env) for described in runs]
         except TraceError as error:
             raise TraceError(f"{path}: {error}") from None
         self.reduced += [str(line) for line in reduced]
@@ -276,11 +277,18 @@ class _Loader:
         )
 
 
-def _asked(described: Any) -> Asked:
+def _target_env(target: Any) -> dict[str, str]:
+    """The environment variables that a plan's target sets for every run; a plan without a target names none."""
+    env = target.get("env") if isinstance(target, dict) else None
+    return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
+
+
+def _asked(described: Any, target_env: Mapping[str, str]) -> Asked:
     if not isinstance(described, dict):
         raise TraceError("an entry of its runs describes none")
     run, extra = run_of(described)
-    return Asked(run=run, run_id=str(described.get("run_id", run.run_id)), extra=extra)
+    run_id = str(described.get("run_id", run.run_id))
+    return Asked(run=run, run_id=run_id, extra=extra, target_env=target_env)
 
 
 def _without_stamps(path: Path, trace: Trace) -> _Read:

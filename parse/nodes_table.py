@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parse.layout import aligned, markdown_table, markdown_text, wrapped
+from parse.layout import Page, aligned, markdown_table, markdown_text, shortened, wrapped
 from parse.nodes import NodeSpeed, PerNode, drifts, per_node
 from parse.summary import Summary
 
@@ -13,17 +13,21 @@ SLOWEST, FASTEST = 12, 4
 NAMED = 5
 """As many nodes that differ are named, the worst first."""
 HEADS = (("node", ""), ("runs", ""), ("apart", "%"))
+NAME_SHARE = 0.6
+"""Of a line, the name of a node takes this share at most."""
 
 
-def nodes_text(summary: Summary) -> list[str]:
+def nodes_text(summary: Summary, page: Page) -> list[str]:
     """A table for each site whose nodes can be told apart, and a line for the course of each job with nested runs."""
     lines: list[str] = []
     for site in per_node(summary.results):
         rows, left_out = _rows(site)
-        lines += [*([""] if lines else []), *wrapped([_title(site)])]
+        short = shortened([node for node, *_ in rows], int(page.width * NAME_SHARE))
+        rows = [[short[node], *cells] for node, *cells in rows]
+        lines += [*([""] if lines else []), *wrapped([_title(site)], page.width)]
         lines += aligned([*zip(*HEADS, strict=True), *rows])
-        lines += wrapped([left_out] if left_out else [])
-    return lines + wrapped(_courses(summary))
+        lines += wrapped([left_out] if left_out else [], page.width)
+    return lines + wrapped(_courses(summary), page.width)
 
 
 def nodes_markdown(summary: Summary) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -17,6 +19,7 @@ from hpc.version import with_version
 from hpc.whole_file import write_output
 
 if TYPE_CHECKING:
+    from parse.layout import Page
     from parse.ledger.nouns import Ledger
     from parse.load_logs import HowToRead
     from parse.result import Result
@@ -51,6 +54,11 @@ LEDGER_HELP = (
     "below the table, where each step's time goes and why it takes longer than on one device: data, compute, wait, "
     "transfer, update; who is waited for, and what makes it late. Of traces, in table, markdown and json"
 )
+WIDE_HELP = (
+    "tables with all columns, however wide (for less -S). Otherwise the format table fits the terminal or COLUMNS, "
+    "100 columns in a pipe or a file, 60 at least, and names the columns that it leaves out"
+)
+WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 LEDGER_FORMATS = ("table", "markdown", "json")
 # What parse.logs.run offers.
 SPEEDS = ("wall-clock", "printed")
@@ -88,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--ledger", action="store_true", help=LEDGER_HELP)
+    parser.add_argument("--wide", action="store_true", help=WIDE_HELP)
+    parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     parser.add_argument(
         "--where",
@@ -180,9 +190,10 @@ def _print(text: str) -> None:
 def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
     with importing():
         from hpc.trace import TraceError
+        from parse.notices import warnings
         from parse.summary import TableError, choose
         from parse.table import FORMATS as WRITERS
-        from parse.table import warnings
+        from parse.table import text
 
     summary = _summary(asked.paths, asked.kind, how)
     if not summary.results and not summary.probes:
@@ -197,7 +208,7 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
         if asked.ledger:
             summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
         summary = dataclasses.replace(summary, results=chosen)
-        written = WRITERS[asked.format](summary)
+        written = text(summary, _page(asked)) if asked.format == "table" else WRITERS[asked.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
@@ -213,6 +224,16 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
         for line in warnings(summary):
             print(line, file=sys.stderr)
     return 0
+
+
+def _page(asked: argparse.Namespace) -> Page:
+    """The room for the table: COLUMNS, else the terminal's, else that of a pipe."""
+    from parse.layout import MIN_WIDTH, PIPE_WIDTH, Page
+
+    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+    if asked.out is not None and not os.environ.get("COLUMNS"):
+        width = PIPE_WIDTH
+    return Page(width=max(MIN_WIDTH, width), wide=asked.wide, all_warnings=asked.warnings)
 
 
 def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:

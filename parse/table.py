@@ -2,66 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.cells import cell_len
 
 from hpc.outside import plain
 from parse.compare import Column, Comparison, compare, outcomes
+from parse.conclusion import conclusion
 from parse.export import as_json, comma_separated, dlperf
-from parse.layout import WIDTH, aligned, markdown_table, markdown_text, number, numbered, wrapped
+from parse.layout import Page, markdown_table, markdown_text, number, padded, shortened, wrapped
 from parse.ledger_table import ledger_markdown, ledger_text
-from parse.nodes_table import nodes_alarms, nodes_markdown, nodes_text
+from parse.nodes_table import nodes_markdown, nodes_text
+from parse.notices import before_the_numbers, below_the_table, notice_lines
 from parse.placement import nested_in_words
-from parse.result import Result, Run
-from parse.summary import USUAL, Summary, asked_of, knowing, labels, of_logs, shared, varying
+from parse.points_table import points_cells, points_text
+from parse.result import Result
+from parse.summary import USUAL, Summary, knowing, shared, varying
 
-GAP = 3
+COLUMN_GAP = "   "
 """Between backends."""
-LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
-"""A log's two speeds, side by side; the median is of those that count."""
-OPTIONAL = ("average", "interval", "coverage", "CV", "step p50", "step p95", *LOG_SPEEDS.values())
-"""Columns that are left out where no row has anything in them."""
-NAMED = 3
-"""As many points of a word are named."""
-IN_THE_HEAD = {
-    "oversubscribed": "case",
-    "nodes_simulated": "case",
-    "unfused": "backend",
-    "synchronises": "backend",
-    "built_otherwise": "backend",
-}
-"""Alarms that must be known before any number is read, each with what it is said of."""
 
 
-def text(summary: Summary) -> str:
-    """For a terminal: what holds for all, backends side by side, a row per point, what is wrong, a line each; the
-    ledgers where asked for."""
-    lines = wrapped(_head(summary))
+def text(summary: Summary, page: Page | None = None) -> str:
+    """For a terminal: what the summary comes to, what holds for all, backends side by side, a row per point, warnings,
+    the ledgers where asked for; no line is wider than the page, but for tables of a `wide` one."""
+    page = page or Page()
+    before, below = before_the_numbers(summary), below_the_table(summary)
+    first, first_cut = notice_lines(before, page.width, all_warnings=page.all_warnings)
+    last, last_cut = notice_lines(below, page.width, all_warnings=page.all_warnings)
+    if cut_short := first_cut + last_cut:
+        plural = "" if cut_short == 1 else "s"
+        closing = f"{cut_short} warning{plural} shortened: --warnings or --format markdown gives all in full length"
+        last += wrapped([closing], page.width)
+    blocks = [
+        [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
+        wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
+    ]
     for comparison in compare(summary.results):
-        lines += ["", *wrapped([_title(comparison, summary), *comparison.apart])]
-        lines += _side_by_side(comparison)
-    if summary.results:
-        heads, rows = _cells(summary.results)
-        legend, rows = numbered([name for name, _ in heads], rows)
-        lines += ["", *legend, *aligned([*zip(*heads, strict=True), *rows])]
-    nodes, below = nodes_text(summary), _below(summary)
-    lines += ["", *nodes] if nodes else []
-    lines += ["", *below] if below else []
-    if summary.ledgers is not None:
-        lines += ["", *ledger_text(summary)]
+        blocks.append(wrapped([_title(comparison, summary), *comparison.apart], page.width))
+        blocks += _side_by_side(comparison, page)
+    blocks += [points_text(summary.results, page)] if summary.results else []
+    blocks += [nodes_text(summary, page), last]
+    blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
+    lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
 
 
 def markdown(summary: Summary) -> str:
-    """The same as Markdown tables and lists."""
-    parts = ["\n".join(f"* {markdown_text(line)}" for line in _head(summary))]
+    """The results as Markdown tables and lists, with every warning in full length."""
+    first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
+    parts = ["\n".join(f"* {markdown_text(line)}" for line in first)]
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*_markdown_cells(comparison))]
     if summary.results:
-        heads, rows = _cells(summary.results)
+        heads, rows = points_cells(summary.results)
         parts += [markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)]
     parts += nodes_markdown(summary)
-    parts += ["\n".join(f"* {markdown_text(line)}" for line in _below(summary))]
+    parts += ["\n".join(f"* {markdown_text(notice.line)}" for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -76,22 +74,20 @@ FORMATS: Mapping[str, Callable[[Summary], str]] = {
 }
 
 
-def warnings(summary: Summary) -> list[str]:
-    """All that the text says beside its table, for formats that have no place for it."""
-    return [plain(line) for line in [*_judgement(summary), *_below(summary)]]
-
-
-def _head(summary: Summary) -> list[str]:
+def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> list[str]:
+    """What all points ask for alike, without the names in `hidden`."""
     if not summary.results:
-        return _judgement(summary)
+        return []
     asked = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
     if nested := nested_in_words(summary.results):
         asked.pop("placement", None)
+    if hidden and "site" in asked:
+        asked["site"] += f" (sets {len(hidden)} environment variable{'' if len(hidden) == 1 else 's'})"
     known: dict[tuple[str, ...], list[str]] = {(): []}
     for name in asked:
-        known.setdefault(knowing(summary.results, name), []).append(name)
-    lines = _judgement(summary)
-    lines += [nested] if nested else []
+        if name not in hidden:
+            known.setdefault(knowing(summary.results, name), []).append(name)
+    lines = [nested] if nested else []
     for of, names in known.items():
         env = [f"{name.removeprefix('env.')}={asked[name]}" for name in names if name.startswith("env.")]
         constant = [f"{name} {asked[name]}" for name in names if not name.startswith("env.")]
@@ -101,109 +97,15 @@ def _head(summary: Summary) -> list[str]:
     return lines
 
 
-def _judgement(summary: Summary) -> list[str]:
-    """What must be known before any number is read."""
-    lines = []
-    for flag, of in IN_THE_HEAD.items():
-        said: dict[str, list[str]] = {}
-        for result in summary.results:
-            for alarm in result.alarms:
-                if alarm.name == flag:
-                    said.setdefault(alarm.text, []).append(asked_of(result)[of])
-        lines += [f"{', '.join(dict.fromkeys(which))}: {line}" for line, which in said.items()]
-    if summary.reduced:
-        lines.append(f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}")
-    return lines
-
-
-def _below(summary: Summary) -> list[str]:
-    """What is wrong, a line each: alarms, runs that did not end ok, absent speedups, remarks, files not read."""
-    lines: list[str] = []
-    without: dict[str, list[str]] = {}
-    blank: dict[str, list[str]] = {}
-    for result, label in zip(summary.results, labels(summary.results), strict=True):
-        lines += [f"{label}: {alarm.text}" for alarm in result.alarms if alarm.name not in IN_THE_HEAD]
-        if result.published and not result.ok:
-            for run in result.runs:
-                blank.setdefault(run.word, []).append(label)
-        else:
-            lines += [f"{label}: {line}" for line in _not_ok(result)]
-        if result.no_speedup and result.median_speed is not None:
-            without.setdefault(result.no_speedup, []).append(label)
-    lines += [f"{word} in place of a figure: {_named(of)}" for word, of in blank.items()]
-    lines += [f"{', '.join(labels)}: no speedup: {reason}" for reason, labels in without.items()]
-    lines += nodes_alarms(summary)
-    lines += _beside(summary.probes)
-    return [*lines, *summary.remarks, *(f"not read: {refusal}" for refusal in summary.refusals)]
-
-
-def _beside(probes: Sequence[Result]) -> Iterator[str]:
-    """What was run to explain the points, and what of it did not end ok."""
-    names: dict[str, str] = {}
-    for kind in dict.fromkeys(probe.run.probe for probe in probes):
-        there = [probe for probe in probes if probe.run.probe == kind]
-        names |= {probe.asked.point: f"{kind} of {name}" for probe, name in zip(there, labels(there), strict=True)}
-    if probes:
-        yield f"beside the points: {', '.join(f'{names[probe.asked.point]} {_runs(probe)} ok' for probe in probes)}"
-    for probe in probes:
-        yield from (f"{names[probe.asked.point]}: {line}" for line in _not_ok(probe))
-
-
-def _named(points: Sequence[str]) -> str:
-    more = f" and {len(points) - NAMED} more" if len(points) > NAMED else ""
-    return f"{', '.join(points[:NAMED])}{more}"
-
-
-def _not_ok(result: Result) -> Iterator[str]:
-    """The runs that did not end ok, by what became of them, with the evidence of the first; of logs alarms say it."""
-    words: dict[str, list[Run]] = {}
-    for run in result.runs:
-        if not run.measured and not (run.attempt and run.attempt.log and run.attempt.problem):
-            words.setdefault(run.word, []).append(run)
-    for word, runs in words.items():
-        repeats = ", ".join(str(run.asked.run.repeat) for run in runs)
-        evidence = next((run.attempt.evidence for run in runs if run.attempt and run.attempt.evidence), "")
-        yield f"run {repeats}: {word}{f' ({evidence})' if evidence else ''}"
-
-
-def _cells(results: Sequence[Result]) -> tuple[list[tuple[str, str]], list[list[str]]]:
-    """Heads as (name, unit), and a row of texts per result."""
-    differ = varying(results)
-    heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    heads += [("runs", "ok/asked"), ("median", "samples/s")]
-    heads += [(name, "samples/s") for name in LOG_SPEEDS.values()]
-    heads += [("average", "samples/s"), ("interval", "samples/s")]
-    heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%")]
-    heads += [("step p50", "ms"), ("step p95", "ms")]
-    rows = []
-    for result in results:
-        asked, interval = asked_of(result), result.interval
-        row = [asked.get(name, "-") for name in ("case", "nodes", "devices")]
-        row += [asked.get(name, "-") for name in differ]
-        row += [
-            _runs(result),
-            number(result.median_speed),
-            *(number(of_logs(result, name)) for name in LOG_SPEEDS),
-            number(result.average_speed),
-            f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
-            number(interval.coverage if interval else None, 100),
-            number(result.cv, 100),
-            number(result.speedup),
-            number(result.scaling_efficiency, 100, decimals=1),
-            number(result.step_time_ms.get(50)),
-            number(result.step_time_ms.get(95)),
-        ]
-        rows.append(row)
-    empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
-    kept = [at for at, (name, _) in enumerate(heads) if name not in empty]
-    return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
-
-
-def _runs(result: Result) -> str:
-    """How many ended ok, of how many; a figure that a document publishes without its runs has neither."""
-    if result.published and not result.ok:
-        return "-"
-    return f"{len(result.ok)}/{'?' if result.asked_runs is None else result.asked_runs}"
+def _hidden_env(results: Sequence[Result]) -> frozenset[str]:
+    """The environment variables, by asked_of's names, that the target sets for every point: nobody asked for them."""
+    values = [(one.run.env, one.asked.target_env) for one in results if not one.asked.partly]
+    names = {name for env, _ in values for name in env}
+    return frozenset(
+        f"env.{name}"
+        for name in names
+        if all(name in target and env.get(name) == target[name] for env, target in values)
+    )
 
 
 def _title(comparison: Comparison, summary: Summary) -> str:
@@ -212,34 +114,49 @@ def _title(comparison: Comparison, summary: Summary) -> str:
     return ", ".join(f"{name} {comparison.same[name]}" for name in dict.fromkeys(named) if name in comparison.same)
 
 
-def _side_by_side(comparison: Comparison) -> list[str]:
-    """Two columns for each backend; in blocks below one another where they are wider than a terminal."""
-    width = max(len(plain(case)) for case in ("case", *comparison.cases))
-    blocks: list[list[Column]] = [[]]
+def _side_by_side(comparison: Comparison, page: Page) -> list[list[str]]:
+    """Two columns for each backend; in blocks below one another where they are wider than the page."""
+    width = max(cell_len(plain(case)) for case in ("case", *comparison.cases))
+    room = page.table_width
+    words = [word for column in comparison.columns for word in column.words]
+    short = shortened(words, page.width - width - len(COLUMN_GAP)) if room is not None else {}
+    pillars = [_pillar(column, comparison.cases, short) for column in comparison.columns]
+    blocks: list[list[list[str]]] = [[]]
     taken = width
-    for column in comparison.columns:
-        needed = GAP + len(_pillar(column, comparison.cases, 0)[-1])
-        if blocks[-1] and taken + needed > WIDTH:
+    for pillar in pillars:
+        needed = len(COLUMN_GAP) + cell_len(pillar[-1])
+        if room is not None and blocks[-1] and taken + needed > room:
             blocks.append([])
             taken = width
-        blocks[-1].append(column)
+        blocks[-1].append(pillar)
         taken += needed
-    lines = []
-    for block in blocks:
-        depth = max(len(column.words) for column in block)
-        cases = [plain(case).ljust(width) for case in (*[""] * depth, "case", *comparison.cases)]
-        pillars = [_pillar(column, comparison.cases, depth) for column in block]
-        lines += ["", *((" " * GAP).join(row) for row in zip(cases, *pillars, strict=True))]
-    return lines
+    return [_block(block, comparison.cases, width) for block in blocks]
 
 
-def _pillar(column: Column, cases: Sequence[str], depth: int) -> list[str]:
-    """Lines of equal width: the column's name in at least `depth` lines, units, and a line for each case."""
+def _block(pillars: Sequence[Sequence[str]], cases: Sequence[str], width: int) -> list[str]:
+    """Pillars side by side, their last lines level, behind the cases."""
+    depth = max(map(len, pillars))
+    filled = [[*pillar[: -len(cases) - 1], *[""] * (depth - len(pillar)), *pillar[-len(cases) - 1 :]]
+              for pillar in pillars]  # fmt: skip
+    widths = [max(cell_len(line) for line in pillar) for pillar in filled]
+    begin = [*[""] * (depth - len(cases) - 1), "case", *cases]
+    return [
+        COLUMN_GAP.join(
+            [padded(plain(first), width, left=True)]
+            + [padded(line, wide, left=False) for line, wide in zip(row, widths, strict=True)]
+        )
+        for first, *row in zip(begin, *filled, strict=True)
+    ]
+
+
+def _pillar(column: Column, cases: Sequence[str], short: Mapping[str, str]) -> list[str]:
+    """Lines of equal width: the column's name in several, units, and a line for each case."""
     pairs = [("samples/s", "speedup"), *(_cell(column, case) for case in cases)]
-    widths = [max(map(len, side)) for side in zip(*pairs, strict=True)]
-    lines = [*map(plain, column.words), *[""] * (depth - len(column.words))]
+    widths = [max(map(cell_len, side)) for side in zip(*pairs, strict=True)]
+    lines = [plain(short.get(word, word)) for word in column.words]
     lines += [f"{speed.rjust(widths[0])}  {speedup.rjust(widths[1])}" for speed, speedup in pairs]
-    return [line.rjust(max(map(len, lines))) for line in lines]
+    width = max(map(cell_len, lines))
+    return [padded(line, width, left=False) for line in lines]
 
 
 def _cell(column: Column, case: str) -> tuple[str, str]:

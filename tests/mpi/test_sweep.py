@@ -70,7 +70,7 @@ def test_a_framework_that_is_missing_is_a_word_in_its_cell(tmp_path: Path) -> No
     assert f"backend torch-ddp cannot run: {why}\n" in before
     assert "2 ok, 2 launch_fail" in after and why in after
 
-    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces").stdout
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--warnings").stdout
     assert re.findall(r"^(\dn1g) +[\d.]+ +[\d.]+ +launch_fail$", summary, re.MULTILINE) == ["1n1g", "2n1g"]
     assert summary.count(why) == 2
 
@@ -90,7 +90,7 @@ def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
     elsewhere.mkdir()
     by_hand = command(elsewhere, "bash", str(tmp_path / "jobs" / "2n.sh"))
     assert by_hand.returncode == 0
-    assert "is settled, passed over" in by_hand.stdout
+    assert "is final, passed over" in by_hand.stdout
 
     [lost] = list((tmp_path / "traces").glob("2n1g*.h5"))
     for path in (tmp_path / "traces").glob("2n1g*"):
@@ -133,7 +133,7 @@ class Dies(Line):
     assert {(note["exception"], note["message"], note["step"]) for note in notes} == {
         ("ValueError", "the seventh step", 5)
     }
-    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces")
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--warnings")
     assert "the seventh step" in summary.stdout
     assert "rank_fail" in summary.stdout
 

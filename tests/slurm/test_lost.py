@@ -19,7 +19,7 @@ from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
 from parse.recover import main as recover
 from tests.mpi.attempts import HERE
-from tests.processes import Process, processes
+from tests.processes import Process, processes, signal_all
 from tests.slurm.jobs import TWO_RANKS, has_ended, new_cluster, printed_by, submit, write_scripts
 from tests.waiting import until
 
@@ -105,8 +105,7 @@ def test_of_a_job_killed_as_a_whole_what_was_copied_is_there(
 ) -> None:
     job = Job(two_nodes, tmp_path, "StopsWhenCopied")
     for number in (signal.SIGSTOP, signal.SIGKILL):  # so that nobody sees another one go
-        for process in job.processes():
-            os.kill(process.pid, number)
+        assert signal_all(job.processes, number)
     job.wait_for_end()
     until(lambda: not job.processes(), "nothing of the job lives")
     assert job.outcome() is None, job.told()

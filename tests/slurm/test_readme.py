@@ -14,11 +14,23 @@ import pytest
 from launch.devcluster.daemons import missing_programs
 
 ROOT = Path(__file__).resolve().parents[2]
+SLURM = frozenset({"sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
 PACKAGES = ("hpc", "launch", "parse", "sbatch_templates", "examples")
 
 
 def blocks() -> list[str]:
     return re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def without_slurm(folder: Path, path: str) -> str:
+    """A PATH with the same programs but Slurm's: a fresh machine, as the README has it until Slurm is installed."""
+    folder.mkdir()
+    for each in path.split(os.pathsep):
+        for program in Path(each).iterdir() if Path(each).is_dir() else ():
+            link = folder / program.name
+            if program.name not in SLURM and not link.is_symlink():
+                link.symlink_to(program)
+    return str(folder)
 
 
 def test_readme_has_the_main_job_first() -> None:
@@ -31,12 +43,15 @@ def test_every_example_runs_as_printed(tmp_path: Path) -> None:
     checkout = tmp_path / "rankwise"
     for name in PACKAGES:
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    path = f"{Path(sys.executable).absolute().parent}:{os.environ['PATH']}:/usr/sbin:/sbin"
+    own, system = Path(sys.executable).absolute().parent, f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    path, fresh = f"{own}:{system}", f"{own}:{without_slurm(tmp_path / 'programs', system)}"
     # A short cache folder: the sockets of a development cluster have short names or none.
     cache = tmp_path.parent / "c"
     env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache), "SLURM_CONF": "/nonexistent"}
     env.pop("PYTHONPATH", None)
-    script = "set -euo pipefail\n" + "\n".join(blocks())
+    installed = next(at for at, block in enumerate(blocks()) if "launch.devcluster start" in block)
+    before, after = "\n".join(blocks()[:installed]), "\n".join(blocks()[installed:])
+    script = f"set -euo pipefail\nPATH='{fresh}'\n{before}\nPATH='{path}'\n{after}"
     try:
         done = subprocess.run(
             ["bash", "-c", script], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=1000

@@ -55,7 +55,7 @@ def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, swe
     passed = submit(cluster, script)
     until(lambda: has_ended(cluster, passed), "the job by hand ends")
     printed = (tmp_path / "jobs" / "logs" / f"2n.{passed}.out").read_text()
-    assert printed.count("is settled, passed over") == 2
+    assert printed.count("is final, passed over") == 2
     forced = submit(cluster, script, "--force")
     until(lambda: has_ended(cluster, forced), "the job with --force ends")
     assert [word for name, word in outcomes(tmp_path).items() if name.startswith("2n") and name.endswith(".2")] == [

@@ -194,16 +194,6 @@ def test_fewer_samples_than_asked():
 # Windows
 
 
-def test_mean_of_rates_against_the_wall_clock():
-    # The log of mistake 10: one step in ten takes 1.82 times as long.
-    run = make_run(measured_steps=100)
-    uneven = [8 / 350] * (run.steps - 10) + [8 / 192] * 10
-    (said,) = rung(judged([make_trace(run, step_s=uneven)]), "rates_and_wall_clock")
-    assert said.startswith("run 1: the mean of the steps' rates is +3.3% from the wall clock's speed")
-    nearly = [0.1] * (run.steps - 50) + [0.101] * 50
-    assert rung(judged([make_trace(run, step_s=nearly)]), "rates_and_wall_clock") == []
-
-
 def windows(step_s_of, runs: int = 5, steps: int = 100, seed: int = 0) -> tuple[Result, ...]:
     """A point whose runs' step times are made by `step_s_of(generator, measured steps)`."""
     generator = np.random.default_rng(seed)
@@ -223,6 +213,59 @@ def wandering(generator, steps):
     """Neighbouring steps alike, over about three steps."""
     level = np.convolve(generator.normal(0, 0.03, steps + 2), np.ones(3) / 3, "valid")
     return 0.1 * np.exp(level)
+
+
+def stalling(generator, steps):
+    """The log of mistake 10: one step in ten takes 1.82 times as long."""
+    return noise(generator, steps) * np.where(np.arange(steps) % 10 == 3, 1.82, 1)
+
+
+@pytest.mark.parametrize(("runs", "steps"), [(1, 100), (3, 100), (5, 100), (3, 10), (5, 10)])
+def test_steps_that_stall_in_every_run_ring(runs, steps):
+    rings = [rung(windows(stalling, runs=runs, steps=steps, seed=seed), "rates_and_wall_clock") for seed in range(20)]
+    assert all(len(said) == 1 for said in rings)
+    count = runs * steps
+    assert rings[0][0].startswith(
+        f"stalls: {count // 10} of {count} measured steps take 1.5 × their run's median step or more"
+    )
+
+
+def ordinary(sigma, shape):
+    """Step times as they scatter on machines where nothing is wrong."""
+
+    def step_s(generator, steps):
+        if shape == "normal":
+            return 0.1 * np.clip(1 + generator.normal(0, sigma, steps), 0.2, None)
+        if shape == "gamma":
+            return generator.gamma(1 / sigma**2, 0.1 * sigma**2, steps)
+        return noise(generator, steps, sigma)
+
+    return step_s
+
+
+@pytest.mark.parametrize("shape", ["lognormal", "normal", "gamma"])
+@pytest.mark.parametrize("sigma", [0.01, 0.05, 0.1, 0.2])
+@pytest.mark.parametrize(("runs", "steps"), [(1, 100), (3, 100), (5, 100), (1, 10), (3, 10)])
+def test_ordinary_scatter_of_steps_rings_in_few_points_of_a_hundred(shape, sigma, runs, steps):
+    made = [windows(ordinary(sigma, shape), runs=runs, steps=steps, seed=seed) for seed in range(30)]
+    assert sum(bool(rung(found, "rates_and_wall_clock")) for found in made) <= 3
+
+
+def test_a_single_long_step_or_a_single_run_with_stalls_does_not_ring():
+    def one_long_step(generator, steps):
+        return noise(generator, steps) * np.where(np.arange(steps) == 50, 5, 1)
+
+    assert rung(windows(one_long_step, runs=1), "rates_and_wall_clock") == []
+    calm = iter([True, True, False])
+    one_run = windows(lambda g, steps: noise(g, steps) if next(calm) else stalling(g, steps), runs=3)
+    assert rung(one_run, "rates_and_wall_clock") == []
+
+
+def test_stalls_within_the_runs_scatter_do_not_ring():
+    def step_s(generator, steps):
+        return stalling(generator, steps) * generator.choice([1, 1.2])
+
+    assert rung(windows(step_s), "rates_and_wall_clock") == []
 
 
 @pytest.mark.parametrize("runs", [1, 3, 5])

@@ -95,8 +95,8 @@ def test_a_foreign_package_that_hides_ours_is_refused(tmp_path: Path, name: str)
 
 def test_a_foreign_package_that_does_not_hide_ours_is_mentioned(tmp_path: Path) -> None:
     env = foreign_environment(tmp_path, "parse")
-    where = ("--cluster", "local", "--out", str(tmp_path / "out"))
-    argv = [sys.executable, "-m", "hpc.sweep", "--nodes", "1", "--dry-run", *where]
+    argv = [sys.executable, "-m", "hpc.sweep", "--nodes", "1", "--cluster", "local", "--dry-run",
+            "--out", str(tmp_path / "out")]  # fmt: skip
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     assert "PyPI's package `parse` 1.0 is installed too" in done.stderr

@@ -11,13 +11,17 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
+from hpc.journal import folders
+from hpc.journal.file import Journal
 from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.spec import RunSpec
 from hpc.verdict import JobEnd
 from launch.follow import Follower, follow, write_missing_records
+from launch.follow_rows import StepCount, SweepTimeLeft
 from launch.plan import WrittenJob, plan_jobs
 from launch.site import Site
 from launch.state import JobState, StateError
+from tests.unit.follow_rows import Terminal
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=2, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
@@ -30,6 +34,8 @@ class ScriptedCluster:
     """A mock scheduler: at each question it plays the next scene, then tells that scene's state of the job."""
 
     poll_s = 0.0
+    max_jobs = None
+    queued = True
     said = "squeue: \x1b[31mno"
     reasons: ClassVar[dict[str, str]] = {"7": "QOSMax\x1b[31mJobs"}
 
@@ -63,11 +69,15 @@ def job(tmp_path: Path) -> WrittenJob:
 def watched(tmp_path: Path, scenes: list, to_do: dict[str, int], terminal: bool = False) -> tuple[list[str], str]:
     """The states of the three runs at the end, and what was printed on the way."""
     cluster = ScriptedCluster(scenes, tmp_path)
-    console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
+    file = Terminal() if terminal else io.StringIO()
+    console = Console(file=file, width=200, _environ={"TERM": "xterm"})
     follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: 12.5, to_do)
     rows = follow(follower, console)
-    assert isinstance(console.file, io.StringIO)
-    return [row.state for row in rows], console.file.getvalue()
+    heading, _, printed = file.getvalue().partition("\n")
+    assert heading.strip() == (
+        f"following 3 runs in 1 job ({len(to_do)} to do); an interrupt (Ctrl-C) leaves them to the scheduler"
+    )
+    return [row.state for row in rows], printed
 
 
 ALL = dict.fromkeys((run.run_id for run in RUNS), 0)
@@ -89,8 +99,11 @@ def test_runs_are_followed_to_their_ends(tmp_path: Path, terminal: bool) -> None
     assert (r"QOSMax\x1b[31mJobs" in printed) is terminal  # in a pipe the queue says it
     if not terminal:
         assert printed.splitlines() == [
+            f"{one.run_id} attempt 1: began",
             f"{one.run_id} attempt 1: ok, 12.50 samples/s (1 of 3)",
+            f"{two.run_id} attempt 1: began",
             f"{two.run_id} attempt 1: oom (2 of 3)",
+            f"{three.run_id} attempt 1: began",
         ]
 
 
@@ -132,7 +145,7 @@ def test_every_attempt_of_a_run_whose_job_was_put_back_is_told(tmp_path: Path, t
     assert states[0] == "ok"
     if not terminal:
         assert [line.split(" attempt ")[1] for line in printed.splitlines()] == [
-            "1: preempted (1 of 3)", "2: ok, 12.50 samples/s (1 of 3)",
+            "1: began", "1: preempted (1 of 3)", "2: began", "2: ok, 12.50 samples/s (1 of 3)",
         ]  # fmt: skip
 
 
@@ -145,6 +158,63 @@ def test_a_run_that_runs_once_more_is_running(tmp_path: Path) -> None:
     first = follower.rows()[0]
     assert (first.state, first.ended) == ("running", False)
     assert first.record is not None and first.record.outcome is Outcome.PREEMPTED
+
+
+class Clock:
+    """A mock clock that somebody else moves."""
+
+    now_unix_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_unix_s
+
+
+def test_a_running_run_shows_its_steps_and_elapsed_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, _ = RUNS
+    monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "rankwise-7"])
+    began(tmp_path, one)
+    (tmp_path / f"{two.run_id}.1.begin.json").write_text("{")  # half written
+    journal = Journal(tmp_path, f"{one.run_id}.1", 0, 10)
+    journal.samples[0] = journal.samples[1] = 8
+    clock = Clock()
+    cluster = ScriptedCluster([(JobState.RUNNING, [])], tmp_path)
+    follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL, clock)
+    first = follower.rows()
+    assert [(row.state, row.steps, row.elapsed_s) for row in first] == [
+        ("running", StepCount(completed=2, planned=10), 999.0), ("running", None, 0.0), ("pending", None, None),
+    ]  # fmt: skip
+    clock.now_unix_s += 5
+    began(tmp_path, two)
+    assert [row.elapsed_s for row in follower.rows()] == [1004.0, 1004.0, None]
+    journal.remove()
+
+
+def test_time_left_of_the_sweep_comes_from_runs_that_ended(tmp_path: Path) -> None:
+    one, two, _ = RUNS
+    scenes = [
+        (JobState.RUNNING, [("begin", one, 1, None)]),
+        (JobState.RUNNING, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
+        (JobState.UNREACHABLE, []),
+        (JobState.RUNNING, []),
+        (JobState.ENDED, []),
+    ]
+    follower = Follower(ScriptedCluster(scenes, tmp_path), {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
+    left = []
+    for _ in range(len(scenes)):
+        follower.rows()
+        left.append(follower.time_left)
+    # The record says that a run takes 1 s, and by its own record the second began in 1970.
+    assert left == [None, SweepTimeLeft(seconds=1.0), None, SweepTimeLeft(seconds=1.0), None]
+
+
+@pytest.mark.parametrize(("queued", "what"), [(True, "leaves them to the scheduler"), (False, "ends them")])
+def test_what_an_interrupt_does_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queued: bool, what: str
+) -> None:
+    monkeypatch.setattr(ScriptedCluster, "queued", queued)
+    cluster = ScriptedCluster([(JobState.RUNNING, [])], tmp_path)
+    follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, {RUNS[0].run_id: 0, "other": 0})
+    assert follower.describe() == f"following 3 runs in 1 job (1 to do); an interrupt (Ctrl-C) {what}"
 
 
 def test_settled_runs_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -170,9 +240,9 @@ def test_an_outage_is_told_and_no_end(tmp_path: Path) -> None:
     states, printed = watched(tmp_path, scenes, ALL)
     assert states == ["ok"] * 3
     lines = printed.splitlines()
-    assert len(lines) == 5
-    assert "has not answered since" in lines[0] and "squeue: \\x1b[31mno" in lines[0]
-    assert lines[3] == "the scheduler answers again"
+    assert len(lines) == 6
+    assert "has not answered since" in lines[1] and "squeue: \\x1b[31mno" in lines[1]
+    assert lines[4] == "the scheduler answers again"
 
 
 class VanishingFolder(ScriptedCluster):
@@ -203,7 +273,7 @@ def test_a_folder_of_traces_that_is_away_for_a_while_is_told_and_waited_for(tmp_
     follower = Follower(VanishingFolder(scenes, traces), {"7": job(tmp_path)}, traces, lambda path: 12.5, ALL)
     assert [row.state for row in follow(follower, console)] == ["ok"] * 3
     assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    lines = console.file.getvalue().splitlines()[1:]
     assert lines[2].startswith("the traces could not be read or written since") and "No such file" in lines[2]
     assert lines[3] == "the traces can be read and written again"
     assert len(lines) == 5

@@ -16,9 +16,10 @@ from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record, read_ra
 from parse.alarms import judge
 from parse.ledger.point import ledgers
 from parse.load import load
+from parse.notices import warnings
 from parse.result import results
 from parse.summary import Summary
-from parse.table import FORMATS, warnings
+from parse.table import FORMATS
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.traces import make_run, put, put_exit_record, put_plan
 

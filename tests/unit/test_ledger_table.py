@@ -8,7 +8,7 @@ import json
 import pytest
 
 from hpc.outcome import Outcome
-from parse.layout import WIDTH
+from parse.layout import PIPE_WIDTH, Page
 from parse.ledger.nouns import CANNOT_TELL, TERMS, Ledger, Place, Verdict
 from parse.ledger_table import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.summary import Summary
@@ -28,7 +28,7 @@ def test_the_formats_are_as_in_the_golden_files(golden, summary, form, ending):
 def test_lines_fit_a_terminal_and_steer_nothing(summary, form):
     written = FORMATS[form](summary())
     assert "\x1b" not in written
-    assert form == "markdown" or max(map(len, written.splitlines())) <= WIDTH
+    assert form == "markdown" or max(map(len, written.splitlines())) <= PIPE_WIDTH
 
 
 def test_without_the_question_there_is_no_ledger_and_without_traces_it_says_so():
@@ -44,7 +44,7 @@ def test_without_the_question_there_is_no_ledger_and_without_traces_it_says_so()
 def test_nodes_of_one_name_are_told_apart():
     ledger = two_nodes(verdict=LATE)
     simulated = dataclasses.replace(ledger, nodes=tuple(dataclasses.replace(one, name="vm") for one in ledger.nodes))
-    lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)))
+    lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)), Page(width=200))
     assert any("rank 3 (vm:1) is late" in line for line in lines)
     assert [line.split()[0] for line in lines if line.startswith("    vm:")] == ["vm:0", "vm:1"]
 
@@ -60,7 +60,7 @@ def test_of_many_ranks_those_are_shown_that_come_last_most_and_the_one_that_wait
     shown = [place.ranks[0] for place in worth_a_row(ledger, ranks)]
     assert shown == [0, 1, 2, 3, 4, 5, 17, 30]
     assert len(shown) == PLACES
-    lines = ledger_text(Summary(results=(result,), ledgers=(dataclasses.replace(ledger, ranks=ranks),)))
+    lines = ledger_text(Summary(results=(result,), ledgers=(dataclasses.replace(ledger, ranks=ranks),)), Page())
     assert "  by rank, ms (8 of 32: those that come last most, and the one that waits most):" in lines
 
 
@@ -68,7 +68,7 @@ def test_where_lateness_cannot_be_told_there_is_no_share_of_steps():
     ledger = two_nodes(verdict=Verdict(kind=CANNOT_TELL, because="clock"))
     ranks = tuple(dataclasses.replace(place, last=None) for place in ledger.ranks)
     lines = ledger_text(
-        Summary(results=(ledger.result,), ledgers=(dataclasses.replace(ledger, ranks=ranks, nodes=()),))
+        Summary(results=(ledger.result,), ledgers=(dataclasses.replace(ledger, ranks=ranks, nodes=()),)), Page()
     )
     row = next(line for line in lines if line.split()[:2] == ["0", "-"])
     assert row.split()[-1] == "-"

@@ -13,12 +13,17 @@ import pytest
 from hpc.outcome import ExitRecord, Outcome
 from hpc.spec import RunSpec
 from parse.alarms import judge
+from parse.layout import Page
 from parse.load import Loaded
 from parse.nodes import Drift, PerNode, drifts, per_node
+from parse.notices import warnings
 from parse.result import Result, results
 from parse.summary import Summary
-from parse.table import FORMATS, warnings
+from parse.table import FORMATS
+from parse.table import text as table_text
 from tests.unit.traces import asked, attempt, judged, make_ranks, make_run, make_trace, repeats
+
+WIDE = Page(width=300)
 
 TWO_EACH = {"a": (100.0, 101.0), "b": (100.5, 100.0), "slow": (80.0, 80.5), "c": (101.0, 100.5)}
 
@@ -100,7 +105,7 @@ def test_noise_alone_names_a_node_in_at_most_one_summary_of_twenty(nodes: int, r
 def test_all_formats_tell_the_nodes() -> None:
     summary = Summary(results=on_nodes(TWO_EACH))
     (alarm,) = per_node(summary.results)[0].alarms
-    text = FORMATS["table"](summary)
+    text = table_text(summary, WIDE)
     assert "speed by node of here: one-node runs of 1 point" in text
     assert any(line.split() == ["slow", "2", "-20.05"] for line in text.splitlines())
     assert f"nodes of here: {alarm}" in text
@@ -166,7 +171,7 @@ def test_a_job_that_slows_down_rings_with_the_size_of_it() -> None:
     assert (drift.job, drift.runs, drift.minutes) == ("17", 12, 11.0)
     assert drift.change == pytest.approx(-0.10, abs=0.01)
     assert drift.alarm.startswith("job 17: speeds change by -") and "11.0 min later" in drift.alarm
-    assert drift.alarm in FORMATS["table"](Summary(results=course(speeds(-0.10), MIXED)))
+    assert drift.alarm in table_text(Summary(results=course(speeds(-0.10), MIXED)), WIDE)
 
 
 def test_a_steady_job_does_not_ring_and_only_nested_ones_are_told_of() -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from hpc.spec import RunSpec
 from hpc.trace import Trace
+from parse.layout import Page
 from parse.placement import nested_in_words
 from parse.result import Result
 from parse.summary import Summary
-from parse.table import FORMATS
+from parse.table import FORMATS, text
 from tests.unit.traces import judged, make_ranks, make_run, make_trace
 
 Blocks = Mapping[int, tuple[str, ...]]
@@ -43,8 +44,8 @@ def test_nested_runs_ring_nothing_and_the_head_says_so() -> None:
     assert rung(found, "not_nested") == rung(found, "other_nodes") == []
     said = nested_in_words(found)
     assert said.startswith("placement nested (same nodes): in 3 blocks") and said.endswith("4 nodes in all")
-    for form in ("table", "markdown"):
-        assert said in FORMATS[form](Summary(results=found))
+    assert said in FORMATS["markdown"](Summary(results=found))
+    assert said in text(Summary(results=found), Page(width=200))
 
 
 def test_a_smaller_case_elsewhere_rings_and_the_head_does_not_claim_it() -> None:

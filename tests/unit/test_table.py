@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from hpc.outcome import Outcome
 from hpc.outside import plain
 from parse.export import dlperf
+from parse.layout import PIPE_WIDTH, Page
+from parse.notices import warnings
 from parse.summary import Summary, TableError, choose
-from parse.table import FORMATS, text, warnings
+from parse.table import FORMATS, text
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 
 NGC = make_run(backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100)
@@ -82,21 +84,27 @@ def test_the_reference_json_to_the_letter(golden):
 
 
 def test_a_crowded_laptops_table_begins_with_what_it_is_not():
-    first = text(laptop()).splitlines()[:4]
+    lines = text(laptop(), Page(width=120)).splitlines()
+    assert lines[0].startswith("torch-ddp my|net.py:") and "(oversubscribed, nodes simulated)" in " ".join(lines[:2])
+    at = lines.index("16 of 18 runs ok, 1 missing, 1 rank_fail; 7 warnings")
+    first = lines[at + 1 : at + 5]
     assert first[0].startswith("4n1g: oversubscribed: not a scaling result (")
     assert first[1].startswith("2n1g: nodes_simulated: not a scaling result over nodes (2 nodes on 1 machine")
     assert first[2].startswith("4n1g: nodes_simulated: not a scaling result over nodes")
     assert first[3].startswith("sizes made small because the target has no GPU: steps 16 instead of 120")
 
 
-def test_a_clean_table_begins_with_what_holds_for_all():
-    lines = text(reference()).splitlines()
-    assert lines[0].startswith("backend torch-ddp, workload resnet50, batch_size 128, precision fp32, ")
+def test_a_clean_table_begins_with_what_it_comes_to_and_what_holds_for_all():
+    lines = text(reference(), Page(width=160)).splitlines()
+    assert lines[:3] == [
+        "torch-ddp resnet50: 1n8g runs 7.67 × as fast as 1n1g (96 % of ideal)", "15 of 15 runs ok; no warnings", "",
+    ]  # fmt: skip
+    assert lines[3].startswith("backend torch-ddp, workload resnet50, batch_size 128, precision fp32, ")
     assert lines[-1].startswith("1n8g")
 
 
 def test_what_differs_becomes_a_column_and_part_of_the_label():
-    written = text(laptop())
+    written = text(laptop(), Page(width=160, all_warnings=True))
     heads = next(line for line in written.splitlines() if line.startswith("case "))
     assert heads.split()[:4] == ["case", "nodes", "devices", "option.image_size"]
     assert "2n1g option.image_size=64: run 2: rank_fail (boom" in written
@@ -111,7 +119,7 @@ def test_variables_that_all_points_set_stand_apart_in_the_head():
 def test_a_long_head_is_wrapped():
     env = {f"NAME_{number}": "x" * 30 for number in range(20)}
     written = text(Summary(results=judged([make_trace(make_run(env=env))])))
-    assert max(len(line) for line in written.split("\n\n")[0].splitlines()) <= 140
+    assert max(len(line) for line in written.split("\n\n")[0].splitlines()) <= PIPE_WIDTH
 
 
 def test_absent_speedups_are_empty_and_give_their_reason():
@@ -238,7 +246,7 @@ def test_choosing_by_what_is_asked():
 def test_long_cells_stand_above_the_table_by_number():
     """A column of long names would push the numbers out of the window."""
     runs = [make_run(options={"data_folder": name}) for name in ("a" * 40, "b" * 40, "c")]
-    written = text(Summary(results=judged([trace for run in runs for trace in point(run, [40.0])])))
+    written = text(Summary(results=judged([trace for run in runs for trace in point(run, [40.0])])), Page(wide=True))
     assert f"option.data_folder [1]: {'a' * 40}" in written
     rows = [line.split() for line in written.splitlines() if line.startswith("1n1g ")]
     assert sorted(row[3] for row in rows) == ["[1]", "[2]", "[3]"]

@@ -295,7 +295,7 @@ def test_logs_that_claim_one_run_are_both_named(tmp_path, capsys):
         made.put(tmp_path, f"1n1g/r50_b128_fp32_1{suffix}", made.ngc_pytorch(made.steps(speed, 128), batch=128))
         for suffix, speed in ((".log", 350.0), (".txt", 351.0))
     ]
-    _, out, _ = run(capsys, tmp_path)
+    _, out, _ = run(capsys, tmp_path, "--format", "markdown")
     assert all(str(path) in out for path in paths) and "none of them is counted" in out
 
 

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from hpc.outcome import Outcome
+from launch.follow_rows import NEVER_BEGAN, PENDING, Row, Silence, SweepTimeLeft
+from launch.follow_view import (
+    SCHEDULER,
+    SweepTable,
+    choose_rows,
+    format_clock,
+    format_time_left,
+    open_view,
+    short_names,
+)
+from tests.unit.follow_rows import RUN, Terminal, over, pending, running, runs, sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+SILENCE = Silence(what=SCHEDULER, since_unix_s=0.0, lasts_s=300.0, said="squeue: error: Unable to contact controller")
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+
+
+def drawn(rows: list[Row], width: int, height: int, silence: Silence | None = None) -> list[str]:
+    """The table as a terminal of this size shows it; one that wraps long lines, as the sweep's console lets it."""
+    common, names = short_names([row.run for row in rows])
+    left = SweepTimeLeft(seconds=720.0, queue_wait=True)
+    table = SweepTable(rows=rows, silence=silence, time_left=left, names=names, common=common)
+    console = Console(file=Terminal(), width=width, height=height, soft_wrap=True, color_system=None)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize("silence", [None, SILENCE])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 50), (40, 10), (200, 24), (20, 6)])
+@pytest.mark.parametrize("count", [1, 6, 50, 500])
+def test_the_table_fits_the_terminal_and_has_the_running_run(
+    count: int, width: int, height: int, silence: Silence | None
+) -> None:
+    rows = sweep(count, count // 2, count // 2 + 1)
+    lines = drawn(rows, width, height, silence)
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    assert sum("running" in line and not line.startswith((str(count // 2), "…")) for line in lines) >= (height > 6)
+    assert f"{count // 2} of {count} runs" in " ".join(lines)
+
+
+def test_a_sweep_of_fifty_runs_on_80_columns_and_24_lines() -> None:
+    lines = drawn(sweep(50, 25, 27), 80, 24)
+    assert lines[:10] == [
+        "25 of 50 runs ended, about 12 min left plus queue time: 2 running, 4 oom, 21 ok,",
+        "23 pending; torch-ddp resnet50 b128 fp32",
+        "run      state        step  elapsed  left  samples/s, or why",
+        "2n2g r7  running  412/1000     1:15  3:02",
+        "4n2g r7  running  412/1000     1:15  3:02",
+        "1n2g r7  oom                   1:20        rank 24: out of memory",
+        "2n2g r5  oom                   1:20        rank 17: out of memory",
+        "4n2g r3  oom                   1:20        rank 10: out of memory",
+        "8n2g r1  oom                   1:20        rank 3: out of memory",
+        "8n2g r6  ok                    1:20        1234.50",
+    ]
+    assert lines[-2:] == ["1n2g r9  pending                           Priority", "… and 31 more: 14 ok, 17 pending"]
+    assert len(lines) == 23
+
+
+def test_rows_that_fit_are_all_shown_running_first() -> None:
+    one, two, three, four = runs(4)
+    rows = [over(one, end_unix_s=5), over(two, Outcome.OOM, 3), pending(three), running(four)]
+    shown, rest = choose_rows(rows, 4)
+    assert [row.state for row in shown] == ["running", "oom", "ok", "pending"]
+    assert rest is None
+
+
+def test_of_those_over_the_failures_and_the_latest_are_shown() -> None:
+    one, two, three, four, five = runs(5)
+    rows = [
+        over(one, Outcome.OOM, 1), over(two, Outcome.OK, 2), over(three, Outcome.LAUNCH_FAIL, 3),
+        over(four, Outcome.OK, 4), Row(run=five, state=NEVER_BEGAN),
+    ]  # fmt: skip
+    shown, rest = choose_rows(rows, 4)
+    assert [row.state for row in shown] == ["launch_fail", "oom", "never began"]
+    assert rest == "2 more: 2 ok"
+
+
+@pytest.mark.parametrize("room", range(1, 30))
+@pytest.mark.parametrize(("running_from", "running_to"), [(0, 0), (0, 1), (20, 21), (20, 40), (39, 40), (40, 40)])
+def test_no_row_is_lost_or_shown_twice(room: int, running_from: int, running_to: int) -> None:
+    rows = sweep(40, running_from, running_to)
+    shown, rest = choose_rows(rows, room)
+    assert len(shown) + (rest is not None) <= max(2, room)
+    ids = [row.run.run_id for row in shown]
+    assert len(set(ids)) == len(ids)
+    assert rest is not None and rest.startswith(f"{40 - len(ids)} more: ")
+    states = [row.state for row in shown]
+    if running_to > running_from:
+        assert states[0] == "running"
+    if room > 3:
+        assert (PENDING in states) is (running_to < 40)
+        assert ({"ok", "oom"} & set(states) != set()) is (running_from > 0)
+
+
+def test_short_names_hold_what_differs() -> None:
+    specs = runs(5)
+    assert short_names(specs)[0] == "torch-ddp resnet50 b128 fp32"
+    assert list(short_names(specs)[1].values()) == ["1n2g r1", "2n2g r1", "4n2g r1", "8n2g r1", "1n2g r2"]
+    batches = [RUN, dataclasses.replace(RUN, batch_size=64)]
+    assert list(short_names(batches)[1].values()) == ["1n2g b128 r1", "1n2g b64 r1"]
+    assert short_names([])[1] == {}
+
+
+def test_short_names_hold_the_digest_where_nothing_else_differs() -> None:
+    specs = [dataclasses.replace(RUN, env={"NCCL_ALGO": algorithm}) for algorithm in ("Ring", "Tree")]
+    common, names = short_names(specs)
+    assert common == "torch-ddp resnet50 b128 fp32"
+    assert list(names.values()) == [f"1n2g {spec.point_id.rpartition('_')[2]} r1" for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (0.0, "0:00"), (59.9, "0:59"), (760.0, "12:40"), (3850.0, "1:04:10"), (363_600.0, "4d 05h")],
+)
+def test_clock(seconds: float | None, text: str) -> None:
+    assert format_clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(40.4, "about 40 s left"), (700.0, "about 12 min left"), (11_900.0, "about 3 h 18 min left")],
+)
+def test_time_left_in_words(seconds: float, text: str) -> None:
+    assert format_time_left(SweepTimeLeft(seconds=seconds)) == text
+    assert format_time_left(SweepTimeLeft(seconds=seconds, queue_wait=True)) == f"{text} plus queue time"
+
+
+def shown_on(console: Console) -> str:
+    """What is printed as a run begins, and as it ends."""
+    with open_view(console, "following 1 run") as view:
+        for row in (running(RUN), over(RUN)):
+            view.show([row], None, None)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+EVENTS = [
+    "following 1 run", f"{RUN.run_id} attempt 1: began", f"{RUN.run_id} attempt 1: ok, 1234.50 samples/s (1 of 1)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_without_cursor_control_gets_a_line_per_event(term: str) -> None:
+    assert shown_on(Console(file=Terminal(), _environ={"TERM": term})).splitlines() == EVENTS
+
+
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}])
+def test_a_pipe_gets_a_line_per_event_whatever_the_environment_says(variables: dict[str, str]) -> None:
+    console = Console(file=io.StringIO(), _environ={"TERM": "xterm-256color", **variables})
+    assert shown_on(console).splitlines() == EVENTS
+
+
+def test_a_terminal_gets_a_table_and_its_cursor_back() -> None:
+    printed = shown_on(Console(file=Terminal(), _environ={"TERM": "xterm-256color"}))
+    assert "began" not in printed and "412/1000" in printed
+    assert printed.rindex(SHOW_CURSOR) > printed.rindex(HIDE_CURSOR)
+
+
+@pytest.mark.parametrize("moment", ["start", "start hidden", "show"])
+def test_an_interrupt_gives_the_cursor_back(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=Terminal(), _environ={"TERM": "xterm-256color"})
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if moment == "start":
+        monkeypatch.setattr(Live, "start", interrupt)
+    if moment == "start hidden":
+        monkeypatch.setattr(Live, "_enable_redirect_io", interrupt)
+    with pytest.raises(KeyboardInterrupt), open_view(console, "") as view:
+        view.show([running(RUN)], None, None)
+        interrupt()
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert printed.rindex(SHOW_CURSOR) > printed.rfind(HIDE_CURSOR)
+
+
+FOLLOW_UNTIL_INTERRUPTED = """
+import signal, time
+from rich.console import Console
+from launch.follow_view import open_view
+from tests.unit.follow_rows import RUN, running
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+with open_view(Console(soft_wrap=True), "following") as view:
+    view.show([running(RUN)], None, None)
+    time.sleep(300)
+"""
+
+
+def test_ctrl_c_on_a_real_terminal_gives_the_cursor_back() -> None:
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", FOLLOW_UNTIL_INTERRUPTED], stdin=its, stdout=its, stderr=subprocess.DEVNULL, cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(its)
+    try:
+        printed = read_until(ours, b"412/1000")
+        assert HIDE_CURSOR.encode() in printed and SHOW_CURSOR.encode() not in printed
+        process.send_signal(signal.SIGINT)
+        read_until(ours, SHOW_CURSOR.encode())
+        assert process.wait() == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, text: bytes) -> bytes:
+    """What is printed up to this text. Raises OSError where whoever prints has ended before."""
+    printed = b""
+    while text not in printed:
+        printed += os.read(terminal, 4096)
+    return printed
