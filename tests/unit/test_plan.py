@@ -147,11 +147,10 @@ def test_files_of_a_colleague_that_cannot_be_read_are_named_with_the_owner_and_t
 def test_a_disk_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))
 
-    def full(path: Path, text: str) -> int:
-        path.touch()
+    def full(path: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")  # as write() says it: without a name
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(PlanError, match=rf"written: {tmp_path}/traces/plan\.\w+\.json: No space left on device"):
         write_sweep(plan, [], Folders.under(tmp_path), lambda job: "")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
