@@ -156,20 +156,29 @@ class Network:
 
     def _stop(self) -> None:
         """Ends all that runs on the hosts, whoever started it, and then the hosts."""
-        keepers = {started.pid for started in self._started}
-        for pid in (path.name for path in Path("/proc").glob("[0-9]*")):
-            if self._networks and int(pid) not in keepers and _network_of(pid) in self._networks:
+        killed: set[int] = set()
+        while pids := self._processes() - killed:  # what is killed may have started another one just before
+            for pid in pids:
                 with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
+            killed |= pids
         for started in reversed(self._started):
             started.communicate()
         self._started.clear()
         shutil.rmtree(self._folder)
+
+    def _processes(self) -> set[int]:
+        """All that runs on the hosts but what keeps them alive."""
+        if not self._networks:
+            return set()
+        keepers = {started.pid for started in self._started}
+        pids = [path.name for path in Path("/proc").glob("[0-9]*")]
+        return {int(pid) for pid in pids if int(pid) not in keepers and _network_of(pid) in self._networks}
 
 
 def _network_of(pid: str) -> str:
     """Names the network namespace of a process; empty where it has ended or is not ours to look into."""
     try:
         return str(Path(f"/proc/{pid}/ns/net").readlink())
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         return ""

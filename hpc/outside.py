@@ -8,6 +8,8 @@ import unicodedata
 
 LEFT_OUT = "(left out)"
 """What stands in place of a secret."""
+MAX_EXCEPTION_CHARACTERS = 1 << 16
+"""Of a longer text of an exception, which may hold a whole tensor, the rest is not kept."""
 
 # A PKEY is a partition of InfiniBand, tokenizers are no tokens.
 _STRONG = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|AUTHORIZATION|BEARER|COOKIE|WEBHOOK|API_?KEY")
@@ -64,9 +66,9 @@ def plain(text: str) -> str:
 
 
 def exception_text(error: BaseException) -> str:
-    """What an exception says, whatever its `__str__` does."""
+    """What an exception says, whatever its `__str__` does; of a very long text the beginning."""
     try:
-        return str(error)
+        return str(error)[:MAX_EXCEPTION_CHARACTERS]
     except BaseException as failure:  # noqa: BLE001 - a workload's own exception may raise anything here
         return f"(its text cannot be shown: __str__ raised {type(failure).__name__})"
 

@@ -32,6 +32,7 @@ MAX_SECONDARY_NOTES = 16
 EXIT_LIMIT_S = 120.0
 """How long a rank may take to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
 _RESERVED = 2
+_MAX_TRACEBACK_CHARACTERS = 1 << 18
 _T = TypeVar("_T")
 
 
@@ -73,7 +74,7 @@ class Failure:
         if isinstance(self.error, InvalidRun | LaunchError | JournalError):
             text = f"rank {self.rank}: {self.outcome}: {without_secrets(exception_text(self.error))}"
         else:
-            shown = without_secrets("".join(traceback.format_exception(self.error)))
+            shown = without_secrets("".join(traceback.format_exception(self.error))[-_MAX_TRACEBACK_CHARACTERS:])
             text = f"{shown}rank {self.rank}: {self.outcome} {after(self.step)}"
         print(text, file=sys.stderr, flush=True)
 

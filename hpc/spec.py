@@ -93,8 +93,6 @@ class RunSpec:
             )
         if self.block_steps < 0:
             raise SpecError(f"block_steps is {self.block_steps}; it must be 0 (one block) or more")
-        if self.seed < 0:
-            raise SpecError(f"seed is {self.seed}; it must be 0 or more")
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,29 @@ def processes() -> Iterator[Process]:
             except OSError:  # gone meanwhile, or somebody else's
                 continue
             yield Process(pid=int(entry.name), words=tuple(words), environ=frozenset(environ))
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs: one that has ended, or that only its parent has not waited for, does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X")
+
+
+def signal_all(found: Callable[[], Iterable[Process]], number: signal.Signals) -> set[int]:
+    """Sends the signal once to every process in `found()`, called again until it returns no new one; their numbers.
+
+    A process may end between being listed and the signal, and may start another one meanwhile.
+    """
+    sent: set[int] = set()
+    while new := {process.pid for process in found()} - sent:
+        for pid in new:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        sent |= new
+    return sent
 
 
 def _split(path: Path) -> list[str]:

@@ -32,8 +32,9 @@ def without_modules(folder: Path, *modules: str) -> dict[str, str]:
 
 
 def begun(folder: Path) -> list[str]:
-    """The attempts that were begun, as `2n1g_…_r1.1`."""
-    return sorted(path.name.removesuffix(".begin.json") for path in (folder / "traces").glob("*.begin.json"))
+    """The attempts that were begun, as `2n1g_…_r1.1`; one whose record is being written is not yet."""
+    paths = [path for path in (folder / "traces").glob("*.begin.json") if path.read_text().rstrip().endswith("}")]
+    return sorted(path.name.removesuffix(".begin.json") for path in paths)
 
 
 def outcomes(folder: Path) -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hpc.evidence import close_attempt, damaged_attempts
+from hpc.evidence import close_attempt, corrected_record, damaged_attempts, describe
 from hpc.journal.folders import PARTIAL, JournalError
-from hpc.outcome import ExitRecord, Outcome, RecordError, read_rank_note, stem
+from hpc.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, stem
 from hpc.sweeps.standing import Standing
 from hpc.trace import TraceError
 from hpc.verdict import JobEnd
@@ -57,6 +57,23 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
         )
     for line in tidy(folders.traces):
         say(line)
+    _correct_records(folders, say)
+
+
+def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
+    """Makes `ok` of recorded attempts that a whole trace contradicts."""
+    traces = {path.name.removesuffix(".h5") for path in folders.traces.glob("*.h5")}
+    for records in exit_records(folders.traces).values():
+        for record in records:
+            name = stem(record.run_id, record.attempt)
+            if name not in traces or (corrected := corrected_record(record, folders.traces)) is None:
+                continue
+            try:
+                corrected.write(folders.traces)
+            except OSError as error:
+                say(f"{folders.traces / name}: its trace is whole, and its record cannot be corrected ({error})")
+            else:
+                say(f"{name}: {describe(corrected)}; {corrected.evidence[1]}")
 
 
 def _recover(partial: Path, say: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 Every node has a host name of its own, and with `--clocks` a CLOCK_MONOTONIC of its own, so that jobs, MPI and the
 measurement of clocks meet what they meet on a cluster. CPUs, GPUs and memory are as many as asked, whatever there is.
+Every node has its own /dev/shm, /tmp and spool folder; the folder of the start is shared also where it is below /tmp.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _start(asked: argparse.Namespace) -> int:
     shape = Shape(nodes=asked.nodes, cpus=asked.cpus, gpus=asked.gpus, clocks=asked.clocks)
     cluster = DevCluster(asked.root, shape)
     started = cluster.start()
-    notes = list(cluster.host.notes)
+    notes = [*cluster.host.notes, *filter(None, [cluster.host.private_folders])]
     if shape.gpus:
         notes.append("the GPUs are links to /dev/null; Slurm gives them to jobs, and nothing can compute on them")
     root = f" --root {shlex.quote(str(cluster.root))}" if asked.root else ""

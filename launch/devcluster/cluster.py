@@ -2,6 +2,7 @@
 
 Every node has a host name of its own, and with `--clocks` a CLOCK_MONOTONIC of its own, so that jobs, MPI and the
 measurement of clocks meet what they meet on a cluster. CPUs, GPUs and memory are as many as asked, whatever there is.
+Every node has its own /dev/shm, /tmp and spool folder, where this machine allows mounting.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ class DevCluster:
             raise DevClusterError(
                 f"clocks of their own were asked for, and time namespaces are refused here: {refused}"
             )
-        host = processes.this_host()
+        host = processes.this_host(self.root)
         host.check()
         return host
 

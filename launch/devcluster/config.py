@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -16,7 +16,10 @@ ACCOUNTING, DATABASE = "slurmdbd", "mariadbd"
 """The names among the daemons of what keeps the accounts, where the cluster has them."""
 
 STORAGE = "/dev/shm"
-"""Node-local storage: every node has its own where this machine allows mounting, gone when the node is."""
+"""Node-local memory: every node has its own where this machine allows mounting, gone when the node is."""
+
+TMP = Path("/tmp")
+"""Node-local as well: a node sees its own, and in it only those folders of this machine's that the cluster shares."""
 
 LOOPBACK = "127.0.0.1"
 
@@ -83,7 +86,11 @@ class Shape:
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """The machine: its name, what that is in /etc/hosts, who starts; whether nodes can have names and storage of their
-    own, and whether the library behind `srun --mpi=pmix` is there."""
+    own, and whether the library behind `srun --mpi=pmix` is there.
+
+    Storage of its own is a node's /dev/shm, /tmp and spool folder. `shared` are the folders below /tmp that all nodes
+    see all the same: see `shared_folders`.
+    """
 
     name: str
     address: str
@@ -94,6 +101,7 @@ class Host:
     own_names: bool
     own_storage: bool
     pmix: bool
+    shared: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -104,7 +112,10 @@ class Host:
                 "unshare is refused here: all nodes share one host name, and Open MPI uses TCP between all ranks"
             )
         if not self.own_storage:
-            notes.append(f"mounting is refused here: all nodes share one {STORAGE}, which outlives them")
+            notes.append(
+                f"mounting is refused here: all nodes share one {STORAGE}, one {TMP} and one spool folder, which "
+                "outlive them: what needs a shared folder on a real cluster may work here without"
+            )
         if not self.pmix:
             notes.append("no libpmix.so is found: srun --mpi=pmix will not work before apt-get install libpmix-dev")
         if self.address != LOOPBACK:
@@ -113,6 +124,14 @@ class Host:
                 "outside a job listens on all interfaces while it runs (daemons and jobs do not)"
             )
         return notes
+
+    @property
+    def private_folders(self) -> str:
+        """What nodes do not share, in words for a person; empty where they share all."""
+        if not self.own_storage:
+            return ""
+        seen = f"only {', '.join(self.shared)} is seen on all nodes" if self.shared else "no folder of it is shared"
+        return f"every node has its own {STORAGE} and {TMP}; of this machine's {TMP} {seen}: run sweeps outside it"
 
     def check(self) -> None:
         """Raises DevClusterError where the daemons would listen on more than the loopback interface."""
@@ -136,6 +155,15 @@ def check_root(root: Path) -> None:
             f"root {root} is {length} bytes long; the paths of sockets below it leave room for {MAX_ROOT_BYTES}: "
             "name a shorter folder with --root"
         )
+
+
+def shared_folders(folders: Iterable[Path]) -> tuple[str, ...]:
+    """Those of the folders that lie below /tmp, without those that lie in another one of them.
+
+    A node with a /tmp of its own would not see them. /tmp itself is not among them: it cannot be private and shared.
+    """
+    below = sorted({folder for folder in folders if TMP in folder.parents})
+    return tuple(str(folder) for folder in below if not set(folder.parents) & set(below))
 
 
 def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_job_id: int) -> str:
@@ -324,7 +352,8 @@ def remembered(text: str) -> tuple[Host, Shape]:
     """Host and shape as `cluster.json` holds them. Raises DevClusterError where another version wrote it."""
     try:
         facts = json.loads(text)
-        return Host(**facts["host"]), Shape(**facts["shape"])
+        shared = tuple(facts["host"].pop("shared"))
+        return Host(**facts["host"], shared=shared), Shape(**facts["shape"])
     except (KeyError, TypeError, ValueError) as error:
         raise DevClusterError(f"another version of devcluster started this cluster ({error}): stop it first") from None
 

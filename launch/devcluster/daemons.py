@@ -112,7 +112,10 @@ class Daemons:
         if self._host.own_names:
             storage = self._host.own_storage and name in self._shape.node_names
             hosts = self._root / f"hosts/{name}"
-            own = processes.OwnHost(name=name, hosts=hosts, clock_s=clock_s, storage=storage)
+            own = processes.OwnHost(
+                name=name, hosts=hosts, clock_s=clock_s, storage=storage,
+                private=(self._root / "spool" / name, self._root / "tmp" / name), shared=self._host.shared,
+            )  # fmt: skip
             processes.spawn_as_host(own, argv, env, log)
         else:
             processes.spawn(argv, env, log)

@@ -7,15 +7,17 @@ import ctypes
 import os
 import pwd
 import random
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.devcluster.config import LOOPBACK, STORAGE, DevClusterError, Host
+from launch.devcluster.config import LOOPBACK, STORAGE, TMP, DevClusterError, Host, shared_folders
 
 MARK = "DEVCLUSTER_DAEMON"
 """The environment variable that tells a daemon, and what a slurmd starts before a job's own environment is set."""
@@ -28,12 +30,18 @@ _CLIENTS = frozenset({"srun", "salloc", "sbatch"})
 @dataclass(frozen=True, kw_only=True)
 class OwnHost:
     """What a daemon's namespaces hold: a host name, a file as /etc/hosts, a clock `clock_s` ahead unless None, and with
-    `storage` a node-local storage that nobody else sees and that is gone with the last process in it."""
+    `storage` a node-local storage.
+
+    That is a /dev/shm, a /tmp and an empty folder in the place of each of `private`, which nobody else sees and which
+    are gone with the last process in it; in that /tmp are the `shared` folders of the machine's.
+    """
 
     name: str
     hosts: Path
     clock_s: int | None = None
     storage: bool = False
+    private: tuple[Path, ...] = ()
+    shared: tuple[str, ...] = ()
 
 
 def namespaces_refused(*, clocks: bool = False, storage: bool = False) -> str:
@@ -48,8 +56,8 @@ def namespaces_refused(*, clocks: bool = False, storage: bool = False) -> str:
     return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"exit status {done.returncode}"
 
 
-def this_host() -> Host:
-    """The machine as it is now."""
+def this_host(root: Path) -> Host:
+    """The machine as it is now, for a cluster in the folder `root` that is started from the current folder."""
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
@@ -65,7 +73,18 @@ def this_host() -> Host:
         own_names=not namespaces_refused(),
         own_storage=not namespaces_refused(storage=True),
         pmix=_loads("libpmix.so"),
+        shared=shared_folders([root, *_in_use()]),
     )
+
+
+def _in_use() -> list[Path]:
+    """Folders that jobs need wherever they are: the current one, this checkout, the Python environment."""
+    return [
+        Path.cwd(),
+        Path(__file__).resolve().parents[2],
+        Path(sys.prefix).resolve(),
+        Path(sys.base_prefix).resolve(),
+    ]
 
 
 def _user_name() -> str:
@@ -192,11 +211,28 @@ def _enter(host: OwnHost, argv: Sequence[str]) -> list[str]:
     user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
     ahead = str(host.clock_s)
     clock = [] if host.clock_s is None else ["-T", "--monotonic", ahead, "--boottime", ahead]
-    become = 'hostname "$0" && mount --bind "$1" /etc/hosts && '
-    if host.storage:
-        become += f'mount -t tmpfs -o mode=1777,nosuid,nodev "$0" {STORAGE} && '
-    become += 'shift && exec "$@"'
+    become = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && '
+    become += "".join(f"{command} && " for command in (_storage_commands(host) if host.storage else ()))
+    become += 'exec "$@"'
     return ["unshare", *user, "--uts", "--mount", *clock, "sh", "-c", become, host.name, str(host.hosts), *argv]
+
+
+def _storage_commands(host: OwnHost) -> Iterator[str]:
+    """The commands that give a node storage of its own, in a mount namespace of its own.
+
+    The shared folders are held in the new /dev/shm while the new /tmp covers them.
+    """
+    own = f"mount -t tmpfs -o mode=1777,nosuid,nodev {shlex.quote(host.name)}"
+    yield f"{own} {STORAGE}"
+    held = {shlex.quote(folder): f"{STORAGE}/shared{k}" for k, folder in enumerate(host.shared)}
+    for folder, place in held.items():
+        yield f"mkdir {place} && mount --rbind {folder} {place}"
+    yield f"{own} {TMP}"
+    for folder, place in held.items():
+        # Not --move: a user who is no root may not.
+        yield f"mkdir -p {folder} && mount --rbind {place} {folder} && umount -l {place} && rmdir {place}"
+    for path in map(str, host.private):
+        yield f"{own} {shlex.quote(path)}"
 
 
 def _environments(confs: Collection[str]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.bench_clock import Found, busy_cores
 from benchmarks.network import APART_S, HOSTS, Network, NetworkError, Paths
+from tests.processes import lives
 
 SYNCHRONISATIONS = 3
 
@@ -54,15 +54,26 @@ def test_what_fails_on_a_host_is_told():
         network.run("-c", "raise SystemExit('out of luck')")
 
 
-def test_nothing_that_ran_on_a_host_outlives_it():
-    leave = "import subprocess as s; print(s.Popen(['sleep', '1000'], stdout=s.DEVNULL, stderr=s.DEVNULL).pid)"
+LEAVES_A_PROCESS = """
+import subprocess, sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+left = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+(Path(sys.argv[1]) / f"{MPI.COMM_WORLD.rank}.pid").write_text(str(left.pid))
+"""
+
+
+def test_nothing_that_ran_on_a_host_outlives_it(tmp_path):
+    (tmp_path / "leaves.py").write_text(LEAVES_A_PROCESS)
     with Network(Paths(name="quiet")) as network:
-        pids = network.run("-c", f"from mpi4py import MPI; {leave}").split()
+        # To files: what several ranks print may come without a newline between them.
+        network.run(tmp_path / "leaves.py", tmp_path)
+        pids = [int(path.read_text()) for path in tmp_path.glob("*.pid")]
         assert len(pids) == HOSTS
-        assert all(Path(f"/proc/{pid}/cmdline").read_text().startswith("sleep") for pid in pids)
-    for pid in pids:
-        state = Path(f"/proc/{pid}/status")
-        assert not state.exists() or "zombie" in state.read_text()
+        assert all(lives(pid) for pid in pids)
+    assert not [pid for pid in pids if lives(pid)]
 
 
 def test_a_rule_that_is_none_is_refused():

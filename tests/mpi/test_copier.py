@@ -134,3 +134,18 @@ def test_a_folder_that_is_gone_at_the_end_costs_no_trace(
     assert (trace.outcome, trace.recovered) == (Outcome.OK, False)
     assert trace.steps_completed.tolist() == [STEPS, STEPS]
     assert attempt_folders(made.traces, made.stem) == []
+
+
+def test_another_folder_at_the_same_path_gets_nothing(ranks: Ranks, tmp_path: Path) -> None:
+    """What is seen of a mount point whose file system is lost, while copies are made and a trace is to be written."""
+    made = Attempt(ranks, tmp_path, spec(workload=f"{FILE}:FindsAnotherFolder"), "--copy-s", "0.05", check=False)
+    assert made.done.returncode == 1
+    assert "not the folder that was there when the attempt began; is its file system mounted?" in made.done.stderr
+    assert journal(["collect", "--stem", made.stem, "--to", str(made.traces)]) == 1
+    assert list(made.traces.iterdir()) == []
+    made.traces.rmdir()
+    (tmp_path / "moved").rename(made.traces)
+    assert collect(made.traces, made.stem) == 2
+    assert recover([str(made.traces), "--stem", made.stem]) == 0
+    trace = read_trace(made.traces / f"{made.stem}.h5")
+    assert (trace.outcome, trace.recovered, trace.steps_completed.tolist()) == (Outcome.OK, False, [STEPS, STEPS])

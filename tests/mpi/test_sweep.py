@@ -90,7 +90,7 @@ def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
     elsewhere.mkdir()
     by_hand = command(elsewhere, "bash", str(tmp_path / "jobs" / "2n.sh"))
     assert by_hand.returncode == 0
-    assert "is settled, passed over" in by_hand.stdout
+    assert "is final, passed over" in by_hand.stdout
 
     [lost] = list((tmp_path / "traces").glob("2n1g*.h5"))
     for path in (tmp_path / "traces").glob("2n1g*"):

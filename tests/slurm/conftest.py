@@ -14,20 +14,24 @@ from pathlib import Path
 import pytest
 
 from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
+from launch.devcluster.config import TMP, Shape
 from launch.devcluster.daemons import missing_programs
 from launch.devcluster.processes import namespaces_refused
 from tests.slurm.devclusters import commands
 from tests.slurm.jobs import new_cluster
 from tests.sweeps import sweep_argv, with_checkout
 
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")  # where pytest makes tmp_path: nodes do not share /tmp
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
-NewRoot = Callable[[], Path]
+NewRoot = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
-def slurm_installed() -> None:
+def slurm_installed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Skips, with the command that helps, where Slurm is not installed."""
+    base = tmp_path_factory.getbasetemp()
+    assert TMP not in base.parents, f"--basetemp is {base}: nodes have a {TMP} of their own, name a folder outside it"
     if missing := missing_programs():
         pytest.skip(missing)
 
@@ -82,8 +86,8 @@ def new_root(slurm_installed: None) -> Iterator[NewRoot]:
     """`new_root()`: an empty folder for one more cluster, which is stopped after the test."""
     folders: list[Path] = []
 
-    def make() -> Path:
-        folders.append(Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp")))
+    def make(place: Path = Path("/var/tmp")) -> Path:
+        folders.append(Path(tempfile.mkdtemp(prefix="rw-", dir=place)))
         return folders[-1]
 
     yield make

@@ -25,7 +25,7 @@ _ENDED = frozenset(
 @contextmanager
 def new_cluster(shape: Shape) -> Iterator[DevCluster]:
     """A cluster that is gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))  # short: sockets lie below it
+    folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/var/tmp"))  # short: sockets lie below it
     with DevCluster(folder, shape) as running:
         yield running
     shutil.rmtree(folder)

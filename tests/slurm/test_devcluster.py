@@ -6,7 +6,9 @@ import importlib.util
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -22,11 +24,10 @@ def listening(pids: set[int]) -> set[str]:
     """The addresses, as /proc/net has them, that these processes listen on."""
     inodes = set()
     for pid in pids:
-        for handle in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                inodes.add(str(handle.readlink()))
-            except OSError:
-                continue
+        with suppress(OSError):  # a child of a daemon that has ended meanwhile
+            for handle in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    inodes.add(str(handle.readlink()))
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -126,6 +127,37 @@ def test_every_node_has_storage_of_its_own_that_a_power_cut_takes(new_root):
         cluster.start_node("node2")
         assert list(cluster.local_storage("node2").iterdir()) == []
         assert (cluster.local_storage("node1") / "whose").exists()
+
+
+PRIVATE = """#!/bin/sh
+echo "batch $SLURMD_NODENAME"
+srun -N2 --ntasks-per-node=1 sh -c 'echo $SLURMD_NODENAME >/tmp/whose; touch shared.$SLURMD_NODENAME'
+srun -N2 --ntasks-per-node=1 sh -c "
+    test -e '$0' && script=present || script=absent
+    test -e '$OUTSIDE' && outside=present || outside=absent
+    echo \\$SLURMD_NODENAME \\$(cat /tmp/whose) \\$(ls shared.* | wc -l) \\$outside \\$script"
+"""
+
+
+def test_nodes_see_neither_spool_nor_tmp_of_one_another_but_the_folders_in_use(
+    slurm_installed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster, the folder that it is started in and the job's files lie below /tmp."""
+    with TemporaryDirectory(prefix="rw-", dir="/tmp") as place, TemporaryDirectory(dir="/tmp") as outside:
+        here = Path(place) / "here"
+        here.mkdir()
+        monkeypatch.chdir(here)
+        (here / "job.sh").write_text(PRIVATE)
+        with DevCluster(Path(place) / "c", Shape(nodes=2, gpus=0)) as cluster:
+            if not cluster.host.own_storage:
+                pytest.skip("mounting is refused here: nodes have no storage of their own")
+            assert {f"{place}/c", str(here)} <= set(cluster.host.shared)
+            assert DevCluster.running(cluster.root).host == cluster.host
+            cluster.run("sbatch", "-W", "-N2", "-o", "out", f"--export=ALL,OUTSIDE={outside}", "job.sh")
+        batch, *rows = (here / "out").read_text().splitlines()
+        assert batch == "batch node1"
+        assert sorted(rows) == ["node1 node1 2 absent present", "node2 node2 2 absent absent"]
+        assert not Path("/tmp/whose").exists()
 
 
 def test_a_controller_that_was_killed_knows_its_jobs_when_it_is_back(new_root, nap):

@@ -18,7 +18,7 @@ import pytest
 
 from launch.devcluster.__main__ import EXAMPLE
 from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import MAX_ROOT_BYTES, Shape
+from launch.devcluster.config import MAX_ROOT_BYTES, TMP, Shape
 from launch.devcluster.processes import Processes, namespaces_refused
 from tests.slurm.devclusters import DEADLINE_S, NAMES, ONE, WORLD, commands, daemon_pids, devcluster, sleepers
 from tests.sweeps import ROOT
@@ -210,14 +210,15 @@ def test_a_normal_user_can_start_one(new_root, nap):
     pythons = [python for python in (sys.executable, "/usr/bin/python3") if new_enough(python)]
     if not pythons:
         pytest.skip("no Python 3.11 here that a normal user can run")
-    root = new_root()
+    root = new_root(TMP)  # where each node has a /tmp of its own, with this folder in it
     shutil.copytree(ROOT / "launch", root / "launch", ignore=shutil.ignore_patterns("__pycache__"))
     os.chown(root, 65534, 65534)
     script = f"""
         python="{pythons[0]} -m launch.devcluster"
         $python start --nodes 2 --root {root}/c
         eval "$($python env --root {root}/c)"
-        srun -N2 sh -c 'echo $(id -u) on $SLURMD_NODENAME'
+        srun -N2 sh -c 'echo $SLURMD_NODENAME >/tmp/whose; echo $(id -u) on $SLURMD_NODENAME'
+        srun -N2 sh -c 'echo $(cat /tmp/whose) is $SLURMD_NODENAME'
         sbatch -o {root}/out --wrap 'env -i {nap}' >/dev/null
         $python status --root {root}/c
         $python stop --root {root}/c
@@ -226,6 +227,8 @@ def test_a_normal_user_can_start_one(new_root, nap):
     done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"65534 on (\w+)", done.stdout)) == ["node1", "node2"]
+    if not namespaces_refused(storage=True):
+        assert sorted(re.findall(r"(\w+ is node\d)", done.stdout)) == ["node1 is node1", "node2 is node2"]
     assert commands(nap) == commands(f"{root}/c") == {}
 
 

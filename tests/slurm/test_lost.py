@@ -19,7 +19,7 @@ from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
 from parse.recover import main as recover
 from tests.mpi.attempts import HERE
-from tests.processes import Process, processes
+from tests.processes import Process, processes, signal_all
 from tests.slurm.jobs import TWO_RANKS, has_ended, new_cluster, printed_by, submit, write_scripts
 from tests.waiting import until
 
@@ -45,7 +45,7 @@ class Job:
             cluster, folder, "--nodes", "2", *TWO_RANKS, "--repeats", "1", "--workload", f"{FILE}:{workload}",
             "--steps", "20", "--warmup", "5",
         ) / "2n.sh"  # fmt: skip
-        text, found = re.subn(r"(?m)^copy_s=.*$", "copy_s=0.2", script.read_text())
+        text, found = re.subn(r"--copy-s \S+", "--copy-s 0.2", script.read_text())
         assert found == 1
         script.write_text(text)
         self.id = submit(cluster, script)
@@ -105,8 +105,7 @@ def test_of_a_job_killed_as_a_whole_what_was_copied_is_there(
 ) -> None:
     job = Job(two_nodes, tmp_path, "StopsWhenCopied")
     for number in (signal.SIGSTOP, signal.SIGKILL):  # so that nobody sees another one go
-        for process in job.processes():
-            os.kill(process.pid, number)
+        assert signal_all(job.processes, number)
     job.wait_for_end()
     until(lambda: not job.processes(), "nothing of the job lives")
     assert job.outcome() is None, job.told()

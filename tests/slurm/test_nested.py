@@ -147,3 +147,16 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCl
     again = records(tmp_path)[f"{gone[:-1]}2"]
     assert (again["outcome"], again["restart_count"], len(again["nodelist"].split(","))) == ("ok", 1, 2)
     assert_nested(summarized(command))
+
+
+def test_a_run_whose_first_rank_is_not_on_the_batch_host_is_measured(
+    tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command
+) -> None:
+    """Only the batch host has the spooled copy of the script that the job runs from."""
+    if not cluster.host.own_storage:
+        pytest.skip("mounting is refused here: all nodes share one spool folder")
+    sweep("--nodes", "1,2", "--repeats", "2")
+    blocks = hosts(summarized(command))
+    assert set.union(*(cases[1] for cases in blocks.values())) == {"node1", "node2"}  # one of them on another host
+    assert {record["outcome"] for record in records(tmp_path).values()} == {"ok"}
+    assert {record["attempt"] for record in records(tmp_path).values()} == {1}

@@ -93,7 +93,8 @@ def _check_record(attempt: Attempt) -> list[str]:
 def half_files(traces: Path) -> list[str]:
     """What is neither a trace nor a record nor the plan: copies, parts, files beside."""
     whole = (".h5", ".begin.json", ".exit.json", ".again", ".hang.json", ".stacks.txt")
-    names = [path.name for path in traces.rglob("*")]
+    kept = traces / "scripts"  # the jobs' scripts, for the ranks
+    names = [path.name for path in traces.rglob("*") if path != kept and (path.parent != kept or path.suffix != ".sh")]
     return [n for n in names if not n.endswith(whole) and not n.startswith("plan.") and ".rank" not in n] + [
         n for n in names if n.endswith((".part", ".new")) or n.startswith(".")
     ]

@@ -1,9 +1,9 @@
-"""Runs that are killed at random steps, on a real Slurm of two nodes with two ranks each.
+"""Runs that are killed at random steps, on a real Slurm of two nodes with two ranks each, and runs that meet faults.
 
-`python -m tests.torture.run --kills 100 [--seed N] [--only KIND] [--keep DIR]`. Every rank keeps an account of its own
-of the steps that it completed; held against it are the traces, and what else is left. Ends with 1 where anything is not
-as promised: an unreadable trace, more lost than the last copy lacked, another outcome than the true one or none, a
-process or a file that stayed.
+`python -m tests.torture.run --kills 100 --faults 200 [--seed N] [--only KIND] [--only-fault KIND] [--keep DIR]`. Every
+rank keeps an account of its own of the steps that it completed; held against it are the traces, and what else is left.
+Ends with 1 where anything is not as promised: an unreadable trace, more lost than the last copy lacked, another outcome
+than the true one or none, a run measured twice, a process or a file that stayed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ from hpc.outcome import Outcome, RecordError, read_begin_record
 from hpc.trace import TraceError
 from hpc.watchdog.progress import read_progress
 from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
+from launch.devcluster.config import TMP, DevClusterError, Shape
 from launch.devcluster.daemons import missing_programs
 from tests.slurm.jobs import TWO_RANKS
 from tests.sweeps import ROOT, sweep_argv, with_checkout
 from tests.torture import checks, workload
 from tests.torture.checks import COPY_S, LATE_S, Attempt
+from tests.torture.fault_place import TrialError
+from tests.torture.fault_run import Faults, fault_table, plan_trials
+from tests.torture.fault_trials import KINDS as FAULT_KINDS
+from tests.torture.fault_trials import Result
+from tests.torture.injector import InjectorError
 from tests.torture.kills import KINDS, TEN, Kind, Victim
 from tests.torture.truth import Life, Loss, read_life
 
@@ -150,27 +155,49 @@ class Sweep:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line: 0 where all is as promised, 1 where not, 2 where nothing could be killed."""
     asked = _arguments(argv)
-    if missing := missing_programs():
+    if asked.kills and (missing := missing_programs()):
         print(missing, file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
-    print(f"seed {asked.seed}: the same kills again by --seed {asked.seed}", flush=True)
+    print(f"seed {asked.seed}: the same kills and faults again by --seed {asked.seed}", flush=True)
     begin = time.monotonic()
-    rng = random.Random(asked.seed)
-    kills: list[Kill] = []
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as scratch:
-        folder = asked.keep or Path(scratch) / "runs"
-        with DevCluster(Path(scratch) / "c", Shape(nodes=2, gpus=0, slurmd_timeout_s=5)) as cluster:
-            for number, kind in enumerate(_kinds(asked.kills, asked.only, rng), 1):
-                try:
-                    kills.append(torture(cluster, kind, folder / f"{number:03}-{kind.name}", number, rng))
-                except TortureError as error:
-                    print(error, file=sys.stderr)
-                    return 2
-                print(kills[-1], flush=True)
-    print(table(kills))
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:  # nodes do not share /tmp
+        folder = (asked.keep or Path(scratch) / "runs").absolute()
+        try:
+            kills = make_kills(asked, Path(scratch), folder)
+            results = make_faults(asked, Path(scratch), folder)
+        except (TortureError, TrialError, InjectorError, DevClusterError) as error:
+            print(error, file=sys.stderr)
+            return 2
     print(f"{time.monotonic() - begin:.0f} s")
-    return int(any(kill.wrong for kill in kills))
+    return int(any(made.wrong for made in (*kills, *results)))
+
+
+def make_kills(asked: argparse.Namespace, scratch: Path, folder: Path) -> list[Kill]:
+    """Prints a line for each kill, then their table. Raises TortureError."""
+    kills: list[Kill] = []
+    if not asked.kills:
+        return kills
+    rng = random.Random(asked.seed)
+    with DevCluster(scratch / "c", Shape(nodes=2, gpus=0, slurmd_timeout_s=5)) as cluster:
+        for number, kind in enumerate(_kinds(asked.kills, asked.only, rng), 1):
+            kills.append(torture(cluster, kind, folder / f"{number:03}-{kind.name}", number, rng))
+            print(kills[-1], flush=True)
+    print(table(kills), flush=True)
+    return kills
+
+
+def make_faults(asked: argparse.Namespace, scratch: Path, folder: Path) -> list[Result]:
+    """Prints a line for each trial with a fault, then their table. Raises TrialError, InjectorError."""
+    results: list[Result] = []
+    if not asked.faults:
+        return results
+    faults = Faults(scratch=scratch, runs=folder)
+    for result in faults.made(plan_trials(asked.faults, asked.seed, asked.only_fault, asked.fault_seed)):
+        print(result, flush=True)
+        results.append(result)
+    print(fault_table(results), *faults.notes, sep="\n", flush=True)
+    return results
 
 
 def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: random.Random) -> Kill:
@@ -271,10 +298,16 @@ def _kinds(kills: int, only: str | None, rng: random.Random) -> list[Kind]:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.run", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10, metavar="N", help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of which kills, and when")
+    parser.add_argument("--faults", type=int, default=0, metavar="N", help="how many trials with faults (%(default)s)")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of which kills and faults, and when")
     parser.add_argument("--only", choices=sorted(KINDS), help="only kills of this kind")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
-    return parser.parse_args(argv)
+    parser.add_argument("--only-fault", choices=sorted(FAULT_KINDS), help="only faults of this kind")
+    parser.add_argument("--fault-seed", type=int, help="the first trial is the one with this seed of its own")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help=f"leave the runs there, outside {TMP}")
+    asked = parser.parse_args(argv)
+    if asked.keep and TMP in asked.keep.absolute().parents:
+        parser.error(f"--keep {asked.keep}: the nodes do not share {TMP}; name a folder outside it")
+    return asked
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def main() -> int:
     asked = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
     begin = perf_counter()
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp") as scratch:
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
         folder = asked.traces or asked.keep or Path(scratch) / "runs"
         try:
             if asked.traces is None:

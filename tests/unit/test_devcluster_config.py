@@ -28,6 +28,7 @@ from launch.devcluster.config import (
     mpi_env,
     open_to_login,
     remembered,
+    shared_folders,
     shell_lines,
     slurm_conf,
 )
@@ -35,7 +36,7 @@ from launch.site import read_site
 
 HOST = Host(
     name="box", address="127.0.0.1", hosts="127.0.1.1 box\n", uid=1000, user="me", memory_mb=2000, own_names=True,
-    own_storage=True, pmix=True,
+    own_storage=True, pmix=True, shared=(),
 )  # fmt: skip
 ROOT = Path("/tmp/x")
 
@@ -201,8 +202,28 @@ def test_what_a_machine_does_not_allow_is_said() -> None:
     assert HOST.notes == []
     assert "share one host name" in replace(HOST, own_names=False).notes[0]
     assert "share one /dev/shm" in replace(HOST, own_storage=False).notes[0]
+    assert "one /tmp and one spool folder" in replace(HOST, own_storage=False).notes[0]
     assert "apt-get install libpmix-dev" in replace(HOST, pmix=False).notes[0]
     assert "box is 10.0.0.5 in /etc/hosts" in replace(HOST, address="10.0.0.5").notes[0]
+
+
+def test_what_nodes_see_of_tmp_is_said() -> None:
+    assert "of this machine's /tmp no folder of it is shared" in HOST.private_folders
+    assert "/tmp only /tmp/a, /tmp/b is seen" in replace(HOST, shared=("/tmp/a", "/tmp/b")).private_folders
+    assert replace(HOST, own_storage=False).private_folders == ""
+
+
+@pytest.mark.parametrize(
+    ("folders", "shared"),
+    [
+        (["/home/me", "/var/tmp/x", "/tmp", "/", "/tmpfs/x"], ()),
+        (["/tmp/b", "/tmp/a/deep", "/tmp/b", "/tmp/b/below", "/tmp/bb"], ("/tmp/a/deep", "/tmp/b", "/tmp/bb")),
+    ],
+)
+def test_nodes_share_the_folders_in_use_below_tmp_and_not_tmp_itself(
+    folders: list[str], shared: tuple[str, ...]
+) -> None:
+    assert shared_folders(map(Path, folders)) == shared
 
 
 def test_missing_packages_are_one_line_with_the_command(

@@ -79,6 +79,13 @@ def test_a_note_is_left_where_all_files_are_used_up(traces: TracesFolder) -> Non
     assert (note.rank, note.exception) == (1, "OSError")
 
 
+def test_of_an_endless_message_the_beginning_is_kept(traces: TracesFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    failure(traces, 1, ValueError("a tensor of " + "0." * (1 << 22))).report()
+    (note,) = notes(traces)  # whoever reads notes reads none of more than 4 MiB
+    assert note.message.startswith("a tensor of 0.0.")
+    assert capsys.readouterr().err.endswith("rank 1: rank_fail after step 6\n")
+
+
 @pytest.mark.parametrize("another", [False, True])
 def test_where_the_folder_has_gone_the_note_stays_on_the_node(
     traces: TracesFolder, tmp_path: Path, another: bool

@@ -59,3 +59,13 @@ class LosesItsFolder(Line):
             TRACES.rename(TRACES.with_name("moved"))
             TRACES.write_text("")
         return super().forward(batch)
+
+
+class FindsAnotherFolder(Line):
+    """In its last steps the folder of the traces is moved, and another one stands in its place."""
+
+    def forward(self, batch):
+        if self.rank == 0 and self.step == DONE:
+            TRACES.rename(TRACES.with_name("moved"))
+            TRACES.mkdir()
+        return super().forward(batch)

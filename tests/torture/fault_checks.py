@@ -1,0 +1,160 @@
+"""What must hold after every fault: no wrong outcome, nothing lost that was measured, nothing measured twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.journal.folders import attempt_folders
+from hpc.outcome import Outcome, stem
+from hpc.trace import TraceError
+from hpc.trace_file import read_trace
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import STORAGE
+from tests.processes import Process, processes
+from tests.torture.checks import Attempt, attempts_of, half_files, leftovers
+
+OnNode = Callable[[str], Path]
+POSSIBLE = frozenset({Outcome.OK, Outcome.RANK_FAIL, Outcome.LAUNCH_FAIL})
+"""What may become of an attempt in which a call failed: nobody ended it, nothing of it was lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What the ranks of a run completed by their own account: attempt → (process, rank) → steps."""
+
+    steps: Mapping[int, Mapping[tuple[int, int], int]]
+    ranks: int
+    planned: int
+
+    def is_complete(self, attempt: int) -> bool:
+        """Whether every rank of this attempt completed every step."""
+        done = self.steps.get(attempt, {})
+        return {rank for _, rank in done} == set(range(self.ranks)) and set(done.values()) == {self.planned}
+
+    @property
+    def complete(self) -> list[int]:
+        """The attempts that were measured to the end."""
+        return [attempt for attempt in sorted(self.steps) if self.is_complete(attempt)]
+
+
+def read_truth(folder: Path, *, ranks: int, planned: int) -> Truth:
+    """The accounts in the folder; see fault_workload."""
+    steps: dict[int, dict[tuple[int, int], int]] = {}
+    for path in folder.glob("*.steps"):
+        attempt, pid, rank = map(int, path.name.removesuffix(".steps").split("."))
+        steps.setdefault(attempt, {})[pid, rank] = path.stat().st_size
+    return Truth(steps=steps, ranks=ranks, planned=planned)
+
+
+def check_run(
+    traces: Path, run_id: str, truth: Truth, *, ranks_met_the_fault: bool, on_node: OnNode
+) -> tuple[list[Attempt], list[str]]:
+    """The attempts of the only run in the traces, and everything about them that is not as it should be.
+
+    `on_node` says where this process finds HOST:PATH of a node; see `path_on`.
+    """
+    attempts = [attempt for attempt in attempts_of(traces) if attempt.begin.run_id == run_id]
+    wrong = [text for one in attempts for text in check_attempt(traces, one, truth, ranks_met_the_fault, on_node)]
+    if not attempts:
+        wrong.append("no attempt was begun")
+    if unknown := set(truth.steps) - {one.begin.attempt for one in attempts}:
+        wrong.append(f"ranks ran in attempts {sorted(unknown)}, of which nothing is recorded")
+    if len(truth.complete) > 1:
+        wrong.append(f"measured {len(truth.complete)} times: attempts {truth.complete}")
+    wrong += [f"left in the traces: {name}" for name in half_files(traces)]
+    return attempts, wrong
+
+
+def check_attempt(
+    traces: Path, attempt: Attempt, truth: Truth, ranks_met_the_fault: bool, on_node: OnNode
+) -> list[str]:
+    """What is wrong with one attempt."""
+    number, record = attempt.begin.attempt, attempt.record
+    if record is None:
+        return [f"attempt {number} has no exit record"]
+    wrong = [] if record.evidence else [f"attempt {number} is {record.outcome} without evidence"]
+    if record.outcome not in POSSIBLE:
+        wrong.append(f"attempt {number} is {record.outcome}, and nobody ended it")
+    path = traces / f"{stem(attempt.begin.run_id, number)}.h5"
+    measured = truth.is_complete(number)
+    if measured and not is_whole(path, truth):
+        wrong += check_kept(record.kept, truth, number, on_node)
+    if record.outcome is Outcome.OK and not measured:
+        wrong.append(f"attempt {number} is ok, and its ranks completed {truth.steps.get(number)}")
+    if record.outcome is Outcome.OK and not is_whole(path, truth):
+        wrong.append(f"attempt {number} is ok, and its trace is not whole")
+    if measured and record.outcome is not Outcome.OK and not ranks_met_the_fault:
+        wrong.append(f"attempt {number} is {record.outcome}, and all ranks completed all steps: {record.evidence[:1]}")
+    if measured and record.outcome is not Outcome.OK and path.exists() and read_trace(path).outcome is Outcome.OK:
+        wrong.append(f"attempt {number} is {record.outcome}, and its trace is whole and says ok: {record.evidence[:1]}")
+    if record.outcome is not Outcome.OK and not measured and (more := too_many(attempt.kept, truth, number)):
+        wrong.append(f"attempt {number} has steps of ranks {more} that were never completed")
+    return wrong
+
+
+def is_whole(path: Path, truth: Truth) -> bool:
+    """Whether this is a trace of all steps of all ranks."""
+    return path.exists() and read_trace(path).steps_completed.tolist() == [truth.planned] * truth.ranks
+
+
+def path_on(cluster: DevCluster | None) -> OnNode:
+    """Where this process finds HOST:PATH of this machine, or of a node of the cluster."""
+
+    def path(kept: str) -> Path:
+        node, _, name = kept.partition(":")
+        return Path(name) if cluster is None else cluster.local_storage(node) / Path(name).relative_to(STORAGE)
+
+    return path
+
+
+def check_kept(kept: str, truth: Truth, number: int, on_node: OnNode) -> list[str]:
+    """What is wrong with where a record says that the trace is kept which is not with the traces."""
+    if not kept:
+        return [f"attempt {number} lost: all ranks completed all steps, no trace has them, the record names no other"]
+    try:
+        return [] if is_whole(on_node(kept), truth) else [f"attempt {number} lost: no whole trace is at {kept}"]
+    except TraceError as error:
+        return [f"attempt {number} lost: {error}"]
+
+
+def too_many(kept: Mapping[int, int], truth: Truth, number: int) -> list[int]:
+    """Ranks of which the trace has steps that were never completed."""
+    done = {rank: steps for (_, rank), steps in truth.steps.get(number, {}).items()}
+    return [rank for rank, steps in kept.items() if steps > done.get(rank, 0)]
+
+
+def left_on_this_node(traces: Path, attempts: Collection[Attempt]) -> list[str]:
+    """Folders of attempts that stayed in node-local storage, but for those that a record names."""
+    return [
+        str(folder)
+        for attempt in attempts
+        for folder in attempt_folders(traces, stem(attempt.begin.run_id, attempt.begin.attempt))
+        if attempt.record is None or str(folder) not in attempt.record.kept
+    ]
+
+
+def left_on_nodes(cluster: DevCluster, attempts: Collection[Attempt]) -> list[str]:
+    """The same of the nodes of a development cluster."""
+    names = [stem(attempt.begin.run_id, attempt.begin.attempt) for attempt in attempts]
+    kept = {attempt.record.kept for attempt in attempts if attempt.record is not None and attempt.record.kept}
+    left = [path for path in leftovers(cluster) if any(name in path for name in names)]
+    return [path for path in left if not any(path.partition(":")[2] in place for place in kept)]
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Processes that have the trial's folder in their command line or environment."""
+    return [f"{process.pid} {' '.join(process.words)[:120]}" for process in _processes_of(folder)]
+
+
+def ranks_of(folder: Path) -> list[str]:
+    """The ranks among them, by their numbers."""
+    return [str(process.pid) for process in _processes_of(folder) if process.words[1:3] == ("-m", "hpc.rank")]
+
+
+def _processes_of(folder: Path) -> Iterator[Process]:
+    word = str(folder)
+    for process in processes():
+        if any(word in text for text in (*process.words, *process.environ)):
+            yield process

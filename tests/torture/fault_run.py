@@ -1,0 +1,80 @@
+"""Many trials with faults, one after the other, and their table."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launch.devcluster.cluster import DevCluster
+from launch.devcluster.config import Shape
+from launch.devcluster.daemons import missing_programs
+from tests.torture.fault_place import Place, local_place, slurm_place
+from tests.torture.fault_trials import KINDS, Result, choose_kinds, make_trial, mounts_refused
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeded:
+    """One trial to be made: its kind, and the seed that determines it."""
+
+    kind: str
+    seed: int
+
+
+def plan_trials(trials: int, seed: int, only: str | None, first_seed: int | None) -> list[Seeded]:
+    """Kinds and seeds of so many trials; with `first_seed` the first is the trial that this seed determines."""
+    rng = random.Random(seed)
+    planned = [Seeded(kind=kind, seed=rng.randrange(10**6)) for kind in choose_kinds(trials, only, rng)]
+    if planned and first_seed is not None:
+        planned[0] = Seeded(kind=planned[0].kind, seed=first_seed)
+    return planned
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """Makes trials; what they leave is in `runs`. A Slurm is started in `scratch` for the first that needs it."""
+
+    scratch: Path
+    runs: Path
+    notes: list[str] = field(default_factory=list)
+
+    def made(self, planned: Sequence[Seeded]) -> Iterator[Result]:
+        """The results, one by one. Raises TrialError, InjectorError, DevClusterError."""
+        instead = self._instead()
+        with ExitStack() as opened:
+            places: dict[bool, Place] = {}
+            for number, trial in enumerate(planned, 1):
+                kind = instead.get(trial.kind, trial.kind)
+                on_slurm = kind == "slurm"
+                if on_slurm not in places:
+                    places[on_slurm] = self._slurm(opened) if on_slurm else local_place(self.runs / "local")
+                yield make_trial(places[on_slurm], kind, self.runs / f"fault-{number:03}-{kind}", number, trial.seed)
+
+    def _slurm(self, opened: ExitStack) -> Place:
+        cluster = opened.enter_context(DevCluster(self.scratch / "f", Shape(nodes=2, gpus=0)))
+        return slurm_place(self.runs / "slurm", cluster)
+
+    def _instead(self) -> dict[str, str]:
+        """What is tried in place of what this machine does not allow."""
+        instead = {}
+        if missing := missing_programs():
+            instead["slurm"] = "script"
+            self.notes.append(f"no trial was made on Slurm: {missing}")
+        if mounts_refused():
+            instead["mount"] = "moved"
+            self.notes.append("no mount was taken away: only root may mount here")
+        return instead
+
+
+def fault_table(results: Sequence[Result]) -> str:
+    """By kind: how many trials, in how many of them something failed, and how often something was wrong."""
+    lines = [f"{'kind':8} {'trials':>6} {'met a fault':>11} {'ok':>4} {'wrong':>6}"]
+    for kind in KINDS:
+        if of_kind := [result for result in results if result.kind == kind]:
+            met = sum(result.met for result in of_kind)
+            ended_ok = sum(list(result.outcomes) == ["ok"] for result in of_kind)
+            wrong = sum(bool(result.wrong) for result in of_kind)
+            lines.append(f"{kind:8} {len(of_kind):6} {met:11} {ended_ok:4} {wrong:6}")
+    return "\n".join(lines)

@@ -1,0 +1,234 @@
+"""Runs in which calls fail, folders go and come back, and ranks hang at their exit."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.outcome import RecordError
+from hpc.trace import TraceError
+from tests.torture import fault_workload
+from tests.torture.checks import Attempt, until_none
+from tests.torture.fault_checks import (
+    check_run,
+    left_on_nodes,
+    left_on_this_node,
+    path_on,
+    processes_of,
+    ranks_of,
+    read_truth,
+)
+from tests.torture.fault_place import LIMIT_S, RANKS, STEPS, Place, Start, Trial, TrialError, by_hand, by_sweep
+from tests.torture.injector import Fault, injections
+
+AWAY_S = 0.6
+"""So long a folder is away at least: several looks of the copier."""
+ERRORS: Mapping[str, Sequence[str]] = {
+    "open": ("EIO", "ESTALE", "EMFILE", "ENOENT"),
+    "write": ("EIO", "ENOSPC", "ESTALE"),
+    "rename": ("EIO", "ESTALE", "ENOSPC"),
+    "stat": ("EIO", "ESTALE", "ENOENT"),
+    "fsync": ("EIO", "ENOSPC", "ESTALE"),
+    "close": ("EIO", "ENOSPC"),
+    "unlink": ("EIO", "ESTALE"),
+    "mkdir": ("EIO", "ENOSPC"),
+    "fallocate": ("ENOSPC",),
+}
+"""What each call fails with. ENOENT is what a client of NFS says of a file that another one has just made."""
+SHARED_ONLY = frozenset({"ESTALE", "ENOENT"})
+"""Errors that only a shared file system has."""
+TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
+TWENTY = ("script",) * 11 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("mount", "hang")
+"""Of every twenty trials so many are of each kind."""
+KINDS = tuple(dict.fromkeys(TWENTY))
+INJECTED = frozenset({"script", "sweep", "slurm"})
+BEFORE_THE_NEXT_STEP, AFTER_THE_RANKS, AFTER_THE_JOB = "before the next step", "after the ranks", "after the job"
+RETURNS = (BEFORE_THE_NEXT_STEP,) * 5 + (AFTER_THE_RANKS,) * 5 + (AFTER_THE_JOB,)
+"""When a folder comes back. A job waits two minutes for it: few trials take so long."""
+HANGS = ("thread", "atexit", "finalize")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One trial: what was done, what came of it, what is wrong."""
+
+    number: int
+    kind: str
+    seed: int
+    what: str
+    fired: int
+    outcomes: Sequence[str]
+    wrong: Sequence[str]
+    took_s: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the run met what was planned: a call that is chosen may not be made."""
+        return self.fired > 0 or self.kind not in INJECTED
+
+    def __str__(self) -> str:
+        wrong = "".join(f"\n     WRONG: {text}" for text in self.wrong)
+        again = f"\n     again: --fault-seed {self.seed} --only-fault {self.kind}" if self.wrong else ""
+        fired = f"{self.fired} calls failed" if self.kind in INJECTED else "done"
+        outcomes = ", ".join(self.outcomes) or "no attempt"
+        return f"{self.number:3} {self.kind:8} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{again}"
+
+
+def choose_fault(trial: Trial, rng: random.Random, start: Start) -> Fault:
+    """A fault at one of the calls that a run without faults makes: every process is as likely as any other, and so is
+    each of its calls."""
+    calls = {key: count for key, count in trial.place.calls[start].items() if key[1] in ERRORS}
+    if not calls:
+        raise TrialError("a run without faults made none of the calls that can fail")
+    process = rng.choice(sorted({key[0] for key in calls}))
+    call = rng.choice(sorted({key[1] for key in calls if key[0] == process}))
+    area = rng.choice(sorted({key[2] for key in calls if key[:2] == (process, call)}))
+    errors = [error for error in ERRORS[call] if area != "node" or error not in SHARED_ONLY]
+    return Fault(
+        call=call, error=rng.choice(errors), process=process, paths=[trial.areas[area]],
+        n=rng.randint(1, calls[process, call, area]), times=rng.choice(TIMES),
+    )  # fmt: skip
+
+
+def inject(trial: Trial, rng: random.Random, start: Start) -> tuple[str, bool, int]:
+    """Makes the run with one fault; what was done, whether a rank met it, how many calls failed."""
+    chosen = choose_fault(trial, rng, start)
+    start(trial, chosen.variables(trial.place.library, trial.state))
+    fired = injections(trial.state)
+    return f"{chosen} in {Path(chosen.paths[0]).name}", any(one.process == "hpc.rank" for one in fired), len(fired)
+
+
+def until_held(trial: Trial, process: subprocess.Popen[bytes]) -> bool:
+    """Waits until all ranks hold in their step; False where the command ends instead."""
+    limit = time.monotonic() + LIMIT_S
+    while len(list(trial.truth.glob("holding.*"))) < RANKS:
+        if process.poll() is not None:
+            return False
+        if time.monotonic() > limit:
+            raise TrialError(f"the ranks do not come to step {fault_workload.HOLD_STEP}; see {trial.folder}")
+        time.sleep(0.01)
+    return True
+
+
+def take_away(
+    trial: Trial, rng: random.Random, away: Callable[[Path], object], back: Callable[[Path], object], empty: bool
+) -> tuple[str, bool, list[str]]:
+    """The traces' folder goes while the ranks hold in a step, and comes back at one of RETURNS.
+
+    `empty` says that a folder without files is in its place meanwhile: the mount point. What was done, whether the
+    ranks met it, what is wrong.
+    """
+    when = rng.choice(RETURNS)
+    wrong: list[str] = []
+    trial.hold.touch()
+    with trial.started(["bash", str(trial.script)], {"TORTURE_HOLD": str(trial.hold)}) as process:
+        held = until_held(trial, process)
+        away(trial.traces)
+        time.sleep(AWAY_S)
+        if when != BEFORE_THE_NEXT_STEP:
+            trial.hold.unlink()
+        if when == AFTER_THE_RANKS:
+            trial.hanging += [
+                f"a rank does not end: {text}" for text in until_none(lambda: ranks_of(trial.folder), LIMIT_S)
+            ]
+        elif when == AFTER_THE_JOB:
+            trial.wait(process)
+        if not empty and trial.traces.exists():
+            wrong.append(f"{trial.traces.name} was made anew while it was away")
+            shutil.move(trial.traces, trial.folder / "made-anew")
+        elif empty and (made := sorted(path.name for path in trial.traces.iterdir())):
+            wrong.append(f"written below the mount point: {', '.join(made)}")
+        back(trial.traces)
+        trial.hold.unlink(missing_ok=True)
+        trial.wait(process)
+    if not held:
+        raise TrialError(f"the run ended before the folder could be taken away; see {trial.folder}")
+    return f"back {when}", when != BEFORE_THE_NEXT_STEP, wrong
+
+
+def moved(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
+    """The folder is renamed, and renamed back."""
+    aside = trial.folder / "aside"
+    return take_away(trial, rng, lambda path: path.rename(aside), aside.rename, empty=False)
+
+
+def unmounted(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
+    """The folder is a mount that is lost, and mounted again; needs root."""
+    store = trial.folder / "store"
+    trial.traces.rename(store)
+    trial.traces.mkdir()
+
+    def mount(path: Path) -> None:
+        subprocess.run(["mount", "--bind", str(store), str(path)], check=True)
+
+    def unmount(path: Path) -> None:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+    mount(trial.traces)
+    try:
+        return take_away(trial, rng, unmount, mount, empty=True)
+    finally:
+        unmount(trial.traces)
+        trial.traces.rename(trial.folder / "mount-point")
+        store.rename(trial.traces)
+
+
+def mounts_refused() -> bool:
+    """Whether this user may not mount."""
+    tried = ["unshare", "--mount", "mount", "--bind", "/var", "/mnt"]
+    return os.getuid() != 0 or subprocess.run(tried, capture_output=True, check=False).returncode != 0
+
+
+def hang(trial: Trial, rng: random.Random) -> str:
+    """The last rank does not end after its steps."""
+    how = rng.choice(HANGS)
+    trial.run(["bash", str(trial.script)], {"TORTURE_HANG": how})
+    return how
+
+
+def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) -> Result:
+    """Makes one trial of this kind, which the seed determines, and judges it. Raises TrialError."""
+    begin_s, rng = time.monotonic(), random.Random(seed)
+    trial = Trial(place, folder)
+    wrong: list[str] = []
+    met, fired = False, 0
+    if kind in INJECTED:
+        what, met, fired = inject(trial, rng, by_hand if kind == "script" else by_sweep)
+    elif kind == "hang":
+        what = hang(trial, rng)
+    else:
+        what, met, wrong = (unmounted if kind == "mount" else moved)(trial, rng)
+    trial.next_command()
+    wrong += trial.hanging + [f"left running: {text}" for text in until_none(lambda: processes_of(folder), 30)]
+    truth = read_truth(trial.truth, ranks=RANKS, planned=STEPS)
+    attempts: list[Attempt] = []
+    try:
+        attempts, more = check_run(
+            trial.traces, trial.run_id, truth, ranks_met_the_fault=met, on_node=path_on(place.cluster)
+        )
+        wrong += more
+    except (TraceError, RecordError) as error:
+        wrong.append(str(error))
+    left = (
+        left_on_this_node(trial.traces, attempts) if place.cluster is None else left_on_nodes(place.cluster, attempts)
+    )
+    wrong += [f"left in node-local storage: {path}" for path in left]
+    records = [attempt.record for attempt in attempts]
+    return Result(
+        number=number, kind=kind, seed=seed, what=what, fired=fired, wrong=wrong, took_s=time.monotonic() - begin_s,
+        outcomes=["no record" if record is None else str(record.outcome) for record in records],
+    )  # fmt: skip
+
+
+def choose_kinds(trials: int, only: str | None, rng: random.Random) -> list[str]:
+    """In every twenty all kinds, in an order of their own."""
+    chosen: list[str] = []
+    while len(chosen) < trials:
+        chosen += [only] * len(TWENTY) if only else rng.sample(TWENTY, len(TWENTY))
+    return chosen[:trials]

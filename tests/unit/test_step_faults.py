@@ -1,0 +1,253 @@
+"""Attempts whose file system, job script, launcher or scheduler fails: what was measured is kept and rightly named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc import trace_look
+from hpc.evidence import corrected_record
+from hpc.outcome import ExitRecord, Outcome, exit_records, read_exit_record, read_own_record
+from hpc.sweeps.closing import mend_records
+from hpc.trace_look import LOOK_PAUSES_S, look_at_trace
+from hpc.watchdog.hang import Limits
+from launch import step
+from launch.claim import Job
+from launch.script import Folders
+from launch.step import DONE, NOT_OK, Step, StepError, StepOptions
+from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, outcome_of, whole_trace, write_job
+from tests.unit.traces import cut_short, make_run, make_trace, put, put_exit_record
+from tests.waiting import until
+
+WHOLE = make_run()
+
+
+def failing(error: int, times: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The first looks at a trace fail so; returns the pauses between looks, which take no time."""
+    real, pauses, left = trace_look._look_once, list[float](), [times]
+
+    def look_once(path: Path, trusted: bool) -> trace_look.TraceLook:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(error, os.strerror(error))
+        return real(path, trusted)
+
+    monkeypatch.setattr(trace_look, "_look_once", look_once)
+    return pauses
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENOENT])
+def test_one_failed_look_at_a_trace_is_no_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+    path = put(tmp_path, make_trace(WHOLE))
+    pauses = failing(error, 1, monkeypatch)
+    assert look_at_trace(path, sleep=pauses.append).whole
+
+
+def test_a_trace_that_comes_late_is_waited_for_where_it_is_expected(tmp_path: Path) -> None:
+    path, pauses = tmp_path / f"{WHOLE.run_id}.1.h5", list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            put(tmp_path, make_trace(WHOLE))
+
+    assert look_at_trace(path, expected=True, sleep=sleep).whole
+    assert pauses == [0.0, *LOOK_PAUSES_S[:3]]
+    path.unlink()
+    pauses.clear()
+    assert not look_at_trace(path, sleep=pauses.append).whole and pauses == [0.0]
+
+
+def test_a_trace_that_cannot_be_read_is_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = failing(errno.ESTALE, 99, monkeypatch)
+    look = look_at_trace(tmp_path / "x.h5", expected=True, sleep=pauses.append)
+    assert (look.whole, look.unreadable) == (False, f"{tmp_path}/x.h5: Stale file handle")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RANK_FAIL, Outcome.LOST, Outcome.LAUNCH_FAIL])
+def test_a_record_that_a_whole_trace_contradicts_is_corrected_by_the_next_command(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    folders = Folders.under(tmp_path)
+    folders.traces.mkdir()
+    died = make_run(repeat=2)
+    put(folders.traces, make_trace(WHOLE))
+    put(folders.traces, cut_short(make_trace(died, recovered=True), 6, Outcome.RANK_FAIL))
+    for run in (WHOLE, died):
+        put_exit_record(folders.traces, run, outcome)
+    said: list[str] = []
+    mend_records(folders, said.append)
+    records = exit_records(folders.traces)
+    assert [records[run.run_id][0].outcome for run in (WHOLE, died)] == [Outcome.OK, outcome]
+    assert len(said) == 1 and f"recorded before as {outcome}" in said[0]
+    mend_records(folders, said.append)
+    assert len(said) == 1
+
+
+def test_a_record_is_corrected_by_a_script_that_is_run_by_hand_too(tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    put(traces, make_trace(RUN))
+    put_exit_record(traces, RUN, Outcome.RANK_FAIL)
+    _, printed = outcome_of(tmp_path, "exit 1")
+    assert "is final, passed over" in printed and "recorded before as rank_fail" in printed
+    assert read_exit_record(traces / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
+    assert corrected_record(read_own_record(traces / f"{RUN.run_id}.1.exit.json"), traces) is None
+
+
+class Signals:
+    """In place of launch.signals: no signal comes; `on_sleep` is what happens meanwhile."""
+
+    first = last = ""
+
+    def __init__(self, on_sleep: Callable[[], None] = lambda: None) -> None:
+        self.sleep = lambda seconds: on_sleep()
+
+    def note_in(self, path: Path) -> None:
+        """There is none to note."""
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.02))
+
+
+def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
+    """A step in this process, whose launcher does `body`."""
+    for name in ("traces", "logs"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    command = ("bash", "-c", f"{STEM}{body}", "bash", "--traces", str(tmp_path / "traces"))
+    options = StepOptions(
+        run=RUN.run_id, traces=tmp_path / "traces", logs=tmp_path / "logs", command=command, launcher="local", nodes=1,
+        nodelist="here", container=(), force=False, told="", warning_s=60, limits=Limits(copy_s=0),
+    )  # fmt: skip
+    return Step(options, Job(job_id="local-here-1-1", nodelist="here"), signals, b"script\n")  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def same_niceness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step lowers its own priority, which would stay lowered in this process."""
+    monkeypatch.setattr(step.os, "nice", lambda by: 0)
+
+
+def test_traces_that_go_away_are_waited_for(tmp_path: Path) -> None:
+    traces, away = tmp_path / "traces", tmp_path / "away"
+    body = f"{whole_trace(tmp_path)} mv {traces} {away}"
+    assert make_step(tmp_path, body, Signals(lambda: away.exists() and away.rename(traces))).run() == DONE  # type: ignore[arg-type, func-returns-value]
+    assert read_exit_record(traces / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
+
+
+def test_nothing_is_written_into_a_folder_that_has_taken_the_place_of_the_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "AWAY_PATIENCE_S", 0.0)
+    traces = tmp_path / "traces"
+    body = f"{whole_trace(tmp_path)} mv {traces} {tmp_path}/away && mkdir {traces}"
+    with pytest.raises(StepError, match="is not the folder that"):
+        make_step(tmp_path, body, Signals()).run()
+    assert list(traces.iterdir()) == []
+
+
+def test_a_record_that_cannot_be_written_for_a_moment_is_written_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = ExitRecord.write, [2]
+
+    def write(record: ExitRecord, folder: Path) -> Path:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return real(record, folder)
+
+    monkeypatch.setattr(ExitRecord, "write", write)
+    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == DONE
+
+
+def test_a_record_that_can_never_be_written_is_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(record: ExitRecord, folder: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ExitRecord, "write", write)
+    assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == NOT_OK
+    assert "who follows the sweep, or the next job, will" in capsys.readouterr().out
+
+
+def test_a_launcher_that_cannot_be_started_is_quoted(tmp_path: Path) -> None:
+    job = write_job(tmp_path, "true")
+    (tmp_path / "launcher").unlink()
+    subprocess.run(["bash", str(job)], check=False, capture_output=True)
+    record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
+    assert (record.outcome, record.exit_status) == (Outcome.LAUNCH_FAIL, 127)
+    assert "launcher: No such file or directory" in record.evidence[0] or "launcher’: No such" in record.evidence[0]
+
+
+def test_the_script_is_kept_in_the_traces_and_may_be_renamed_while_it_runs(tmp_path: Path) -> None:
+    body = f"{STEM} mv {tmp_path}/job.sh {tmp_path}/renamed.sh; {whole_trace(tmp_path)}"
+    record, _ = outcome_of(tmp_path, body)
+    [kept] = (tmp_path / "traces" / "scripts").iterdir()
+    assert kept.read_text() == (tmp_path / "renamed.sh").read_text()
+    assert record["outcome"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "printed", "runs"), [("a", "RUNNING|a", False), ("a", "RUNNING|b", True), ("", "RUNNING|b", False)]
+)
+def test_a_job_of_another_name_holds_no_run(tmp_path: Path, recorded: str, printed: str, runs: bool) -> None:
+    begun(tmp_path, "4711")
+    path = tmp_path / "traces" / f"{RUN.run_id}.1.begin.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "job_name": recorded}))
+    outcome_of(tmp_path, STEM + whole_trace(tmp_path), PATH=fake_slurm(tmp_path, f"echo '{printed}'"))
+    records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
+    assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
+
+
+@pytest.mark.parametrize("job_id", ["--version", "1,2", "$(id)", ""])
+def test_a_damaged_job_id_reaches_no_command(tmp_path: Path, job_id: str) -> None:
+    begun(tmp_path, job_id)
+    path = fake_slurm(tmp_path, f'echo "$*" >>{tmp_path}/asked; echo RUNNING')
+    record, _ = outcome_of(tmp_path, STEM + whole_trace(tmp_path), PATH=path)
+    assert record["outcome"] == "ok" and not (tmp_path / "asked").exists()
+
+
+def running(tmp_path: Path) -> tuple[subprocess.Popen[Any], int, int]:
+    """A script whose launcher sleeps; with the process of launch.step, and the launcher's."""
+    job = write_job(
+        tmp_path, f"echo $PPID $$ >{tmp_path}/pids.part; mv {tmp_path}/pids.part {tmp_path}/pids; exec sleep 600"
+    )
+    script = subprocess.Popen(["bash", str(job)], stdout=subprocess.DEVNULL, start_new_session=True)
+    until((tmp_path / "pids").exists, "the launcher runs")
+    step_pid, launcher_pid = map(int, (tmp_path / "pids").read_text().split())
+    return script, step_pid, launcher_pid
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_nothing_outlives_a_script_that_was_shot_and_the_attempt_is_recorded(tmp_path: Path) -> None:
+    script, step_pid, launcher_pid = running(tmp_path)
+    script.send_signal(signal.SIGKILL)
+    script.wait()
+    until(lambda: has_ended(step_pid) and has_ended(launcher_pid), "both have ended")
+    record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
+    assert record.outcome is Outcome.CANCELLED
+
+
+def test_a_step_that_was_shot_leaves_the_attempt_open_and_no_launcher(tmp_path: Path) -> None:
+    script, step_pid, launcher_pid = running(tmp_path)
+    os.kill(step_pid, signal.SIGKILL)
+    assert script.wait() == 1
+    until(lambda: has_ended(launcher_pid), "the launcher has ended")
+    assert [path.name for path in (tmp_path / "traces").glob("*.json")] == [f"{RUN.run_id}.1.begin.json"]
