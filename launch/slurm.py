@@ -40,6 +40,7 @@ _PASSES = re.compile(
 
 
 _COMMANDS = ("scontrol", "sbatch")
+_UP = re.compile(r"(?<![\w.-])UP(?![\w.-])")  # the word, and no part of a host's name
 MOST_RELEASES = 3
 _LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
 
@@ -60,7 +61,7 @@ def why_unreachable() -> str:
     answer = run_tool(["scontrol", "ping"], timeout_s=COMMAND_TIMEOUT_S)
     if not answer.ok:
         return f"scontrol ping: {answer.describe()}"
-    return "" if "UP" in answer.stdout else f"scontrol ping: {answer.output or 'no controller is named'}"
+    return "" if _UP.search(answer.stdout) else f"scontrol ping: {answer.output or 'no controller is named'}"
 
 
 def controller_answers() -> bool:

@@ -185,3 +185,34 @@ def test_every_framework_runs_in_one_sweep_and_stands_in_one_table(
     cells = {cell["column"]: cell for cell in comparison["cells"]}
     assert {name: cell["outcome"] for name, cell in cells.items()} == found
     assert all(cell["speed"] is not None for cell in cells.values())
+
+
+def test_what_the_cluster_does_not_have_is_refused_and_what_is_drained_is_missed(
+    tmp_path: Path, sweep: Command, command: Command
+) -> None:
+    """Slurm queues each of these for ever or refuses it after the others are queued."""
+    asked = ("--backend", "mpi", "--workload", "delay", "--gpus-per-node", "0", "--repeats", "1", "--no-baseline")
+    for sizes, words in (
+        (
+            ("--nodes", "4,9"),
+            "job 9n can never start: it asks for 9 nodes of 8 CPUs (1 rank of 8); sinfo shows 4 nodes",
+        ),
+        (("--nodes", "1", "--ranks-per-node", "9"), "the largest case that fits is 4n8g; lower --ranks-per-node"),
+        (("--nodes", "1", "--cpus-per-rank", "9"), "no node has the CPUs for one rank; lower --cpus-per-rank"),
+        (("--nodes", "4", "--exclude", "node[2-3]"), "the largest case that fits is 2n1g; lower --nodes"),
+    ):
+        done = sweep(*sizes, *asked)
+        assert (done.returncode, words in done.stderr) == (1, True), done.stdout + done.stderr
+    assert not (tmp_path / "traces").exists()
+    assert command("squeue", "-h").stdout == ""
+    assert command("scontrol", "update", "nodename=node3", "state=drain", "reason=test").returncode == 0
+    try:
+        done = sweep("--nodes", "3,4", *asked, "--dry-run")
+    finally:
+        command("scontrol", "update", "nodename=node3", "state=resume")
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stdout.splitlines() if line.startswith("warning: job")]
+    assert warnings == [
+        "warning: job 4n asks for 4 nodes and waits until more are up: of the 4 in partition main that are large "
+        "enough 3 are up now"
+    ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.local import what_is_missing
 from tests.sweeps import sweep_argv
 from tests.unit.sweep_command import plan_of, sweep
 from tests.unprivileged import without_rights
@@ -150,3 +151,12 @@ def test_a_sweep_larger_than_its_cluster_is_refused_before_it_is_submitted(tmp_p
     assert done.returncode == 0, done.stderr
     assert "warning: job 4n asks for 4 nodes and waits until more are up: of the 4 in" in done.stdout
     assert not (tmp_path / "submitted").exists()
+
+
+def test_an_mpiexec_that_may_not_be_executed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake(tmp_path / "bin", "mpiexec", "true", mode=0o644)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin")
+    monkeypatch.setattr(sys, "executable", f"{tmp_path}/python")  # an environment without the MPI wheel
+    assert what_is_missing() == [f"mpiexec cannot be run: {path}: Permission denied"]
+    path.unlink()
+    assert what_is_missing()[0].startswith("no MPI on this machine")

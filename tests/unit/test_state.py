@@ -192,8 +192,11 @@ def test_a_controller_that_is_down_does_not_answer(command) -> None:  # type: ig
     command("scontrol", "echo 'Slurmctld(primary) at head is DOWN'; exit 1")
     assert not controller_answers()
     assert why_unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
-    command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
-    assert controller_answers()
+    command("scontrol", "echo 'Slurmctld(primary) at UPS-1.UP.org is DOWN'")
+    assert not controller_answers()
+    for answer in ("Slurmctld(primary) at head is UP", "Slurmctld(primary/backup) at a/b are DOWN/UP"):
+        command("scontrol", f"echo '{answer}'")
+        assert controller_answers()
 
 
 def test_why_a_controller_cannot_be_asked_is_told(  # type: ignore[no-untyped-def]

@@ -310,6 +310,32 @@ def test_status_needs_no_scheduler_and_no_command(tmp_path: Path) -> None:
     assert (shown.returncode, f"{run.run_id}  ok\n" in shown.stdout) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("began_in", "said"),
+    [("rankwise-1n-x", "running in job 7"), ("", "running in job 7"),
+     ("rankwise-1n-before", "begun in job 7: no record, and the job is gone")],
+)  # fmt: skip
+def test_status_does_not_take_a_job_of_another_name_for_the_attempts(tmp_path: Path, began_in: str, said: str) -> None:
+    """Job 7 lives and is this sweep's; the attempt began in a job 7 that the controller has forgotten."""
+    run = make_run()
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "jobs").mkdir()
+    put_plan(tmp_path / "traces", [run])
+    memory = {"job_name": "rankwise-1n-x", "job_ids": ["7"], "runs": [run.run_id], "user": "a", "host": "b"}
+    (tmp_path / "jobs" / "1n.job.json").write_text(json.dumps(memory))
+    begin = {"run_id": run.run_id, "attempt": 1, "job_id": "7", "begin_unix_s": 1, "job_name": began_in}
+    (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_text(json.dumps(begin))
+    fakes = {
+        "scontrol": "echo UP", "sbatch": "",
+        "squeue": 'n="rankwise-1n-x"; case "$*" in *-O*) echo "7|RUNNING|n1|main|0|1|$n|None|";; *) echo "7|$n";; esac',
+    }  # fmt: skip
+    for name, body in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    shown = sweep(tmp_path, "--status", path=f"{tmp_path}:/usr/bin:/bin")
+    assert f"{run.run_id}  {said}" in shown.stdout, shown.stdout + shown.stderr
+
+
 def test_a_limit_too_short_for_the_first_run_is_said_before_submission(tmp_path: Path) -> None:
     """A mock of Slurm that takes whatever it is given; it is not given anything."""
     for name in ("sbatch", "scontrol", "squeue", "srun"):
