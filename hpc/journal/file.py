@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpc.journal.folders import in_attempt_folder, remove_if_empty, remove_rank
+from hpc.journal.folders import attempt_folders, in_attempt_folder, remove_if_empty, remove_rank
 from hpc.stamps import ABSENT, STAMPS
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 ROW_BYTES = len(STAMPS) * 8
 """What the stamps of one step take in a journal: rows of all steps first, then an int64 of samples for each step."""
+HEADER_ROOM_BYTES = 1 << 18
+"""A place with less room than this beside the stamps is taken for full."""
 
 
 class Journal:
@@ -37,7 +39,7 @@ class Journal:
             "steps": steps,
             "byteorder": sys.byteorder,
         }
-        self._name = f"rank{rank}.stamps"
+        self._name, self._attempt = f"rank{rank}.stamps", (traces, stem)
         size_bytes = journal_bytes(steps)
         self.passed_over: list[str] = []
         """Why the places of the node that come first were not taken."""
@@ -58,7 +60,9 @@ class Journal:
             self.note()  # stamps never lie there without a header
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
-            os.posix_fallocate(file, 0, size_bytes)  # a full /dev/shm is an error here, not a SIGBUS in a step
+            # A full /dev/shm is an error here, not a SIGBUS in a step. The headers that follow need room, too.
+            os.posix_fallocate(file, 0, size_bytes + HEADER_ROOM_BYTES)
+            os.ftruncate(file, size_bytes)
         except OSError as error:
             for path in (self._path, self._path.with_suffix(".json"), self._path.with_suffix(".json.new")):
                 with suppress(OSError):
@@ -83,8 +87,10 @@ class Journal:
         beside.replace(path)
 
     def remove(self) -> None:
-        """Removes the files; the mapping stays usable."""
+        """Removes the files, and what else the rank has on this node; the mapping stays usable."""
         remove_rank(self._path)
+        for folder in attempt_folders(*self._attempt):  # its stacks may have found room where the stamps did not
+            remove_rank(folder / self._name)
         os.close(self._file)
 
 

