@@ -23,8 +23,8 @@ SCHEDULER, FOLDER = "the scheduler has not answered", "the traces could not be r
 _AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be read and written again"}
 _GAP = "  "
 _MIN_RESULT_WIDTH = 10
-_ROOMY_RESULT_WIDTH = 24
-"""With less room for results the runs are shown by short names."""
+_ROOM_BESIDE_IDS = 68
+"""With fewer columns beside run ids the runs have short names: state 11, step 11, two times of 7, results, gaps."""
 _MAX_TITLE_LINES = 2
 _MAX_SILENCE_LINES = 3
 
@@ -130,14 +130,13 @@ class SweepTable:
     def lines(self, width: int, height: int) -> list[Text]:
         """The counts, the rows that matter most now, how many more there are, and whether anything is silent."""
         silence = [] if self.silence is None else _wrap(self.silence.in_words(), width, _MAX_SILENCE_LINES)
-        full = {row.run.run_id: row.run.run_id for row in self.rows}
-        for names, common in ((full, ""), (self.names, self.common)):
-            title = _wrap(_title(self.rows, self.time_left, common), width, min(_MAX_TITLE_LINES, max(1, height // 4)))
-            room = max(1, height - len(title) - len(silence) - 1)
-            shown, hidden = choose_rows(self.rows, room)
-            columns = _columns(shown, names)
-            if sum(column.width + len(_GAP) for column in columns) + _ROOMY_RESULT_WIDTH <= width:
-                break
+        # By the ids alone: the layout must not change from look to look.
+        full = max((len(row.run.run_id) for row in self.rows), default=0) + _ROOM_BESIDE_IDS <= width
+        names = {row.run.run_id: row.run.run_id for row in self.rows} if full else self.names
+        common = "" if full else self.common
+        title = _wrap(_title(self.rows, self.time_left, common), width, min(_MAX_TITLE_LINES, max(1, height // 4)))
+        shown, hidden = choose_rows(self.rows, max(1, height - len(title) - len(silence) - 1))
+        columns = _columns(shown, names, ended=all(row.over for row in self.rows))
         table = _lay_out(shown, columns, width)
         rest = [] if hidden is None else [Text(f"… and {hidden}", style="dim")]
         lines = [*(Text(line, style="bold") for line in title), *table, *rest, *(Text(line) for line in silence)]
@@ -229,8 +228,8 @@ class _Column:
         return " " * -excess + text if self.right else text + " " * -excess
 
 
-def _columns(shown: Sequence[Row], names: Mapping[str, str]) -> list[_Column]:
-    """All columns but the last, which takes the room that these leave."""
+def _columns(shown: Sequence[Row], names: Mapping[str, str], *, ended: bool) -> list[_Column]:
+    """All columns but the last, which takes the room that these leave; of a sweep that has ended those with content."""
     steps = [row.steps for row in shown]
     columns = [
         _Column(heading="run", cells=[names[row.run.run_id] for row in shown], keep=9),
@@ -245,9 +244,7 @@ def _columns(shown: Sequence[Row], names: Mapping[str, str]) -> list[_Column]:
             cells=[format_clock(None if count is None else count.left_s) for count in steps],
         ),
     ]  # fmt: skip
-    if any(row.state == RUNNING for row in shown):
-        return columns
-    return [column for column in columns if any(column.cells)]
+    return [column for column in columns if any(column.cells)] if ended else columns
 
 
 def _lay_out(shown: Sequence[Row], columns: list[_Column], width: int) -> list[Text]:

@@ -69,12 +69,12 @@ def _stalls(result: Result) -> Iterator[str]:
     interval = stats.median_interval([_excess(step_s) for step_s in parts])
     if interval is None or interval.low <= max(RATES_APART, _scatter(result)):
         return
-    apart = stats.median([_rates_apart(step_s) for step_s in windows])
     long_steps = sum(int((step_s >= LONG_STEP * np.median(step_s)).sum()) for step_s in windows)
+    below = 1 - 1 / (1 + stats.median([_rates_apart(step_s) for step_s in windows]))
     yield (
         f"stalls: {long_steps} of {sum(map(len, windows))} measured steps take {LONG_STEP:g} × their run's median step "
-        f"or more and bring the speed {1 - 1 / (1 + apart):.1%} below the mean of the steps' rates, beyond the scatter of the "
-        "other steps"
+        f"or more and bring the speed {below:.1%} below the mean of the steps' rates, beyond what the scatter of the "
+        "other steps explains"
     )
 
 

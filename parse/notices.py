@@ -61,8 +61,8 @@ def warnings(summary: Summary) -> list[str]:
 
 
 def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -> tuple[list[str], int]:
-    """A line for each notice, equal ones of several points as one, and how many of the lines are shorter than what they
-    say; with `all_warnings` every notice in full length."""
+    """A line for each notice, equal ones of several points as one, and how many of the lines lack a part of their text
+    or of their names; with `all_warnings` every notice in full length."""
     if all_warnings:
         return wrapped((notice.line for notice in notices), width), 0
     lines, cut_short = [], 0
@@ -70,7 +70,7 @@ def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -
     for notice in merged(notices):
         if notice.is_warning:
             line = notice.in_one_line(width, short)
-            cut_short += not line.endswith(plain(notice.text))
+            cut_short += any(plain(part) not in line for part in (notice.text, *notice.labels))
             lines.append(line)
         else:
             lines += wrapped([notice.line], width)

@@ -77,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         where.setdefault(name, []).append(value)
     if not asked.paths and asked.explain is None:
         parser.error("PATH is missing: folders or files to summarise")
+    if (asked.wide or asked.warnings) and asked.format != "table":
+        option = "--wide" if asked.wide else "--warnings"
+        parser.error(f"{option} --format {asked.format}: only the format table leaves columns out or shortens warnings")
     if asked.ledger and asked.format not in LEDGER_FORMATS:
         parser.error(f"--ledger --format {asked.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
     if asked.ledger and asked.kind in ("logs", "table"):

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpc.journal.folders import in_attempt_folder, remove_if_empty, remove_rank
+from hpc.journal.folders import attempt_folders, in_attempt_folder, remove_if_empty, remove_rank
 from hpc.stamps import ABSENT, STAMPS
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
@@ -37,7 +37,7 @@ class Journal:
             "steps": steps,
             "byteorder": sys.byteorder,
         }
-        self._name = f"rank{rank}.stamps"
+        self._attempt, self._name = (traces, stem), f"rank{rank}.stamps"
         size_bytes = journal_bytes(steps)
         self.passed_over: list[str] = []
         """Why the places of the node that come first were not taken."""
@@ -83,8 +83,10 @@ class Journal:
         beside.replace(path)
 
     def remove(self) -> None:
-        """Removes the files; the mapping stays usable."""
+        """Removes this rank's files, wherever on this node they lie; the mapping stays usable."""
         remove_rank(self._path)
+        for folder in attempt_folders(*self._attempt):  # its stacks may lie where the journal found no room
+            remove_rank(folder / self._name)
         os.close(self._file)
 
 

@@ -135,13 +135,24 @@ def test_cancelled(start: Start, faulty: DevCluster) -> None:
 
 
 def test_near_the_time_limit(start: Start, faulty: DevCluster) -> None:
-    """Slurm's warning is sent by hand: a real limit is a whole minute at least."""
+    """Slurm's warning is sent by hand, two minutes before the limit: a real one is a whole minute at least."""
     sweep = start("--repeats", "2")
+    faulty.run("scontrol", "update", f"JobId={sweep.job_id}", "TimeLimit=2")
     faulty.run("scancel", "--batch", "--signal=USR1", sweep.job_id)
     assert sweep.end() == 1
     outcome, evidence = the_only(sweep)
     assert outcome == "timeout", sweep.told
     assert "SIGUSR1" in evidence
+
+
+def test_a_warning_that_somebody_sends_long_before_the_limit_is_no_time_limit(start: Start, faulty: DevCluster) -> None:
+    sweep = start("--repeats", "2")
+    faulty.run("scontrol", "update", f"JobId={sweep.job_id}", "TimeLimit=300")
+    faulty.run("scancel", "--batch", "--signal=USR1", sweep.job_id)
+    assert sweep.end() == 1
+    outcome, evidence = the_only(sweep)
+    assert outcome == "cancelled", sweep.told
+    assert "min before the job's time limit: somebody sent it" in evidence
 
 
 def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:

@@ -250,7 +250,7 @@ def test_many_backends_fit_a_terminal():
     long = make_run(backend="b" * 200)
     summary = Summary(results=judged([make_trace(run) for run in (A, long)]))
     assert f"{'b' * 45}…{'b' * 45}" in text(summary)
-    assert f"mpi   {'b' * 200}" in text(summary, Page(wide=True))
+    assert f"a   {'b' * 200}\n" in text(summary, Page(wide=True))
 
 
 def test_a_title_says_what_differs_from_table_to_table():

@@ -74,6 +74,19 @@ def test_a_sweep_of_fifty_runs_on_80_columns_and_24_lines() -> None:
     assert len(lines) == 23
 
 
+@pytest.mark.parametrize("width", [80, 118, 200])
+def test_columns_stay_where_they_are_while_a_sweep_goes_on(width: int) -> None:
+    """Between two runs of a job none is running."""
+    one, two, three = runs(3)
+    between = drawn([over(one), pending(two), pending(three)], width, 24)
+    meanwhile = drawn([over(one), running(two), pending(three)], width, 24)
+    names = [line.partition("  ")[0] for line in between[-3:]]
+    assert sorted(names) == sorted(line.partition("  ")[0] for line in meanwhile[-3:])
+    assert all("step" in lines[-4] and "left" in lines[-4] for lines in (between, meanwhile))
+    at_the_end = drawn([over(one), over(two), over(three)], width, 24)
+    assert "step" not in at_the_end[-4] and "elapsed" in at_the_end[-4]
+
+
 def test_rows_that_fit_are_all_shown_running_first() -> None:
     one, two, three, four = runs(4)
     rows = [over(one, end_unix_s=5), over(two, Outcome.OOM, 3), pending(three), running(four)]

@@ -38,8 +38,8 @@ def long_names(name: str) -> Summary:
         for folder in (f"{name}-a", f"{name}-b"):
             for nodes, of_node, speed in ((1, 1, 123456.5), (2, 2, 234567.5), (16, 8, 5234567.25)):
                 run = make_run(
-                    nodes=nodes, ranks_per_node=of_node, backend=backend, workload=name, options={"data_folder": folder},
-                    env={"NCCL_SOMETHING_WITH_A_LONG_NAME": folder},
+                    nodes=nodes, ranks_per_node=of_node, backend=backend, workload=name,
+                    options={"data_folder": folder}, env={"NCCL_SOMETHING_WITH_A_LONG_NAME": folder},
                 )  # fmt: skip
                 ranks = [fact | {"hostname": f"{name}-{fact['node_rank']}"} for fact in make_ranks(run)]
                 traces += point(run, [speed, speed * 1.01], ranks=ranks)
@@ -157,6 +157,12 @@ def test_a_long_warning_is_one_line_and_the_last_line_says_how_to_get_it_whole()
     assert " ".join(whole.split()).count("no memory left on n1") == 20 and "shortened" not in whole
 
 
+def test_a_line_without_all_names_of_its_points_counts_as_shortened():
+    many = [Notice(labels=(f"{n}n1g backend=torch-ddp",), text="x") for n in range(1, 9)]
+    ((line,), count) = notice_lines(many, 80, all_warnings=False)
+    assert line.startswith("8 points (1n1g backend=torch-ddp, ") and line.endswith("…): x") and count == 1
+
+
 def test_short_warnings_need_no_closing_line():
     assert "shortened" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
 
@@ -259,6 +265,14 @@ def test_wide_and_warnings_are_options(folder, capsys):
     assert main([str(folder), "--wide", "--warnings"]) == 0
     out = capsys.readouterr().out
     assert "left out" not in out and "1n1g" in out and "1 of 2 runs asked for ended ok; 1 missing" in out
+
+
+@pytest.mark.parametrize("option", ["--wide", "--warnings"])
+def test_options_of_the_table_format_are_refused_with_others(folder, capsys, option):
+    with pytest.raises(SystemExit) as ended_with:
+        main([str(folder), option, "--format", "json"])
+    assert ended_with.value.code == 2
+    assert f"{option} --format json: only the format table" in capsys.readouterr().err
 
 
 # What else lies in the folder
