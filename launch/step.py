@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -180,6 +181,8 @@ class Step:
                 beside.replace(path)
         except OSError as error:  # the trace will lack its script, and says so
             say(f"the job script cannot be kept in {folder}: {error.strerror}")
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
         return path
 
     def _record(self, begin: BeginRecord, exit_status: int) -> int:

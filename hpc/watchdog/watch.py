@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.journal.folders import BEAT, PARTIAL, attempt_folders
+from hpc.traces_folder import TracesFolder
 from hpc.watchdog.hang import Hang, HangWatch, Limits, Seen, by_steps
 from hpc.watchdog.progress import RankProgress, median_step_s, read_progress
 from hpc.watchdog.stacks import ASKED_BY, STACKS
@@ -94,6 +95,7 @@ class Watchdog:
         self, traces: Path, stem: str, launcher: Launcher, limits: Limits, say: Callable[[str], None]
     ) -> None:  # fmt: skip
         self._traces, self._stem, self._launcher, self._say = traces, stem, launcher, say
+        self._folder = _folder_now(traces, stem)
         self.pause_s = max(_SLICE_S, min(limits.copy_s / 2, 5.0))
         self._local: dict[int, RankProgress] = {}
         self._copied: dict[int, RankProgress] = {}
@@ -110,7 +112,7 @@ class Watchdog:
         """One look at the journals of this node, at the copies, and at the trace."""
         partial = self._traces / f"{self._stem}{PARTIAL}"
         try:
-            os.stat(self._traces)  # noqa: PTH116  # a folder that has gone is no folder without copies
+            self._folder.require()  # a folder that has gone, or an empty one in its place, is none without copies
             local = attempt_folders(self._traces, self._stem)
             for folder in local:
                 self._local = read_progress(folder, self._local)
@@ -150,12 +152,21 @@ class Watchdog:
         if self._asked:
             values["text"] += f"; where every rank stood is in {self._stem}{STACKS}.txt"
         try:
+            self._folder.require()
             beside.write_text(json.dumps(values, indent=1) + "\n")
             beside.replace(path)
         except OSError as error:
             self._say(f"{path} cannot be written ({error}), so the run is left alone")
             return False
         return True
+
+
+def _folder_now(traces: Path, stem: str) -> TracesFolder:
+    """The traces folder as it is; one that cannot be looked at now is told by its path alone."""
+    try:
+        return TracesFolder.at_start(traces, stem)
+    except OSError:
+        return TracesFolder(traces, stem)
 
 
 def _now_s() -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,20 +33,14 @@ def two_nodes(slurm_installed: None) -> Iterator[DevCluster]:
 
 
 class Job:
-    """A job of one run on both nodes, two ranks each, all of which come to a stop after seven steps.
-
-    How often is copied is changed by hand, in the script.
-    """
+    """A job of one run on both nodes, two ranks each, all of which come to a stop after seven steps."""
 
     def __init__(self, cluster: DevCluster, folder: Path, workload: str) -> None:
         self.cluster, self.folder, self.traces = cluster, folder, folder / "traces"
         script = write_scripts(
             cluster, folder, "--nodes", "2", *TWO_RANKS, "--repeats", "1", "--workload", f"{FILE}:{workload}",
-            "--steps", "20", "--warmup", "5",
+            "--steps", "20", "--warmup", "5", "--copy-s", "0.2",
         ) / "2n.sh"  # fmt: skip
-        text, found = re.subn(r"--copy-s \S+", "--copy-s 0.2", script.read_text())
-        assert found == 1
-        script.write_text(text)
         self.id = submit(cluster, script)
         until(lambda: len(list(folder.glob("stopped.*"))) == 4 or self.has_ended(), "all ranks have come to a stop")
         assert not self.has_ended(), self.told()

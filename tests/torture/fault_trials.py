@@ -43,6 +43,8 @@ ERRORS: Mapping[str, Sequence[str]] = {
 """What each call fails with. ENOENT is what a client of NFS says of a file that another one has just made."""
 SHARED_ONLY = frozenset({"ESTALE", "ENOENT"})
 """Errors that only a shared file system has."""
+NEVER_FAILS = frozenset({("node", "close"), ("node", "unlink")})
+"""What does not fail in a node's memory."""
 TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
 TWENTY = ("script",) * 11 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("mount", "hang")
 """Of every twenty trials so many are of each kind."""
@@ -83,7 +85,11 @@ class Result:
 def choose_fault(trial: Trial, rng: random.Random, start: Start) -> Fault:
     """A fault at one of the calls that a run without faults makes: every process is as likely as any other, and so is
     each of its calls."""
-    calls = {key: count for key, count in trial.place.calls[start].items() if key[1] in ERRORS}
+    calls = {
+        (process, call, area): count
+        for (process, call, area), count in trial.place.calls[start].items()
+        if call in ERRORS and (area, call) not in NEVER_FAILS
+    }
     if not calls:
         raise TrialError("a run without faults made none of the calls that can fail")
     process = rng.choice(sorted({key[0] for key in calls}))

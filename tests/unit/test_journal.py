@@ -155,6 +155,19 @@ def test_a_rank_that_ends_well_leaves_nothing(traces: Path, places: list[Path]) 
     assert list(places[0].iterdir()) == []
 
 
+def test_a_rank_whose_journal_lies_elsewhere_than_its_stacks_leaves_nothing(
+    traces: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node-local memory takes an empty file of stacks, and has no room for stamps."""
+    kept = stacks.Stacks(traces, STEM, 0)
+    monkeypatch.setattr(folders, "_bases", lambda: places[::-1])
+    journal = Journal(traces, STEM, 0, 4)
+    assert journal.folder.parent == places[1] and len(list(places[0].iterdir())) == 1
+    journal.remove()
+    assert [path for place in places for path in place.iterdir()] == []
+    del kept
+
+
 def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> None:
     program = f"""
 import os, signal

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,3 +252,21 @@ def test_a_step_that_was_shot_leaves_the_attempt_open_and_no_launcher(tmp_path: 
     assert script.wait() == 1
     until(lambda: has_ended(launcher_pid), "the launcher has ended")
     assert [path.name for path in (tmp_path / "traces").glob("*.json")] == [f"{RUN.run_id}.1.begin.json"]
+
+
+@pytest.mark.parametrize("call", ["write_bytes", "replace"])
+def test_a_script_that_cannot_be_kept_leaves_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
+) -> None:
+    attempt = object.__new__(Step)
+    attempt._options, attempt._script = SimpleNamespace(traces=tmp_path), b"#!/bin/bash\n"  # type: ignore[assignment]
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, call, fails)
+        attempt._keep_script()
+    assert "the job script cannot be kept in" in capsys.readouterr().out
+    assert list((tmp_path / "scripts").iterdir()) == []
+    assert attempt._keep_script().read_bytes() == b"#!/bin/bash\n"

@@ -19,7 +19,7 @@ from hpc.journal.file import Journal
 from hpc.journal.folders import attempt_folder
 from hpc.stamps import BEGIN, END, STAMPS
 from hpc.watchdog import watch
-from hpc.watchdog.hang import Hang, Limits
+from hpc.watchdog.hang import Hang, Limits, Phase
 from hpc.watchdog.progress import median_step_s, read_progress
 from hpc.watchdog.stacks import merge, merged
 from hpc.watchdog.watch import Launcher, Watchdog
@@ -316,3 +316,23 @@ def test_a_shared_folder_that_has_gone_is_no_hang(traces: Path, monkeypatch: pyt
     assert dog.see().unreadable == ""
     traces.rmdir()
     assert "No such file or directory" in dog.see().unreadable
+
+
+def test_an_empty_folder_in_the_place_of_the_traces_is_no_hang_and_gets_no_file(
+    traces: Path, hanging: Hanging, tmp_path: Path
+) -> None:
+    """A lost mount: its mount point is there, and empty."""
+    hang = Hang(
+        phase=Phase.STEPS, waited_s=1.0, limit_s=0.5, median_step_s=None, completed={0: 4}, steps=10, silent_nodes=(),
+        text="hangs",
+    )  # fmt: skip
+    traces.rename(tmp_path / "away")
+    traces.mkdir()
+    assert "not the folder that was there when the attempt began" in hanging.dog.see().unreadable
+    assert not hanging.dog._write(hang)
+    assert list(traces.iterdir()) == []
+    traces.rmdir()
+    (tmp_path / "away").rename(traces)
+    assert hanging.dog.see().unreadable == ""
+    assert hanging.dog._write(hang)
+    hanging.process.kill()
