@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from parse.layout import Page
 from parse.ledger.notes import notes
 from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Alone, ComputeSplit, Verdict
 from parse.ledger.sentence import numbers, sentence, share
@@ -73,7 +74,9 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
     terms = tuple(dataclasses.replace(term, share=None) for term in ledger.terms)
     ledger = dataclasses.replace(ledger, loss=loss, terms=terms)
     assert all(share(term) == "" for term in terms) and any(term.loss.resolved for term in terms)
-    assert not any("share" in line for line in ledger_text(Summary(results=(ledger.result,), ledgers=(ledger,))))
+    assert not any(
+        "share" in line for line in ledger_text(Summary(results=(ledger.result,), ledgers=(ledger,)), Page())
+    )
 
 
 def test_a_step_that_takes_less_is_shorter_and_what_saves_most_comes_first():
@@ -152,7 +155,7 @@ def test_an_error_of_the_measurement_is_in_the_sentence_and_above_it():
     broken = with_problem(two_nodes(), "transfer is negative")
     assert sentence(broken, "2n2g").endswith("; the measurement has errors")
     one, point = results_of((1, 1), (2, 2))
-    lines = ledger_text(Summary(results=(one, point), ledgers=(broken,)))
+    lines = ledger_text(Summary(results=(one, point), ledgers=(broken,)), Page(width=200))
     assert next(line for line in lines if line.startswith("2n2g:")).startswith("2n2g: error of the measurement: ")
 
 
