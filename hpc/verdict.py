@@ -127,6 +127,7 @@ _EXITS = (
     re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Exited with exit code (?P<code>\d+)"),
     re.compile(r"Process name: \[[^\n]*,\s?(?P<ranks>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
 )
+_OF_LAUNCHER = re.compile(r"(?:srun|slurmstepd\S*|mpirun|mpiexec|prterun): ")
 # What a rank says when another one is gone: it is not the cause.
 _PEER = re.compile(
     r"connection (?:was )?(?:reset|closed|refused|aborted|lost|broken)|closed by (?:remote )?peer|broken pipe"
@@ -240,7 +241,9 @@ def _exited(evidence: Evidence) -> Found | None:
             continue
         node = message.groupdict().get("node")
         who = f"rank{'s' if len(ranks) > 1 else ''} {message['ranks']}{f' on {node}' if node else ''}"
-        return _died(evidence), f"standard error: {who} exited with status {code} and left no note"
+        last_words = _last_words(_without_launcher(evidence.error))
+        quoted = f"; standard error ends with: {last_words}" if last_words else ""
+        return _died(evidence), f"standard error: {who} exited with status {code} and left no note{quoted}"
     return None
 
 
@@ -302,6 +305,12 @@ _RULES: tuple[Callable[[Evidence], Found | None], ...] = (
 
 def _died(evidence: Evidence) -> Outcome:
     return Outcome.RANK_FAIL if evidence.steps > 0 or evidence.trace else Outcome.LAUNCH_FAIL
+
+
+def _without_launcher(error: str) -> str:
+    """What programs wrote to standard error, without srun's and mpirun's own lines and frames."""
+    lines = [line for line in error.splitlines() if not _OF_LAUNCHER.match(line)]
+    return re.sub(r"(?ms)^\s*-{20,}\s*$.*?^\s*-{20,}\s*$", "", "\n".join(lines))
 
 
 def _last_words(error: str) -> str:

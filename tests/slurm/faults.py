@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 from hpc.outcome import ExitRecord, exit_records
 from launch.devcluster.cluster import DevCluster
-from tests.processes import processes
-from tests.slurm.jobs import TWO_RANKS, printed_by
+from tests.slurm.jobs import TWO_RANKS, kill_script, printed_by
 from tests.sweeps import sweep_argv, with_checkout
 from tests.waiting import until
 
@@ -110,12 +108,8 @@ class Followed:
         return self.cluster.run("squeue", "-h", "-o", "%N", "-j", self.job_id).strip()
 
     def kill_script(self) -> None:
-        """Ends the job's script by SIGKILL, and nothing else of it."""
-        for process in processes():
-            is_script = any(word.endswith("/slurm_script") for word in process.words)
-            if is_script and f"SLURM_JOB_ID={self.job_id}" in process.environ:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+        """Ends the job's script and launch.step by SIGKILL, and nothing else of it."""
+        kill_script(self.job_id)
 
     @property
     def job_id(self) -> str:

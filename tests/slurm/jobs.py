@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
+from tests.processes import Process, processes, signal_all
 from tests.sweeps import sweep_argv, with_checkout
 from tests.waiting import until
 
@@ -76,3 +78,20 @@ def printed_by(folder: Path) -> str:
     """What jobs and runs of the sweep in this folder have printed, with the names of the files."""
     logs = sorted((folder / "jobs" / "logs").glob("*[!h]"))
     return "".join(f"\n== {path.name}\n{path.read_text(errors='replace')}" for path in logs)
+
+
+def kill_script(job_id: str) -> None:
+    """Ends a job's script and its launch.step by SIGKILL, so that nobody records the attempt.
+
+    The step alone would: the kernel tells it of the script's death.
+    """
+
+    def of_the_script() -> list[Process]:
+        every = (process for process in processes() if f"SLURM_JOB_ID={job_id}" in process.environ)
+        return [each for each in every if "launch.step" in each.words or _is_script(each)]
+
+    assert signal_all(of_the_script, signal.SIGKILL)
+
+
+def _is_script(process: Process) -> bool:
+    return any(word.endswith("/slurm_script") for word in process.words)

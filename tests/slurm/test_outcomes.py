@@ -111,7 +111,7 @@ def test_ranks_that_each_believe_to_be_alone(start: Start, faulty: DevCluster, t
     python.write_text(f'#!/bin/sh\n{drop}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     site = tmp_path / "site.toml"
-    site.write_text(f'{faulty.site_file.read_text()}\n[interpreter]\ndefault = "{python}"\n')
+    site.write_text(f'{faulty.site_file.read_text()}\n[interpreter]\nnumpy = "{python}"\n')
     sweep = start("--site", str(site), does="well")
     assert sweep.end() == 1
     outcome, evidence = the_only(sweep)

@@ -12,7 +12,7 @@ from hpc.outcome import ExitRecord, exit_records
 from hpc.trace_file import read_trace
 from launch.devcluster.cluster import DevCluster
 from launch.devcluster.config import Shape
-from tests.slurm.jobs import TWO_RANKS, new_cluster, state, submit, write_scripts
+from tests.slurm.jobs import TWO_RANKS, kill_script, new_cluster, state, submit, write_scripts
 from tests.waiting import until
 
 WORKLOAD = '''
@@ -68,8 +68,8 @@ class Script:
         until(lambda: state(self.cluster, job_id) == word, f"job {job_id} is {word}", lambda: self.printed(job_id))
 
     def shoot(self, job_id: str) -> None:
-        """Ends the job's script by SIGKILL: it leaves no word. Returns when the job has ended of it."""
-        self.cluster.run("scancel", "--signal=KILL", "--batch", job_id)
+        """Ends the job's script and launch.step by SIGKILL: they record nothing. Returns when the job has ended of it."""
+        kill_script(job_id)
         self.wait_for_end(job_id, "FAILED")
 
     def printed(self, job_id: str) -> str:

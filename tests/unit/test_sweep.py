@@ -284,8 +284,7 @@ def test_what_watches_over_a_run_stands_in_its_script(tmp_path: Path) -> None:
     argv = ["--config", "sweep.toml", "--hang-steps", "20", "--cluster", "slurm", "--gpus-per-node", "0", "--dry-run"]
     done = sweep(tmp_path, *argv, path=NO_SLURM)
     assert done.returncode == 0, done.stderr
-    for line in ("copy_s=3 ", "start_limit_s=600 ", "hang_steps=20 ", "hang_extra_s=7.5 "):
-        assert f"\n{line}" in done.stdout
+    assert "--copy-s 3 --start-limit-s 600 --hang-steps 20 --hang-extra-s 7.5 " in done.stdout
 
 
 def test_status_needs_no_scheduler_and_no_command(tmp_path: Path) -> None:

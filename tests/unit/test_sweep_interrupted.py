@@ -69,10 +69,10 @@ def test_a_script_changed_by_hand_is_kept_and_it_is_said_that_it_is_not_used(
     assert sweep.main([*PLANNED, "--out", str(tmp_path)]) == 0
     assert "which has these runs" not in capsys.readouterr().out
     script = tmp_path / "jobs" / "1n.sh"
-    script.write_text(script.read_text().replace("start_limit_s=600", "start_limit_s=1200"))
+    script.write_text(script.read_text().replace("--start-limit-s 600", "--start-limit-s 1200"))
     assert sweep.main([*PLANNED, "--out", str(tmp_path)]) == 0
     assert "not 1n.sh, which has these runs and another text (changed by hand," in capsys.readouterr().out
-    assert "start_limit_s=1200" in script.read_text()
+    assert "--start-limit-s 1200" in script.read_text()
 
 
 def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
