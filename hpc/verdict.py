@@ -140,7 +140,7 @@ _PEER_ERRORS = frozenset(
 )
 _SEVERITY = (Outcome.INVALID, Outcome.OOM)
 OWN_STATUSES = frozenset({1, 3, 4, 5})
-"""What ranks of ours end with: hpc.rank.EXIT_STATUS."""
+"""What ranks of ours end with: hpc.rank_end.EXIT_STATUS."""
 
 
 def decide(evidence: Evidence) -> Verdict:

@@ -68,7 +68,7 @@ class Script:
         until(lambda: state(self.cluster, job_id) == word, f"job {job_id} is {word}", lambda: self.printed(job_id))
 
     def shoot(self, job_id: str) -> None:
-        """Ends the job's script and launch.step by SIGKILL: they record nothing. Returns when the job has ended of it."""
+        """Ends the job's script and launch.step by SIGKILL: they record nothing. Returns when the job has ended."""
         kill_script(job_id)
         self.wait_for_end(job_id, "FAILED")
 
