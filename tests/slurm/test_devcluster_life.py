@@ -211,7 +211,8 @@ def test_a_normal_user_can_start_one(new_root, nap):
     if not pythons:
         pytest.skip("no Python 3.11 here that a normal user can run")
     root = new_root(TMP)  # where each node has a /tmp of its own, with this folder in it
-    shutil.copytree(ROOT / "launch", root / "launch", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("launch", "hpc"):
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     os.chown(root, 65534, 65534)
     script = f"""
         python="{pythons[0]} -m launch.devcluster"
