@@ -94,7 +94,7 @@ class Step:
         name = stem(begin.run_id, begin.attempt)
         self._signals.note_in(self._options.traces / f"{name}{SIGNAL}")
         say(f"{name}: begins on {begin.nodelist}")
-        with self._log(name, "out").open("ab") as out, self._log(name, "err").open("ab") as error:
+        with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
         ends_now = self._signals.last in ("SIGTERM", "SIGINT")
         if not ends_now and (exit_status or not self._has_trace(name)):
@@ -256,7 +256,7 @@ class Step:
 
     def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> None:
         """Runs a program of ours whose output belongs to the attempt's."""
-        with self._log(name, "out").open("ab") as out, self._log(name, "err").open("ab") as error:
+        with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=error)
             except OSError as problem:
@@ -311,6 +311,14 @@ class Step:
         except OSError:  # looked at more closely when the outcome is decided
             return False
         return True
+
+    def _open_log(self, name: str, kind: str) -> BinaryIO:
+        """The file for what the attempt prints; where it cannot be opened, after some tries, the job's own output."""
+        path, opened = self._log(name, kind), list[BinaryIO]()
+        if self._try_to_write(lambda: opened.append(path.open("ab"))):
+            return opened[0]
+        say(f"what {name} prints comes here: {path} cannot be opened")
+        return os.fdopen(os.dup(1 if kind == "out" else 2), "ab")
 
     def _log(self, name: str, kind: str) -> Path:
         return self._options.logs / f"{name}.{kind}"

@@ -182,6 +182,23 @@ def test_a_record_that_can_never_be_written_is_left_to_others(
     assert "who follows the sweep, or the next job, will" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("times", [2, 99])
+def test_logs_that_cannot_be_opened_cost_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], times: int
+) -> None:
+    real, left = Path.open, [times]
+
+    def opened(path: Path, *args: Any, **more: Any) -> Any:
+        if path.parent.name == "logs" and left[0]:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return real(path, *args, **more)
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert make_step(tmp_path, f"{whole_trace(tmp_path)} echo printed", Signals()).run() == DONE
+    assert ("printed" in capfd.readouterr().out) is (times == 99)
+
+
 def test_a_launcher_that_cannot_be_started_is_quoted(tmp_path: Path) -> None:
     job = write_job(tmp_path, "true")
     (tmp_path / "launcher").unlink()
