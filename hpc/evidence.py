@@ -248,19 +248,20 @@ def close_attempts(
 
 def judge_ended(
     begin: BeginRecord, traces: Path, error: Path, *, exit_status: int, job_text: str | None = None,
-    end_unix_s: int | None = None, warning_s: float = WARNING_S,
+    end_unix_s: int | None = None, warning_s: float = WARNING_S, look: TraceLook | None = None,
 ) -> ExitRecord | None:  # fmt: skip
     """The record of an attempt whose launcher was seen to return with `exit_status`; nothing is written.
 
     `error` is the launcher's standard error. `job_text` is what `scontrol -o show job` prints of the job: empty where
     it does not answer, None where there is no scheduler. `end_unix_s` is when the job's time limit ends it, where that
     is known otherwise. None where the job was told to end and the scheduler does not say why: whoever can ask it later
-    closes the attempt.
+    closes the attempt. `look` is what was seen of the trace before anything was recovered: a trace that is there now
+    may be a recovered one, and is opened to see.
     """
-    name, ended_well = stem(begin.run_id, begin.attempt), exit_status == 0
-    # Beside a step that failed there may be a trace that somebody had recovered while it still ran: it is opened.
-    look = look_at_trace(traces / f"{name}.h5", expected=ended_well, trusted=ended_well)
-    left = read_left(traces, name, look)
+    name = stem(begin.run_id, begin.attempt)
+    left = read_left(traces, name, look if look is not None and look.whole else None)
+    if look is not None and not left.trace:
+        left = replace(left, unreadable=left.unreadable or look.unreadable)
     job = job_end(job_text or "", begin.restart_count)
     evidence = replace(evidence_of(left, error, exit_status=exit_status, job=job), job_id=begin.job_id)
     if evidence.ended_by is EndedBy.SIGNAL:

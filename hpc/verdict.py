@@ -263,8 +263,14 @@ def _failed(evidence: Evidence) -> Found | None:
         return note.outcome, _in_words(note)
     if evidence.ended_by is not None:
         return None  # the ranks died of that
-    found = next(filter(None, (pattern.search(evidence.error) for pattern in _DEATHS)), None)
+    deaths = (pattern.search(evidence.error) for pattern in _DEATHS)
+    # Where nobody saw the launcher return, ranks were killed with their job as a rule.
+    found = next((each for each in deaths if each and (evidence.exit_status is not None or not _is_kill(each))), None)
     return None if found is None else (_died(evidence), f"standard error: {_death_in_words(found.groupdict())}")
+
+
+def _is_kill(death: re.Match[str]) -> bool:
+    return death.groupdict().get("how") == "Killed"
 
 
 def _echoed(evidence: Evidence) -> Found | None:

@@ -32,6 +32,7 @@ from hpc.command_line import run
 from hpc.evidence import SIGNAL, close_attempts, describe, job_end, judge_ended
 from hpc.outcome import BEGIN, EXIT, BeginRecord, Outcome, stem
 from hpc.outside import deny_world_writing, plain
+from hpc.trace_look import TraceLook, look_at_trace
 from hpc.verdict import JobEnd
 from hpc.watchdog.hang import Limits
 from hpc.watchdog.watch import Launcher, Watchdog
@@ -83,6 +84,7 @@ class Step:
 
     def run(self) -> int:
         """Does the attempt where there is one to do; the exit status of this process."""
+        options = self._options
         if self._job.restarts:
             self._close(self._job.job_id, JobEnd(
                 word="", source="SLURM_RESTART_COUNT", restarts=self._job.restarts, requeued=True
@@ -92,15 +94,18 @@ class Step:
             return begin
         self._begin = begin
         name = stem(begin.run_id, begin.attempt)
-        self._signals.note_in(self._options.traces / f"{name}{SIGNAL}")
+        self._signals.note_in(options.traces / f"{name}{SIGNAL}")
         say(f"{name}: begins on {begin.nodelist}")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
         ends_now = self._signals.last in ("SIGTERM", "SIGINT")
-        if not ends_now and (exit_status or not self._has_trace(name)):
+        # srun ends with 0 where a node fails, too; only before anything is recovered is a trace known to be rank 0's.
+        look = look_at_trace(options.traces / f"{name}.h5", expected=True, trusted=True) if not exit_status else None
+        recovers = look is None or not look.whole
+        if recovers and not ends_now:
             self._recover(name)
-        status = self._record(begin, exit_status)
-        if ends_now and (exit_status or not self._has_trace(name)):  # little time was left: the record came first
+        status = self._record(begin, exit_status, look)
+        if recovers and ends_now:  # little time was left: the record came first
             self._recover(name)
         if self._signals.last == "SIGUSR1":
             self._await_preemption()
@@ -185,7 +190,7 @@ class Step:
                 beside.unlink(missing_ok=True)
         return path
 
-    def _record(self, begin: BeginRecord, exit_status: int) -> int:
+    def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:
         """Decides the outcome and writes the exit record; the exit status of this process."""
         options, name = self._options, stem(begin.run_id, begin.attempt)
         self._await_traces(begin)
@@ -194,7 +199,7 @@ class Step:
         record = judge_ended(
             begin, options.traces, self._log(name, "err"), exit_status=exit_status,
             job_text=self._job_text(self._job.job_id) if told else None,
-            end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s,
+            end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
         if record is None:
             say(f"{name}: no record yet: why this job was told to end, the scheduler will know")
@@ -304,13 +309,6 @@ class Step:
             return ""
         answer = run_tool(["scontrol", "-o", "show", "job", job_id], timeout_s=10)
         return answer.stdout if answer.ok else ""
-
-    def _has_trace(self, name: str) -> bool:
-        try:
-            (self._options.traces / f"{name}.h5").stat()
-        except OSError:  # looked at more closely when the outcome is decided
-            return False
-        return True
 
     def _open_log(self, name: str, kind: str) -> BinaryIO:
         """The file for what the attempt prints; where it cannot be opened, after some tries, the job's own output."""

@@ -105,6 +105,22 @@ def test_a_record_is_corrected_by_a_script_that_is_run_by_hand_too(tmp_path: Pat
     assert corrected_record(read_own_record(traces / f"{RUN.run_id}.1.exit.json"), traces) is None
 
 
+def test_a_recovered_trace_is_no_whole_one_though_the_launcher_ended_with_0(tmp_path: Path) -> None:
+    """As srun does where a node fails: what was recovered meanwhile must not make the attempt ok."""
+    traces = tmp_path / "traces"
+    recovered = tmp_path / "recovered.h5"
+    traces.mkdir()
+    put(tmp_path, cut_short(make_trace(RUN, recovered=True), 6, Outcome.RANK_FAIL)).rename(recovered)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\ncase "$*" in *parse.recover*) cp {recovered} {traces}/{RUN.run_id}.1.h5;; esac\n')
+    python.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step.sys, "executable", str(python))
+        assert make_step(tmp_path, "exit 0", Signals()).run() == NOT_OK
+    record = read_exit_record(traces / f"{RUN.run_id}.1.exit.json")
+    assert (record.outcome, record.exit_status) == (Outcome.RANK_FAIL, 0)
+
+
 class Signals:
     """In place of launch.signals: no signal comes; `on_sleep` is what happens meanwhile."""
 

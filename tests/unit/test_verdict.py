@@ -118,6 +118,8 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(UNSEEN, job=job("FAILED")), Outcome.LOST, "squeue: FAILED"),
         (replace(UNSEEN, job=job("")), Outcome.LOST, "has forgotten the job"),
         (UNSEEN, Outcome.LOST, "did not answer"),
+        (replace(UNSEEN, job=job(""), error=KILLED), Outcome.LOST, "has forgotten the job"),  # killed with their job
+        (replace(UNSEEN, error="srun: error: node1: task 0: Bus error (core)"), Outcome.LAUNCH_FAIL, "/dev/shm"),
         # The script was told to end.
         (replace(NONE, ended_by=EndedBy.SIGNAL, said="by SIGTERM", error=KILLED), Outcome.CANCELLED, "by SIGTERM"),
         (replace(UNSEEN, ended_by=EndedBy.SIGNAL, job=job("")), Outcome.LOST, "forgotten"),
