@@ -168,5 +168,5 @@ def test_what_a_lost_life_of_a_job_left_open_is_closed_by_the_next(scripts: Scri
     closed = script.records["r2.1"]
     assert (closed.restart_count, closed.exit_status) == (0, -1)
     assert closed.nodelist in script.cluster.shape.node_names
-    assert "left no word" in closed.evidence[0]
+    assert "recorded nothing" in closed.evidence[0]
     assert script.steps_kept("r2.1") == [8, 8]
