@@ -68,7 +68,7 @@ def test_the_runs_environment_goes_before_the_options(ranks: Ranks) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"options": {"fusion_threshold_mb": "-1"}}, "fusion_threshold_mb is -1.0; it must be a number, 0 or more"),
+        ({"options": {"fusion_threshold_mb": "-1"}}, "option fusion_threshold_mb: '-1' is out of range: it must be from 0"),
         ({"env": {"HOROVOD_CYCLE_TIME": "1e6"}}, "HOROVOD_CYCLE_TIME is 1e6; it must be a number, 0 or more"),
         ({"env": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo was asked for; ranks come from MPI"),
         (
@@ -80,7 +80,8 @@ def test_the_runs_environment_goes_before_the_options(ranks: Ranks) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks, asked: dict[str, Any], says: str) -> None:
-    assert f"InvalidRun: {says}" in refused(ranks, backend=BACKEND, **asked)
+    kind = "OptionError" if says.startswith("option ") else "InvalidRun"
+    assert f"{kind}: {says}" in refused(ranks, backend=BACKEND, **asked)
 
 
 @pytest.mark.parametrize(
