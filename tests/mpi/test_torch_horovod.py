@@ -68,7 +68,10 @@ def test_the_runs_environment_goes_before_the_options(ranks: Ranks) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"options": {"fusion_threshold_mb": "-1"}}, "option fusion_threshold_mb: '-1' is out of range: it must be from 0"),
+        (
+            {"options": {"fusion_threshold_mb": "-1"}},
+            "option fusion_threshold_mb: '-1' is out of range: it must be from 0",
+        ),
         ({"env": {"HOROVOD_CYCLE_TIME": "1e6"}}, "HOROVOD_CYCLE_TIME is 1e6; it must be a number, 0 or more"),
         ({"env": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo was asked for; ranks come from MPI"),
         (
