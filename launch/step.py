@@ -80,7 +80,6 @@ class Step:
             options.run, options.traces, job, force=options.force, say=say, close=self._close_attempts_of,
             pause=signals.sleep,
         )  # fmt: skip
-        self._begin: BeginRecord | None = None
 
     def run(self) -> int:
         """Does the attempt where there is one to do; the exit status of this process."""
@@ -92,7 +91,6 @@ class Step:
         begin = self._take()
         if isinstance(begin, int):
             return begin
-        self._begin = begin
         name = stem(begin.run_id, begin.attempt)
         self._signals.note_in(options.traces / f"{name}{SIGNAL}")
         say(f"{name}: begins on {begin.nodelist}")
