@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -228,8 +229,10 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
 
 
 def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
+    """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
     words = script.read_text(errors="replace").split()
-    return {run.run_id for run in runs} <= {word for before, word in pairwise(words) if before == "run"}
+    named = {word for before, word in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
+    return {run.run_id for run in runs} <= named
 
 
 def make_folders(folders: Folders) -> None:

@@ -18,6 +18,7 @@ from tests.torture.fault_checks import Truth, check_attempt, check_kept, path_on
 from tests.torture.fault_run import fault_table, plan_trials
 from tests.torture.fault_trials import KINDS, TWENTY, Result
 from tests.torture.injector import Fault, Injection, build, counts, every_call, injections
+from tests.waiting import until
 
 RUN = "1n2g_mpi_faulted_r1"
 COMPLETE = Truth(steps={1: {(10, 0): 16, (11, 1): 16}}, ranks=2, planned=16)
@@ -160,6 +161,8 @@ def test_the_account_of_the_ranks_is_read_back(tmp_path: Path) -> None:
 def test_a_process_that_stayed_is_seen(tmp_path: Path) -> None:
     stays = subprocess.Popen(["sleep", "1000"], env={**os.environ, "PLACE": f"{tmp_path}/x"})
     try:
+        # Its command line is empty for a moment after Popen has seen it start.
+        until(Path(f"/proc/{stays.pid}/cmdline").read_bytes, "the process has its command line")
         assert [text.split()[:2] for text in processes_of(tmp_path)] == [[str(stays.pid), "sleep"]]
     finally:
         stays.kill()
