@@ -17,6 +17,9 @@ class SignalLog:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.first = self.last = ""
+        self.orphaned = False
+        """Whether the parent has died, of which the kernel tells by SIGTERM: nobody told this process to end."""
+        self._parent = os.getppid()
         self._note: Path | None = None
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._reading = reading
@@ -53,7 +56,9 @@ class SignalLog:
     def _received(self, number: int, _: FrameType | None) -> None:
         is_first = not self.first
         self.add(signal.Signals(number).name)
-        if is_first:
+        if os.getppid() != self._parent:
+            self.orphaned = True
+        elif is_first:
             self._write()
 
     def _write(self) -> None:

@@ -96,6 +96,9 @@ class Step:
         say(f"{name}: begins on {begin.nodelist}")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
+        if self._signals.orphaned:  # why the script was shot, or its node lost power, the scheduler may know
+            say(f"{name}: no record: the job script has died")
+            return TOLD_TO_END
         ends_now = self._signals.last in ("SIGTERM", "SIGINT")
         # srun ends with 0 where a node fails, too; only before anything is recovered is a trace known to be rank 0's.
         look = look_at_trace(options.traces / f"{name}.h5", expected=True, trusted=True) if not exit_status else None
@@ -344,7 +347,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end_with_parent() -> None:
-    """Has the kernel send this process SIGTERM when its parent dies: what nobody watches any more must end."""
+    """Has the kernel send this process SIGTERM when its parent dies: what nobody watches any more must end. Of a parent
+    that dies in this very moment nobody tells."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(Signals.SIGTERM))
 
 

@@ -81,10 +81,7 @@ def printed_by(folder: Path) -> str:
 
 
 def kill_script(job_id: str) -> None:
-    """Ends a job's script and its launch.step by SIGKILL, so that nobody records the attempt.
-
-    The step alone would: the kernel tells it of the script's death.
-    """
+    """Ends a job's script and its launch.step by SIGKILL, and nothing else of it."""
 
     def of_the_script() -> list[Process]:
         every = (process for process in processes() if f"SLURM_JOB_ID={job_id}" in process.environ)
