@@ -231,9 +231,7 @@ def test_ranks_do_not_outlive_a_script_that_was_killed(tmp_path: Path) -> None:
     script = int(json.loads(record.read_text())["job_id"].split("-")[-2])
     os.kill(script, signal.SIGKILL)
     said, _ = process.communicate(timeout=300)
-    assert (process.returncode, ended(tmp_path)) == (1, ["cancelled"]), (
-        said
-    )  # launch.step is told of the script's death
+    assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), said
     assert not ranks_of(tmp_path)
 
 
