@@ -151,7 +151,7 @@ class HasAnEnd(Line):
 
     def __init__(self, run, device, rank):
         super().__init__(run, device, rank)
-        rank_end.EXIT_LIMIT_S = 2.0
+        rank_end.EXIT_LIMIT_S = 20.0
         if rank == 1:
             self.prepare()
 
