@@ -16,6 +16,7 @@ from pathlib import Path
 from mpi4py import MPI
 
 from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_build, horovod_group, load_backend
+from hpc.options import OptionError
 from hpc.spec import RunSpec
 from hpc.stamps import ABSENT
 from hpc.workloads import load_factory
@@ -99,7 +100,7 @@ try:
     backend.join(run, world_from_mpi(comm), comm)
     after = listening()
     backend.build(factory(words))
-except (InvalidRun, WorkloadError):
+except (InvalidRun, OptionError, WorkloadError):
     traceback.print_exc()
     comm.Abort(3)
 marks = backend.make_marks(run.steps)
