@@ -12,7 +12,6 @@ from enum import StrEnum
 from glob import escape
 from pathlib import Path
 
-from hpc.command import Failure, run_tool
 from hpc.evidence import corrected_record, describe, exit_of
 from hpc.outcome import (
     AGAIN,
@@ -28,10 +27,11 @@ from hpc.outcome import (
     read_own_record,
     stem,
 )
-from launch.state import is_job_id
+from hpc.verdict import JobEnd
+from launch.state import HERE, JobState, ends, look
 
-ASK_PAUSE_S = 5.0
-ASKED_TIMES = 3
+LOOK_PAUSE_S = 5.0
+MAX_LOOKS = 3
 _LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
 """The id of a job of this machine; `number` is 0 where its script was started by hand."""
 
@@ -73,11 +73,12 @@ class RunStatus(StrEnum):
 
 
 class Claim:
-    """Decides about one run in one job. `say` is told why; `close` closes the attempts that a job left open."""
+    """Decides about one run in one job. `say` is told why; `close` closes the attempts that a job left open,
+    and takes how it ended."""
 
     def __init__(
         self, run_id: str, traces: Path, job: Job, *, force: bool, say: Callable[[str], None],
-        close: Callable[[str], None], pause: Callable[[float], None],
+        close: Callable[[str, JobEnd], None], pause: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._run_id, self._traces, self._job, self._force = run_id, traces, job, force
         self._say, self._close, self._pause = say, close, pause
@@ -93,11 +94,12 @@ class Claim:
                 return RunStatus.PENDING
             closed = 0
             for path, begin in others:
-                if self._is_alive(begin):
+                end = self._end_of(begin)
+                if end is None:
                     began = f"job {begin.job_id}, which began it ({path.name})"
                     self._say(f"{self._run_id} is left to {began} and may still run it")
                     return RunStatus.ELSEWHERE
-                self._close(begin.job_id)
+                self._close(begin.job_id, end)
                 closed += _is_recorded(exit_of(path))
             if not closed:  # nothing could be written: the run is not held up by that
                 return RunStatus.PENDING
@@ -149,28 +151,22 @@ class Claim:
                 found.append((path, begin))
         return found
 
-    def _is_alive(self, begin: BeginRecord) -> bool:
-        """Whether the job that began the attempt is there still. One that cannot be asked about is taken to be."""
-        if local := _LOCAL_JOB.fullmatch(begin.job_id):
-            return lives_here(begin.job_id, local["host"], int(local["pid"]), by_hand=local["number"] == "0")
-        if not is_job_id(begin.job_id):
-            self._say(
-                f"{stem(begin.run_id, begin.attempt)}: {begin.job_id!r} is no job of Slurm's: its record is damaged"
-            )
-            return False
-        for asked in range(ASKED_TIMES):
-            answer = run_tool(["squeue", "-h", "-j", begin.job_id, "-o", "%T|%j"])
-            if answer.ok:
-                names = {line.partition("|")[2].strip() for line in answer.stdout.splitlines() if line.strip()}
-                return bool(names) and (not begin.job_name or begin.job_name in names)
-            if "Invalid job id" in answer.stderr:
-                return False
-            self._say(f"is job {begin.job_id} there still? {answer.describe()}")
-            if answer.failure in (Failure.ABSENT, Failure.FORBIDDEN):
+    def _end_of(self, begin: BeginRecord) -> JobEnd | None:
+        """How the job that began the attempt ended. None where it is there still, or nobody can tell."""
+        job_id = begin.job_id
+        if local := _LOCAL_JOB.fullmatch(job_id):
+            by_hand = local["number"] == "0"
+            alive = lives_here(job_id, local["host"], int(local["pid"]), by_hand=by_hand)
+            return None if alive else JobEnd(word="", source=HERE)
+        names = {job_id: begin.job_name}
+        for remaining in reversed(range(MAX_LOOKS)):
+            sight = look([job_id], names)[job_id]
+            if sight.state is not JobState.UNREACHABLE:
                 break
-            if asked < ASKED_TIMES - 1:
-                self._pause(ASK_PAUSE_S)
-        return True
+            self._say(f"is job {job_id} there still? {sight.said}")
+            if remaining:
+                self._pause(LOOK_PAUSE_S)
+        return ends([job_id], names).get(job_id) if sight.end else None
 
 
 def _is_recorded(record: Path) -> bool:

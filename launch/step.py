@@ -29,7 +29,7 @@ from typing import BinaryIO
 
 from hpc.command import Failure, run_tool
 from hpc.command_line import run
-from hpc.evidence import SIGNAL, close_attempts, describe, job_end, judge_ended
+from hpc.evidence import SIGNAL, close_attempts, describe, judge_ended
 from hpc.outcome import BEGIN, EXIT, BeginRecord, Outcome, stem
 from hpc.outside import deny_world_writing, plain
 from hpc.trace_look import TraceLook, look_at_trace
@@ -77,7 +77,7 @@ class Step:
     def __init__(self, options: StepOptions, job: Job, signals: SignalLog, script: bytes) -> None:
         self._options, self._job, self._signals, self._script = options, job, signals, script
         self._claim = Claim(
-            options.run, options.traces, job, force=options.force, say=say, close=self._close_attempts_of,
+            options.run, options.traces, job, force=options.force, say=say, close=self._close,
             pause=signals.sleep,
         )  # fmt: skip
 
@@ -271,11 +271,6 @@ class Step:
             launcher = Launcher(process, self._signals.pause)
             if not launcher.wait(timeout_s if timeout_s is not None else 1e9) and launcher.end(5.0):
                 error.write(f"rankwise: {name}: {command[0]} was killed after {timeout_s:.0f} s\n".encode())
-
-    def _close_attempts_of(self, job_id: str) -> None:
-        """Closes the attempts that another job, which has ended, left open."""
-        end = job_end(self._job_text(job_id), sys.maxsize) or JobEnd(word="", source="squeue and scontrol")
-        self._close(job_id, end)
 
     def _close(self, job_id: str, end: JobEnd, before: int | None = None) -> None:
         close_attempts(

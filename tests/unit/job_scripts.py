@@ -84,6 +84,11 @@ def fake_slurm(tmp_path: Path, squeue: str) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
+def in_queue(state: str, name: str = "") -> str:
+    """A shell command that prints job 4711 as `squeue -O` does."""
+    return f"echo '4711|{state}|node|part|0|1|{name}|None|'"
+
+
 def whole_trace(tmp_path: Path, **changes: Any) -> str:
     """Shell commands that leave a whole trace of the run, or one with these changes, as rank 0 writes it."""
     path = tmp_path / "whole.h5"

@@ -14,7 +14,7 @@ import pytest
 from hpc.outcome import Outcome, ask_again, exit_records, read_exit_record
 from launch.claim import lives_here
 from launch.script import Folders, render_local
-from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, note, outcome_of, write_job
+from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,12 @@ def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("squeue", "runs"),
     [
-        ("echo RUNNING", False),
-        ("echo PENDING", False),
+        (in_queue("RUNNING"), False),
+        (in_queue("PENDING"), False),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", False),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
         ("exit 0", True),
+        (in_queue("COMPLETED"), True),
     ],
 )
 def test_a_run_that_another_slurm_job_began_is_done_only_when_that_has_ended(
