@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from hpc.outside import without_secrets
+from hpc.whole_file import write_whole
 
 
 class Outcome(StrEnum):
@@ -291,15 +292,9 @@ def is_settled(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    """Written aside and renamed: whoever writes a record may be ended at any moment. No secret comes into one."""
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        aside.write_text(json.dumps({name: _kept(value) for name, value in values.items()}, indent=1) + "\n")
-        return aside.replace(path)
-    except OSError:
-        with suppress(OSError):  # a full disk takes names, and no content
-            aside.unlink(missing_ok=True)
-        raise
+    """Written whole: whoever writes a record may be ended at any moment. No secret comes into one."""
+    write_whole(path, json.dumps({name: _kept(value) for name, value in values.items()}, indent=1) + "\n")
+    return path
 
 
 def _kept(value: Any) -> Any:

@@ -6,15 +6,16 @@ import errno
 import os
 import socket
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes the text as UTF-8: no reader sees half of it, and a failure leaves what was there.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes the content, a text as UTF-8: no reader sees half of it, and a failure leaves what was there.
 
     Raises OSError with `filename` set to `path`, also where the operating system names none or the file beside it.
     """
-    _replace(path, text.encode(), mode=None)
+    _replace(path, content.encode() if isinstance(content, str) else content, mode=None)
 
 
 def write_output(path: Path, text: str) -> None:
@@ -54,7 +55,8 @@ def _replace(path: Path, content: bytes, *, mode: int | None, sync: bool = False
                     os.fsync(file.fileno())
             part.replace(path)
         except BaseException:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # what went wrong before says more
+                part.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise _naming(path, error) from None

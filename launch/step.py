@@ -21,7 +21,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -36,6 +35,7 @@ from hpc.trace_look import TraceLook, look_at_trace
 from hpc.verdict import JobEnd
 from hpc.watchdog.hang import Limits
 from hpc.watchdog.watch import Launcher, Watchdog
+from hpc.whole_file import write_whole
 from launch.claim import Claim, Job, RunStatus
 from launch.launchers import once_per_node_argv
 from launch.signals import SignalLog
@@ -179,16 +179,12 @@ class Step:
         """The job script's text in the traces, under a name made of it: ranks on other nodes have no other copy."""
         folder = self._options.traces / "scripts"
         path = folder / f"{hashlib.sha256(self._script).hexdigest()[:16]}.sh"
-        beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
         try:
             if not path.exists():
                 folder.mkdir(exist_ok=True)
-                beside.write_bytes(self._script)
-                beside.replace(path)
+                write_whole(path, self._script)
         except OSError as error:  # the trace will lack its script, and says so
             say(f"the job script cannot be kept in {folder}: {error.strerror}")
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
         return path
 
     def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:

@@ -23,6 +23,7 @@ from hpc.traces_folder import TracesFolder
 from hpc.watchdog.hang import Hang, HangWatch, Limits, Seen, by_steps
 from hpc.watchdog.progress import RankProgress, median_step_s, read_progress
 from hpc.watchdog.stacks import ASKED_BY, STACKS
+from hpc.whole_file import write_whole
 
 HANG = ".hang.json"
 """What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
@@ -147,14 +148,12 @@ class Watchdog:
     def _write(self, hang: Hang) -> bool:
         """Leaves the reason before anything is ended; where it cannot be left, nothing is."""
         path = self._traces / f"{self._stem}{HANG}"
-        beside = path.with_name(f".{path.name}.part")
         values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed)}
         if self._asked:
             values["text"] += f"; where every rank stood is in {self._stem}{STACKS}.txt"
         try:
             self._folder.require()
-            beside.write_text(json.dumps(values, indent=1) + "\n")
-            beside.replace(path)
+            write_whole(path, json.dumps(values, indent=1) + "\n")
         except OSError as error:
             self._say(f"{path} cannot be written ({error}), so the run is left alone")
             return False

@@ -193,9 +193,10 @@ def test_who_closes_attempts_takes_a_damaged_record_for_none(folders: Folders) -
 def test_one_attempt_that_cannot_be_closed_stops_no_other(folders: Folders) -> None:
     begin(folders.traces)
     begin(folders.traces, make_run(repeat=2))
-    (folders.traces / f".{STEM}.exit.json.part").mkdir()  # where its record would be written
+    part = f".{STEM}.exit.json.{socket.gethostname()}.{os.getpid()}.part"
+    (folders.traces / part).mkdir()  # where its record would be written
     failed, other = closed(folders)
-    assert f"{STEM}.exit.json.part" in failed and other.startswith(f"{make_run(repeat=2).run_id}.1: lost: ")
+    assert f"{STEM}.exit.json" in failed and other.startswith(f"{make_run(repeat=2).run_id}.1: lost: ")
 
 
 def test_small_files_that_cannot_be_read_say_nothing_and_are_said(

@@ -286,7 +286,7 @@ def test_a_step_that_was_shot_leaves_the_attempt_open_and_no_launcher(tmp_path: 
     assert [path.name for path in (tmp_path / "traces").glob("*.json")] == [f"{RUN.run_id}.1.begin.json"]
 
 
-@pytest.mark.parametrize("call", ["write_bytes", "replace"])
+@pytest.mark.parametrize("call", ["open", "replace"])
 def test_a_script_that_cannot_be_kept_leaves_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
 ) -> None:
