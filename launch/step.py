@@ -66,7 +66,7 @@ class StepOptions:
     nodelist: str
     container: tuple[str, ...]
     force: bool
-    told: str
+    signal: str
     warning_s: float
     limits: Limits
 
@@ -124,9 +124,9 @@ class Step:
                 return DONE
             if status is RunStatus.ELSEWHERE:
                 return NOT_OK
-            if told := self._signals.last:
-                say(f"{options.run} is left for another job: this one was told to end ({told})")
-                if told == "SIGUSR1":
+            if last := self._signals.last:
+                say(f"{options.run} is not begun: this job was told to end ({last})")
+                if last == "SIGUSR1":
                     self._await_preemption()
                 return TOLD_TO_END
             begin = BeginRecord(
@@ -191,11 +191,11 @@ class Step:
         """Decides the outcome and writes the exit record; the exit status of this process."""
         options, name = self._options, stem(begin.run_id, begin.attempt)
         self._await_traces(begin)
-        told = bool(self._signals.first) and self._job.in_slurm
+        was_signalled = bool(self._signals.first) and self._job.in_slurm
         end_s = os.environ.get("SLURM_JOB_END_TIME", "")
         record = judge_ended(
             begin, options.traces, self._log(name, "err"), exit_status=exit_status,
-            job_text=self._job_text(self._job.job_id) if told else None,
+            job_text=self._job_text(self._job.job_id) if was_signalled else None,
             end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
         if record is None:
@@ -228,16 +228,16 @@ class Step:
         Raises StepError where they do not come back: nothing is written into what stands in their place.
         """
         path = self._options.traces / f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
-        until_s, said = time.monotonic() + AWAY_PATIENCE_S, False
+        until_s, is_reported = time.monotonic() + AWAY_PATIENCE_S, False
         while True:
             try:
                 path.stat()
                 return
             except OSError as error:
                 reason = error.strerror
-            if not said:
+            if not is_reported:
                 say(f"waits for {self._options.traces}, which has no {path.name} any more ({reason})")
-                said = True
+                is_reported = True
             if time.monotonic() > until_s:
                 raise StepError(f"{self._options.traces} is not the folder that {path.name} was written to: {reason}")
             self._signals.sleep(1.0)
@@ -275,15 +275,15 @@ class Step:
 
     def _await_controller(self) -> None:
         """Waits for a controller that is away: srun needs it, and each run would fail within a minute or two."""
-        said = False
+        is_reported = False
         while self._job.in_slurm and not self._signals.last:
             answer = run_tool(["squeue", "-h", "-j", self._job.job_id, "-o", "%T"])
             silent = answer.failure is Failure.HANGING or "Unable to contact" in answer.stderr
             if not silent and "timed out" not in answer.stderr:
                 return
-            if not said:
+            if not is_reported:
                 say(f"waits for slurmctld, which does not answer: {answer.describe()}")
-                said = True
+                is_reported = True
             self._signals.sleep(5.0)
 
     def _await_preemption(self) -> None:
@@ -325,8 +325,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _end_with_parent()
     options = _options(sys.argv[1:] if argv is None else argv)
     deny_world_writing()
-    if options.told:
-        signals.add(f"SIG{options.told}")
+    if options.signal:
+        signals.add(f"SIG{options.signal}")
     try:
         return Step(options, Job.here(), signals, sys.stdin.buffer.read()).run()
     except StepError as error:
@@ -359,7 +359,7 @@ def _options(argv: Sequence[str]) -> StepOptions:
     add("--container", action="append", default=[], metavar="WORD",
         help="a word that stands before a program in a container; may be given several times")  # fmt: skip
     add("--force", action="store_true", help="begin an attempt of a final run, too")
-    add("--told", default="", metavar="SIGNAL", help="the signal that the job script has received before")
+    add("--signal", default="", metavar="SIGNAL", help="the signal that the job script has received before")
     add("--warning-s", type=float, default=60.0, metavar="S", help="how long before its time limit the job gets USR1")
     for name, value, text in (
         ("--start-limit-s", usual.start_s, "seconds from start to first step, and from last step to end"),
@@ -369,13 +369,13 @@ def _options(argv: Sequence[str]) -> StepOptions:
     ):
         add(name, type=float, default=value, metavar="N", help=f"{text} (%(default)g)")
     add("command", nargs="+", metavar="COMMAND", help="what starts the ranks; behind --")
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     return StepOptions(
-        run=asked.run, traces=asked.traces, logs=asked.logs, command=tuple(asked.command), launcher=asked.launcher,
-        nodes=asked.nodes, nodelist=asked.nodelist or Job.here().nodelist, container=tuple(asked.container),
-        force=asked.force, told=asked.told, warning_s=asked.warning_s,
+        run=args.run, traces=args.traces, logs=args.logs, command=tuple(args.command), launcher=args.launcher,
+        nodes=args.nodes, nodelist=args.nodelist or Job.here().nodelist, container=tuple(args.container),
+        force=args.force, signal=args.signal, warning_s=args.warning_s,
         limits=Limits(
-            start_s=asked.start_limit_s, steps=asked.hang_steps, extra_s=asked.hang_extra_s, copy_s=asked.copy_s
+            start_s=args.start_limit_s, steps=args.hang_steps, extra_s=args.hang_extra_s, copy_s=args.copy_s
         ),
     )  # fmt: skip
 
