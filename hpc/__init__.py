@@ -3,7 +3,7 @@
 import sys
 
 # The first statement of every command: an old interpreter could not even parse most of the modules.
-if sys.version_info < (3, 11):  # noqa: UP036
+if sys.version_info < (3, 11):  # noqa: UP036 - an older one has to be told so
     raise SystemExit(f"Rankwise needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}")
 
 from hpc.command_line import start

@@ -186,7 +186,7 @@ def _explain(error: BaseException, name: str) -> int | None:
     if missing in REQUIREMENTS:
         from shlex import quote
 
-        checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+        checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - light
         print(
             f"{name}: {missing} is not installed for {sys.executable}: run `{quote(sys.executable)} -m pip install -e "
             f"{quote(checkout)}`, or activate the environment that has it",

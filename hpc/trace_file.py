@@ -49,7 +49,7 @@ _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
 
 def load_hdf5() -> None:
     """Loads the HDF5 library, so that it cannot fail when a trace is to be written. Raises ImportError."""
-    import h5py  # noqa: F401
+    import h5py  # noqa: F401 - loading it is the purpose
 
 
 class TraceUnwritable(TraceError):
