@@ -5,8 +5,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-VERSION = re.search(r'^__version__ = "(.+)"$', Path(__file__).with_name("hpc").joinpath("version.py").read_text(), re.M)
-assert VERSION, "hpc/version.py names no version"
+VERSION_FILE = Path(__file__).parent / "hpc" / "system" / "version.py"
+VERSION = re.search(r'^__version__ = "(.+)"$', VERSION_FILE.read_text(), re.M)
+assert VERSION, f"{VERSION_FILE} names no version"
 
 setup(
     name="rankwise",
@@ -14,7 +15,12 @@ setup(
     description="Measures how distributed deep-learning training scales on Slurm clusters, and why not better",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["hpc", "hpc.*", "launch", "launch.*", "parse", "parse.*", "sbatch_templates"]),
+    packages=find_packages(
+        include=[
+            *("hpc", "hpc.*", "launch", "launch.*", "parse", "parse.*"),
+            *("sbatch_templates", "tools", "tools.devcluster"),
+        ]
+    ),
     package_data={"sbatch_templates": ["*.j2", "sites/*.toml"]},
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.
     install_requires=[

@@ -16,9 +16,9 @@ from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
 from benchmarks.plain_loops import PLAIN
 from hpc.backends import load_backend, missing_modules
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
-from launch.local import launcher, ranks_env
+from launch.cluster.local import launcher, ranks_env
 
 LIMIT = 1 / 0.98
 RANKS, STEPS = 2, 4
@@ -44,7 +44,7 @@ def in_a_rank(name: str, stamps: str) -> None:
     """What every rank does: all run the same steps in the same order, rank 0 tells how long they took."""
     from mpi4py import MPI
 
-    from hpc.world import world_from_mpi
+    from hpc.measure.world import world_from_mpi
 
     comm = MPI.COMM_WORLD
     run = RunSpec(

@@ -22,11 +22,11 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.pairs import compare
-from hpc.journal.copying import Copier
-from hpc.journal.file import Journal
-from hpc.journal.folders import PARTIAL
-from hpc.timer import HostMarks
-from hpc.watchdog.progress import read_progress
+from hpc.measure.timer import HostMarks
+from hpc.node_agent.copying import Copier
+from hpc.recovery.folders import PARTIAL
+from hpc.recovery.journal import Journal
+from hpc.recovery.progress import read_progress
 
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 STEPS_S, INTERVALS_S = (0.010, 0.001), (1.0,)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pairs import against_limit
-from hpc.spec import RunSpec
-from hpc.trace import Trace
-from hpc.trace_file import write_trace
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
+from hpc.model.trace_file import write_trace
 from tests.unit.simulated import draw_clocks, equal_ranks, simulate
 
 NODES, RANKS_PER_NODE, MEASURED_STEPS, TIMES = 128, 8, 1000, 16

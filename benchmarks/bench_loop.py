@@ -13,7 +13,7 @@ from collections.abc import Callable
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
 from hpc.backends.torch_ddp import TorchDDP
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
 
 LIMIT = 1 / 0.99
@@ -22,7 +22,7 @@ LIMIT = 1 / 0.99
 def _joined(run: RunSpec) -> TorchDDP:
     from mpi4py import MPI
 
-    from hpc.world import world_from_mpi
+    from hpc.measure.world import world_from_mpi
 
     backend = TorchDDP()
     backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from benchmarks.pairs import against_limit
-from hpc.timer import DeviceMarks, HostMarks, Marks
+from hpc.measure.timer import DeviceMarks, HostMarks, Marks
 
 BLOCKS, STEPS = 40, 5000
 LIMIT_US = 2.0

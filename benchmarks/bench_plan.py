@@ -7,13 +7,13 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.pairs import BLOCKS, against_limit
-from hpc.spec import Target
-from hpc.sweep_spec import SweepSpec, expand
-from hpc.sweeps.target import options_of
-from launch.plan import JobPlan, plan_jobs, write_sweep
-from launch.script import Folders, render_job
-from launch.site import Site
-from launch.slurm import header
+from hpc.model.spec import Target
+from launch.cluster.slurm import header
+from launch.jobs.plan import JobPlan, plan_jobs, write_sweep
+from launch.jobs.script import Folders, render_job
+from launch.jobs.site import Site
+from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.target import options_of
 
 LIMIT_S = 1.0
 ASKED = SweepSpec.from_mapping({"nodes": list(range(1, 101)), "ranks_per_node": 8, "repeats": 10, "baseline": False})

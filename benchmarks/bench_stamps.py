@@ -21,10 +21,10 @@ import numpy as np
 
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
-from hpc.journal.file import Journal
-from hpc.telemetry.recorder import Recorder
-from hpc.telemetry.sources import Beside, pid_namespace
-from hpc.timer import HostMarks, Marks
+from hpc.measure.timer import HostMarks, Marks
+from hpc.node_agent.recorder import Recorder
+from hpc.node_agent.sources import Beside, pid_namespace
+from hpc.recovery.journal import Journal
 
 ENVIRONMENT = {**KEPT, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 STEP_S, STEPS, BLOCKS = 0.010, 100, 60

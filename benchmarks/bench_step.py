@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.pairs import compare
-from hpc.spec import RunSpec
-from launch.script import Folders, render_local
+from hpc.model.spec import RunSpec
+from launch.jobs.script import Folders, render_local
 
 RUNS, LIMIT = 10, 1.0
 RUN = RunSpec(
@@ -45,14 +45,20 @@ def attempts() -> None:
 def pythons() -> None:
     """As many times two Pythons."""
     for _ in range(RUNS):
-        for module in ("hpc.watchdog.watch", "hpc.evidence"):
+        for module in ("launch.step.watch", "hpc.model.evidence"):
             subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
 
 
 def main() -> None:
     """Prints the ratio of both."""
     print(
-        compare(f"{RUNS} attempts by launch.step / {RUNS} times two Pythons", attempts, pythons, limit=LIMIT, blocks=10)
+        compare(
+            f"{RUNS} attempts by launch.step / {RUNS} times two Pythons",
+            attempts,
+            pythons,
+            limit=LIMIT,
+            blocks=10,
+        )
     )
 
 

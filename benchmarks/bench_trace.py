@@ -20,10 +20,10 @@ import h5py
 import numpy as np
 
 from benchmarks.pairs import BLOCKS, against_limit, compare
-from hpc.outcome import Outcome
-from hpc.spec import RunSpec
-from hpc.trace import Trace
-from hpc.trace_file import write_trace
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
+from hpc.model.trace_file import write_trace
 from parse.load import load
 
 RANKS, STEPS, WARMUP_STEPS = 1024, 1000, 20

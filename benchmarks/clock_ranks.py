@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from benchmarks.plain_clock import PlainClock
-from hpc.clock import GlobalClock
-from hpc.clock_model import ClockModel
+from hpc.measure.clock import GlobalClock
+from hpc.model.clock_model import ClockModel
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpc.clock_model import MAX_DRIFT, ClockModel, SyncPoint, estimate, neighbours, through
+from hpc.model.clock_model import MAX_DRIFT, ClockModel, SyncPoint, estimate, neighbours, through
 
 PINGS = 20
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.memory import peak_bytes
-from hpc.trace_file import open_trace
-from parse.ledger.lateness import verdict
-from parse.ledger.terms import account
+from hpc.model.trace_file import open_trace
+from parse.ledger.breakdown import account
+from parse.ledger.straggler import verdict
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 from time import perf_counter  # noqa: E402
 
-from parse.logs.families import family  # noqa: E402
-from parse.logs.reading import batches  # noqa: E402
+from parse.logs.engine.reader import batches  # noqa: E402
+from parse.logs.formats import family  # noqa: E402
 from parse.logs.window import Protocol, read_log  # noqa: E402
 
 

@@ -1,4 +1,4 @@
-"""The method of hpc.clock with nothing around it, to be measured against: a star of bursts, points, straight lines.
+"""The method of hpc.measure.clock with nothing around it, as a comparison: a star of bursts, points, straight lines.
 
 No barriers whose exits are kept, no checks of what clocks cannot do, no domains, no tree, one time at a time.
 """

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from hpc.backends import load_backend
-from hpc.journal.file import Journal
-from hpc.spec import RunSpec
-from hpc.train import train
+from hpc.model.spec import RunSpec
+from hpc.recovery.journal import Journal
+from hpc.run.train import train
 from hpc.workloads import load_factory
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     """Trains as the arguments say."""
     from mpi4py import MPI
 
-    from hpc.world import world_from_mpi
+    from hpc.measure.world import world_from_mpi
 
     name, steps = sys.argv[1], int(sys.argv[2])
     run = RunSpec(

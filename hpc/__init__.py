@@ -6,6 +6,6 @@ import sys
 if sys.version_info < (3, 11):  # noqa: UP036 - an older one has to be told so
     raise SystemExit(f"Rankwise needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}")
 
-from hpc.command_line import start
+from hpc.system.command_line import start
 
 start()

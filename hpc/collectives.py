@@ -28,17 +28,17 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
-from hpc.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
-from hpc.command_line import run
-from hpc.command_parser import CommandParser
-from hpc.options import OptionError, read_options
-from hpc.outcome import Outcome, stem
-from hpc.outside import deny_world_writing
+from hpc.measure.world import LaunchError, World, start_mpi, world_from_mpi
+from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
+from hpc.model.options import OptionError, read_options
+from hpc.model.outcome import Outcome, stem
+from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_promises
 from hpc.rank import Asked, run_ranks
-from hpc.rank_end import EXIT_STATUS
-from hpc.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
-from hpc.world import LaunchError, World, start_mpi, world_from_mpi
+from hpc.run.rank_end import EXIT_STATUS
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -240,9 +240,9 @@ def _next_attempt(traces: Path, run: RunSpec, comm: Intracomm) -> int:
 
 def _show(path: Path) -> int:
     """Prints the table of a trace; the exit status of the command line."""
-    from hpc.collective_times import table
-    from hpc.trace import TraceError
-    from hpc.trace_file import read_trace
+    from hpc.model.collective_times import table
+    from hpc.model.trace import TraceError
+    from hpc.model.trace_file import read_trace
 
     try:
         print(table(read_trace(path)), f"trace: {path}", sep="\n", flush=True)

@@ -20,24 +20,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
-from hpc.journal.file import Journal
-from hpc.journal.folders import attempt_folder
-from hpc.outcome import Outcome, stem
-from hpc.outside import deny_world_writing, without_secrets
+from hpc.backends.settings import options_of_run
+from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
+from hpc.model.outcome import Outcome, stem
+from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
+from hpc.model.traces_folder import TracesFolder
 from hpc.preflight.run import Preflight, Promises, add_arguments, read_promises
-from hpc.rank_end import EXIT_STATUS, Failure, ReservedFiles, attempted, fail, limit_exit
-from hpc.settings import options_of_run
-from hpc.spec import COLLECTIVES, RunSpec, SpecError
-from hpc.traces_folder import TracesFolder
-from hpc.watchdog.stacks import Stacks
+from hpc.recovery.folders import attempt_folder
+from hpc.recovery.journal import Journal
+from hpc.recovery.stacks import Stacks
+from hpc.run.rank_end import EXIT_STATUS, Failure, ReservedFiles, attempted, fail, limit_exit
+from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory
 from hpc.workloads.user_code import files_newer_than
-from hpc.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.clock import GlobalClock
+    from hpc.measure.clock import GlobalClock
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # a script has SLURM_PROCID, too
@@ -141,12 +141,12 @@ def _run(rank: Rank) -> None:
     asked, run, comm = rank.asked, rank.run, rank.comm
     assert comm is not None
     # From here on numpy and the framework are loaded: the threads are set.
-    from hpc.clock import GlobalClock
-    from hpc.gather import Own, write_gathered
-    from hpc.journal.copying import start_copier
-    from hpc.telemetry.nodes import start_telemetry
-    from hpc.trace_file import load_hdf5
-    from hpc.train import train
+    from hpc.measure.clock import GlobalClock
+    from hpc.model.trace_file import load_hdf5
+    from hpc.node_agent.copying import start_copier
+    from hpc.node_agent.nodes import start_telemetry
+    from hpc.run.gather import Own, write_gathered
+    from hpc.run.train import train
 
     backend = (load_collectives if run.probe == COLLECTIVES else load_backend)(run.backend)
     backend.join(run, world, comm)
@@ -261,7 +261,7 @@ def _factory(run: RunSpec) -> Any:
 
 def _facts(world: World, backend: Backend) -> dict[str, Any]:
     """What this rank's entry in the trace is made of."""
-    from hpc.environment import describe_host, describe_software, describe_variables
+    from hpc.system.environment import describe_host, describe_software, describe_variables
 
     described = backend.describe()
     return {

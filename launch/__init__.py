@@ -1,5 +1,5 @@
 """How work gets on to a cluster. Knows nothing of training."""
 
-from hpc.command_line import start
+from hpc.system.command_line import start
 
 start()

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpc.outcome import RecordError, read_object
-from hpc.whole_file import write_whole
-from launch.lock import FolderLock, user_name
-from launch.plan import WrittenJob
-from launch.slurm import NotNow
-from launch.state import JobState
+from hpc.model.outcome import RecordError, read_object
+from hpc.system.whole_file import write_whole
+from launch.cluster.lock import FolderLock, user_name
+from launch.cluster.query import JobState
+from launch.cluster.slurm import NotNow
+from launch.jobs.plan import WrittenJob
 
 PAUSES_S = (5.0, 60.0)
 """How long to wait after a refusal that passes: this at first, twice as long each time, at most the other."""

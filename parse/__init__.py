@@ -1,5 +1,5 @@
 """Reads what was measured, anywhere: no torch, no MPI, no scheduler."""
 
-from hpc.command_line import start
+from hpc.system.command_line import start
 
 start()

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.checks import CHECKS, CheckError, Finding, read_finding
-from hpc.outcome import SETTLING, ExitRecord, Outcome
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT, END
-from hpc.trace import Trace, TraceError
+from hpc.model.checks import CHECKS, CheckError, Finding, read_finding
+from hpc.model.outcome import SETTLING, ExitRecord, Outcome
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT, END
+from hpc.model.trace import Trace, TraceError
 from parse import stats
 
 

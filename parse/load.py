@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.journal.folders import PARTIAL
-from hpc.outcome import (
+from hpc.model.outcome import (
     BEGIN_RECORD,
     EXIT_RECORD,
     MOST_PLAN_BYTES,
@@ -25,8 +24,9 @@ from hpc.outcome import (
     read_object,
     read_rank_note,
 )
-from hpc.trace import Trace, TraceError, run_of
-from hpc.trace_file import read_trace
+from hpc.model.trace import Trace, TraceError, run_of
+from hpc.model.trace_file import read_trace
+from hpc.recovery.folders import PARTIAL
 from parse.attempt import Asked, Attempt, Machine, Measured, describe, measure
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def _of_partial(folder: Path) -> str:
         why = "stamps that dead ranks left, not yet a trace"
     else:
         why = "stamps of a run that goes on, or whose job was lost; then they are not yet a trace"
-    return f"{folder}: {why}: python -m parse.recover {shlex.quote(str(folder.parent))}"
+    return f"{folder}: {why}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
 
 
 def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:

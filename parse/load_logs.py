@@ -12,9 +12,9 @@ from itertools import count
 from pathlib import Path
 
 from parse.attempt import Attempt
-from parse.logs.families import family, recognise
-from parse.logs.family import LogError
-from parse.logs.names import Place, place_of
+from parse.logs.engine.log_format import LogError
+from parse.logs.formats import family, recognise
+from parse.logs.path_facts import Place, place_of
 from parse.logs.run import NOWHERE, SPEEDS, attempt_of, settled_as
 from parse.logs.window import Protocol, Reading, read_log
 

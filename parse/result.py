@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc.spec import COLLECTIVES, RunSpec
+from hpc.model.spec import COLLECTIVES, RunSpec
 from parse import stats
 from parse.attempt import Asked, Attempt, Machine, Measured, settling
 from parse.load import Loaded

@@ -12,18 +12,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hpc.command_line import importing, run
-from hpc.command_parser import CommandParser
-from hpc.outside import deny_world_writing, plain
-from hpc.version import with_version
-from hpc.whole_file import write_output
+from hpc.system.command_line import importing, run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.version import with_version
+from hpc.system.whole_file import write_output
 
 if TYPE_CHECKING:
-    from parse.layout import Page
-    from parse.ledger.nouns import Ledger
+    from parse.ledger.types import Ledger
     from parse.load_logs import HowToRead
+    from parse.report.summary import Summary
     from parse.result import Result
-    from parse.summary import Summary
+    from parse.text import Page
 
 T = TypeVar("T")
 DESCRIPTION = (
@@ -48,7 +48,7 @@ FORMAT_HELP = (
     "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
     "speedup is null where there is no 1n1g baseline"
 )
-# What parse.table offers; importing it here would make --help slow.
+# What parse.report.table offers; importing it here would make --help slow.
 FORMATS = ("table", "markdown", "csv", "json", "dlperf")
 LEDGER_HELP = (
     "below the table, where each step's time goes and why it takes longer than on one device: data, compute, wait, "
@@ -145,8 +145,8 @@ def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         return None
     with importing():
         from parse.load_logs import HowToRead
-        from parse.logs.families import FAMILIES
-        from parse.logs.names import Place, case_of
+        from parse.logs.formats import FAMILIES
+        from parse.logs.path_facts import Place, case_of
         from parse.logs.window import Protocol
 
     if asked.log_format is not None and asked.log_format not in FAMILIES:
@@ -174,7 +174,7 @@ def _explain(path: Path, how: HowToRead | None, parser: argparse.ArgumentParser)
     if how is None:
         parser.error("--explain is for logs: not with --kind traces or --kind table")
     from parse.load_logs import explained
-    from parse.logs.family import LogError
+    from parse.logs.engine.log_format import LogError
 
     try:
         text = explained(path, how)
@@ -192,11 +192,11 @@ def _print(text: str) -> None:
 
 def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
     with importing():
-        from hpc.trace import TraceError
-        from parse.notices import warnings
-        from parse.summary import TableError, choose
-        from parse.table import FORMATS as WRITERS
-        from parse.table import text
+        from hpc.model.trace import TraceError
+        from parse.report.notices import warnings
+        from parse.report.summary import TableError, choose
+        from parse.report.table import FORMATS as WRITERS
+        from parse.report.table import text
 
     summary = _summary(asked.paths, asked.kind, how)
     if not summary.results and not summary.probes:
@@ -231,7 +231,7 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
 
 def _page(asked: argparse.Namespace) -> Page:
     """The room for the table: COLUMNS, else the terminal's, else that of a pipe."""
-    from parse.layout import MIN_WIDTH, PIPE_WIDTH, Page
+    from parse.text import MIN_WIDTH, PIPE_WIDTH, Page
 
     width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     if asked.out is not None and not os.environ.get("COLUMNS"):
@@ -251,8 +251,8 @@ def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
 
 
 def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary:
-    from parse.alarms import judge
-    from parse.summary import Summary
+    from parse.alarms.table import judge
+    from parse.report.summary import Summary
 
     if kind == "table":
         from parse.published.documents import published

@@ -9,16 +9,16 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
-from hpc.options import Option
-from hpc.spec import SpecError
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
+from hpc.model.options import Option
+from hpc.model.spec import SpecError
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.timer import Marks
-    from hpc.world import World
+    from hpc.measure.timer import Marks
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 
 class InvalidRun(Exception):

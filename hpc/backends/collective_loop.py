@@ -7,15 +7,15 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.backends import InvalidRun
-from hpc.collective_plan import DTYPE, Collective, bus_factor
-from hpc.spec import MIN_WARMUP_STEPS
-from hpc.timer import Marks
+from hpc.measure.timer import Marks
+from hpc.model.collective_plan import DTYPE, Collective, bus_factor
+from hpc.model.spec import MIN_WARMUP_STEPS
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 
 class Group(Protocol):

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.backends.horovod_build import build_problem, built_against
-from hpc.options import OptionValue
+from hpc.model.options import OptionValue
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
+    from hpc.model.spec import RunSpec
 
 _MIB = 2**20
 _CRASHING = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}

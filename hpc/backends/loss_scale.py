@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpc.backends import InvalidRun
-from hpc.options import OptionValue
+from hpc.model.options import OptionValue
 
 
 def static_scale(option: OptionValue) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hpc.backends import InvalidRun
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 
 
 def of_layers(run: RunSpec, layers: Iterable[object]) -> list[str]:

@@ -9,14 +9,14 @@ import numpy as np
 
 from hpc.backends import InvalidRun
 from hpc.backends.losses import Losses
-from hpc.stamps import INNER
-from hpc.timer import Marks, host_marks
+from hpc.measure.timer import Marks, host_marks
+from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 
 class MPIAllreduce:

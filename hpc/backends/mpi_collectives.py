@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpc.backends.mpi import MPIAllreduce
-from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
 
 

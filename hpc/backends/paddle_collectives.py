@@ -11,8 +11,8 @@ from typing import Any
 from hpc.backends.paddle_device import describe_device, versions
 from hpc.backends.paddle_fleet import PaddleFleet
 from hpc.backends.paddle_group import transport
-from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
-from hpc.timer import Marks, device_marks, host_marks
+from hpc.measure.timer import Marks, device_marks, host_marks
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
 
 

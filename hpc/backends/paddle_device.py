@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hpc.backends import InvalidRun
 
 if TYPE_CHECKING:
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 _LEAST_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "amp-fp16": (7, 0)}
 

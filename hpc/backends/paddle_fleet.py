@@ -15,15 +15,15 @@ from hpc.backends.losses import Losses
 from hpc.backends.meetings import check_twin, of_layers
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
-from hpc.settings import options_of_run
-from hpc.stamps import INNER
-from hpc.timer import Marks, device_marks, host_marks
+from hpc.backends.settings import options_of_run
+from hpc.measure.timer import Marks, device_marks, host_marks
+from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 _MIB = 2**20
 _ONE_RANK = "none (one rank)"

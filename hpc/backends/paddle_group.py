@@ -19,8 +19,8 @@ from hpc.backends.addresses import LOOPBACK, PortTaken, asked_interface, endpoin
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 _NEEDLESS = (
     "No ccache found",

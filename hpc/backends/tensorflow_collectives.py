@@ -11,7 +11,7 @@ from hpc.backends.tensorflow_horovod import TensorFlowHorovod
 from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loop import TensorFlowLoop
 from hpc.backends.tensorflow_multiworker import TensorFlowMultiWorker
-from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
 
 

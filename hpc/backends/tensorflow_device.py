@@ -12,8 +12,8 @@ from hpc.backends.tensorflow_import import tf
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 CPU = "/CPU:0"
 _AMPERE = (8, 0)

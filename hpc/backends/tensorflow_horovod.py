@@ -12,8 +12,8 @@ from hpc.backends.tensorflow_loop import TensorFlowLoop
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 
 class TensorFlowHorovod(TensorFlowLoop):

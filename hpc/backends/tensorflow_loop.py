@@ -11,20 +11,20 @@ from hpc.backends import BACKENDS, WorkloadError, check_workload
 from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
 from hpc.backends.meetings import check_twin
+from hpc.backends.settings import options_of_run
 from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
 from hpc.backends.tensorflow_graph import meetings
 from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loss_scale import LossScale
 from hpc.backends.tensorflow_precision import check_traced, set_precision
-from hpc.settings import options_of_run
-from hpc.stamps import INNER
-from hpc.timer import Marks, host_marks
+from hpc.measure.timer import Marks, host_marks
+from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 
 class TensorFlowLoop(ABC):

@@ -12,8 +12,8 @@ from hpc.backends.torch_ddp import TorchDDP
 from hpc.backends.torch_device import describe_device, versions
 from hpc.backends.torch_horovod import TorchHorovod
 from hpc.backends.torch_loop import TorchLoop
-from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
-from hpc.timer import Marks
+from hpc.measure.timer import Marks
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
 
 Prepared = tuple[Callable[[], None], Callable[[], Any]]

@@ -15,12 +15,12 @@ from hpc.backends import BACKENDS
 from hpc.backends.addresses import asked_interface
 from hpc.backends.rendezvous import open_store
 from hpc.backends.torch_loop import TorchLoop
-from hpc.timer import Marks
+from hpc.measure.timer import Marks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.world import World
+    from hpc.measure.world import World
 
 
 class TorchDDP(TorchLoop):

@@ -11,8 +11,8 @@ from hpc.backends import InvalidRun
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 _AMPERE = (8, 0)
 

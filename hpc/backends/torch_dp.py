@@ -9,13 +9,13 @@ import torch
 from hpc.backends import BACKENDS, InvalidRun
 from hpc.backends.torch_device import check_precision, describe_device, visible_gpus
 from hpc.backends.torch_loop import HALF, TorchLoop
-from hpc.timer import Marks
+from hpc.measure.timer import Marks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 
 class TorchDP(TorchLoop):

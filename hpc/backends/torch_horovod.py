@@ -12,12 +12,12 @@ import torch
 from hpc.backends import WorkloadError
 from hpc.backends.horovod_group import describe_horovod, join_horovod, load_horovod
 from hpc.backends.torch_loop import TorchLoop
-from hpc.timer import Marks
+from hpc.measure.timer import Marks
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.world import World
+    from hpc.measure.world import World
 
 
 class TorchHorovod(TorchLoop):

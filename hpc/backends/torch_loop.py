@@ -14,16 +14,16 @@ from hpc.backends import BACKENDS, check_workload
 from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
 from hpc.backends.meetings import check_twin, of_layers
+from hpc.backends.settings import options_of_run
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
-from hpc.settings import options_of_run
-from hpc.stamps import INNER
-from hpc.timer import Marks, device_marks, host_marks
+from hpc.measure.timer import Marks, device_marks, host_marks
+from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.spec import RunSpec
-    from hpc.world import World
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
 
 HALF = {"bf16": torch.bfloat16, "amp-fp16": torch.float16}
 """What autocast is told; other precisions run without it."""

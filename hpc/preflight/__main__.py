@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc.backends import InvalidRun
-from hpc.checks import State
-from hpc.command_line import run
-from hpc.command_parser import CommandParser
-from hpc.outside import deny_world_writing, plain
+from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_from_mpi
+from hpc.model.checks import State
+from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Preflight, add_arguments, read_promises
-from hpc.spec import RunSpec, SpecError
-from hpc.whole_file import write_output
-from hpc.world import LaunchError, mpi_library, start_mpi, world_from_mpi
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.whole_file import write_output
 
 INVALID, LAUNCH_FAIL = 3, 5
 

@@ -1,6 +1,6 @@
 """The checks themselves: pure functions of what all ranks know, so that every rank comes to the same.
 
-Each returns what it found, or None where the check says nothing of such a run. `hpc.checks` declares them.
+Each returns what it found, or None where the check says nothing of such a run. `hpc.model.checks` declares them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
 
-from hpc.checks import CHECKS, Finding, Level, State, level_of
+from hpc.model.checks import CHECKS, Finding, Level, State, level_of
 from hpc.preflight.compare_gpus import (
     cores_near_gpu,
     gpu_idle,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hpc.checks import State
+from hpc.model.checks import State
 from hpc.preflight.nouns import RankFacts, Seen
 
 SHOWN = 8

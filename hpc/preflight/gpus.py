@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hpc.command import Failure, run_tool
-from hpc.outside import plain
 from hpc.preflight.nouns import Gpu
+from hpc.system.sanitize import plain
+from hpc.system.tool import Failure, run_tool
 
 NVIDIA_SMI_S = 30.0
 _FIELDS = ("uuid", "pci.bus_id", "name", "driver_version", "memory.total", "memory.used")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.outside import plain
+from hpc.system.sanitize import plain
 
 LOOK_S = 0.25
 NAMED = 3

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
-from hpc.checks import CHECKS, CheckError, Finding, Level, read_levels
+from hpc.measure.world import World
+from hpc.model.checks import CHECKS, CheckError, Finding, Level, read_levels
+from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
 from hpc.preflight.nouns import Launched, RankFacts, Seen, Transports
 from hpc.preflight.transports import let_nccl_tell, read_transports, warnings, why_nothing
-from hpc.spec import RunSpec
-from hpc.world import World
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hpc.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.options import Option
-from hpc.spec import COLLECTIVES, is_user_code
+from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
+from hpc.model.options import Option
+from hpc.model.spec import COLLECTIVES, is_user_code
 from hpc.workloads.delays import parse_delays
 from hpc.workloads.user_code import code_digest
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hpc.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, plan_of
-from hpc.options import OptionError
-from hpc.spec import RunSpec
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, plan_of
+from hpc.model.options import OptionError
+from hpc.model.spec import RunSpec
 
 Floats = npt.NDArray[np.float32]
 

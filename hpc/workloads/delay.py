@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hpc.options import OptionValue
-from hpc.settings import options_of_run
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT
+from hpc.backends.settings import options_of_run
+from hpc.model.options import OptionValue
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT
 from hpc.workloads.delays import check_ranks, parse_delays
 
 PHASES = ("data", "compute", "transfer", "update")

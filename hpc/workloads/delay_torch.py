@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads.delay import Sleeper, sleeps_of
 
 

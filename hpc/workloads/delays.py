@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpc.options import OptionError
+from hpc.model.options import OptionError
 
 _LONGEST_MS = 86_400_000
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from hpc.settings import options_of_run
-from hpc.spec import RunSpec
+from hpc.backends.settings import options_of_run
+from hpc.model.spec import RunSpec
 
 FEATURES, CLASSES = 64, 10
 LEARNING_RATE, MOMENTUM = 0.1, 0.9

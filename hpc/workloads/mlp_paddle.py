@@ -7,7 +7,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads.mlp import LEARNING_RATE, MOMENTUM, initial_values, synthetic_batch
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from hpc.backends.tensorflow_precision import compute_dtype
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads.mlp import LEARNING_RATE, MOMENTUM, initial_values, synthetic_batch
 from hpc.workloads.momentum_tensorflow import Momentum
 

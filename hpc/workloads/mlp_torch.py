@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads.mlp import LEARNING_RATE, MOMENTUM, initial_values, synthetic_batch
 
 

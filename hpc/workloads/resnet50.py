@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc.settings import options_of_run
-from hpc.spec import RunSpec
+from hpc.backends.settings import options_of_run
+from hpc.model.spec import RunSpec
 
 CLASSES = 1000
 EXPANSION = 4

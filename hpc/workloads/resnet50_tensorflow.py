@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hpc.backends.tensorflow_precision import compute_dtype
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads.momentum_tensorflow import Momentum
 from hpc.workloads.resnet50 import (
     BN_EPSILON,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hpc.settings import options_of_run
-from hpc.spec import RunSpec
+from hpc.backends.settings import options_of_run
+from hpc.model.spec import RunSpec
 from hpc.workloads.resnet50 import (
     CLASSES,
     EXPANSION,

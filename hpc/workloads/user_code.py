@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.options import did_you_mean
-from hpc.spec import SpecError, is_user_code
+from hpc.model.options import did_you_mean
+from hpc.model.spec import SpecError, is_user_code
 
 _LOADED_BEFORE = "hpc"
 """The package of this project: a rank has loaded it before any workload, so no folder of that name is looked at."""

@@ -24,22 +24,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.command import Failure, run_tool
-from hpc.command_line import run
-from hpc.command_parser import CommandParser
-from hpc.outside import deny_world_writing, plain
-from hpc.spec import RunSpec, SpecError
+from hpc.model.spec import RunSpec, SpecError
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.tool import Failure, run_tool
+from launch.cluster.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
+from launch.cluster.query import JobState
+from launch.cluster.slurm import NotNow, SlurmCluster, SubmitError, header, slurm_is_installed, why_unreachable
 from launch.doctor.advice import Advice, Word, as_json, as_text, change
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_site
 from launch.doctor.diagnosis_nodes import of_job
 from launch.doctor.look import JobFacts, Look
-from launch.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
-from launch.plan import PlanError, WrittenJob, plan_jobs
-from launch.script import Folders
-from launch.site import Site, SiteError, find_site
-from launch.slurm import NotNow, SlurmCluster, SubmitError, header, slurm_is_installed, why_unreachable
-from launch.state import JobState
+from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
+from launch.jobs.script import Folders
+from launch.jobs.site import Site, SiteError, find_site
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""

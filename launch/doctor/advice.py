@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hpc.outside import plain
+from hpc.system.sanitize import plain
 
 _NAMED = 8
 

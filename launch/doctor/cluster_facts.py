@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hpc.command import run_tool
+from hpc.system.tool import run_tool
 
 COMMAND_TIMEOUT_S = 30
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from launch.cluster.partitions import minutes_of
 from launch.doctor.advice import Advice, change, note, ok, unknown
 from launch.doctor.cluster_facts import ClusterFacts
-from launch.partitions import minutes_of
-from launch.site import Site
+from launch.jobs.site import Site
 
 FEWEST_KILL_WAIT_S = 10
 """What is left between SIGTERM and SIGKILL for a last copy of the stamps; a slow shared folder takes seconds."""

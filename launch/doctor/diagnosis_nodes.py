@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launch.doctor.advice import Advice, Word, change, hosts, note, ok, unknown
 from launch.doctor.look import JobFacts, NodeLook, Start
-from launch.site import Site
+from launch.jobs.site import Site
 
 LEAST_LOCAL_BYTES = 64 << 20
 """Stamps of 16 ranks of 80,000 steps each."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpc.spec import RunSpec
-from launch.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
-from launch.script import here_python, render_doctor
-from launch.site import LAUNCHERS, Site
+from hpc.model.spec import RunSpec
+from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
+from launch.jobs.script import here_python, render_doctor
+from launch.jobs.site import LAUNCHERS, Site
 
 PART_S = 60
 """How long each part of the job may take."""

@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.command_line import importing, run
-from hpc.command_parser import CommandParser
+from hpc.system.command_line import importing, run
+from hpc.system.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from parse.airank.cases import Terms
@@ -131,12 +131,12 @@ def read(paths: Sequence[Path], documents: Sequence[Path], terms: Terms) -> Repo
     """The report on these logs and documents; what cannot be read is in its refusals."""
     with importing():
         from parse.airank.cases import cases
-        from parse.airank.claimed import check, compare, read_document
+        from parse.airank.claims import check, compare, read_document
         from parse.airank.folder import judge_folder
         from parse.airank.rules import judge
         from parse.airank.table import Report
         from parse.airank.training import read_training
-        from parse.logs.family import LogError
+        from parse.logs.engine.log_format import LogError
 
     trainings, read_documents, refusals = [], [], []
     for path in _logs(paths):

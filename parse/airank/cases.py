@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parse.airank.training import DEVICES, Evaluation, Training
-from parse.published.words import IMAGENET
+from parse.published.vocabulary import IMAGENET
 
 TARGET = 75.9
 """Top-1 in percent that the rules ask of ResNet50."""

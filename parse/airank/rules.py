@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parse.airank.cases import TIME_TO_TRAIN, Case, Terms, rate
 from parse.airank.training import Training
-from parse.logs.family import Said
+from parse.logs.engine.log_format import Said
 
 TIME_TOLERANCE_S = 1.0
 """Within it a printed time is what its time stamps say."""

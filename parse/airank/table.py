@@ -11,9 +11,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from hpc.outside import plain
+from hpc.system.sanitize import plain
 from parse.airank.cases import Case, Terms
-from parse.airank.claimed import Comparison
+from parse.airank.claims import Comparison
 from parse.airank.rules import Broken
 from parse.airank.training import Evaluation
 

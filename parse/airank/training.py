@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.logs.families import family, recognise
-from parse.logs.family import NO_NUMBER, LogError, Said, Steps
-from parse.logs.mllog import Block, blocks
-from parse.logs.reading import batches
+from parse.logs.engine.log_format import NO_NUMBER, LogError, Said, Steps
+from parse.logs.engine.reader import batches
+from parse.logs.formats import family, recognise
+from parse.logs.formats.mllog import Block, blocks
 
 MAX_SAID = 20_000
 """Marks and evaluations that are kept of one log; no training has as many."""

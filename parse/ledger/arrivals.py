@@ -9,8 +9,8 @@ from math import ceil, expm1
 import numpy as np
 import numpy.typing as npt
 
-from hpc.stamps import BATCH_READY, END, GRADS_READY, REDUCED
-from parse.ledger.nouns import CAUSES
+from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
+from parse.ledger.types import CAUSES
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

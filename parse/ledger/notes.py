@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parse import stats
-from parse.ledger.nouns import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
 from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_word
+from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
 
 
 def notes(ledger: Ledger) -> Iterator[str]:

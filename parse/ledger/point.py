@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc.spec import COLLECTIVES
-from hpc.trace import TraceError
-from hpc.trace_file import open_trace
+from hpc.model.spec import COLLECTIVES
+from hpc.model.trace import TraceError
+from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.alone import beside
-from parse.ledger.lateness import incidents, verdict
-from parse.ledger.nouns import CANNOT_TELL, Alone, ComputeSplit, Ledger, Mean, Place, RunLedger, Term, Verdict
+from parse.ledger.breakdown import Account, account, merge, names
+from parse.ledger.standalone import beside
+from parse.ledger.straggler import incidents, verdict
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
-from parse.ledger.terms import Account, account, merge, names
+from parse.ledger.types import CANNOT_TELL, Alone, ComputeSplit, Ledger, Mean, Place, RunLedger, Term, Verdict
 from parse.result import Result
 
 Floats = npt.NDArray[np.float64]

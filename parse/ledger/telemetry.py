@@ -10,8 +10,8 @@ from math import isnan
 import numpy as np
 import numpy.typing as npt
 
-from hpc.stamps import END
-from hpc.trace import Telemetry, Trace
+from hpc.model.timestamps import END
+from hpc.model.trace import Telemetry, Trace
 from parse import stats
 
 Ints = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parse.attempt import Attempt
-from parse.logs.family import LogError
+from parse.logs.engine.log_format import LogError
 from parse.logs.window import Reading, Window
 
 CHUNK_BYTES = 1 << 20

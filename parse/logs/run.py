@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc.outcome import Outcome
-from hpc.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
+from hpc.model.outcome import Outcome
+from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
 from parse.attempt import Asked, Attempt, FromLog, Machine, Measured
-from parse.logs.family import FACTS, Family
-from parse.logs.intervals import Pause
-from parse.logs.names import Place, model_name
+from parse.logs.engine.intervals import Pause
+from parse.logs.engine.log_format import FACTS, Family
+from parse.logs.path_facts import Place, model_name
 from parse.logs.size import Size, size_of
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parse.logs.names import Place
+from parse.logs.path_facts import Place
 
 
 @dataclass(frozen=True, kw_only=True)

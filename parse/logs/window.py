@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.logs.family import Batch, Family, Floats, Integers, LogError, Said
-from parse.logs.intervals import RESOLVED, Aim, Pause, Tally, commonest
-from parse.logs.merger import Merger
-from parse.logs.points import NO_POINTS, Points, epoch_and_step
-from parse.logs.reading import batches
-from parse.logs.shortfall import numbered, why_none
+from parse.logs.engine.intervals import RESOLVED, Aim, Pause, Tally, commonest
+from parse.logs.engine.log_format import Batch, Family, Floats, Integers, LogError, Said
+from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step
+from parse.logs.engine.reader import batches
+from parse.logs.engine.step_merge import Merger
+from parse.logs.why_no_window import numbered, why_none
 
 HEAD = 4096
 """By as many printed steps it is seen how often a log prints, and whether its lines bear time stamps."""

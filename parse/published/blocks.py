@@ -11,8 +11,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from parse.logs.names import Place, place_of
-from parse.published.words import Case, case
+from parse.logs.path_facts import Place, place_of
+from parse.published.vocabulary import Case, case
 
 MAX_BLOCK_LINES = 5000
 MAX_BLOCK_CHARACTERS = 500_000

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc.outcome import Outcome
-from hpc.spec import PRECISIONS, RunSpec
+from hpc.model.outcome import Outcome
+from hpc.model.spec import PRECISIONS, RunSpec
 from parse.attempt import Asked, Attempt, FromLog, Measured
 from parse.published.points import Draft, Setting, drafts
 from parse.published.tables import Claim, claims, tables
-from parse.published.words import IMAGENET, TOLD, Case, decimals
+from parse.published.vocabulary import IMAGENET, TOLD, Case, decimals
 from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 
 MAX_BYTES, MAX_LINES = 4 << 20, 50_000

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
-from parse.logs.names import model_name
+from parse.logs.path_facts import model_name
 from parse.published.blocks import Block, PrintedPoint, PrintedRun, blocks
 from parse.published.tables import Column, columns, tables
-from parse.published.words import Case, model, plain_text, sized, system
+from parse.published.vocabulary import Case, model, plain_text, sized, system
 from parse.stats import median
 
 REPEATED = 3

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from parse.published.words import Case, batch_size, case, number, plain_text, precision, sized, system
+from parse.published.vocabulary import Case, batch_size, case, number, plain_text, precision, sized, system
 
 _HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}|~{3,})")

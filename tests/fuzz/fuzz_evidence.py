@@ -28,30 +28,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from hpc import evidence
 from hpc import sweep as sweep_command
-from hpc.journal.copier import Copies
-from hpc.journal.file import SCHEMA, SCHEMA_VERSION
-from hpc.journal.remains import read_journals
-from hpc.outcome import EXIT, MOST_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
-from hpc.spec import RunSpec, SpecError
-from hpc.stamps import ABSENT, STAMPS
-from hpc.sweeps import status
-from hpc.sweeps.again import Wish, ask_for
-from hpc.sweeps.closing import in_words, mend_records
-from hpc.sweeps.standing import Standing, left_of, standings
-from hpc.sweeps.submission import FAILURES
-from hpc.trace import TraceError
-from hpc.trace_file import read_trace
-from hpc.verdict import JobEnd
-from hpc.watchdog.hang import Limits
-from hpc.watchdog.watch import Launcher, Watchdog
-from launch.claim import Claim, Job
-from launch.follow import write_missing_records
-from launch.lock import FolderLock
+from hpc.model import evidence
+from hpc.model.outcome import EXIT, MOST_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
+from hpc.model.spec import RunSpec, SpecError
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import TraceError
+from hpc.model.trace_file import read_trace
+from hpc.model.verdict import JobEnd
+from hpc.node_agent.copier import Copies
+from hpc.recovery import recover
+from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION
+from hpc.recovery.journal_reader import read_journals
+from launch.cluster.lock import FolderLock
+from launch.follow.follower import write_missing_records
+from launch.jobs.script import Folders
 from launch.queue import recall
-from launch.script import Folders
-from parse import recover, summarize
+from launch.step.claim import Claim, Job
+from launch.step.hang import Limits
+from launch.step.watch import Launcher, Watchdog
+from launch.sweep import status
+from launch.sweep.finalize import in_words, mend_records
+from launch.sweep.rerun import Wish, ask_for
+from launch.sweep.run_status import Standing, left_of, standings
+from launch.sweep.submit import FAILURES
+from parse import summarize
 from tests.fuzz.damages import ERRORS, HUGE_BYTES, OF_ANY, OF_JSON, Damage, empty, folder, refused, zeros
 from tests.fuzz.fuzz_logs import watched
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_plan

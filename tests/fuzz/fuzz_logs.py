@@ -32,11 +32,11 @@ import numpy as np
 
 from parse.attempt import Attempt
 from parse.load import load
+from parse.logs.engine.fields import LARGEST
+from parse.logs.engine.log_format import LogError
 from parse.logs.explain import explain
-from parse.logs.families import family, recognise
-from parse.logs.family import LogError
-from parse.logs.fields import LARGEST
-from parse.logs.names import place_of
+from parse.logs.formats import family, recognise
+from parse.logs.path_facts import place_of
 from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, Reading, Window, read_log
 from tests.fuzz.mutations import mutated

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc.outcome import Outcome
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT
-from hpc.trace import Trace
-from hpc.trace_file import SCHEMA_VERSION, write_trace
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Trace
+from hpc.model.trace_file import SCHEMA_VERSION, write_trace
 
 RUN = RunSpec(
     nodes=2,

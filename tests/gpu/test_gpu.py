@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
-from hpc.trace import Trace
-from hpc.trace_file import read_trace
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK_TORCH = "import torch; print(torch.version.cuda is not None, torch.cuda.device_count())"

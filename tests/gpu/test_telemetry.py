@@ -1,4 +1,4 @@
-"""hpc.telemetry.nvidia on a real driver. Where there is none this says so and is skipped."""
+"""hpc.node_agent.nvidia on a real driver. Where there is none this says so and is skipped."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpc.telemetry.recorder import Recorder, Recording
-from hpc.telemetry.sources import Beside
+from hpc.node_agent.recorder import Recorder, Recording
+from hpc.node_agent.sources import Beside
 
 
 @pytest.fixture(scope="module")

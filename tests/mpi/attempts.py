@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpc.journal.collect import collect
-from hpc.outcome import RankNote, read_rank_note
-from hpc.spec import RunSpec
-from hpc.trace import Trace
-from hpc.trace_file import read_trace
+from hpc.model.outcome import RankNote, read_rank_note
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from hpc.recovery.collect import collect
 from hpc.workloads import code_digest
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from hpc.backends import BACKENDS, missing_modules, operations_of
-from hpc.collective_plan import plan_of
-from hpc.collective_times import collective_times, table
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome, read_rank_note
-from hpc.stamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
-from hpc.trace import Trace
-from hpc.trace_file import read_trace
-from parse.ledger.alone import alone
+from hpc.model.collective_plan import plan_of
+from hpc.model.collective_times import collective_times, table
+from hpc.model.outcome import Outcome, read_rank_note
+from hpc.model.timestamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from hpc.recovery.collect import collect
+from parse.ledger.standalone import alone
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 SMALL = ("--min-bytes", "1K", "--max-bytes", "16K", "--factor", "16", "--iterations", "3", "--gpus-per-node", "0")
@@ -185,7 +185,7 @@ def test_a_backend_without_collectives_ends_as_invalid_in_a_plan_written_by_hand
 
 
 def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
-    from launch.local import what_is_missing
+    from launch.cluster.local import what_is_missing
 
     if lacking := what_is_missing():
         pytest.skip("; ".join(lacking))

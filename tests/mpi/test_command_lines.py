@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.local import what_is_missing
+from launch.cluster.local import what_is_missing
 from tests.homeless import PREFIX, homeless_environ
 from tests.sweeps import outcomes, with_checkout
 from tests.unit.traces import make_run

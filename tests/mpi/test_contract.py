@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import BACKENDS, missing_modules
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome
-from parse.recover import main as recover
+from hpc.model.outcome import Outcome
+from hpc.recovery.collect import collect
+from hpc.recovery.recover import main as recover
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal.__main__ import main as journal
-from hpc.journal.collect import collect
-from hpc.journal.folders import attempt_folders
-from hpc.outcome import Outcome
-from hpc.stamps import ABSENT
-from hpc.trace_file import read_trace
-from parse.recover import main as recover
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace_file import read_trace
+from hpc.recovery.__main__ import main as journal
+from hpc.recovery.collect import collect
+from hpc.recovery.folders import attempt_folders
+from hpc.recovery.recover import main as recover
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
 from tests.mpi.conftest import RANKS_ENV, ROOT, mpiexec
 

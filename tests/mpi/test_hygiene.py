@@ -12,8 +12,8 @@ from pathlib import Path
 import h5py
 import pytest
 
-from hpc.trace_file import read_trace
-from launch.local import what_is_missing
+from hpc.model.trace_file import read_trace
+from launch.cluster.local import what_is_missing
 from tests.mpi.attempts import HERE
 from tests.mpi.leftovers import holding, node_local, written_by_everybody
 

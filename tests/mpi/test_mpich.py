@@ -54,7 +54,7 @@ def test_a_sweep_under_mpich(tmp_path: Path, mpich: Path) -> None:
 
 def json_of_newest_trace(tmp_path: Path) -> str:
     code = (
-        "import pathlib, sys; from hpc.trace_file import read_trace; "
+        "import pathlib, sys; from hpc.model.trace_file import read_trace; "
         "print(read_trace(pathlib.Path(sys.argv[1])).environment['software']['mpi'])"
     )
     newest = max((tmp_path / "traces").glob("*.h5"))

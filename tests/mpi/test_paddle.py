@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome, RankNote
-from hpc.stamps import ABSENT, INNER
+from hpc.model.outcome import Outcome, RankNote
+from hpc.model.timestamps import ABSENT, INNER
+from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
 
 pytestmark = pytest.mark.skipif(

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hpc.checks import CHECKS
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome
+from hpc.model.checks import CHECKS
+from hpc.model.outcome import Outcome
+from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.conftest import ROOT
 

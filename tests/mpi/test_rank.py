@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome, RankNote
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
-from hpc.verdict import cause
+from hpc.model.outcome import Outcome, RankNote
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.model.verdict import cause
+from hpc.recovery.collect import collect
+from hpc.recovery.recover import main as recover
 from parse.attempt import measure
-from parse.recover import main as recover
 from tests.mpi.attempts import HERE, STEPS, WARMUP, Attempt, Ranks, spec
 
 NUMPY, TORCH = HERE / "user_workloads.py", HERE / "user_torch.py"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome
-from hpc.verdict import cause
+from hpc.model.outcome import Outcome
+from hpc.model.verdict import cause
+from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
 
 FILE = HERE / "user_ends.py"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import BACKENDS, missing_modules
-from launch.local import ranks_env
+from launch.cluster.local import ranks_env
 from tests.mpi.attempts import HERE, Ranks, spec
 from tests.mpi.ranks.sockets import sockets
 

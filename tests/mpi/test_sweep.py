@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.trace_file import read_trace, write_trace
-from launch.lock import FolderLock
+from hpc.model.trace_file import read_trace, write_trace
+from launch.cluster.lock import FolderLock
 from tests.processes import processes
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout, without_modules
 from tests.waiting import until
@@ -51,7 +51,7 @@ def ranks_of(tmp_path: Path) -> list[int]:
 
 @pytest.fixture
 def _mpi() -> None:
-    from launch.local import what_is_missing
+    from launch.cluster.local import what_is_missing
 
     if missing := what_is_missing():
         pytest.skip("; ".join(missing))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.stamps import ABSENT, BEGIN, END
+from hpc.model.timestamps import ABSENT, BEGIN, END
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 MARK = "RANKWISE_TEST_MARK"
@@ -27,7 +27,7 @@ def helpers(mark: str) -> list[str]:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue  # ended meanwhile, or another user's
-        if marked and b"hpc.telemetry" in words:
+        if marked and b"hpc.node_agent" in words:
             found.append(process.name)
     return found
 

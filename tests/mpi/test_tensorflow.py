@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome
-from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
-from hpc.verdict import cause
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
+from hpc.model.verdict import cause
+from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, STEPS, Attempt, Ranks, spec
 
 ROOT = Path(__file__).resolve().parents[2]

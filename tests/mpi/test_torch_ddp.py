@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from hpc.stamps import INNER
+from hpc.model.timestamps import INNER
 from tests.mpi.attempts import Ranks
 from tests.mpi.facts import facts, refused
 

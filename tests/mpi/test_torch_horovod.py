@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.journal.collect import collect
-from hpc.outcome import Outcome
-from hpc.stamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
+from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.facts import SCRIPT, facts, refused
 

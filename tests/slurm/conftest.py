@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import TMP, Shape
-from launch.devcluster.daemons import missing_programs
-from launch.devcluster.processes import namespaces_refused
 from tests.slurm.devclusters import commands
 from tests.slurm.jobs import new_cluster
 from tests.sweeps import sweep_argv, with_checkout
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import TMP, Shape
+from tools.devcluster.daemons import missing_programs
+from tools.devcluster.processes import namespaces_refused
 
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")  # where pytest makes tmp_path: nodes do not share /tmp
 

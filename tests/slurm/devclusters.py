@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
 from tests.processes import processes
 from tests.sweeps import ROOT
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import Shape
 
 NAMES = ["node1", "node2", "node3", "node4"]
 ONE = Shape(nodes=1, cpus=2, gpus=0)

@@ -7,11 +7,11 @@ import signal
 import subprocess
 from pathlib import Path
 
-from hpc.outcome import ExitRecord, exit_records
-from launch.devcluster.cluster import DevCluster
+from hpc.model.outcome import ExitRecord, exit_records
 from tests.slurm.jobs import TWO_RANKS, kill_script, printed_by
 from tests.sweeps import sweep_argv, with_checkout
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
 
 WORKLOAD = '''
 import os

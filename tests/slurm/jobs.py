@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
 from tests.processes import Process, processes, signal_all
 from tests.sweeps import sweep_argv, with_checkout
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import Shape
 
 TWO_RANKS = ("--ranks-per-node", "2", "--cpus-per-rank", "1", "--no-baseline", "--backend", "mpi")
 """Two ranks on a node, and nothing beside what is asked for."""

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from launch.devcluster.cluster import USABLE, DevCluster
-from launch.devcluster.config import CLOCK_DISTANCE_S, DevClusterError, Shape
-from launch.devcluster.daemons import missing_programs
 from tests.slurm.devclusters import DEADLINE_S, NAMES, WORLD, commands, daemon_pids, devcluster, sleepers
 from tests.slurm.jobs import save_state
 from tests.waiting import until
+from tools.devcluster.cluster import USABLE, DevCluster
+from tools.devcluster.config import CLOCK_DISTANCE_S, DevClusterError, Shape
+from tools.devcluster.daemons import missing_programs
 
 
 def listening(pids: set[int]) -> set[str]:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster.__main__ import EXAMPLE
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import MAX_ROOT_BYTES, TMP, Shape
-from launch.devcluster.processes import Processes, namespaces_refused
 from tests.slurm.devclusters import DEADLINE_S, NAMES, ONE, WORLD, commands, daemon_pids, devcluster, sleepers
 from tests.sweeps import ROOT
 from tests.waiting import until
+from tools.devcluster.__main__ import EXAMPLE
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import MAX_ROOT_BYTES, TMP, Shape
+from tools.devcluster.processes import Processes, namespaces_refused
 
 
 @contextmanager

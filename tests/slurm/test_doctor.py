@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster.cluster import DevCluster
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import state
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
 
 Told = dict[str, tuple[str, str, str]]
 """Name → word, text, what to write."""

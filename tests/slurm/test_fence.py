@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hpc.spec import RunSpec
-from launch.launchers import run_argv
-from launch.site import Site
+from hpc.model.spec import RunSpec
+from launch.jobs.launchers import run_argv
+from launch.jobs.site import Site
 from tests.slurm.conftest import Command
 
 RUN = RunSpec(

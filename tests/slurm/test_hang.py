@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpc.trace_file import read_trace
-from launch.devcluster.cluster import DevCluster
+from hpc.model.trace_file import read_trace
 from tests.slurm.jobs import TWO_RANKS, has_ended, printed_by, submit, write_scripts
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
 
 WORKLOAD = """
 import os

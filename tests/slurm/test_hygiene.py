@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launch.devcluster.cluster import DevCluster
 from tests.mpi.attempts import HERE
 from tests.mpi.leftovers import holding, node_local, written_by_everybody
 from tests.mpi.test_hygiene import planted
 from tests.slurm.conftest import NewRoot
+from tools.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = HERE / "user_secrets.py"

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
 from tests.slurm.jobs import new_cluster, save_state
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import Shape
 
 BASE = ("--no-baseline", "--backend", "mpi", "--warmup", "5", "--ranks-per-node", "1", "--cpus-per-rank", "1",
         "--telemetry", "off")  # fmt: skip

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import CLOCK_DISTANCE_S
-from parse.ledger.nouns import PERSISTENT, ROTATING, TRANSIENT
+from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT
 from tests.truth.cases import Expected, Sweep
 from tests.truth.compare import compare
 from tests.truth.run import Point, points_of, run_sweep
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import CLOCK_DISTANCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, WARMUP = 45, 5

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import Outcome
-from hpc.stamps import ABSENT
-from hpc.trace import Trace
-from hpc.trace_file import read_trace
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
-from parse.recover import main as recover
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from hpc.recovery.recover import main as recover
 from tests.mpi.attempts import HERE
 from tests.processes import Process, processes, signal_all
 from tests.slurm.jobs import TWO_RANKS, has_ended, new_cluster, printed_by, submit, write_scripts
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import Shape
 
 FILE, DONE = HERE / "user_stops.py", 7
 

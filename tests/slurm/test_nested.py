@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from launch.devcluster.cluster import DevCluster
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import has_ended, submit
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
 
 REPEATS = 4
 """As many blocks as nodes."""

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import ExitRecord
-from launch.devcluster.cluster import USABLE, DevCluster
-from launch.devcluster.config import Shape
+from hpc.model.outcome import ExitRecord
 from tests.slurm.faults import Followed
 from tests.slurm.jobs import new_cluster, save_state
 from tests.waiting import until
+from tools.devcluster.cluster import USABLE, DevCluster
+from tools.devcluster.config import Shape
 
 Start = Callable[..., Followed]
 

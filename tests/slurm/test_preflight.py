@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc.trace_file import read_trace
-from launch.devcluster.cluster import DevCluster
+from hpc.model.trace_file import read_trace
 from tests.slurm.conftest import Command
+from tools.devcluster.cluster import DevCluster
 
 TINY = ("--nodes", "2", "--no-baseline", "--repeats", "1", "--backend", "mpi", "--workload", "delay", "--option",
         "compute_ms=1", "--steps", "8", "--warmup", "5", "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.devcluster.daemons import missing_programs
+from tools.devcluster.daemons import missing_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = frozenset({"sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})

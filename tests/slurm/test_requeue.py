@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import ExitRecord, exit_records
-from hpc.trace_file import read_trace
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
+from hpc.model.outcome import ExitRecord, exit_records
+from hpc.model.trace_file import read_trace
 from tests.slurm.jobs import TWO_RANKS, kill_script, new_cluster, state, submit, write_scripts
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import Shape
 
 WORKLOAD = '''
 import time

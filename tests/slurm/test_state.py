@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launch import state
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
-from launch.devcluster.daemons import missing_programs
-from launch.slurm import SlurmCluster
-from launch.state import JobState, ends, look
+from launch.cluster import query as state
+from launch.cluster.query import JobState, ends, look
+from launch.cluster.slurm import SlurmCluster
 from tests.slurm.jobs import new_cluster, save_state
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import Shape
+from tools.devcluster.daemons import missing_programs
 
 
 @pytest.fixture(scope="module")

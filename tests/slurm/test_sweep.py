@@ -11,11 +11,11 @@ import pytest
 
 from hpc.backends import BACKENDS, missing_modules
 from hpc.workloads import WORKLOADS
-from launch.devcluster.cluster import DevCluster
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import has_ended, submit
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
 
 TINY = ("--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5",
         "--ranks-per-node", "2", "--cpus-per-rank", "1")  # fmt: skip

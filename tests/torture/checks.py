@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.outcome import BeginRecord, ExitRecord, Outcome, read_begin_record, read_exit_record, stem
-from hpc.trace_file import read_trace
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.processes import Processes
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, read_begin_record, read_exit_record, stem
+from hpc.model.trace_file import read_trace
 from tests.torture.kills import Kind
 from tests.torture.truth import Life, Loss, lost, read_life, too_many
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.processes import Processes
 
 COPY_S = 1.0
 LATE_S = 10.0

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.journal.folders import attempt_folders
-from hpc.outcome import Outcome, stem
-from hpc.trace import TraceError
-from hpc.trace_file import read_trace
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import STORAGE
+from hpc.model.outcome import Outcome, stem
+from hpc.model.trace import TraceError
+from hpc.model.trace_file import read_trace
+from hpc.recovery.folders import attempt_folders
 from tests.processes import Process, processes
 from tests.torture.checks import Attempt, attempts_of, half_files, leftovers
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import STORAGE
 
 OnNode = Callable[[str], Path]
 POSSIBLE = frozenset({Outcome.OK, Outcome.RANK_FAIL, Outcome.LAUNCH_FAIL})

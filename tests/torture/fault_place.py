@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launch.devcluster.cluster import DevCluster
 from tests.processes import processes
 from tests.sweeps import sweep_argv, with_checkout
 from tests.torture import fault_workload
 from tests.torture.injector import build, counts, every_call, injections
+from tools.devcluster.cluster import DevCluster
 
 RANKS, STEPS, WARMUP = 2, 16, 5
 LIMIT_S = 300.0

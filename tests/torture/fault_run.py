@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import Shape
-from launch.devcluster.daemons import missing_programs
 from tests.torture.fault_place import Place, local_place, slurm_place
 from tests.torture.fault_trials import KINDS, Result, choose_kinds, make_trial, mounts_refused
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import Shape
+from tools.devcluster.daemons import missing_programs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.outcome import RecordError
-from hpc.trace import TraceError
+from hpc.model.outcome import RecordError
+from hpc.model.trace import TraceError
 from tests.torture import fault_workload
 from tests.torture.checks import Attempt, until_none
 from tests.torture.fault_checks import (

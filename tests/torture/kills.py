@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.outcome import Outcome
-from launch.devcluster.cluster import DevCluster
+from hpc.model.outcome import Outcome
 from tests.processes import processes
 from tests.torture.truth import Life
 from tests.waiting import until
+from tools.devcluster.cluster import DevCluster
 
 
 @dataclass(frozen=True, kw_only=True)

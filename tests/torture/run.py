@@ -22,13 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from hpc.journal.folders import PARTIAL
-from hpc.outcome import Outcome, RecordError, read_begin_record
-from hpc.trace import TraceError
-from hpc.watchdog.progress import read_progress
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import TMP, DevClusterError, Shape
-from launch.devcluster.daemons import missing_programs
+from hpc.model.outcome import Outcome, RecordError, read_begin_record
+from hpc.model.trace import TraceError
+from hpc.recovery.folders import PARTIAL
+from hpc.recovery.progress import read_progress
 from tests.slurm.jobs import TWO_RANKS
 from tests.sweeps import ROOT, sweep_argv, with_checkout
 from tests.torture import checks, workload
@@ -40,6 +37,9 @@ from tests.torture.fault_trials import Result
 from tests.torture.injector import InjectorError
 from tests.torture.kills import KINDS, TEN, Kind, Victim
 from tests.torture.truth import Life, Loss, read_life
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import TMP, DevClusterError, Shape
+from tools.devcluster.daemons import missing_programs
 
 RANKS = 4
 STEPS = 20_000
@@ -220,10 +220,10 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         sweep.until_ended()
     ended_s = time.time()
     recovered = subprocess.run(
-        [sys.executable, "-m", "parse.recover", str(sweep.folder)],
+        [sys.executable, "-m", "hpc.recovery.recover", str(sweep.folder)],
         env=with_checkout(cluster.environ), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    wrong = [] if recovered.returncode == 0 else [f"parse.recover: {recovered.stderr.strip()}"]
+    wrong = [] if recovered.returncode == 0 else [f"hpc.recovery.recover: {recovered.stderr.strip()}"]
     wrong += [f"left running: {text}" for text in checks.until_none(lambda: checks.processes_left(cluster))]
     wrong += [f"left in the traces: {text}" for text in checks.half_files(sweep.traces)]
     if not kind.exact:
@@ -266,7 +266,7 @@ def clean(cluster: DevCluster) -> None:
     """What nobody could collect, because the whole job was dead, a person removes so."""
     cluster.run(
         "srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none", "--export=ALL",
-        "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "hpc.journal", "clean",
+        "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "hpc.recovery", "clean",
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.ledger.nouns import Ledger
+from parse.ledger.types import Ledger
 from tests.truth.cases import Expected
 from tests.truth.exact import TERMS, Known, Ms
 from tests.truth.verdicts import ALLOWED, ALLOWED_MS, Miss, held_against, said

@@ -1,4 +1,4 @@
-"""What is true of a run whose clocks' distances are known: nothing here comes from hpc.clock or parse.ledger.
+"""What is true of a run whose clocks' distances are known: nothing here comes from hpc.measure.clock or parse.ledger.
 
 Two truths of the same run, which err in different ways. `stamped` is exact: the raw stamps, put on one time axis by
 the distances that the kernel was told. `slept` knows no stamp at all: the recorded sleeps alone, in a world in which
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc.trace import Trace, TraceError
+from hpc.model.trace import Trace, TraceError
 
 Ms = npt.NDArray[np.float64]
 Ns = npt.NDArray[np.int64]

@@ -18,13 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from hpc.trace_file import read_trace
-from launch.devcluster.cluster import DevCluster
-from launch.devcluster.config import CLOCK_DISTANCE_S, Shape
-from launch.devcluster.daemons import missing_programs
-from launch.devcluster.processes import namespaces_refused
-from parse.ledger.nouns import Ledger
+from hpc.model.trace_file import read_trace
 from parse.ledger.point import ledgers
+from parse.ledger.types import Ledger
 from parse.load import load
 from parse.result import Result, results
 from tests.truth.cases import NODES, RANKS_PER_NODE, STEPS, SWEEPS, WARMUP, Sweep
@@ -32,6 +28,10 @@ from tests.truth.compare import compare, compare_loss
 from tests.truth.exact import Known, known_of
 from tests.truth.table import durations, heading, line, misses_of
 from tests.truth.verdicts import Miss
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import CLOCK_DISTANCE_S, Shape
+from tools.devcluster.daemons import missing_programs
+from tools.devcluster.processes import namespaces_refused
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parse.ledger.nouns import Ledger
+from parse.ledger.types import Ledger
 from tests.truth.compare import MERGED, Comparison
 from tests.truth.exact import TERMS, Known
 from tests.truth.verdicts import Miss, said

@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from hpc.spec import RunSpec
-from hpc.trace_file import write_trace
-from launch.script import Folders, Guards, render_local
-from launch.site import Site
+from hpc.model.spec import RunSpec
+from hpc.model.trace_file import write_trace
+from launch.jobs.script import Folders, Guards, render_local
+from launch.jobs.site import Site
 from tests.unit.traces import make_trace
 
 RUN = RunSpec(

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpc.spec import RunSpec
-from hpc.trace import Trace
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
 from tests.unit.simulated import MS, Clock, Durations, draw_clocks, simulate
 from tests.unit.traces import make_run
 

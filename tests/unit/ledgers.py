@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from parse.ledger.nouns import (
+from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
     PERSISTENT,
@@ -20,8 +20,8 @@ from parse.ledger.nouns import (
     Term,
     Verdict,
 )
+from parse.report.summary import Summary
 from parse.result import Result
-from parse.summary import Summary
 from tests.unit.traces import judged, make_run, make_trace, repeats
 
 ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "transfer": 0.2, "update": 1.0}

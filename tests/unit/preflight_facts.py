@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from hpc.checks import Finding
+from hpc.model.checks import Finding
+from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.nouns import Gpu, Launched, NodeFacts, RankFacts, Seen, Transports
-from hpc.spec import RunSpec
 
 GIB = 1 << 30
 RUN = RunSpec(

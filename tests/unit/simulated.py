@@ -13,11 +13,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from hpc.clock_model import ROUNDING_NS
-from hpc.outcome import Outcome
-from hpc.spec import MIN_WARMUP_STEPS, RunSpec
-from hpc.stamps import ABSENT, INNER, STAMPS
-from hpc.trace import Trace
+from hpc.model.clock_model import ROUNDING_NS
+from hpc.model.outcome import Outcome
+from hpc.model.spec import MIN_WARMUP_STEPS, RunSpec
+from hpc.model.timestamps import ABSENT, INNER, STAMPS
+from hpc.model.trace import Trace
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -160,7 +160,7 @@ def simulate(
     bound_ns: float = 10_000,
     absent: npt.NDArray[np.bool_] | None = None,
 ) -> Simulated:
-    """The run with those durations, on nodes with those clocks, compared as hpc.train does: before, as many steps
+    """The run with those durations, on nodes with those clocks, compared as hpc.run.train does: before, as many steps
     before the window as warm-up must have, between blocks, after.
 
     `bound_ns` is about what each comparison leaves open, and proves: what it finds is drawn from inside. `absent`

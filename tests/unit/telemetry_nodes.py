@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hpc.telemetry.__main__ import Readings
-from hpc.telemetry.sources import Beside, sources_of_node
+from hpc.node_agent.__main__ import Readings
+from hpc.node_agent.sources import Beside, sources_of_node
 
 RANK = Beside(pid=17, cores=(0, 1), pid_namespace="pid:[1]")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

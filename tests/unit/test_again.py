@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import BeginRecord, Outcome, RecordError, asked_again, stem
-from hpc.spec import SpecError
-from hpc.sweeps import again
-from hpc.sweeps.again import Wish, ask_for, outcomes_to_retry
-from hpc.sweeps.changes import Changes
-from hpc.sweeps.standing import Standing, left_of, planned_sweeps, standings, whole
+from hpc.model.outcome import BeginRecord, Outcome, RecordError, asked_again, stem
+from hpc.model.spec import SpecError
+from launch.sweep import rerun as again
+from launch.sweep.provenance import Changes
+from launch.sweep.rerun import Wish, ask_for, outcomes_to_retry
+from launch.sweep.run_status import Standing, left_of, planned_sweeps, standings, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 RUNS = repeats(make_run(), 4)

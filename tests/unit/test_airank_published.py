@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from parse.airank.cases import Terms, cases
-from parse.airank.claimed import check, compare, read_document
+from parse.airank.claims import check, compare, read_document
 from parse.airank.training import read_training
-from parse.logs.family import LogError
+from parse.logs.engine.log_format import LogError
 from tests.unit.airank_logs import SAMPLES, submission
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "004_533964936d688f9e.txt"

@@ -1,4 +1,4 @@
-"""parse.alarms: each rule rings once and keeps quiet once."""
+"""parse.alarms.table: each rule rings once and keeps quiet once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.outcome import Outcome
-from hpc.spec import COLLECTIVES
-from parse.alarms import RULES, judge
+from hpc.model.outcome import Outcome
+from hpc.model.spec import COLLECTIVES
+from parse.alarms.table import RULES, judge
 from parse.attempt import Attempt
 from parse.load import Loaded
 from parse.result import Result, results

@@ -1,4 +1,4 @@
-"""parse.alarms on runs read from logs: the same rules, worded for logs, each rung once and quiet once."""
+"""parse.alarms.table on runs read from logs: the same rules, worded for logs, each rung once and quiet once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.outcome import Outcome
-from parse.alarms import judge
+from hpc.model.outcome import Outcome
+from parse.alarms.table import judge
 from parse.attempt import Asked, Attempt, FromLog, Machine, Measured
 from parse.load import Loaded
 from parse.result import Result, results

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpc.outcome import Outcome
-from hpc.stamps import ABSENT, END
-from hpc.trace import TraceError
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT, END
+from hpc.model.trace import TraceError
 from parse.attempt import Attempt, describe, measure, settling
 from parse.load import load
 from tests.unit.traces import OFFSET_NS, cut_short, make_ranks, make_run, make_trace, put

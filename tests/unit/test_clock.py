@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from hpc.clock import GlobalClock, clock_domain, slept_ns
-from hpc.clock_model import ClockError
-from hpc.outcome import Outcome
-from hpc.rank_end import outcome_of
+from hpc.measure.clock import GlobalClock, clock_domain, slept_ns
+from hpc.model.clock_model import ClockError
+from hpc.model.outcome import Outcome
+from hpc.run.rank_end import outcome_of
 
 
 def make_proc(folder, boot: str | None, namespace: str | None):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc.clock_model import MAX_DRIFT, ROUNDING_NS, WANDER, ClockError, ClockModel, SyncPoint, estimate
-from hpc.stamps import ABSENT
+from hpc.model.clock_model import MAX_DRIFT, ROUNDING_NS, WANDER, ClockError, ClockModel, SyncPoint, estimate
+from hpc.model.timestamps import ABSENT
 from tests.unit.synthetic_clocks import SECOND_NS, Path, SyntheticClock
 
 untimed = settings(deadline=None)  # a slow machine is no failure

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.clock_model import MAX_DRIFT, WANDER, SyncPoint, estimate
-from hpc.stamps import ABSENT, STAMPS
-from hpc.trace import Trace, TraceError
-from hpc.trace_file import open_trace
+from hpc.model.clock_model import MAX_DRIFT, WANDER, SyncPoint, estimate
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import Trace, TraceError
+from hpc.model.trace_file import open_trace
 from tests.unit.synthetic_clocks import SECOND_NS, Path
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 

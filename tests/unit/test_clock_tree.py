@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.clock_tree import Hosts, synchronise
-from hpc.clock_model import MAX_DRIFT, ClockModel, SyncPoint, neighbours, through
+from hpc.model.clock_model import MAX_DRIFT, ClockModel, SyncPoint, neighbours, through
 
 SECOND_NS = 10**9
 

@@ -10,8 +10,8 @@ import pytest
 
 from hpc.backends import InvalidRun
 from hpc.backends.collective_loop import CollectiveLoop
-from hpc.collective_plan import Collective, collectives_run
-from hpc.spec import RunSpec
+from hpc.model.collective_plan import Collective, collectives_run
+from hpc.model.spec import RunSpec
 from hpc.workloads.collectives import Collectives
 from tests.unit.traces import make_run
 

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.backends import BACKENDS, operations_of
-from hpc.collective_plan import OPERATIONS, OPTIONS, Collective, bus_factor, collectives, collectives_run, plan_of
-from hpc.collective_times import collective_times, table
 from hpc.collectives import main as collectives_command
-from hpc.options import OptionError
-from hpc.spec import Plan, RunSpec, SpecError, Target
-from hpc.stamps import ABSENT, END
-from hpc.sweep_spec import SweepSpec, expand
-from hpc.sweeps.target import options_of
-from hpc.trace import Trace, TraceError
+from hpc.model.collective_plan import OPERATIONS, OPTIONS, Collective, bus_factor, collectives, collectives_run, plan_of
+from hpc.model.collective_times import collective_times, table
+from hpc.model.options import OptionError
+from hpc.model.spec import Plan, RunSpec, SpecError, Target
+from hpc.model.timestamps import ABSENT, END
+from hpc.model.trace import Trace, TraceError
 from hpc.workloads.collectives import Collectives
+from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.target import options_of
 from tests.unit.traces import make_run, make_trace, put
 
 FOUR = make_run(nodes=2, ranks_per_node=2)

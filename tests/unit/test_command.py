@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.command import Failure, find_tool, run_tool
+from hpc.system.tool import Failure, find_tool, run_tool
 from tests.unprivileged import without_rights
 
 
@@ -61,7 +61,9 @@ def test_behind_a_closed_folder_of_path_a_tool_is_absent(tmp_path: Path) -> None
     script(closed, "hidden", "true")
     (tools := tmp_path / "tools").mkdir()
     forbidden = script(tools, "forbidden", "true", mode=0o644)
-    code = "import sys; from hpc.command import run_tool; a = run_tool(sys.argv[1:]); print(a.failure, a.describe())"
+    code = (
+        "import sys; from hpc.system.tool import run_tool; a = run_tool(sys.argv[1:]); print(a.failure, a.describe())"
+    )
 
     def described(*argv: str) -> str:
         done = without_rights(closed, "-c", code, *argv, path=f"{closed}:{tools}", cwd=tmp_path)

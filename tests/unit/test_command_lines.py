@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.command_line import COMMANDS, INTERRUPTED, PROGRAMS, REQUIREMENTS
-from hpc.command_parser import CommandParser
+from hpc.system.command_line import COMMANDS, INTERRUPTED, PROGRAMS, REQUIREMENTS
+from hpc.system.command_parser import CommandParser
 from tests.sweeps import ROOT, outcomes, with_checkout
 from tests.unit.sweep_command import NO_SLURM
 from tests.unit.traces import make_run, make_trace, put
@@ -96,7 +96,8 @@ def test_the_required_packages_are_those_of_setup_py() -> None:
     ("module", "nearest"),
     [
         ("parse.summary", "parse.summarize"), ("parse.summarise", "parse.summarize"), ("hpc.sweeps", "hpc.sweep"),
-        ("launch.docter", "launch.doctor"), ("hpc.watchdog.watch", None), ("launch.slurm", None), ("parse", None),
+        ("launch.docter", "launch.doctor"), ("launch.step.watch", None), ("launch.slurm", None), ("parse", None),
+        ("parse.recover", "hpc.recovery.recover"), ("hpc.journal", "hpc.recovery"),
     ],
 )  # fmt: skip
 def test_a_module_that_is_no_command_is_refused(module: str, nearest: str | None, tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_joined_options_of_python_name_the_module_too(tmp_path: Path) -> None:
     assert done.stderr.startswith("parse.summary is no command;")
 
 
-@pytest.mark.parametrize("module", [*PROGRAMS, *(f"{name}.__main__" for name in ("hpc.journal", "parse.airank"))])
+@pytest.mark.parametrize("module", [*PROGRAMS, *(f"{name}.__main__" for name in ("hpc.recovery", "parse.airank"))])
 def test_programs_and_packages_run_as_before(module: str, tmp_path: Path) -> None:
     done = command(module, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -125,7 +126,9 @@ def test_programs_and_packages_run_as_before(module: str, tmp_path: Path) -> Non
 
 
 def test_other_modules_that_import_ours_are_not_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import parse.summary, launch.slurm, hpc.spec\nprint('done')\n")
+    (tmp_path / "mine.py").write_text(
+        "import parse.report.summary, launch.cluster.slurm, hpc.model.spec\nprint('done')\n"
+    )
     done = command("mine", cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
@@ -163,7 +166,7 @@ def test_the_package_can_be_parsed_by_an_old_python() -> None:
     "argv",
     [
         ("hpc.sweep", "--nodes", "1", "--dry-run"), ("hpc.sweep", "--status"), ("parse.summarize", "."),
-        ("parse.summarize", "--explain", "x.log"), ("parse.airank", "."), ("parse.recover", "."),
+        ("parse.summarize", "--explain", "x.log"), ("parse.airank", "."), ("hpc.recovery.recover", "."),
         ("launch.doctor", "--cluster", "local"),
     ],
 )  # fmt: skip
@@ -211,18 +214,18 @@ def test_an_import_error_that_is_a_bug_shows_its_traceback(error: str, tmp_path:
 @pytest.mark.parametrize(
     ("module", "argv"),
     [
-        ("argparse", DRY_RUN), ("hpc.foreign", DRY_RUN), ("hpc.spec", DRY_RUN), ("numpy", DRY_RUN),
-        ("numpy._core.multiarray", DRY_RUN), ("rich.console", DRY_RUN), ("launch.slurm", DRY_RUN),
-        ("hpc.sweeps.status", DRY_RUN),
-        ("argparse", ("parse.summarize", ".")), ("parse.summary", ("parse.summarize", ".")),
-        ("numpy", ("parse.summarize", ".")), ("hpc.trace_file", ("parse.summarize", ".")),
-        ("parse.load", ("parse.summarize", ".")), ("parse.logs.families", ("parse.summarize", "--explain", "x.log")),
+        ("argparse", DRY_RUN), ("hpc.system.import_guard", DRY_RUN), ("hpc.model.spec", DRY_RUN), ("numpy", DRY_RUN),
+        ("numpy._core.multiarray", DRY_RUN), ("rich.console", DRY_RUN), ("launch.cluster.slurm", DRY_RUN),
+        ("launch.sweep.status", DRY_RUN),
+        ("argparse", ("parse.summarize", ".")), ("parse.report.summary", ("parse.summarize", ".")),
+        ("numpy", ("parse.summarize", ".")), ("hpc.model.trace_file", ("parse.summarize", ".")),
+        ("parse.load", ("parse.summarize", ".")), ("parse.logs.formats", ("parse.summarize", "--explain", "x.log")),
         ("numpy", ("parse.airank", ".")), ("parse.airank.rules", ("parse.airank", ".")),
-        ("numpy", ("parse.recover", ".")), ("hpc.watchdog.stacks", ("parse.recover", ".")),
+        ("numpy", ("hpc.recovery.recover", ".")), ("hpc.recovery.stacks", ("hpc.recovery.recover", ".")),
         ("jinja2", ("launch.doctor", "--cluster", "local")),
         ("launch.doctor.look", ("launch.doctor", "--cluster", "local")),
-        ("launch.devcluster.daemons", ("launch.devcluster", "status")),
-        ("hpc.journal.leftovers", ("hpc.journal", "collect", "--stem", "x.1", "--to", ".")),
+        ("tools.devcluster.daemons", ("launch.devcluster", "status")),
+        ("hpc.recovery.stale_shm", ("hpc.recovery", "collect", "--stem", "x.1", "--to", ".")),
         ("hpc.preflight.run", ("hpc.preflight", "--run", "x", "--out", "y")), ("hpc.rank", ("hpc.collectives",)),
     ],
 )  # fmt: skip
@@ -265,7 +268,7 @@ def outputs() -> list[tuple[str, ...]]:
         ("hpc.sweep", "--list"),
         ("parse.summarize", "traces"),
         ("parse.summarize", "traces", "--format", "json"),
-        ("parse.recover", "traces"),
+        ("hpc.recovery.recover", "traces"),
         ("hpc.collectives", "--show", "traces/none.h5"),
         ("launch.doctor", "--cluster", "local"),
     ]
@@ -326,7 +329,7 @@ def test_no_file_gets_the_number_of_a_closed_standard_stream(traces: Path) -> No
 
 def test_a_bug_keeps_its_traceback_where_output_is_lost_too(tmp_path: Path) -> None:
     code = (
-        "import sys; from hpc.command_line import run\n"
+        "import sys; from hpc.system.command_line import run\n"
         "def main():\n    print('x'); raise ValueError('a bug')\n"
         "sys.exit(run(main, 'hpc.sweep'))"
     )
@@ -342,7 +345,7 @@ def test_a_bug_keeps_its_traceback_where_output_is_lost_too(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_command_that_looks_after_measurements_does_all_its_work_without_output(closed: bool, tmp_path: Path) -> None:
-    """parse.recover has a line for each attempt; the first cannot be written."""
+    """hpc.recovery.recover has a line for each attempt; the first cannot be written."""
     partials = [tmp_path / f"{make_run().run_id}.{attempt}.partial" for attempt in (1, 2, 3)]
     for partial in partials:
         partial.mkdir()
@@ -351,11 +354,13 @@ def test_a_command_that_looks_after_measurements_does_all_its_work_without_outpu
         read, write = os.pipe()
         os.close(read)
         stdout = write if closed else full.fileno()
-        done = command("parse.recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=stdout)
+        done = command(
+            "hpc.recovery.recover", str(tmp_path), cwd=tmp_path, env={"PYTHONUNBUFFERED": "1"}, stdout=stdout
+        )
         os.close(write)
     assert done.returncode == 1
     assert not any(partial.exists() for partial in partials)
-    lost = f"parse.recover: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
+    lost = f"hpc.recovery.recover: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
     assert done.stderr == ("" if closed else lost)
 
 

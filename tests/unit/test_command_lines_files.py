@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.whole_file import write_output, write_whole
+from hpc.system.whole_file import write_output, write_whole
 from tests.sweeps import with_checkout
 from tests.unit.test_command_lines import DRY_RUN, command, sitecustomize
 from tests.unit.traces import make_run, make_trace, put

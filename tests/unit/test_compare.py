@@ -1,4 +1,4 @@
-"""parse.compare: backends side by side; what stands in one table, in one column, in a cell."""
+"""parse.report.compare: backends side by side; what stands in one table, in one column, in a cell."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.outcome import Outcome
-from hpc.spec import RunSpec
-from parse.compare import WORK, compare, outcomes
-from parse.layout import PIPE_WIDTH, Page
-from parse.summary import Summary, TableError, asked_of
-from parse.table import FORMATS, text
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from parse.report.compare import WORK, compare, outcomes
+from parse.report.summary import Summary, TableError, asked_of
+from parse.report.table import FORMATS, text
+from parse.text import PIPE_WIDTH, Page
 from tests.unit.traces import ended, judged, make_run, make_trace, point, repeats
 
 CASES = ((1, 1), (1, 2), (2, 2))

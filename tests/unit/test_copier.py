@@ -17,15 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal import copier, copying, folders
-from hpc.journal.collect import collect
-from hpc.journal.copier import Copies, RankCopy
-from hpc.journal.copying import Copier, start_copier
-from hpc.journal.file import Journal
-from hpc.journal.folders import BEAT
-from hpc.journal.remains import RankJournal, read_journals
-from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, STAMPS
-from hpc.world import World
+from hpc.measure.world import World
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, STAMPS
+from hpc.node_agent import copier, copying
+from hpc.node_agent.copier import Copies, RankCopy
+from hpc.node_agent.copying import Copier, start_copier
+from hpc.recovery import folders
+from hpc.recovery.collect import collect
+from hpc.recovery.folders import BEAT
+from hpc.recovery.journal import Journal
+from hpc.recovery.journal_reader import RankJournal, read_journals
 
 STEM = "1n2g_mpi_delay_r1.1"
 STEPS, WIDTH = 6, len(STAMPS)
@@ -314,9 +315,9 @@ def test_it_outlives_its_rank_copies_a_last_time_and_ends(traces: Path, place: P
     program = f"""
 import os, sys, time
 from pathlib import Path
-from hpc.journal import folders
-from hpc.journal.copying import Copier
-from hpc.journal.file import Journal
+from hpc.recovery import folders
+from hpc.node_agent.copying import Copier
+from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(place)!r})]
 made = Journal(Path({str(traces)!r}), {STEM!r}, 0, {STEPS})
 copier = Copier({{0: made.folder, 1: made.folder}}, Path({str(partial)!r}), [], interval_s=3600)

@@ -12,19 +12,19 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hpc import evidence
-from hpc.journal.__main__ import main as collecting
-from hpc.journal.file import Journal
-from hpc.journal.folders import BEGUN
-from hpc.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
-from hpc.spec import Plan, RunSpec, Target
-from hpc.sweeps.closing import in_words, mend_records, why
-from hpc.sweeps.standing import left_of, planned_sweeps, standings, whole
-from hpc.trace_file import why_not_whole
-from hpc.verdict import JobEnd
-from launch.follow import write_missing_records
-from launch.plan import write_sweep
-from launch.script import Folders
+from hpc.model import evidence
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
+from hpc.model.spec import Plan, RunSpec, Target
+from hpc.model.trace_file import why_not_whole
+from hpc.model.verdict import JobEnd
+from hpc.recovery.__main__ import main as collecting
+from hpc.recovery.folders import BEGUN
+from hpc.recovery.journal import Journal
+from launch.follow.follower import write_missing_records
+from launch.jobs.plan import write_sweep
+from launch.jobs.script import Folders
+from launch.sweep.finalize import in_words, mend_records, why
+from launch.sweep.run_status import left_of, planned_sweeps, standings, whole
 from tests.unit import job_scripts as scripts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
 
@@ -299,7 +299,7 @@ def test_what_closed_attempts_took_is_what_they_took(folders: Folders) -> None:
 def test_a_folder_of_which_nobody_knows_when_it_began_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hpc.journal.folders._bases", lambda: [tmp_path / "node"])
+    monkeypatch.setattr("hpc.recovery.folders._bases", lambda: [tmp_path / "node"])
     traces = tmp_path / "traces"
     traces.mkdir()
     journal = Journal(traces, STEM, 0, 3)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.options import OptionError
-from hpc.stamps import ABSENT
+from hpc.model.options import OptionError
+from hpc.model.timestamps import ABSENT
 from hpc.workloads.delay import PHASES, Sleeper, sleeps_of
 from hpc.workloads.delays import Delay, parse_delays
 from tests.unit.traces import make_run

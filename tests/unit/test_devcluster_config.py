@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.devcluster import daemons
-from launch.devcluster.__main__ import main
-from launch.devcluster.config import (
+from launch.jobs.site import read_site
+from tools.devcluster import daemons
+from tools.devcluster.__main__ import main
+from tools.devcluster.config import (
     MAX_ROOT_BYTES,
     DevClusterError,
     Host,
@@ -32,7 +33,6 @@ from launch.devcluster.config import (
     shell_lines,
     slurm_conf,
 )
-from launch.site import read_site
 
 HOST = Host(
     name="box", address="127.0.0.1", hosts="127.0.1.1 box\n", uid=1000, user="me", memory_mb=2000, own_names=True,

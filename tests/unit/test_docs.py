@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from hpc.checks import CHECKS
-from hpc.outcome import SETTLING, Outcome
-from hpc.watchdog.hang import Limits
-from launch.devcluster.__main__ import counts
+from hpc.model.checks import CHECKS
+from hpc.model.outcome import SETTLING, Outcome
+from launch.step.hang import Limits
+from tools.devcluster.__main__ import counts
 
 ROOT = Path(__file__).parents[2]
 HISTORY = {"CHANGELOG.md", "docs/log.md"}  # what they name was there once
@@ -33,11 +33,11 @@ TARGET = re.compile(r"(?<=`)make ([a-z]+)(?=[` ])|^make ([a-z]+)  +#", re.MULTIL
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--overlap", "--requeue"}
 ACTIONS = {
-    "hpc.journal": ("collect", "clean"),
+    "hpc.recovery": ("collect", "clean"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
 PROGRAMS = ("hpc.sweep", "hpc.rank", "hpc.collectives", "hpc.preflight", "launch.step", "parse.summarize",
-            "parse.recover", "parse.airank", "launch.doctor", *ACTIONS)  # fmt: skip
+            "hpc.recovery.recover", "parse.airank", "launch.doctor", *ACTIONS)  # fmt: skip
 
 
 def named(document: Path) -> str:
@@ -233,6 +233,8 @@ def test_what_is_not_there_is_found():
     readme = ROOT / "README.md"
     assert broken_link(readme, "docs/nothing.md") and broken_link(readme, "docs/outcomes.md#no-such-heading")
     assert not broken_link(readme, "docs/outcomes.md#nothing-twice")
-    assert not is_there("hpc.spec.NOTHING") and not is_there("hpc.leftovers") and is_there("hpc.spec.RunSpec")
-    assert module_file("hpc.nothing") is None and module_file("hpc.journal") and module_file("hpc.sweep")
+    assert (
+        not is_there("hpc.model.spec.NOTHING") and not is_there("hpc.leftovers") and is_there("hpc.model.spec.RunSpec")
+    )
+    assert module_file("hpc.nothing") is None and module_file("hpc.recovery") and module_file("hpc.sweep")
     assert "--nothing" not in help_of("hpc.sweep") and "--cancel" in help_of("hpc.sweep")

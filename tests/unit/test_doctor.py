@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from launch.cluster.partitions import minutes_of
 from launch.doctor.__main__ import DoctorError, _look, _parser, main
 from launch.doctor.advice import Advice, Word, as_json, as_text
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_site
 from launch.doctor.diagnosis_nodes import of_job
 from launch.doctor.look import JobFacts, NodeLook, Start, read_looks
-from launch.partitions import minutes_of
-from launch.site import Site
+from launch.jobs.site import Site
 
 HEALTHY = {
     "PreemptType": "preempt/none", "PreemptMode": "OFF", "KillWait": "30 sec", "MinJobAge": "300 sec",

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from hpc import sweep
-from hpc.outcome import Outcome
-from hpc.spec import RunSpec
-from hpc.sweeps import submission
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from launch.sweep import submit as submission
 from parse import summarize
 from tests.unit.sweep_command import plan_of
 from tests.unit.traces import put_exit_record

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.environment import (
+from hpc.system.environment import (
     describe_host,
     describe_job,
     describe_project,

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from hpc.outcome import ExitRecord, Outcome
-from hpc.sweeps.estimate import Room, TooShort, check_room, cut_off_s, durations_s
+from hpc.model.outcome import ExitRecord, Outcome
+from launch.sweep.time_limit import Room, TooShort, check_room, cut_off_s, durations_s
 from tests.unit.traces import make_run
 
 RUN = make_run()

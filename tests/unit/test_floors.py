@@ -29,21 +29,21 @@ def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(path.read_text())
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    (tmp_path / "parse" / "stats.py").write_text("import launch.site\n")
+    (tmp_path / "parse" / "stats.py").write_text("import launch.jobs.site\n")
     lint = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run(
         [str(lint), "--no-cache"], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode != 0
-    assert "parse.stats -> launch.site" in done.stdout
+    assert "parse.stats -> launch.jobs.site" in done.stdout
 
 
 HEAVY = {"torch", "mpi4py", "tensorflow", "paddle", "horovod"}
 
 
 @pytest.mark.parametrize(
-    "module", ["hpc.sweep", "hpc.sweeps.submission", "hpc.sweeps.target", "parse.summarize", "launch.slurm"]
+    "module", ["hpc.sweep", "launch.sweep.submit", "launch.sweep.target", "parse.summarize", "launch.cluster.slurm"]
 )
 def test_a_login_node_needs_neither_torch_nor_mpi(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"

@@ -11,16 +11,16 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
-from hpc.journal import folders
-from hpc.journal.file import Journal
-from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record
-from hpc.spec import RunSpec
-from hpc.verdict import JobEnd
-from launch.follow import Follower, follow, write_missing_records
-from launch.follow_rows import StepCount, SweepTimeLeft
-from launch.plan import WrittenJob, plan_jobs
-from launch.site import Site
-from launch.state import JobState, StateError
+from hpc.model.outcome import ExitRecord, Outcome, RankNote, read_exit_record
+from hpc.model.spec import RunSpec
+from hpc.model.verdict import JobEnd
+from hpc.recovery import folders
+from hpc.recovery.journal import Journal
+from launch.cluster.query import JobState, StateError
+from launch.follow.follower import Follower, follow, write_missing_records
+from launch.follow.rows import StepCount, SweepTimeLeft
+from launch.jobs.plan import WrittenJob, plan_jobs
+from launch.jobs.site import Site
 from tests.unit.follow_rows import Terminal
 
 RUN = RunSpec(
@@ -379,7 +379,7 @@ def test_an_attempt_of_a_life_before_a_requeue_gets_that_lifes_end(
     began(tmp_path, one)
     began(tmp_path, two, restart_count=1)
     former = [JobEnd(word=accounts, source="sacct", requeued=True)] if accounts else []
-    monkeypatch.setattr("launch.follow.lives", lambda job_id, name: [*former, ended("CANCELLED")])
+    monkeypatch.setattr("launch.follow.follower.lives", lambda job_id, name: [*former, ended("CANCELLED")])
     written = write_missing_records(tmp_path, {"7": ended("CANCELLED", restarts=1)}, tmp_path, patience_s=0)
     found = {made.run_id: (made.outcome, made.restart_count) for made in written}
     assert found == {one.run_id: (outcome, 0), two.run_id: ("cancelled", 1)}

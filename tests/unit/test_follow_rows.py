@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from launch.follow_rows import (
+from launch.cluster.query import JobState
+from launch.follow.rows import (
     NEVER_BEGAN,
     Row,
     RunDurations,
@@ -14,7 +15,6 @@ from launch.follow_rows import (
     row_left_s,
     sweep_time_left,
 )
-from launch.state import JobState
 from tests.unit.follow_rows import RUN, over, pending, running
 
 SECOND = dataclasses.replace(RUN, repeat=2)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal import folders
-from hpc.journal.file import Journal
-from hpc.journal.folders import PARTIAL, attempt_folder
-from hpc.stamps import BEGIN, END, STAMPS
-from launch.follow_rows import StepCount
-from launch.follow_steps import StepReader
+from hpc.model.timestamps import BEGIN, END, STAMPS
+from hpc.recovery import folders
+from hpc.recovery.folders import PARTIAL, attempt_folder
+from hpc.recovery.journal import Journal
+from launch.follow.rows import StepCount
+from launch.follow.steps import StepReader
 
 STEM = "1n2g_mpi_delay_r1.1"
 

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from hpc.outcome import Outcome
-from launch.follow_rows import NEVER_BEGAN, PENDING, Row, Silence, SweepTimeLeft
-from launch.follow_view import (
+from hpc.model.outcome import Outcome
+from launch.follow.rows import NEVER_BEGAN, PENDING, Row, Silence, SweepTimeLeft
+from launch.follow.view import (
     SCHEDULER,
     SweepTable,
     choose_rows,
@@ -209,7 +209,7 @@ def test_an_interrupt_gives_the_cursor_back(moment: str, monkeypatch: pytest.Mon
 FOLLOW_UNTIL_INTERRUPTED = """
 import signal, time
 from rich.console import Console
-from launch.follow_view import open_view
+from launch.follow.view import open_view
 from tests.unit.follow_rows import RUN, running
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import Outcome
+from hpc.model.outcome import Outcome
 from tests.fuzz import fuzz_evidence
 from tests.fuzz.damages import empty, flip
 from tests.fuzz.fuzz_evidence import FAILED, LATE, MEASURED, OPEN, Defect, Input, check, make_sweep, run

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.watchdog.hang import Hang, HangWatch, Limits, Phase, Seen, by_steps
-from hpc.watchdog.progress import name_ranks
+from hpc.recovery.progress import name_ranks
+from launch.step.hang import Hang, HangWatch, Limits, Phase, Seen, by_steps
 
 LIMITS = Limits(start_s=600, steps=10, extra_s=60, copy_s=10)
 EVERY_S = 5.0

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import ExitRecord, Outcome, RankNote, read_exit_record, read_rank_note
-from parse.alarms import judge
+from hpc.model.outcome import ExitRecord, Outcome, RankNote, read_exit_record, read_rank_note
+from parse.alarms.table import judge
 from parse.ledger.point import ledgers
 from parse.load import load
-from parse.notices import warnings
+from parse.report.notices import warnings
+from parse.report.summary import Summary
+from parse.report.table import FORMATS
 from parse.result import results
-from parse.summary import Summary
-from parse.table import FORMATS
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.traces import make_run, put, put_exit_record, put_plan
 

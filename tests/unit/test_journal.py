@@ -15,16 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal import folders
-from hpc.journal.__main__ import main
-from hpc.journal.collect import collect
-from hpc.journal.copier import RankCopy
-from hpc.journal.file import Journal
-from hpc.journal.folders import JournalError, attempt_folder, clean, remove_dead
-from hpc.journal.remains import read_journals
-from hpc.stamps import ABSENT
-from hpc.traces_folder import FolderReplaced
-from hpc.watchdog import stacks
+from hpc.model.timestamps import ABSENT
+from hpc.model.traces_folder import FolderReplaced
+from hpc.node_agent.copier import RankCopy
+from hpc.recovery import folders, stacks
+from hpc.recovery.__main__ import main
+from hpc.recovery.collect import collect
+from hpc.recovery.folders import JournalError, attempt_folder, clean, remove_dead
+from hpc.recovery.journal import Journal
+from hpc.recovery.journal_reader import read_journals
 
 STEM = "1n2g_mpi_delay_r1.1"
 
@@ -172,9 +171,9 @@ def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> 
     program = f"""
 import os, signal
 from pathlib import Path
-from hpc.journal import folders
-from hpc.journal.copier import RankCopy
-from hpc.journal.file import Journal
+from hpc.recovery import folders
+from hpc.node_agent.copier import RankCopy
+from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 made = Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
 made.note()
@@ -193,9 +192,9 @@ def test_clean_removes_the_dead_and_leaves_the_living(
     living = written(traces, 0)
     program = f"""
 from pathlib import Path
-from hpc.journal import folders
-from hpc.journal.copier import RankCopy
-from hpc.journal.file import Journal
+from hpc.recovery import folders
+from hpc.node_agent.copier import RankCopy
+from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
 """
@@ -290,12 +289,12 @@ def test_a_full_shared_memory_is_passed_over_and_what_lies_elsewhere_is_found(tm
     program = """
 import os, subprocess, sys
 from pathlib import Path
-from hpc.journal import folders
-from hpc.journal.collect import collect
-from hpc.journal.copier import Copies
-from hpc.journal.copier import RankCopy
-from hpc.journal.file import Journal
-from hpc.journal.remains import read_journals
+from hpc.recovery import folders
+from hpc.recovery.collect import collect
+from hpc.node_agent.copier import Copies
+from hpc.node_agent.copier import RankCopy
+from hpc.recovery.journal import Journal
+from hpc.recovery.journal_reader import read_journals
 shm, disk, traces = (Path(sys.argv[1]) / name for name in ("shm", "disk", "runs"))
 for folder in (shm, disk, traces):
     folder.mkdir(exist_ok=True)

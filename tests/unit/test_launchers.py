@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpc.spec import RunSpec
-from launch.launchers import Unquoted, local_argv, once_per_node_argv, run_argv
-from launch.site import Site
+from hpc.model.spec import RunSpec
+from launch.jobs.launchers import Unquoted, local_argv, once_per_node_argv, run_argv
+from launch.jobs.site import Site
 
 RUN = RunSpec(
     nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=6, backend="torch-ddp", workload="mlp", batch_size=8,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.collective_plan import collectives_run
-from hpc.outcome import Outcome
-from hpc.spec import RunSpec
-from hpc.trace import Trace, TraceError
-from parse.ledger.alone import Curve, alone, beside, matching
+from hpc.model.collective_plan import collectives_run
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace, TraceError
+from parse.ledger.standalone import Curve, alone, beside, matching
 from parse.load import load
 from parse.result import Result, results
 from tests.unit.test_collectives import described, measured

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpc.spec import RunSpec
-from hpc.trace import Trace
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
 from parse import stats
-from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, Ledger
 from parse.ledger.point import ledgers
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Ledger
 from parse.load import load
 from parse.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from parse.layout import Page
 from parse.ledger.notes import notes
-from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Alone, ComputeSplit, Verdict
 from parse.ledger.sentence import numbers, sentence, share
-from parse.ledger_table import ledger_text
-from parse.summary import Summary
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Alone, ComputeSplit, Verdict
+from parse.report.ledger import ledger_text
+from parse.report.summary import Summary
+from parse.text import Page
 from tests.unit.ledgers import (
     ALONE,
     CROWD,

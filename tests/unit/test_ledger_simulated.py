@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from parse import stats
 from parse.attempt import measure
-from parse.ledger import terms
-from parse.ledger.nouns import TERMS
-from parse.ledger.terms import BORDERS, account, step_terms
+from parse.ledger import breakdown as terms
+from parse.ledger.breakdown import BORDERS, account, step_terms
+from parse.ledger.types import TERMS
 from tests.unit.simulated import JITTERS, MS, Durations, Simulated, draw_clocks, equal_ranks, simulate
 from tests.unit.traces import make_run
 

@@ -1,4 +1,4 @@
-"""parse.ledger_table: what a ledger looks like, as text and as JSON."""
+"""parse.report.ledger: what a ledger looks like, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from hpc.outcome import Outcome
-from parse.layout import PIPE_WIDTH, Page
-from parse.ledger.nouns import CANNOT_TELL, TERMS, Ledger, Place, Verdict
-from parse.ledger_table import NOTHING, PLACES, ledger_text, worth_a_row
-from parse.summary import Summary
-from parse.table import FORMATS, text
+from hpc.model.outcome import Outcome
+from parse.ledger.types import CANNOT_TELL, TERMS, Ledger, Place, Verdict
+from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
+from parse.report.summary import Summary
+from parse.report.table import FORMATS, text
+from parse.text import PIPE_WIDTH, Page
 from tests.unit.ledgers import CROWD, LATE, make_ledger, results_of, strong, two_nodes, weak
 from tests.unit.traces import ended, judged, make_run, make_trace, repeats
 

@@ -1,4 +1,4 @@
-"""parse.ledger.terms: five terms that add up, merged where a border is missing, and what cannot be is said."""
+"""parse.ledger.breakdown: five terms that add up, merged where a border is missing, and what cannot be is said."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hpc.stamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED
-from hpc.trace import Trace, TraceError
+from hpc.model.timestamps import ABSENT, BATCH_READY, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.model.trace import Trace, TraceError
 from parse import stats
 from parse.attempt import measure
-from parse.ledger.nouns import TERMS
-from parse.ledger.terms import BORDERS, account, merge, names, step_terms
+from parse.ledger.breakdown import BORDERS, account, merge, names, step_terms
+from parse.ledger.types import TERMS
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import ENTRY_SKEW_NS, SYNCHRONISATION_NS
 

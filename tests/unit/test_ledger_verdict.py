@@ -1,4 +1,4 @@
-"""parse.ledger.lateness: who is waited for, and that nobody is where ranks are equal."""
+"""parse.ledger.straggler: who is waited for, and that nobody is where ranks are equal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import itertools
 import numpy as np
 import pytest
 
-from hpc.trace import Trace
+from hpc.model.trace import Trace
 from parse.ledger.arrivals import longest_of
-from parse.ledger.lateness import _events, _tail, incidents, verdict
-from parse.ledger.nouns import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
-from parse.ledger.terms import account
+from parse.ledger.breakdown import account
+from parse.ledger.straggler import _events, _tail, incidents, verdict
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 
 NOISE = 0.1

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal import leftovers
-from hpc.journal.leftovers import remove_shared_memory
+from hpc.recovery import stale_shm as leftovers
+from hpc.recovery.stale_shm import remove_shared_memory
 
 NAMES = (
     "vader_segment.n1.1000.7a0001.0", "sm_segment.n1.1000.7a0001.0", "mpich_shar_tmpQ1w2E3", "Intel_MPI_Q1w2E3",

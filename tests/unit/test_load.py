@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import Outcome, RankNote
+from hpc.model.outcome import Outcome, RankNote
 from parse.attempt import Attempt
 from parse.load import load
 from tests.unit.traces import (

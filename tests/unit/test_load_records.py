@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import ExitRecord, Outcome, RankNote
+from hpc.model.outcome import ExitRecord, Outcome, RankNote
 from parse.load import load
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_plan, repeats
 
@@ -75,7 +75,7 @@ def test_stamps_that_nobody_recovered_are_mentioned(tmp_path: Path, beside: str,
     loaded = load([tmp_path])
     [remark] = [line for line in loaded.remarks if ".partial" in line]
     assert remark.startswith(f"{left}: ") and says in remark
-    assert f"python -m parse.recover {tmp_path}" in remark
+    assert f"python -m hpc.recovery.recover {tmp_path}" in remark
     assert loaded.refusals == ()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.lock import LOCK, FolderLock, LockError
+from launch.cluster.lock import LOCK, FolderLock, LockError
 
 
 def test_one_at_a_time_and_the_other_is_told_who_it_waits_for(tmp_path: Path) -> None:

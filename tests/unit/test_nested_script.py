@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import RunSpec
-from launch.plan import plan_jobs
-from launch.script import Folders, render_job
-from launch.site import Site
+from hpc.model.spec import RunSpec
+from launch.jobs.plan import plan_jobs
+from launch.jobs.script import Folders, render_job
+from launch.jobs.site import Site
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.local import what_is_missing
+from launch.cluster.local import what_is_missing
 from tests.sweeps import sweep_argv
 from tests.unit.sweep_command import plan_of, sweep
 from tests.unprivileged import without_rights
@@ -91,7 +91,7 @@ def test_an_nvidia_smi_that_fails_is_no_machine_without_gpus(tmp_path: Path, bod
 def test_an_nvidia_smi_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> None:
     fake(tmp_path / "bin", "nvidia-smi", "exec /bin/sleep 1000")
     code = (
-        "import sys, launch.local; launch.local.NVIDIA_SMI_TIMEOUT_S = 0.5; import hpc.sweep; "
+        "import sys, launch.cluster.local; launch.cluster.local.NVIDIA_SMI_TIMEOUT_S = 0.5; import hpc.sweep; "
         "sys.exit(hpc.sweep.main(sys.argv[1:]))"
     )
     argv = [sys.executable, "-c", code, *LOCAL]

@@ -1,4 +1,4 @@
-"""parse.nodes: what is said of nodes and of a job's course, against effects that are known."""
+"""parse.report.nodes: what is said of nodes and of a job's course, against effects that are known."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from hpc.outcome import ExitRecord, Outcome
-from hpc.spec import RunSpec
-from parse.alarms import judge
-from parse.layout import Page
+from hpc.model.outcome import ExitRecord, Outcome
+from hpc.model.spec import RunSpec
+from parse.alarms.table import judge
 from parse.load import Loaded
-from parse.nodes import Drift, PerNode, drifts, per_node
-from parse.notices import warnings
+from parse.report.nodes import Drift, PerNode, drifts, per_node
+from parse.report.notices import warnings
+from parse.report.summary import Summary
+from parse.report.table import FORMATS
+from parse.report.table import text as table_text
 from parse.result import Result, results
-from parse.summary import Summary
-from parse.table import FORMATS
-from parse.table import text as table_text
+from parse.text import Page
 from tests.unit.traces import asked, attempt, judged, make_ranks, make_run, make_trace, repeats
 
 WIDE = Page(width=300)

@@ -1,4 +1,4 @@
-"""Every short call of an external tool goes through hpc.command.run_tool, which knows how tools fail."""
+"""Every short call of an external tool goes through hpc.system.tool.run_tool, which knows how tools fail."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STARTS_PROCESSES = {
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
 }  # fmt: skip
 OTHERS = {
-    "hpc/command.py": "the door itself",
-    "hpc/journal/copying.py": "the copier of a rank: lives as long as the rank, told by its standard input",
-    "hpc/telemetry/recorder.py": "the telemetry helper of a node: lives as long as the run",
-    "launch/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
-    "launch/step.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
-    "launch/devcluster/cluster.py": "commands of a person in the development cluster",
-    "launch/devcluster/daemons.py": "the daemons of the development cluster",
-    "launch/devcluster/processes.py": "the daemons of the development cluster",
+    "hpc/system/tool.py": "the door itself",
+    "hpc/node_agent/copying.py": "the copier of a rank: lives as long as the rank, told by its standard input",
+    "hpc/node_agent/recorder.py": "the telemetry helper of a node: lives as long as the run",
+    "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
+    "launch/step/attempt.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
+    "tools/devcluster/cluster.py": "commands of a person in the development cluster",
+    "tools/devcluster/daemons.py": "the daemons of the development cluster",
+    "tools/devcluster/processes.py": "the daemons of the development cluster",
 }
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import (
+from hpc.model.outcome import (
     ExitRecord,
     Outcome,
     RankNote,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.outside import LEFT_OUT, deny_world_writing, is_secret, plain, without_secrets
+from hpc.system.sanitize import LEFT_OUT, deny_world_writing, is_secret, plain, without_secrets
 
 SECRET = (
     "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "WANDB_API_KEY", "DB_PASS", "PGPASSWORD", "SSHPASS", "SSH_AUTH_SOCK",

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from hpc.outcome import Outcome
-from hpc.outside import plain
-from parse.layout import PIPE_WIDTH, Page, cut, shortened, wrapped
-from parse.notices import Notice, merged, notice_lines
+from hpc.model.outcome import Outcome
+from hpc.system.sanitize import plain
+from parse.report.notices import Notice, merged, notice_lines
+from parse.report.summary import Summary
+from parse.report.table import text
 from parse.summarize import main
-from parse.summary import Summary
-from parse.table import text
+from parse.text import PIPE_WIDTH, Page, cut, shortened, wrapped
 from tests.unit.ledgers import LATE, make_ledger
 from tests.unit.test_compare import frameworks
 from tests.unit.test_table import laptop, reference

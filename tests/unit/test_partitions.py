@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpc.spec import RunSpec
-from launch.partitions import SiteNodes, minutes_of, read_partitions
-from launch.plan import JobPlan, PlanError, plan_jobs
-from launch.site import Site
-from launch.slurm import SubmitError
+from hpc.model.spec import RunSpec
+from launch.cluster.partitions import SiteNodes, minutes_of, read_partitions
+from launch.cluster.slurm import SubmitError
+from launch.jobs.plan import JobPlan, PlanError, plan_jobs
+from launch.jobs.site import Site
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,

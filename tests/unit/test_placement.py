@@ -1,17 +1,17 @@
-"""parse.placement: nested runs were nested, or it is said that they were not."""
+"""parse.alarms.placement: nested runs were nested, or it is said that they were not."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-from hpc.spec import RunSpec
-from hpc.trace import Trace
-from parse.layout import Page
-from parse.placement import nested_in_words
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
+from parse.alarms.placement import nested_in_words
+from parse.report.summary import Summary
+from parse.report.table import FORMATS, text
 from parse.result import Result
-from parse.summary import Summary
-from parse.table import FORMATS, text
+from parse.text import Page
 from tests.unit.traces import judged, make_ranks, make_run, make_trace
 
 Blocks = Mapping[int, tuple[str, ...]]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import COLLECTIVES, Plan, RunSpec, Target
-from launch.plan import JobPlan, PlanError, WrittenJob, nested_in_words, plan_jobs, write_sweep
-from launch.script import Folders
-from launch.site import Site
+from hpc.model.spec import COLLECTIVES, Plan, RunSpec, Target
+from launch.jobs.plan import JobPlan, PlanError, WrittenJob, nested_in_words, plan_jobs, write_sweep
+from launch.jobs.script import Folders
+from launch.jobs.site import Site
 from tests.unit.test_damaged import nobody
 
 RUN = RunSpec(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.alarms import judge
+from parse.alarms.table import judge
 from parse.published.documents import published
 from parse.result import Result
 from tests.unit.test_alarms import rung

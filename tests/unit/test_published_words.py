@@ -1,10 +1,10 @@
-"""parse.published.words: what names, numbers and headings of documents say."""
+"""parse.published.vocabulary: what names, numbers and headings of documents say."""
 
 from __future__ import annotations
 
 import pytest
 
-from parse.published.words import batch_size, case, model, number, precision, system
+from parse.published.vocabulary import batch_size, case, model, number, precision, system
 
 
 @pytest.mark.parametrize(

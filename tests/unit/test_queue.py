@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from launch import queue
-from launch.lock import FolderLock
-from launch.plan import JobPlan, WrittenJob
+from launch.cluster.lock import FolderLock
+from launch.cluster.query import JobState
+from launch.cluster.slurm import NotNow, SubmitError
+from launch.jobs.plan import JobPlan, WrittenJob
 from launch.queue import MEMORY, Queue, recall, remember
-from launch.slurm import NotNow, SubmitError
-from launch.state import JobState
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,

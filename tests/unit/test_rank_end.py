@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import InvalidRun
-from hpc.journal import folders
-from hpc.outcome import Outcome, RankNote, read_rank_note
-from hpc.rank_end import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, Failure, ReservedFiles, attempted, fail
-from hpc.traces_folder import TracesFolder
-from hpc.verdict import Evidence, cause, decide
+from hpc.model.outcome import Outcome, RankNote, read_rank_note
+from hpc.model.traces_folder import TracesFolder
+from hpc.model.verdict import Evidence, cause, decide
+from hpc.recovery import folders
+from hpc.run.rank_end import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, Failure, ReservedFiles, attempted, fail
 
 STEM = "1n2g_mpi_delay_r1.1"
 

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from hpc import stale_parts
-from hpc.evidence import judge_ended
-from hpc.journal.collect import collect
-from hpc.journal.file import SCHEMA, SCHEMA_VERSION, Journal
-from hpc.journal.folders import BEAT, WHOLE
-from hpc.outcome import BeginRecord, ExitRecord, Outcome, RankNote
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT, STAMPS
-from hpc.trace_file import read_trace
-from parse import recover as recover_module
-from parse.recover import main
+from hpc.model import stale_parts
+from hpc.model.evidence import judge_ended
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace_file import read_trace
+from hpc.recovery import recover as recover_module
+from hpc.recovery.collect import collect
+from hpc.recovery.folders import BEAT, WHOLE
+from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, Journal
+from hpc.recovery.recover import main
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=3, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=4,

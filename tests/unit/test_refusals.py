@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
-from hpc.nccl_variables import NCCL_VARIABLES, unknown_nccl_variables
-from hpc.options import OptionError
-from hpc.spec import SpecError, Target
-from hpc.sweep_spec import MAX_RUNS, SweepSpec, expand
-from hpc.sweeps.refusals import refuse_invalid
-from hpc.sweeps.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
+from hpc.model.options import OptionError
+from hpc.model.spec import SpecError, Target
+from launch.sweep.nccl_variables import NCCL_VARIABLES, unknown_nccl_variables
+from launch.sweep.refusals import refuse_invalid
+from launch.sweep.spec import MAX_RUNS, SweepSpec, expand
+from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from tests.unit.sweep_command import plan_of
 
 GPUS = Target(

@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from hpc.outcome import Outcome
-from hpc.spec import COLLECTIVES
-from hpc.stamps import ABSENT, END
+from hpc.model.outcome import Outcome
+from hpc.model.spec import COLLECTIVES
+from hpc.model.timestamps import ABSENT, END
 from parse.load import load
 from parse.result import MISSING, UNENDED, UNMEASURED, Result, results
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats

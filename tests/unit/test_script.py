@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import RunSpec
-from launch import script
-from launch.plan import plan_jobs
-from launch.script import Folders, Guards, render_job, render_local
-from launch.site import Site
-from launch.slurm import SubmitError, header
+from hpc.model.spec import RunSpec
+from launch.cluster.slurm import SubmitError, header
+from launch.jobs import script
+from launch.jobs.plan import plan_jobs
+from launch.jobs.script import Folders, Guards, render_job, render_local
+from launch.jobs.site import Site
 from tests.conftest import GOLDEN
 from tests.unit.job_scripts import FRAMEWORKS, RUN, SITE
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.site import SITES, SiteError, find_site, known_sites, read_site
+from launch.jobs.site import SITES, SiteError, find_site, known_sites, read_site
 
 
 def site_file(tmp_path: Path, text: str, name: str = "here") -> Path:

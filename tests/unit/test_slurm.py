@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import RunSpec
-from launch.plan import WrittenJob, plan_jobs
-from launch.site import Site
-from launch.slurm import NotNow, SlurmCluster, SubmitError, job_name
-from launch.state import JobState
+from hpc.model.spec import RunSpec
+from launch.cluster.query import JobState
+from launch.cluster.slurm import NotNow, SlurmCluster, SubmitError, job_name
+from launch.jobs.plan import WrittenJob, plan_jobs
+from launch.jobs.site import Site
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.options import Option, OptionError, read_options
-from hpc.spec import Plan, RunSpec, SpecError, Target, shuffled
-from hpc.sweep_spec import SweepSpec, expand
+from hpc.model.options import Option, OptionError, read_options
+from hpc.model.spec import Plan, RunSpec, SpecError, Target, shuffled
+from launch.sweep.spec import SweepSpec, expand
 
 KNOWN = {"width": Option(default=8, help="", small="2"), "fast": Option(default=True, help="")}
 GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)

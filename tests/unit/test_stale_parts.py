@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal.folders import BEAT
-from hpc.outcome import ExitRecord, Outcome
-from hpc.stale_parts import ABANDONED_S, STALE_S, remove_stale_parts
-from parse.recover import main, tidy
+from hpc.model.outcome import ExitRecord, Outcome
+from hpc.model.stale_parts import ABANDONED_S, STALE_S, remove_stale_parts
+from hpc.recovery.folders import BEAT
+from hpc.recovery.recover import main, tidy
 from tests.unit.test_recover import RUN, STEM, leave
 
 HERE = os.uname().nodename

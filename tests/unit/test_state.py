@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc.verdict import JobEnd
-from launch import state
-from launch.slurm import controller_answers, slurm_is_installed, why_unreachable
-from launch.state import JobState, Sight, cluster_settings, ends, is_job_id, job_name_of, lives, look
+from hpc.model.verdict import JobEnd
+from launch.cluster import query as state
+from launch.cluster.query import JobState, Sight, cluster_settings, ends, is_job_id, job_name_of, lives, look
+from launch.cluster.slurm import controller_answers, slurm_is_installed, why_unreachable
 
 
 @pytest.fixture
@@ -214,6 +214,6 @@ def test_why_a_controller_cannot_be_asked_is_told(  # type: ignore[no-untyped-de
 
 
 def test_a_controller_that_hangs_is_unreachable(command, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("launch.slurm.COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("launch.cluster.slurm.COMMAND_TIMEOUT_S", 0.2)
     command("scontrol", "exec sleep 1000")
     assert why_unreachable() == "scontrol ping: scontrol: no answer within 0.2 s"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import Outcome, ask_again, exit_records, read_exit_record
-from launch.claim import lives_here
-from launch.script import Folders, render_local
+from hpc.model.outcome import Outcome, ask_again, exit_records, read_exit_record
+from launch.jobs.script import Folders, render_local
+from launch.step.claim import lives_here
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 
 

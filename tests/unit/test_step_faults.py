@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from hpc import trace_look
-from hpc.evidence import corrected_record
-from hpc.outcome import ExitRecord, Outcome, exit_records, read_exit_record, read_own_record
-from hpc.sweeps.closing import mend_records
-from hpc.trace_look import LOOK_PAUSES_S, look_at_trace
-from hpc.watchdog.hang import Limits
-from launch import step
-from launch.claim import Job
-from launch.script import Folders
-from launch.step import DONE, NOT_OK, Step, StepError, StepOptions
+from hpc.model import trace_look
+from hpc.model.evidence import corrected_record
+from hpc.model.outcome import ExitRecord, Outcome, exit_records, read_exit_record, read_own_record
+from hpc.model.trace_look import LOOK_PAUSES_S, look_at_trace
+from launch.jobs.script import Folders
+from launch.step import attempt as step
+from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
+from launch.step.claim import Job
+from launch.step.hang import Limits
+from launch.sweep.finalize import mend_records
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outcome_of, whole_trace, write_job
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_exit_record
 from tests.waiting import until
@@ -112,7 +112,9 @@ def test_a_recovered_trace_is_no_whole_one_though_the_launcher_ended_with_0(tmp_
     traces.mkdir()
     put(tmp_path, cut_short(make_trace(RUN, recovered=True), 6, Outcome.RANK_FAIL)).rename(recovered)
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/bash\ncase "$*" in *parse.recover*) cp {recovered} {traces}/{RUN.run_id}.1.h5;; esac\n')
+    python.write_text(
+        f'#!/bin/bash\ncase "$*" in *hpc.recovery.recover*) cp {recovered} {traces}/{RUN.run_id}.1.h5;; esac\n'
+    )
     python.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step.sys, "executable", str(python))
@@ -122,7 +124,7 @@ def test_a_recovered_trace_is_no_whole_one_though_the_launcher_ended_with_0(tmp_
 
 
 class Signals:
-    """In place of launch.signals: no signal comes; `on_sleep` is what happens meanwhile."""
+    """In place of launch.step.signals: no signal comes; `on_sleep` is what happens meanwhile."""
 
     first = last = ""
     orphaned = False

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import Outcome
-from parse import summarize, table
+from hpc.model.outcome import Outcome
+from parse import summarize
+from parse.report import table
 from parse.summarize import main
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
@@ -218,7 +219,7 @@ def test_help_imports_nothing_heavy():
     assert done.returncode == 0
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "argparse" in imported
-    assert not imported & {"numpy", "h5py", "rich", "json", "hpc.trace", "torch", "mpi4py"}
+    assert not imported & {"numpy", "h5py", "rich", "json", "hpc.model.trace", "torch", "mpi4py"}
 
 
 def test_a_summary_imports_neither_torch_nor_mpi(traces):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpc.outcome import Outcome
+from hpc.model.outcome import Outcome
 from tests.sweeps import ROOT
 from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
 from tests.unit.traces import make_run, put_exit_record, put_plan
@@ -249,9 +249,9 @@ def test_a_dry_run_here_needs_no_mpi_and_says_that_a_run_would(tmp_path: Path) -
 
 def test_a_known_site_without_its_controller_does_not_train_on_the_login_node(tmp_path: Path) -> None:
     code = (
-        "import launch.site, socket, sys; import hpc.sweep; from pathlib import Path; "
-        f"launch.site.SITES = Path({str(tmp_path)!r}); "
-        "launch.site.find_site.__defaults__ = (None, launch.site.SITES); "
+        "import launch.jobs.site, socket, sys; import hpc.sweep; from pathlib import Path; "
+        f"launch.jobs.site.SITES = Path({str(tmp_path)!r}); "
+        "launch.jobs.site.find_site.__defaults__ = (None, launch.jobs.site.SITES); "
         "sys.exit(hpc.sweep.main(['--nodes', '1', '--gpus-per-node', '1', '--repeats', '1']))"
     )
     (tmp_path / "here.toml").write_text('hostname_pattern = ".*"\n')

@@ -1,4 +1,4 @@
-"""hpc.sweep_config: a file takes the names of the command line's options."""
+"""launch.sweep.config: a file takes the names of the command line's options."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpc import sweep
-from hpc.spec import SpecError
-from hpc.sweep_config import read_config
+from hpc.model.spec import SpecError
+from launch.sweep import cli
+from launch.sweep.config import read_config
 
 COMMAND_LINE_ONLY = {"config", "list", "version", "status", "cancel", "help"}
 
@@ -24,11 +24,11 @@ def merged(folder: Path, text: str, *arguments: str) -> tuple[dict[str, Any], di
     """What a file and a command line ask for together."""
     (folder / "sweep.toml").write_text(text)
     argv = ["--config", str(folder / "sweep.toml"), *arguments]
-    return sweep._merge(vars(sweep._parser().parse_args(argv)))
+    return cli._merge(vars(cli._parser().parse_args(argv)))
 
 
 def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) -> None:
-    options = {word for action in sweep._parser()._actions for word in action.option_strings if word.startswith("--")}
+    options = {word for action in cli._parser()._actions for word in action.option_strings if word.startswith("--")}
     for name in sorted({option[2:] for option in options} - COMMAND_LINE_ONLY):
         for key in {name, name.replace("-", "_")}:
             value = {"env": '["A=1"]', "option": '["a=1"]', "retry": '["oom"]'}.get(name, "true")
@@ -89,11 +89,11 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     asked, settings = merged(tmp_path, text, *words)
     assert (asked["batch_size"], asked["env"]) == ("16", {"A": "3", "B": 2})
     assert settings == {"nodelist": "a,b", "retry": "oom", "detach": "on"}
-    how = sweep._how(vars(sweep._parser().parse_args([*words])), settings)
+    how = cli._how(vars(cli._parser().parse_args([*words])), settings)
     assert (how.detach, how.dry_run, [str(word) for word in how.wish.retry]) == (True, False, ["invalid"])
 
 
 def test_an_unknown_name_ends_with_2_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sweep.toml").write_text("node = 1\n")
-    assert sweep.main(["--config", str(tmp_path / "sweep.toml"), "--dry-run"]) == 2
+    assert cli.main(["--config", str(tmp_path / "sweep.toml"), "--dry-run"]) == 2
     assert capsys.readouterr().err.endswith("Did you mean nodes?\n")

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpc import command_line, sweep
-from hpc.outcome import BeginRecord
-from hpc.sweeps import status
-from hpc.sweeps.closing import in_words
-from hpc.sweeps.standing import Standing
-from launch.script import Folders
+from hpc import sweep
+from hpc.model.outcome import BeginRecord
+from hpc.system import command_line
+from launch.jobs.script import Folders
+from launch.sweep import status
+from launch.sweep.finalize import in_words
+from launch.sweep.run_status import Standing
 from tests.unit.traces import make_run, put_plan
 
 ROOT = Path(__file__).resolve().parents[2]

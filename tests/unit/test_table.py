@@ -1,4 +1,4 @@
-"""parse.table: what a summary looks like; what outside text may do to it."""
+"""parse.report.table: what a summary looks like; what outside text may do to it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.outcome import Outcome
-from hpc.outside import plain
-from parse.export import dlperf
-from parse.layout import PIPE_WIDTH, Page
-from parse.notices import warnings
-from parse.summary import Summary, TableError, choose
-from parse.table import FORMATS, text
+from hpc.model.outcome import Outcome
+from hpc.system.sanitize import plain
+from parse.report.export import dlperf
+from parse.report.notices import warnings
+from parse.report.summary import Summary, TableError, choose
+from parse.report.table import FORMATS, text
+from parse.text import PIPE_WIDTH, Page
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 
 NGC = make_run(backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100)

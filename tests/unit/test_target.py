@@ -1,4 +1,4 @@
-"""hpc.sweeps.target: what the sizes of a sweep depend on, and what is said where nothing tells them."""
+"""launch.sweep.target: what the sizes of a sweep depend on, and what is said where nothing tells them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import SpecError
-from hpc.sweep_spec import SweepSpec
-from hpc.sweeps import target
-from launch.site import Site
+from hpc.model.spec import SpecError
+from launch.jobs.site import Site
+from launch.sweep import target
+from launch.sweep.spec import SweepSpec
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""hpc.telemetry: the helper process beside the ranks, seen from the rank; the helper is a real one each time."""
+"""hpc.node_agent: the helper process beside the ranks, seen from the rank; the helper is a real one each time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.telemetry import recorder as module
-from hpc.telemetry.__main__ import Readings
-from hpc.telemetry.cores import cores_in, spare_core, stand_aside
-from hpc.telemetry.recorder import Recorder
-from hpc.telemetry.sources import Beside, Reading, Unread
+from hpc.node_agent import recorder as module
+from hpc.node_agent.__main__ import Readings
+from hpc.node_agent.cores import cores_in, spare_core, stand_aside
+from hpc.node_agent.recorder import Recorder
+from hpc.node_agent.sources import Beside, Reading, Unread
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,8 +196,8 @@ def test_a_helper_that_does_not_end_is_killed(recorder, monkeypatch):
 
 RANK = """
 import os, sys, time
-from hpc.telemetry.recorder import Recorder
-from hpc.telemetry.sources import Beside
+from hpc.node_agent.recorder import Recorder
+from hpc.node_agent.sources import Beside
 recorder = Recorder([Beside.this_process()])
 recorder.start()
 if sys.argv[1] == "with a child" and os.fork() == 0:

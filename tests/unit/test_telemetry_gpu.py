@@ -1,4 +1,4 @@
-"""hpc.telemetry.nvidia: against a FAKE driver where there is none; and nvidia-ml-py itself where it finds no driver."""
+"""hpc.node_agent.nvidia: against a FAKE driver where there is none; and nvidia-ml-py where it finds no driver."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from math import isnan
 
 import pytest
 
-from hpc.telemetry.__main__ import Readings
-from hpc.telemetry.nvidia import THROTTLE_REASONS, gpus
+from hpc.node_agent.__main__ import Readings
+from hpc.node_agent.nvidia import THROTTLE_REASONS, gpus
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
 

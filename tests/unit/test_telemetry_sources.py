@@ -1,4 +1,4 @@
-"""hpc.telemetry.sources: the kernel's files, as real kernels write them, and what is missing or odd."""
+"""hpc.node_agent.sources: the kernel's files, as real kernels write them, and what is missing or odd."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.telemetry.__main__ import Readings
-from hpc.telemetry.sources import MAX_CORES, MAX_INTERFACES, Beside, Kept, sources_of_node
+from hpc.node_agent.__main__ import Readings
+from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, Beside, Kept, sources_of_node
 from tests.unit.telemetry_nodes import PAGE_BYTES, PROC, RANK, Node
 
 
@@ -19,7 +19,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.fixture(autouse=True)
 def ticks_of_10_ms(monkeypatch):
-    monkeypatch.setattr("hpc.telemetry.sources._TICKS_PER_S", 100)
+    monkeypatch.setattr("hpc.node_agent.sources._TICKS_PER_S", 100)
 
 
 def test_all_that_a_node_tells_in_the_units_of_the_names(node):

@@ -6,9 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
-from hpc.stamps import ABSENT
-from hpc.trace import Telemetry, TraceError
-from hpc.trace_file import read_trace
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Telemetry, TraceError
+from hpc.model.trace_file import read_trace
 from tests.unit.traces import make_run, make_trace, put
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.stamps import ABSENT
-from hpc.timer import DeviceMarks, HostMarks, Marks
+from hpc.measure.timer import DeviceMarks, HostMarks, Marks
+from hpc.model.timestamps import ABSENT
 
 
 def one_step(marks: Marks) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import BeginRecord, ExitRecord, Outcome
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
 from tests.torture.checks import COPY_S, LATE_S, Attempt, check_killed, check_later, half_files, until_none
 from tests.torture.kills import KINDS, TEN
 from tests.torture.run import _kinds, table

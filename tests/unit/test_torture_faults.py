@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.outcome import BeginRecord, ExitRecord, Outcome
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
 from tests.torture import fault_checks
 from tests.torture.checks import Attempt
 from tests.torture.fault_checks import Truth, check_attempt, check_kept, path_on, processes_of, read_truth, too_many

@@ -1,4 +1,4 @@
-"""hpc.trace: what is written is read back; what is no trace is refused by name."""
+"""hpc.model.trace: what is written is read back; what is no trace is refused by name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc import trace_file as trace_module
-from hpc.outcome import Outcome
-from hpc.stamps import ABSENT, END, STAMPS
-from hpc.trace import Trace, TraceError, run_of
-from hpc.trace_file import SCHEMA_VERSION, read_trace, write_trace
+from hpc.model import trace_file as trace_module
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT, END, STAMPS
+from hpc.model.trace import Trace, TraceError, run_of
+from hpc.model.trace_file import SCHEMA_VERSION, read_trace, write_trace
 from tests.unit.traces import OFFSET_NS, cut_short, make_run, make_trace, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -1,4 +1,4 @@
-"""hpc.trace_file.open_trace: the stamps stay in the file and are the same, piece by piece."""
+"""hpc.model.trace_file.open_trace: the stamps stay in the file and are the same, piece by piece."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from hpc.trace import Trace, TraceError
-from hpc.trace_file import open_trace, read_trace
-from parse.ledger.lateness import verdict
-from parse.ledger.terms import account
+from hpc.model.trace import Trace, TraceError
+from hpc.model.trace_file import open_trace, read_trace
+from parse.ledger.breakdown import account
+from parse.ledger.straggler import verdict
 from tests.unit.simulated import draw_clocks, equal_ranks, simulate
 from tests.unit.test_trace import assert_equal
 from tests.unit.traces import make_run, make_trace, put

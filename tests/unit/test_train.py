@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from hpc.backends import Backend
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT, BEGIN, END
-from hpc.timer import HostMarks
-from hpc.train import train
+from hpc.measure.timer import HostMarks
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT, BEGIN, END
+from hpc.run.train import train
 
 
 class Cycle:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hpc.trace import Trace, TraceError
-from hpc.trace_file import write_trace
-from parse.ledger.nouns import NONE, PERSISTENT, Ledger, Mean
+from hpc.model.trace import Trace, TraceError
+from hpc.model.trace_file import write_trace
 from parse.ledger.point import ledgers
+from parse.ledger.types import NONE, PERSISTENT, Ledger, Mean
 from parse.load import load
 from parse.result import results
 from tests.truth.cases import NOBODY, RANKS, SWEEPS, Expected

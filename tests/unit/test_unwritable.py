@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc import gather
-from hpc.gather import TraceKept, write_or_keep
-from hpc.journal import folders
-from hpc.trace import TraceError
-from hpc.trace_file import TraceUnwritable, read_trace, write_trace
-from hpc.traces_folder import TracesFolder
+from hpc.model.trace import TraceError
+from hpc.model.trace_file import TraceUnwritable, read_trace, write_trace
+from hpc.model.traces_folder import TracesFolder
+from hpc.recovery import folders
+from hpc.run import gather
+from hpc.run.gather import TraceKept, write_or_keep
 from tests.unit.traces import make_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def test_at_whatever_byte_the_room_ends_it_is_an_error_and_nothing_is_left(tmp_p
         """
         import os, resource, sys
         from pathlib import Path
-        from hpc.trace_file import TraceUnwritable, read_trace, write_trace
+        from hpc.model.trace_file import TraceUnwritable, read_trace, write_trace
         from tests.unit.traces import make_trace
         folder, trace = Path(sys.argv[1]), make_trace()
         write_trace(folder / "whole.h5", trace)
@@ -90,9 +90,9 @@ def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
         """
         import subprocess, sys
         from pathlib import Path
-        from hpc.gather import TraceKept, write_or_keep
-        from hpc.journal import folders
-        from hpc.traces_folder import TracesFolder
+        from hpc.run.gather import TraceKept, write_or_keep
+        from hpc.recovery import folders
+        from hpc.model.traces_folder import TracesFolder
         from tests.unit.traces import make_trace
         place, local, mount = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
         folders._bases = lambda: [local / "rankwise-7"]
@@ -124,10 +124,10 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         """
         import subprocess, sys
         from pathlib import Path
-        from hpc.journal import folders
-        from hpc.journal.file import Journal
-        from hpc.journal.copier import Copies
-        from hpc.journal.remains import read_journals
+        from hpc.recovery import folders
+        from hpc.recovery.journal import Journal
+        from hpc.node_agent.copier import Copies
+        from hpc.recovery.journal_reader import read_journals
         place, steps = Path(sys.argv[1]), int(sys.argv[2])
         folders._bases = lambda: [place.parent / "shm"]
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)
@@ -253,9 +253,9 @@ def test_a_full_shared_memory_does_not_keep_a_trace_that_the_next_place_has_room
         """
         import subprocess, sys
         from pathlib import Path
-        from hpc.gather import TraceKept, write_or_keep
-        from hpc.journal import folders
-        from hpc.traces_folder import TracesFolder
+        from hpc.run.gather import TraceKept, write_or_keep
+        from hpc.recovery import folders
+        from hpc.model.traces_folder import TracesFolder
         from tests.unit.traces import make_trace
         shm, disk = Path(sys.argv[1]) / "shm", Path(sys.argv[1]) / "disk"
         shm.mkdir(), disk.mkdir()

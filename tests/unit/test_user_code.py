@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.spec import SpecError
+from hpc.model.spec import SpecError
 from hpc.workloads import code_digest
 from hpc.workloads.user_code import check_factory, code_files, defined_names, files_newer_than
 
@@ -49,7 +49,7 @@ def test_a_file_without_imports_from_its_folder_keeps_the_digest_of_earlier_vers
         ("__import__('helper')", ["helper.py"]),
         ("from package import up", ["helper2.py", "package/__init__.py", "package/deep/__init__.py", "package/up.py"]),
         ("import fast", ["fast.cpython-311-x86_64-linux-gnu.so"]),
-        ("import hpc.spec", []),
+        ("import hpc.model.spec", []),
         ("import main", []),
     ],
 )

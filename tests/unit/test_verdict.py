@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpc.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_left
-from hpc.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
-from hpc.rank_end import EXIT_STATUS
-from hpc.verdict import OWN_STATUSES, EndedBy, Evidence, JobEnd, decide, is_echo
+from hpc.model.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_left
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
+from hpc.model.verdict import OWN_STATUSES, EndedBy, Evidence, JobEnd, decide, is_echo
+from hpc.run.rank_end import EXIT_STATUS
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")
 UNSEEN = Evidence(exit_status=None, trace=False)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc.spec import RunSpec
-from hpc.stamps import GRADS_READY
-from parse.ledger.lateness import verdict
-from parse.ledger.nouns import CANNOT_TELL, CAUSES, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
-from parse.ledger.terms import account
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import GRADS_READY
+from parse.ledger.breakdown import account
+from parse.ledger.straggler import verdict
+from parse.ledger.types import CANNOT_TELL, CAUSES, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
 from tests.unit.simulated import JITTERS, MS, Simulated, draw_clocks, equal_ranks, simulate
 from tests.unit.test_ledger_simulated import drawn_runs, window
 from tests.unit.traces import make_run

@@ -1,4 +1,4 @@
-"""hpc.version: what --version says."""
+"""hpc.system.version: what --version says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.version import __version__, version_line
+from hpc.system.version import __version__, version_line
 from tests.sweeps import ROOT
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from hpc.journal import folders
-from hpc.journal.file import Journal
-from hpc.journal.folders import attempt_folder
-from hpc.stamps import BEGIN, END, STAMPS
-from hpc.watchdog import watch
-from hpc.watchdog.hang import Hang, Limits, Phase
-from hpc.watchdog.progress import median_step_s, read_progress
-from hpc.watchdog.stacks import merge, merged
-from hpc.watchdog.watch import Launcher, Watchdog
+from hpc.model.timestamps import BEGIN, END, STAMPS
+from hpc.recovery import folders
+from hpc.recovery.folders import attempt_folder
+from hpc.recovery.journal import Journal
+from hpc.recovery.progress import median_step_s, read_progress
+from hpc.recovery.stacks import merge, merged
+from launch.step import watch
+from launch.step.hang import Hang, Limits, Phase
+from launch.step.watch import Launcher, Watchdog
 from tests.waiting import until
 
 STEM = "1n2g_mpi_delay_r1.1"
@@ -137,9 +137,9 @@ def test_where_no_rank_wrote_a_stack_there_is_no_file(traces: Path) -> None:
 WITH_STACKS = """
 import ctypes, sys, time
 from pathlib import Path
-from hpc.journal import folders
+from hpc.recovery import folders
 folders._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
-from hpc.watchdog.stacks import Stacks
+from hpc.recovery.stacks import Stacks
 stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
 """
 HANGS = f"""{WITH_STACKS}

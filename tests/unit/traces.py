@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from hpc.outcome import ExitRecord, Outcome
-from hpc.spec import Plan, RunSpec, Target
-from hpc.stamps import ABSENT, STAMPS
-from hpc.trace import Trace
-from hpc.trace_file import write_trace
-from parse.alarms import judge
+from hpc.model.outcome import ExitRecord, Outcome
+from hpc.model.spec import Plan, RunSpec, Target
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import Trace
+from hpc.model.trace_file import write_trace
+from parse.alarms.table import judge
 from parse.attempt import Asked, Attempt, describe, measure
 from parse.load import Loaded
 from parse.result import Result, results

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from hpc.backends import BACKENDS
 from hpc.backends.horovod_group import join_horovod
-from hpc.options import read_options
-from hpc.timer import host_marks
+from hpc.measure.timer import host_marks
+from hpc.model.options import read_options
 
 
 class KerasDistributedOptimizer:

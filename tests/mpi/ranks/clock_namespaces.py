@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from hpc.clock import GlobalClock
-from hpc.clock_model import ClockModel
+from hpc.measure.clock import GlobalClock
+from hpc.model.clock_model import ClockModel
 
 
 def monotonic_ahead_ns() -> int:

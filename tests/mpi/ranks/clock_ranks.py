@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from hpc.clock import STAR, GlobalClock
-from hpc.clock_model import ClockError, ClockModel
+from hpc.measure.clock import STAR, GlobalClock
+from hpc.model.clock_model import ClockError, ClockModel
 
 SECOND_NS = 10**9
 HOUR_NS = 3600 * SECOND_NS

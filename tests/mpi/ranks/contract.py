@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import contract_model
 
 from hpc.backends import BACKENDS, load_backend
-from hpc.spec import RunSpec
+from hpc.measure.world import world_from_mpi
+from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
-from hpc.world import world_from_mpi
 
 TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
 LIKE_A_BACKEND = {"KerasDistributedOptimizer": "tensorflow-horovod"}

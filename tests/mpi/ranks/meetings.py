@@ -12,9 +12,9 @@ import traceback
 from mpi4py import MPI
 
 from hpc.backends import BACKENDS, InvalidRun, load_backend
-from hpc.spec import RunSpec
+from hpc.measure.world import world_from_mpi
+from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
-from hpc.world import world_from_mpi
 
 KINDS = ("plain", "norm", "synchronised")
 OUTPUTS = 10

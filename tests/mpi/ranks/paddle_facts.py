@@ -18,10 +18,10 @@ from mpi4py import MPI
 
 import hpc.rank
 from hpc.backends import InvalidRun, addresses, load_backend, paddle_group
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT
+from hpc.measure.world import world_from_mpi
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
-from hpc.world import world_from_mpi
 
 STEPS = 3
 LISTENING, CONNECTED = "0A", "01"

@@ -6,7 +6,7 @@ from collections import Counter
 import torch
 from transformers import ResNetConfig, ResNetForImageClassification
 
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads.resnet50_torch import ResNet50, TorchResNet50
 
 THEIRS = {"conv1": "resnet.embedder.embedder.convolution", "bn1": "resnet.embedder.embedder.normalization"}

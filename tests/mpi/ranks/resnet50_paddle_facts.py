@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 
 from hpc.backends import BACKENDS, load_backend
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
 from hpc.workloads.resnet50 import RECIPES
 
@@ -136,7 +136,7 @@ def in_paddle(path):
 def of_ranks(name):
     from mpi4py import MPI
 
-    from hpc.world import world_from_mpi
+    from hpc.measure.world import world_from_mpi
 
     comm = MPI.COMM_WORLD
     run = run_of(name, ranks=comm.size)

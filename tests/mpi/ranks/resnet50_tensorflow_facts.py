@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpc.spec import RunSpec
+from hpc.model.spec import RunSpec
 from hpc.workloads.resnet50 import convolutions, initial_values
 
 RANKS, STEPS = 2, 3

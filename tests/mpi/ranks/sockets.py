@@ -72,10 +72,10 @@ def main(mark, *arguments):
 
         show(MPI.COMM_WORLD, mark)
         return 0
-    import hpc.train
+    import hpc.run.train
     from hpc.rank import main as rank
 
-    train = hpc.train.train
+    train = hpc.run.train.train
 
     def shown(*given):
         from mpi4py import MPI
@@ -84,7 +84,7 @@ def main(mark, *arguments):
         show(MPI.COMM_WORLD, mark)
         return blocks
 
-    hpc.train.train = shown
+    hpc.run.train.train = shown
     return rank(arguments)
 
 

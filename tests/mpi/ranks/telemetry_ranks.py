@@ -9,8 +9,8 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from hpc.telemetry import nodes
-from hpc.telemetry.recorder import Recording
+from hpc.node_agent import nodes
+from hpc.node_agent.recorder import Recording
 
 
 def recording(rank, samples, series):

@@ -12,9 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 from hpc.backends import addresses, load_backend
-from hpc.spec import RunSpec
+from hpc.measure.world import world_from_mpi
+from hpc.model.spec import RunSpec
 from hpc.workloads import is_user_code, load_factory
-from hpc.world import world_from_mpi
 
 STEPS = 4
 THIEF = socket.socket()

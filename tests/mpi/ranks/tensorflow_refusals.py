@@ -7,9 +7,9 @@ from pathlib import Path
 from mpi4py import MPI
 
 from hpc.backends import load_backend
-from hpc.spec import RunSpec
+from hpc.measure.world import world_from_mpi
+from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
-from hpc.world import world_from_mpi
 
 USERS = Path(__file__).with_name("user_tensorflow.py")
 REFUSED_BEFORE = {

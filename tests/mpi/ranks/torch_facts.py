@@ -16,11 +16,11 @@ from pathlib import Path
 from mpi4py import MPI
 
 from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_build, horovod_group, load_backend
-from hpc.options import OptionError
-from hpc.spec import RunSpec
-from hpc.stamps import ABSENT
+from hpc.measure.world import world_from_mpi
+from hpc.model.options import OptionError
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
-from hpc.world import world_from_mpi
 
 STEPS = 3
 SAID_BY_HOROVOD = {"unseen": ("size", 1), "without_mpi": ("mpi_built", False), "without_nccl": ("nccl_built", 0)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from user_workloads import Line
 
-from hpc import rank_end
+from hpc.run import rank_end
 
 WAITS_S = 600
 SCRIPT = Path(sys.argv[sys.argv.index("--script") + 1])
@@ -104,9 +104,9 @@ class BreaksWhatDescribes(Line):
         return super().forward(batch)
 
     def breaks(self):
-        from hpc import gather
-        from hpc.journal.copying import Copier
-        from hpc.telemetry.recorder import Recorder
+        from hpc.node_agent.copying import Copier
+        from hpc.node_agent.recorder import Recorder
+        from hpc.run import gather
 
         def fails(*args):
             raise RuntimeError("out of order")
@@ -119,7 +119,7 @@ class CannotBeStored(Line):
     """HDF5 refuses the trace as long as it has an environment."""
 
     def forward(self, batch):
-        from hpc import trace_file
+        from hpc.model import trace_file
 
         if self.step == 9:
             write = trace_file._write
@@ -137,7 +137,7 @@ class FillsItsNode(Line):
     """The header of the journal cannot be written any more."""
 
     def forward(self, batch):
-        from hpc.journal.file import Journal
+        from hpc.recovery.journal import Journal
 
         def full(*args, **facts):
             raise OSError(28, "No space left on device")

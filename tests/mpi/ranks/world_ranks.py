@@ -6,7 +6,7 @@ import sys
 
 from mpi4py import MPI
 
-from hpc.world import world_from_mpi
+from hpc.measure.world import world_from_mpi
 
 world = world_from_mpi(MPI.COMM_WORLD, *map(int, sys.argv[1:]))
 everybody = MPI.COMM_WORLD.gather(dataclasses.asdict(world))

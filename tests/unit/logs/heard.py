@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parse.logs.reading import batches
+from parse.logs.engine.reader import batches
 
 
 def read(family, tmp_path, *lines):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.logs.family import NO_NUMBER, Batch, Family, Said, Steps
+from parse.logs.engine.log_format import NO_NUMBER, Batch, Family, Said, Steps
 from parse.logs.window import Protocol, Reading, Window, read_batches
 
 PER_EPOCH = Family(name="by-epoch", title="numbers start anew", steps=(), numbered="epoch")

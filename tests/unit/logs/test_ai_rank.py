@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.families import family, recognise
-from parse.logs.family import LogError
-from parse.logs.reading import batches
+from parse.logs.engine.log_format import LogError
+from parse.logs.engine.reader import batches
+from parse.logs.formats import family, recognise
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 CHECKSUM = "d41d8cd98f00b204e9800998ecf8427e"

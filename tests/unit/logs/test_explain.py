@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.outcome import Outcome
-from hpc.spec import RunSpec
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
 from parse.attempt import Asked, Attempt, FromLog, Measured
+from parse.logs.engine.log_format import Family, LogError, Saying, StepLine
 from parse.logs.explain import CHUNK_BYTES, MAX_LISTED, MAX_TEXT, explain, lines_at
-from parse.logs.family import Family, LogError, Saying, StepLine
 from parse.logs.window import Protocol, Reading, read_log
 
 FAMILY = Family(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parse.logs.families import FAMILIES, family, recognise
-from parse.logs.family import LogError
+from parse.logs.engine.log_format import LogError
+from parse.logs.formats import FAMILIES, family, recognise
 from tests.unit.logs import made
 
 MLLOG = ':::MLLOG {"namespace": "", "time_ms": 1594790175195, "key": "run_start", "value": null, "metadata": {}}\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parse.logs.families import family
+from parse.logs.formats import family
 from parse.logs.window import Protocol, read_log
 from parse.summarize import main
 from tests.unit.logs import made

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from parse.logs.families import recognise
+from parse.logs.formats import recognise
 from tests.fuzz import fuzz_logs
 from tests.fuzz.fuzz_logs import COUNT, Defect, Input, check, input_of, run
 from tests.fuzz.samples import SAMPLES_OF_ALL

@@ -11,8 +11,8 @@ import pytest
 
 from parse.load import load
 from parse.load_logs import HowToRead, explained
-from parse.logs.family import LogError
-from parse.logs.names import case_of
+from parse.logs.engine.log_format import LogError
+from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from tests.unit.logs import made
 from tests.unit.traces import make_trace, put, put_plan, repeats

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.families import family, recognise
-from parse.logs.family import LogError
-from parse.logs.mllog import blocks
-from parse.logs.reading import batches
+from parse.logs.engine.log_format import LogError
+from parse.logs.engine.reader import batches
+from parse.logs.formats import family, recognise
+from parse.logs.formats.mllog import blocks
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 

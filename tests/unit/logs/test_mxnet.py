@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parse.logs.families import recognise
-from parse.logs.mxnet import FAMILY
-from parse.logs.reading import batches
-from parse.logs.times import seconds_of
+from parse.logs.engine.reader import batches
+from parse.logs.engine.times import seconds_of
+from parse.logs.formats import recognise
+from parse.logs.formats.mxnet import FAMILY
 from tests.unit.logs import heard
 from tests.unit.logs.heard import values
 

@@ -1,4 +1,4 @@
-"""parse.logs.names: what paths say, and what they are not made to say."""
+"""parse.logs.path_facts: what paths say, and what they are not made to say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs.names import Place, case_of, model_name, place_of
+from parse.logs.path_facts import Place, case_of, model_name, place_of
 
 R50 = {"batch_size": 128, "precision": "fp32", "model": "resnet50"}
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from parse.logs.families import family
-from parse.logs.reading import batches
+from parse.logs.engine.reader import batches
+from parse.logs.formats import family
 
 TEXT = """\
 DLL 2020-09-15 14:28:53.498443 - PARAMETER data : /data/image set  data_backend : dali-cpu  arch : resnet50  \

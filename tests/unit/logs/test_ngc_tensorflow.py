@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.families import recognise
-from parse.logs.ngc_tensorflow import FAMILY
-from parse.logs.reading import batches
+from parse.logs.engine.reader import batches
+from parse.logs.formats import recognise
+from parse.logs.formats.ngc_tensorflow import FAMILY
 from tests.unit.logs import heard
 from tests.unit.logs.heard import values
 

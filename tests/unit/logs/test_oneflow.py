@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.logs.families import recognise
-from parse.logs.oneflow import FAMILY
-from parse.logs.reading import batches
+from parse.logs.engine.reader import batches
+from parse.logs.formats import recognise
+from parse.logs.formats.oneflow import FAMILY
 
 CNN = "epoch 0, iter 20, loss: 7.087004, top_1: 0.000000, top_k: 0.000000, samples/s: 3988.891"
 HEADER = """\

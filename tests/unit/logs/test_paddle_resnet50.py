@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.logs.families import family
-from parse.logs.reading import batches
+from parse.logs.engine.reader import batches
+from parse.logs.formats import family
 
 V18 = "[Pass {epoch}, train batch {step}] \tloss 7.10000, acc1 0.00000, acc5 0.00781, lr 0.00100, elapse {time:.4f} sec"
 MIXUP = "[Pass {epoch}, train batch {step}] \tloss 7.10000, lr 0.00100, elapse {time:.4f} sec"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parse.logs.families import family
-from parse.logs.reading import batches
+from parse.logs.engine.reader import batches
+from parse.logs.formats import family
 
 LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
 

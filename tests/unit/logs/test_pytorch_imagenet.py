@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.families import family
-from parse.logs.reading import batches
+from parse.logs.engine.reader import batches
+from parse.logs.formats import family
 
 LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
 

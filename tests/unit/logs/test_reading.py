@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parse.logs.families import family
-from parse.logs.family import Family, LogError, Saying, StepLine
-from parse.logs.lines import MAX_SHAPED
-from parse.logs.reading import batches, pieces
+from parse.logs.engine.lines import MAX_SHAPED
+from parse.logs.engine.log_format import Family, LogError, Saying, StepLine
+from parse.logs.engine.reader import batches, pieces
+from parse.logs.formats import family
 
 STEP = re.compile(
     rb"(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?epoch (?P<epoch>\d+) step (?P<step>\d+) loss \S+ "

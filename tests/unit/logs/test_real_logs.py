@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.logs.families import recognise
+from parse.logs.formats import recognise
 from parse.summarize import main
 
 LOGS = Path(__file__).parents[3].parent / "shared" / "logs"

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.outcome import Outcome
-from parse.logs.family import Family
-from parse.logs.intervals import Pause
-from parse.logs.names import Place, case_of, place_of
+from hpc.model.outcome import Outcome
+from parse.logs.engine.intervals import Pause
+from parse.logs.engine.log_format import Family
+from parse.logs.path_facts import Place, case_of, place_of
 from parse.logs.run import _pauses, attempt_of, settled_as, words
 from parse.logs.window import Protocol, Reading, Window
 

@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from parse.logs.families import recognise
-from parse.logs.tf2_official import FAMILY
-from parse.logs.times import seconds_of
+from parse.logs.engine.times import seconds_of
+from parse.logs.formats import recognise
+from parse.logs.formats.tf2_official import FAMILY
 from tests.unit.logs import heard
 from tests.unit.logs.heard import values
 

@@ -8,14 +8,14 @@ import json
 
 import pytest
 
-from parse.alarms import judge
-from parse.compare import compare
-from parse.export import dlperf
+from parse.alarms.table import judge
 from parse.load import load
+from parse.report.compare import compare
+from parse.report.export import dlperf
+from parse.report.summary import Summary, TableError, asked_of, labels, shared, varying
+from parse.report.table import FORMATS, text
 from parse.result import results
 from parse.summarize import main
-from parse.summary import Summary, TableError, asked_of, labels, shared, varying
-from parse.table import FORMATS, text
 from tests.unit.logs import made
 from tests.unit.traces import make_run, make_trace, put, repeats
 

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs import families, intervals, window
-from parse.logs.family import LogError
-from parse.logs.intervals import Series
+from parse.logs import formats as families
+from parse.logs import window
+from parse.logs.engine import intervals
+from parse.logs.engine.intervals import Series
+from parse.logs.engine.log_format import LogError
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, Row, Word, read, steady, window_of
 

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from parse.logs import merger, window
-from parse.logs.family import NO_NUMBER
+from parse.logs import window
+from parse.logs.engine import step_merge as merger
+from parse.logs.engine.log_format import NO_NUMBER
 from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, Row, Word, read, steady, window_of
 
 SAYINGS = [

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from parse.logs import merger, window
-from parse.logs.family import NO_NUMBER
-from parse.logs.points import merged
+from parse.logs import window
+from parse.logs.engine import step_merge as merger
+from parse.logs.engine.log_format import NO_NUMBER
+from parse.logs.engine.points import merged
 from tests.unit.logs.stretches import PER_EPOCH, T0, WHOLE, WIDTH, Row, Word, batch, read, steady, window_of
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parse.logs import merger, window
-from parse.logs.family import NO_NUMBER, Family
+from parse.logs import window
+from parse.logs.engine import step_merge as merger
+from parse.logs.engine.log_format import NO_NUMBER, Family
 from parse.logs.window import Protocol
 from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, Row, Word, read
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from parse.logs.intervals import resolution_s
+from parse.logs.engine.intervals import resolution_s
 from tests.unit.logs.stretches import T0, Row, Word, read, steady, window_of
 
 

@@ -1,4 +1,0 @@
-"""A rank's stamps in memory-mapped node-local files, so that a rank that dies leaves the steps it completed.
-
-docs/recovery.md tells the whole way.
-"""

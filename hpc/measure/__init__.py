@@ -1,0 +1,1 @@
+"""Ranks, the clock that they share, and the times that they take."""

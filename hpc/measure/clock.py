@@ -1,0 +1,272 @@
+"""One time axis for all ranks: how each rank's clock stands against rank 0's, and how far off that may be."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpc.model.clock_model import (
+    MAX_DRIFT,
+    ROUNDING_NS,
+    ClockError,
+    ClockModel,
+    SyncPoint,
+    estimate,
+    neighbours,
+    through,
+)
+from hpc.model.timestamps import ABSENT
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm, Prequest
+
+    Ints = NDArray[np.int64]
+
+STAR = 32
+"""So many clock domains are compared with rank 0's directly; more, in a tree (docs/clock.md says why so many)."""
+_REPORT = np.dtype(
+    [
+        ("entered_ns", "i8"),
+        ("left_ns", "i8"),
+        ("local_ns", "i8"),
+        ("offset_ns", "f8"),
+        ("bound_ns", "f8"),
+        ("wrong", "i8"),
+    ]
+)
+"""What a rank tells all others at the end of a synchronisation: its barrier, its point, whether something is wrong."""
+_PING_TAG, _PONG_TAG, _WHEN_TAG, _THERE_TAG = 77, 78, 79, 80
+
+
+def clock_domain(proc: Path = Path("/proc")) -> str:
+    """Names the clock that this process reads: equal names, same clock.
+
+    That is the same boot of the same kernel and the same time namespace. Where the system does not tell, every
+    process is taken to have a clock of its own.
+    """
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{socket.gethostname()}/{os.getpid()}"
+    namespace = proc / "self/ns/time"
+    # Kernels before 5.6 have no time namespaces, so all processes share the only one.
+    return f"{boot}/{namespace.readlink() if namespace.is_symlink() else 'time'}"
+
+
+def slept_ns() -> tuple[int, int] | None:
+    """How long this system has been suspended since it booted: no less and no more than that, ns.
+
+    CLOCK_BOOTTIME goes on meanwhile and CLOCK_MONOTONIC does not (clock_gettime(2)). None where a system lacks them.
+    """
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return boot_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC), boot_ns - before_ns
+
+
+class GlobalClock:
+    """Places this rank's clock on rank 0's time axis. Ranks that read the same clock need no exchange.
+
+    `domain` is the name of this rank's clock, `points` its synchronisation points so far, `barrier_exits_ns` when
+    this rank left the barriers that begin and end each of them (local clock). A bound of exactly 0 means: this is
+    rank 0's own clock. Ranks of one domain share their points, so between them there is no error at all.
+
+    Above `star` domains they are compared in a tree; each hop adds its bound. A point is against rank 0 all the same.
+    """
+
+    def __init__(
+        self,
+        comm: Intracomm,
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        slept: Callable[[], tuple[int, int] | None] = slept_ns,
+        domain: str | None = None,
+        pings: int = 50,
+        star: int = STAR,
+    ) -> None:
+        if pings < 1:
+            raise ValueError(f"pings is {pings}; a synchronisation takes at least 1")
+        if star < 2:
+            raise ValueError(f"star is {star}; a rank has to be compared with another")
+        self.domain = clock_domain() if domain is None else domain
+        self.points: list[SyncPoint] = []
+        self.barrier_exits_ns: list[int] = []
+        self._comm = comm.Dup()
+        self._clock, self._slept, self._pings = clock, slept, pings
+        self._slept_before: tuple[int, int] | None = None
+        places = self._comm.allgather((self.domain, socket.gethostname()))
+        self._hosts = [host for _, host in places]
+        self._domains: dict[str, list[int]] = {}
+        for rank, (name, _) in enumerate(places):
+            self._domains.setdefault(name, []).append(rank)
+        leaders = [ranks[0] for ranks in self._domains.values()]
+        self._leader = self._domains[self.domain][0]
+        parent, children = neighbours(leaders.index(self._leader), len(leaders), star)
+        self._parent = None if parent is None else leaders[parent]
+        self._children = [leaders[child] for child in children]
+
+    def synchronise(self) -> SyncPoint:
+        """Adds a synchronisation point. Collective.
+
+        Raises ClockError on every rank alike where the clocks of any contradict causality; no point is added then.
+        """
+        with _no_garbage_collection():
+            entered_ns = self._clock()
+            self._comm.Barrier()
+            left_ns = self._clock()
+            point, error = self._measure() if self._comm.rank == self._leader else (None, "")
+            at_ns, offset_ns, bound_ns = (0, 0.0, 0.0) if point is None else astuple(point)
+            own = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, bool(error))], _REPORT)
+            reports = np.empty(self._comm.size, _REPORT)
+            self._comm.Allgather(own.view(np.uint8), reports.view(np.uint8))
+            self._raise_what_is_wrong(reports, error)
+            self._comm.Barrier()
+            end_ns = self._clock()
+        _, _, at_ns, offset_ns, bound_ns, _ = reports[self._leader].item()
+        self.points.append(SyncPoint(at_ns, offset_ns, bound_ns))
+        self.barrier_exits_ns += [left_ns, end_ns]
+        return self.points[-1]
+
+    def _measure(self) -> tuple[SyncPoint | None, str]:
+        """This leader's point, or what is wrong with it: told to all, because raising here would leave them waiting."""
+        point, model, error = (
+            (SyncPoint(self._clock(), 0.0, 0.0), None, "") if self._parent is None else self._ask(self._parent)
+        )
+        for child in self._children:
+            self._answer(child, model)
+        return point, error or self._suspended()
+
+    def _ask(self, parent: int) -> tuple[SyncPoint | None, ClockModel | None, str]:
+        """Against rank 0, by way of the parent, which stands against rank 0 already."""
+        stamps = self._exchange(parent)
+        try:
+            point, error = estimate(*stamps, drift=MAX_DRIFT), ""
+        except ClockError as contradiction:
+            point, error = None, self._mistrust(parent, contradiction)
+        if parent != 0:
+            # Asked in any case: the parent waits for it. One without a place of its own has told why.
+            there = self._place_of(parent, ABSENT if point is None else point.local_ns + round(point.offset_ns))
+            point = None if point is None or there is None else through(point, there)
+        if point is None:
+            return None, None, error
+        try:
+            return point, ClockModel.of([*self.points, point]), ""
+        except ClockError as contradiction:
+            return None, None, self._mistrust(0, contradiction)
+
+    def _exchange(self, parent: int) -> tuple[Ints, Ints, Ints, Ints]:
+        ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        stamps = np.zeros((1 + self._pings, 4), np.int64)
+        with _kept(self._comm.Send_init(ping, parent, _PING_TAG), self._comm.Recv_init(pong, parent, _PONG_TAG)) as (
+            send,
+            receive,
+        ):
+            for row in stamps:
+                receive.Start()
+                row[0] = self._clock()
+                send.Start()
+                receive.Wait()
+                row[3] = self._clock()
+                send.Wait()
+                row[1:3] = pong
+        c1, p1, p2, c2 = stamps[1:].T  # the first exchange waits for its turn and sets up the connection
+        return c1, p1, p2, c2
+
+    def _place_of(self, parent: int, parent_ns: int) -> SyncPoint | None:
+        there = np.zeros(2, np.float64)
+        self._comm.Send(np.array([parent_ns], np.int64), parent, _WHEN_TAG)
+        self._comm.Recv(there, parent, _THERE_TAG)
+        offset_ns, bound_ns = there.tolist()
+        return None if math.isnan(offset_ns) else SyncPoint(parent_ns, offset_ns, bound_ns)
+
+    def _answer(self, child: int, model: ClockModel | None) -> None:
+        """Answers a child's pings; unless this is rank 0, tells it where this clock stands at a time that it names."""
+        ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        with _kept(self._comm.Recv_init(ping, child, _PING_TAG), self._comm.Send_init(pong, child, _PONG_TAG)) as (
+            receive,
+            send,
+        ):
+            for _ in range(1 + self._pings):
+                receive.Start()
+                receive.Wait()
+                pong[0] = self._clock()
+                pong[1] = self._clock()
+                send.Start()
+                send.Wait()
+        if self._parent is None:
+            return
+        self._comm.Recv(ping, child, _WHEN_TAG)
+        there = np.full(2, np.nan)  # not known
+        if model is not None and ping[0] != ABSENT:
+            place = model.place(int(ping[0]))
+            there[:] = place.offset_ns, place.bound_ns
+        self._comm.Send(there, child, _THERE_TAG)
+
+    def _suspended(self) -> str:
+        before, self._slept_before = self._slept_before, self._slept()
+        if before is None or self._slept_before is None:
+            return ""
+        slept_ns = self._slept_before[0] - before[1]
+        if slept_ns <= ROUNDING_NS:
+            return ""
+        return (
+            f"the system of {self._name(self._comm.rank)} was suspended for {slept_ns / 1e9:.3f} s since the "
+            "synchronisation before; the times of this run mean nothing"
+        )
+
+    def _mistrust(self, other: int, contradiction: ClockError) -> str:
+        return (
+            f"the clock of {self._name(self._comm.rank)} against that of {self._name(other)}: {contradiction}. One of "
+            "them was stepped or suspended (a virtual machine moved or paused?); the times of this run mean nothing"
+        )
+
+    def _raise_what_is_wrong(self, reports: NDArray[np.void], error: str) -> None:
+        errors = [told for told in self._comm.allgather(error) if told] if reports["wrong"].any() else []
+        shared = [(name, ranks) for name, ranks in self._domains.items() if len(ranks) > 1]
+        for name, ranks in shared:
+            # Whose clocks are one cannot have left the barrier before another entered it.
+            last = ranks[int(np.argmax(reports["entered_ns"][ranks]))]
+            first = ranks[int(np.argmin(reports["left_ns"][ranks]))]
+            if (ahead_ns := int(reports["entered_ns"][last] - reports["left_ns"][first])) > 0:
+                errors.append(
+                    f"{self._name(last)} and {self._name(first)} both name their clock {name}, but the first is at "
+                    f"least {ahead_ns / 1e6:.3f} ms ahead. Machines resumed from one image share a boot id: reboot them"
+                )
+        if errors:
+            raise ClockError("; ".join(errors))
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} on {self._hosts[rank]}"
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def _kept(*requests: Prequest) -> Iterator[tuple[Prequest, ...]]:
+    """Persistent requests: they start faster than new ones, and the bound is the smaller for it. Frees them."""
+    try:
+        yield requests
+    finally:
+        for request in requests:
+            request.Free()

@@ -1,0 +1,245 @@
+"""The six stamps of every step on one rank: by the host's clock, or by events of its device."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
+
+_WIDTH = len(STAMPS)
+_ANCHORS = 5
+
+
+class Marks(Protocol):
+    """Records when things happened. Between `begin` and `resolve` it neither synchronises nor allocates."""
+
+    stamps: memoryview
+    """Flat int64 [steps × 6], nanoseconds of this rank's `perf_counter_ns`; complete up to the last `resolve`."""
+
+    def record_into(self, stamps: memoryview) -> None:
+        """Records into this buffer of int64 [steps × 6] instead of its own; called before the first step."""
+
+    def begin(self, step: int) -> None:
+        """A stretch of steps starts now, with this one; later steps begin where the one before them ended."""
+
+    def batch_ready(self) -> None:
+        """The batch is on the device."""
+
+    def forward_end(self) -> None:
+        """The loss is computed; a backend may leave this out."""
+
+    def grads_ready(self) -> None:
+        """This rank's own gradients are complete; of several calls in a step the last one counts."""
+
+    def reduced(self) -> None:
+        """The reduced gradients are available on this rank."""
+
+    def end(self) -> None:
+        """The optimizer step is done."""
+
+    def resolve(self) -> None:
+        """Ends a stretch: whatever is still on the device is turned into stamps. May synchronise."""
+
+    @property
+    def bound_ns(self) -> int:
+        """By how much a stamp may be off the host's clock."""
+
+
+class HostMarks:
+    """Stamps of the host's clock, one flat store each."""
+
+    __slots__ = ("_clock", "_limit", "_row", "stamps")
+    bound_ns = 0
+
+    def __init__(self, steps: int, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self.stamps = memoryview(array("q", [ABSENT]) * (steps * _WIDTH))
+        self._limit = steps * _WIDTH
+        self._row = 0
+        self._clock = clock
+
+    def record_into(self, stamps: memoryview) -> None:
+        """See Marks."""
+        self.stamps = _fitting(stamps, self._limit)
+
+    def begin(self, step: int) -> None:
+        """See Marks."""
+        self._row = step * _WIDTH
+        self.stamps[self._row] = self._clock()
+
+    def batch_ready(self) -> None:
+        """See Marks."""
+        self.stamps[self._row + BATCH_READY] = self._clock()
+
+    def forward_end(self) -> None:
+        """See Marks."""
+        self.stamps[self._row + FORWARD_END] = self._clock()
+
+    def grads_ready(self) -> None:
+        """See Marks."""
+        self.stamps[self._row + GRADS_READY] = self._clock()
+
+    def reduced(self) -> None:
+        """See Marks."""
+        self.stamps[self._row + REDUCED] = self._clock()
+
+    def end(self) -> None:
+        """See Marks."""
+        now = self._clock()
+        self.stamps[self._row + END] = now
+        self._row += _WIDTH
+        if self._row < self._limit:
+            self.stamps[self._row] = now
+
+    def resolve(self) -> None:
+        """Nothing is left to do."""
+
+
+class _OuterOnly:
+    """What lies inside a step is not looked at: where there is nothing between the batch and the end of the step."""
+
+    __slots__ = ()
+
+    def forward_end(self) -> None:
+        """Left out."""
+
+    def grads_ready(self) -> None:
+        """Left out."""
+
+    def reduced(self) -> None:
+        """Left out."""
+
+
+class CoarseHostMarks(_OuterOnly, HostMarks):
+    """Begin, batch and end of a step by the host's clock."""
+
+    __slots__ = ()
+
+
+class DeviceEvent(Protocol):
+    """What is used of `torch.cuda.Event(enable_timing=True)`."""
+
+    def record(self, stream: Any) -> None:
+        """Asks the device to note the time when the stream gets here."""
+
+    def synchronize(self) -> None:
+        """Waits until the device has been here."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds, a float32, from this event to a later one."""
+
+
+class DeviceMarks:
+    """Stamps of events on the compute stream, turned into the host's clock when a stretch has ended.
+
+    `elapsed_time` is a float32 of milliseconds, so only neighbouring events are subtracted and the differences summed
+    as doubles. Each stretch is anchored to the host's clock at both ends, with the drift between them spread evenly.
+    """
+
+    def __init__(
+        self, steps: int, make_event: Callable[[], DeviceEvent], stream: Any, clock: Callable[[], int] = perf_counter_ns
+    ) -> None:
+        self.stamps = memoryview(array("q", [ABSENT]) * (steps * _WIDTH))
+        self.bound_ns = 0
+        self._make_event = make_event
+        self._stream = stream
+        self._clock = clock
+        self._events = [make_event() for _ in range(steps * _WIDTH)]
+        for event in self._events:
+            event.record(stream)  # CUDA makes an event when it is first recorded: now, not inside a step
+        self._taken = bytearray(steps * _WIDTH)
+        self._first = self._row = 0
+        self._start: tuple[DeviceEvent, int] | None = None
+
+    def record_into(self, stamps: memoryview) -> None:
+        """See Marks."""
+        self.stamps = _fitting(stamps, len(self._events))
+
+    def begin(self, step: int) -> None:
+        """See Marks. Waits for the device, to know its clock."""
+        self._first = self._row = step * _WIDTH
+        self._start = self._anchor()
+        self._record(BEGIN)
+
+    def batch_ready(self) -> None:
+        """See Marks."""
+        self._record(BATCH_READY)
+
+    def forward_end(self) -> None:
+        """See Marks."""
+        self._record(FORWARD_END)
+
+    def grads_ready(self) -> None:
+        """See Marks."""
+        self._record(GRADS_READY)
+
+    def reduced(self) -> None:
+        """See Marks."""
+        self._record(REDUCED)
+
+    def end(self) -> None:
+        """See Marks."""
+        self._record(END)
+        self._row += _WIDTH
+
+    def _record(self, column: int) -> None:
+        at = self._row + column
+        self._events[at].record(self._stream)
+        self._taken[at] = 1
+
+    def resolve(self) -> None:
+        """See Marks. Waits for the device."""
+        if self._start is None:
+            return
+        (first, first_host_ns), (last, last_host_ns) = self._start, self._anchor()
+        self._start = None
+        taken = [at for at in range(self._first, self._row) if self._taken[at]]
+        events = [first, *(self._events[at] for at in taken), last]
+        device_ns = [0.0]
+        for before, after in pairwise(events):
+            device_ns.append(device_ns[-1] + before.elapsed_time(after) * 1e6)
+        drift = (last_host_ns - first_host_ns - device_ns[-1]) / max(device_ns[-1], 1.0)
+        for at, elapsed_ns in zip(taken, device_ns[1:-1], strict=True):
+            self.stamps[at] = first_host_ns + round(elapsed_ns * (1 + drift))
+        for row in range(self._first + _WIDTH, self._row, _WIDTH):
+            self.stamps[row] = self.stamps[row - _WIDTH + END]
+
+    def _anchor(self) -> tuple[DeviceEvent, int]:
+        """An event and its time on the host's clock: the tightest of a few tries on an idle device."""
+        best: tuple[int, DeviceEvent, int] | None = None
+        for _ in range(1 + _ANCHORS):
+            event = self._make_event()
+            before_ns = self._clock()
+            event.record(self._stream)
+            event.synchronize()
+            after_ns = self._clock()
+            # The first try waits for whatever the device still had to do; it is a candidate like the others.
+            if best is None or after_ns - before_ns < best[0]:
+                best = (after_ns - before_ns, event, (before_ns + after_ns) // 2)
+        assert best is not None
+        width_ns, event, host_ns = best
+        self.bound_ns = max(self.bound_ns, -(-width_ns // 2))
+        return event, host_ns
+
+
+class CoarseDeviceMarks(_OuterOnly, DeviceMarks):
+    """Begin, batch and end of a step by events of the device."""
+
+
+def host_marks(stamping: str, steps: int) -> HostMarks:
+    """The recorder of a run's `stamps`, by the host's clock."""
+    return (HostMarks if stamping == "fine" else CoarseHostMarks)(steps)
+
+
+def device_marks(stamping: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any) -> DeviceMarks:
+    """The recorder of a run's `stamps`, by events on a stream."""
+    return (DeviceMarks if stamping == "fine" else CoarseDeviceMarks)(steps, make_event, stream)
+
+
+def _fitting(stamps: memoryview, length: int) -> memoryview:
+    if stamps.format != "q" or len(stamps) != length:
+        raise ValueError(f"stamps need {length} int64, not {len(stamps)} of format {stamps.format!r}")
+    return stamps

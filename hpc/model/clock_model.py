@@ -1,0 +1,286 @@
+"""From synchronisation points to one time axis: rank 0's time of any stamp, and how far off that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpc.model.timestamps import ABSENT
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+MAX_DRIFT = 200e-6
+"""No two clocks' rates differ by more than this: crystals are sold with up to 100 ppm each."""
+WANDER = 10e-6
+"""How far a clock's rate at any moment is taken to be from its mean rate between two synchronisations, unless its
+points prove more."""
+ROUNDING_NS = 3.0
+"""What readings and results in whole nanoseconds may add to a bound; so only a shared clock has a bound of 0."""
+_PIECE = 16384  # stamps converted at a time: their scratch stays in the core's cache
+_COLUMNS = 128  # stamps of one rank among them, at least: below that, rows cost more than stamps
+
+
+class ClockError(Exception):
+    """What the clocks show cannot be: one was stepped, suspended, or is not the clock it was taken for."""
+
+
+@dataclass(frozen=True)
+class SyncPoint:
+    """When the local clock showed `local_ns`, rank 0's showed `local_ns + offset_ns`, give or take `bound_ns`."""
+
+    local_ns: int
+    offset_ns: float
+    bound_ns: float
+
+
+def estimate(c1: Ints, p1: Ints, p2: Ints, c2: Ints, drift: float) -> SyncPoint:
+    """The offset that a burst of messages proves, by causality alone: no path is taken to be symmetric.
+
+    The child sends at c1, the parent receives at p1 and answers at p2, the child receives at c2 (all ns, [ping]).
+    So offset ≤ p1 − c1 when the child's clock shows c1, and offset ≥ p2 − c2 when it shows c2. All limits are
+    referred to one instant, the middle of the fastest exchange, with `drift` times the distance allowed for.
+    Raises ClockError where a lower limit is above an upper one.
+    """
+    fastest = int(np.argmin((c2 - c1) - (p2 - p1)))
+    at = int(c1[fastest]) + int(c2[fastest] - c1[fastest]) // 2
+    near = int(p1[fastest] - c1[fastest])  # as an integer, so that the floats below stay small and exact
+    upper = float(np.min(p1 - c1 - near + drift * np.abs(c1 - at)))
+    lower = float(np.max(p2 - c2 - near - drift * np.abs(c2 - at)))
+    if lower - upper > ROUNDING_NS:
+        raise ClockError(f"its messages contradict one another by {(lower - upper) / 1e6:.3f} ms")
+    offset = near + (lower + upper) / 2
+    return SyncPoint(at, offset, (upper - lower) / 2 + ROUNDING_NS + float(np.spacing(abs(offset))))
+
+
+def through(point: SyncPoint, parent: SyncPoint) -> SyncPoint:
+    """A point against a parent's clock, as one against rank 0's. `parent` is the parent's own, at the time named there.
+
+    That time, which is the parent's, is itself known to the point's bound only: the parent's clock drifts meanwhile.
+    """
+    offset = point.offset_ns + parent.offset_ns
+    bound = point.bound_ns * (1 + MAX_DRIFT) + parent.bound_ns + float(np.spacing(abs(offset)))
+    return SyncPoint(point.local_ns, offset, bound)
+
+
+def neighbours(index: int, domains: int, star: int) -> tuple[int | None, list[int]]:
+    """Against which clock domain one is compared, and which it then serves, in order; 0 is rank 0's.
+
+    Up to `star` domains all are compared with rank 0's. More are a tree of as few levels as stars of that many allow,
+    no wider than those levels need.
+    """
+    levels, width = 1, 2
+    while star**levels < domains:
+        levels += 1
+    while width**levels < domains:
+        width += 1
+    parent, children = None, []
+    for level in reversed(range(levels)):
+        step = width**level
+        if index % step == 0:
+            digit = index // step % width
+            if digit:
+                parent = index - digit * step
+            else:
+                children += [child for child in range(index + step, index + width * step, step) if child < domains]
+    return parent, children
+
+
+class _BrokenLine:
+    """Straight between the knots [rank, knot]; before and beyond them with a slope of its own, [rank, knot + 1]."""
+
+    def __init__(self, knots: Floats, heights: Floats, slopes: Floats) -> None:
+        # Where each stretch is reckoned from: the knot to its left, the first one before that.
+        self.left, self.height = np.hstack([knots[:, :1], knots]), np.hstack([heights[:, :1], heights])
+        self.knots, self.slopes = self.left[:, 1:], slopes
+
+    def at(self, ranks: slice, x: Floats, first: Floats, last: Floats) -> Floats:
+        """The heights of these ranks' line at x [rank, n], all of which lie from `first` to `last` [rank, 1].
+
+        Each depends on its own x and on nothing beside it.
+        """
+        knots = self.knots[ranks]
+        begin, end = ((knots < limit).sum(axis=1, keepdims=True) for limit in (first, last))
+        y = self._straight(ranks, x, begin)[0]
+        for more in range(1, int((end - begin).max(initial=0)) + 1):
+            beyond, left = self._straight(ranks, x, np.minimum(begin + more, end))
+            np.copyto(y, beyond, where=x > left)
+        return y
+
+    def _straight(self, ranks: slice, x: Floats, stretch: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """One stretch of each rank's line, carried on over all x, and where it begins."""
+        left, height, slope = (
+            values[ranks].take(stretch + values.shape[1] * np.arange(len(x))[:, np.newaxis])
+            for values in (self.left, self.height, self.slopes)
+        )
+        y: Floats = x - left
+        y *= slope
+        y += height
+        return y, left
+
+
+@dataclass(frozen=True, eq=False)
+class ClockModel:
+    """The ranks' synchronisation points [rank, point], ns, and the time axis that they make.
+
+    Between two points the offset is interpolated, outside them carried on at their mean rate. A single point has no
+    rate: its bound grows by MAX_DRIFT times the distance. Raises ClockError where no clock can have the points.
+    """
+
+    local_ns: Ints
+    offset_ns: Floats
+    bound_ns: Floats
+
+    def __post_init__(self) -> None:
+        _check_points(self.local_ns, self.offset_ns, self.bound_ns)
+
+    @classmethod
+    def of(cls, points: Sequence[SyncPoint]) -> ClockModel:
+        """That of one rank."""
+        return cls(
+            np.array([[point.local_ns for point in points]], np.int64),
+            np.array([[point.offset_ns for point in points]], np.float64),
+            np.array([[point.bound_ns for point in points]], np.float64),
+        )
+
+    def place(self, local_ns: int) -> SyncPoint:
+        """Where the only rank of this model stands when its clock shows `local_ns`."""
+        stamp = np.array([[local_ns]], np.int64)
+        return SyncPoint(local_ns, float(self.to_global(stamp)[0, 0] - local_ns), float(self.bounds_ns(stamp)[0, 0]))
+
+    def to_global(self, local_ns: Ints, out: Ints | None = None) -> Ints:
+        """Rank 0's time of each stamp [rank, n], ns; absent stays absent. `out` may be `local_ns` itself."""
+        out = np.empty(local_ns.shape, np.int64) if out is None else out
+        whole, line = self._offset
+        for piece, stamps, absent, offset in self._pieces(line, local_ns):
+            shift = np.rint(offset, out=offset).astype(np.int64)
+            shift += whole[piece[0]]
+            shift += stamps
+            if absent is not None:
+                np.copyto(shift, ABSENT, where=absent)
+            out[piece] = shift
+        return out
+
+    def bounds_ns(self, local_ns: Ints) -> Floats:
+        """How far rank 0's time of each stamp [rank, n] may be off, ns; NaN where the stamp is absent."""
+        out = np.empty(local_ns.shape, np.float64)
+        for piece, _, absent, bound in self._pieces(self._bound, local_ns):
+            if absent is not None:
+                np.copyto(bound, np.nan, where=absent)
+            out[piece] = bound
+        return out
+
+    def _pieces(
+        self, line: _BrokenLine, local_ns: Ints
+    ) -> Iterator[tuple[tuple[slice, slice], Ints, Bools | None, Floats]]:
+        """Which stamps, a copy of them, which are absent (None: none is), and the line's height at each."""
+        if len(local_ns) != len(self.local_ns):
+            raise ValueError(f"stamps of {len(local_ns)} ranks for points of {len(self.local_ns)}")
+        for piece in _cut(len(local_ns), local_ns.shape[1], line.knots.shape[1]):
+            stamps, origin = local_ns[piece].copy(), self.local_ns[piece[0], :1]
+            first, last = stamps.min(axis=1, keepdims=True), stamps.max(axis=1, keepdims=True)
+            absent = None
+            if (first == ABSENT).any():
+                absent = stamps == ABSENT
+                np.copyto(last, origin, where=last == ABSENT)
+                np.copyto(stamps, last, where=absent)  # so that no knot is looked at for their sake
+                first = stamps.min(axis=1, keepdims=True)
+            # Exact: integers are subtracted, and what is left is a run's length.
+            elapsed, *ends = ((times - origin).astype(np.float64) for times in (stamps, first, last))
+            yield piece, stamps, absent, line.at(piece[0], elapsed, *ends)
+
+    @cached_property
+    def _elapsed(self) -> Floats:
+        return (self.local_ns - self.local_ns[:, :1]).astype(np.float64)
+
+    @cached_property
+    def _offset(self) -> tuple[Ints, _BrokenLine]:
+        """Whole nanoseconds [rank, 1], and the line of what the offset is beside them: small, so exact."""
+        whole = np.rint(self.offset_ns[:, :1])
+        rate, _ = self._rate
+        slopes = np.hstack([rate, np.diff(self.offset_ns) / np.diff(self._elapsed), rate])
+        return whole.astype(np.int64), _BrokenLine(self._elapsed, self.offset_ns - whole, slopes)
+
+    @cached_property
+    def _bound(self) -> _BrokenLine:
+        """Between two points the bound rises with the wander to the middle and falls again."""
+        points, bound = self._elapsed, self.bound_ns
+        _, doubt = self._rate
+        wander = np.where(bound.any(axis=1, keepdims=True), self._wander, 0.0)
+        gap, mean_slope = np.diff(points), np.diff(bound) / np.diff(points)
+        knots, heights = np.empty((2, len(points), 2 * points.shape[1] - 1))
+        knots[:, ::2], knots[:, 1::2] = points, points[:, :-1] + gap / 2
+        heights[:, ::2], heights[:, 1::2] = bound, (bound[:, :-1] + bound[:, 1:]) / 2 + wander * gap / 2
+        slopes = np.empty((len(points), 2 * points.shape[1]))
+        slopes[:, :1], slopes[:, -1:] = -doubt, doubt
+        slopes[:, 1:-1:2], slopes[:, 2:-1:2] = mean_slope + wander, mean_slope - wander
+        return _BrokenLine(knots, heights, slopes)
+
+    @cached_property
+    def _wander(self) -> Floats:
+        """WANDER [rank, 1], or more where the points prove it: a rate is as near to the mean before it as after."""
+        gap = np.diff(self._elapsed)
+        rate, doubt = np.diff(self.offset_ns) / gap, (self.bound_ns[:, :-1] + self.bound_ns[:, 1:]) / gap
+        proven: Floats = (np.abs(np.diff(rate)) - doubt[:, :-1] - doubt[:, 1:]) / 2
+        wander: Floats = proven.max(axis=1, initial=WANDER, keepdims=True)
+        return wander
+
+    @cached_property
+    def _rate(self) -> tuple[Floats, Floats]:
+        """The rate at which the offset goes on outside the points, and how far off it may be; [rank, 1] each.
+
+        The points prove an interval for the mean rate between them, the prior ±MAX_DRIFT cuts it, and cuts the rate
+        itself too: two points close together have a wild one.
+        """
+        bound, elapsed = self.bound_ns, self._elapsed
+        same_clock = ~bound.any(axis=1, keepdims=True)
+        if elapsed.shape[1] == 1:
+            return np.zeros_like(elapsed), np.where(same_clock, 0.0, MAX_DRIFT)
+        span = elapsed[:, -1:]
+        rate = (self.offset_ns[:, -1:] - self.offset_ns[:, :1]) / span
+        doubt = (bound[:, :1] + bound[:, -1:]) / span + self._wander
+        lowest, highest = np.maximum(rate - doubt, -MAX_DRIFT), np.minimum(rate + doubt, MAX_DRIFT)
+        rate = np.clip(rate, -MAX_DRIFT, MAX_DRIFT)
+        return rate, np.where(same_clock, 0.0, np.maximum(highest - rate, rate - lowest))
+
+
+def _cut(ranks: int, stamps: int, knots: int) -> Iterator[tuple[slice, slice]]:
+    """Pieces of about _PIECE stamps: of many ranks, and each of so few that they lie between few of its knots."""
+    columns = min(max(stamps // knots, _COLUMNS), max(stamps, 1), _PIECE)
+    rows = _PIECE // columns
+    for rank in range(0, ranks, rows):
+        for stamp in range(0, stamps, columns):
+            yield slice(rank, rank + rows), slice(stamp, stamp + columns)
+
+
+def _check_points(local: Ints, offset: Floats, bound: Floats) -> None:
+    """Raises ClockError unless a clock that drifts by no more than MAX_DRIFT can have all the points [rank, point]."""
+    if not local.shape == offset.shape == bound.shape or local.ndim != 2:
+        raise ClockError(f"points of shapes {local.shape}, {offset.shape} and {bound.shape}; want one of each a point")
+    if local.shape[1] == 0:
+        raise ClockError("no synchronisation point: these clocks were never compared")
+    if not (np.isfinite(offset) & np.isfinite(bound) & (bound >= 0)).all():
+        raise ClockError("an offset is not finite, or a bound is not finite or is negative")
+    elapsed = local - local[:, :1]
+    if len(bad := np.flatnonzero((np.diff(elapsed) <= 0).any(axis=1))):
+        raise ClockError(f"the local times of the points do not increase{_which(bad, len(local))}")
+    moved = offset - offset[:, :1]
+    lower, upper, allowance = moved - bound, moved + bound, MAX_DRIFT * elapsed
+    # Each point against all before it: it may be no further from any than the drift allows.
+    above = lower - allowance - np.minimum.accumulate(upper - allowance, axis=1)
+    below = np.maximum.accumulate(lower + allowance, axis=1) - upper - allowance
+    excess: Floats = np.maximum(above, below).max(axis=1)
+    if len(bad := np.flatnonzero(excess > ROUNDING_NS)):
+        raise ClockError(
+            f"the offset jumped by {excess.max() / 1e6:.3f} ms more than clocks drift ({MAX_DRIFT * 1e6:.0f} ppm) "
+            f"between synchronisations{_which(bad, len(local))}"
+        )
+
+
+def _which(bad: NDArray[np.intp], ranks: int) -> str:
+    return f" (rank {', '.join(map(str, bad[:8]))})" if ranks > 1 else ""

@@ -1,0 +1,151 @@
+"""Which collectives a run of them calls, at which sizes, and how their speed is told: in the conventions of nccl-tests.
+
+Its doc/PERFORMANCE.md has the bandwidths: https://github.com/NVIDIA/nccl-tests
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpc.model.options import Option, OptionError, read_options
+from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec
+
+OPERATIONS = ("all-reduce", "reduce-scatter", "all-gather", "broadcast")
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST = OPERATIONS
+DTYPE, ELEMENT_BYTES = "float32", 4
+COMMUNICATION_OPTIONS = ("collective", "cycle_time_ms")
+"""Those options of backends that change how long a collective takes: a training is compared with a run of the same."""
+OPTIONS: Mapping[str, Option] = {
+    "operations": Option(default="+".join(OPERATIONS), help="collectives, joined by +"),
+    "min_bytes": Option(default="1K", help="smallest message, in bytes; K, M, G are powers of 1024"),
+    "max_bytes": Option(default="256M", help="largest message", small="16M"),
+    "factor": Option(
+        default=4, help="each message is so many times as large as the one before, and the last is the largest"
+    ),
+    "iterations": Option(default=20, most=1_000_000, help="calls back to back whose mean is the time"),
+}
+
+_SHARED = (REDUCE_SCATTER, ALL_GATHER)
+_SHARE_ELEMENTS = 4  # a rank's share is a multiple of 16 bytes, as in nccl-tests
+_LARGEST_BYTES = 2**40
+"""More than any device holds."""
+_BYTES = re.compile(r"([0-9]{1,15})(?:([KMG])(?:iB)?)?")
+_UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """One operation at one size. `given` and `got` are the elements that every rank gives and gets (of a broadcast only
+    the root gives any)."""
+
+    operation: str
+    given: int
+    got: int
+
+    @property
+    def bytes(self) -> int:
+        """Its size: that of the larger of a rank's two buffers."""
+        return max(self.given, self.got) * ELEMENT_BYTES
+
+    @property
+    def count(self) -> int:
+        """Elements: of a reduce-scatter and of an all-gather those of one rank's share."""
+        return min(self.given, self.got)
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """What algorithm bandwidth is multiplied by to give bus bandwidth, which does not depend on the number of ranks."""
+    shares = {ALL_REDUCE: 2 * (ranks - 1), REDUCE_SCATTER: ranks - 1, ALL_GATHER: ranks - 1, BROADCAST: ranks}
+    return shares[operation] / ranks
+
+
+def collectives(operations: Sequence[str], sizes: Sequence[int], ranks: int) -> tuple[Collective, ...]:
+    """Every operation at every size in bytes, none twice: what does not divide by the ranks becomes smaller, and no
+    share smaller than 16 bytes."""
+    found = []
+    for operation in operations:
+        for size in sizes:
+            share = max(1, size // (ELEMENT_BYTES * ranks * _SHARE_ELEMENTS)) * _SHARE_ELEMENTS
+            whole = share * ranks if operation in _SHARED else max(1, size // ELEMENT_BYTES)
+            found.append(
+                Collective(
+                    operation=operation,
+                    given=share if operation == ALL_GATHER else whole,
+                    got=share if operation == REDUCE_SCATTER else whole,
+                )
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def plan_of(run: RunSpec) -> tuple[Collective, ...]:
+    """The collectives that a run calls, one for each of its blocks. Raises OptionError on options that make none."""
+    options = read_options(OPTIONS, {name: text for name, text in run.options.items() if name in OPTIONS})
+    return _planned(options, run.ranks)
+
+
+def collectives_run(ranks: RunSpec, operations: Sequence[str], asked: Mapping[str, str]) -> RunSpec:
+    """The run that calls the collectives of the same ranks as `ranks` has, by itself; `asked` are options of OPTIONS.
+
+    Raises OptionError where they are no sizes, or name operations that are not among those of the backend.
+    """
+    asked = {"operations": "+".join(operations), **asked}
+    options = read_options(OPTIONS, asked)
+    words = str(options["operations"]).split("+")
+    if missing := [word for word in words if word not in operations]:
+        raise OptionError(
+            f"operations: {', '.join(missing)} was asked for; {ranks.backend} has {', '.join(operations)} on "
+            f"{'GPUs' if ranks.gpus_per_node else 'CPUs'}"
+        )
+    iterations = int(options["iterations"])
+    if iterations < 1:
+        raise OptionError(f"iterations is {iterations}; it must be at least 1")
+    kept = {name: text for name, text in ranks.options.items() if name in COMMUNICATION_OPTIONS}
+    return dataclasses.replace(
+        ranks, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak", data="synthetic", stamps="fine",
+        reduction="on", telemetry="off", code_digest="", seed=0, repeat=1, warmup_steps=MIN_WARMUP_STEPS,
+        measured_steps=iterations * len(_planned(options, ranks.ranks)), block_steps=iterations,
+        options={**kept, **asked},
+    )  # fmt: skip
+
+
+def collectives_beside(
+    trainings: Iterable[RunSpec], asked: Sequence[Mapping[str, str]], operations: Mapping[str, tuple[str, ...]]
+) -> Iterator[RunSpec]:
+    """For each training on several ranks the runs of their collectives, one for each of `asked`; equal ones come again.
+
+    `operations` has those of each backend. Raises OptionError as collectives_run.
+    """
+    for training in trainings:
+        if training.ranks > 1 and training.backend in operations:
+            for options in asked:
+                yield collectives_run(training, operations[training.backend], options)
+
+
+def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...]:
+    smallest, largest = (_bytes_of(name, str(options[name])) for name in ("min_bytes", "max_bytes"))
+    factor = int(str(options["factor"]))
+    if factor < 2:
+        raise OptionError(f"factor is {factor}; it must be at least 2")
+    if largest > _LARGEST_BYTES:
+        raise OptionError(f"max_bytes {options['max_bytes']} was asked for; it must be at most {_LARGEST_BYTES >> 30}G")
+    if not ELEMENT_BYTES <= smallest <= largest:
+        raise OptionError(
+            f"sizes from min_bytes {options['min_bytes']} to max_bytes {options['max_bytes']} were asked for; the "
+            f"first must be at least {ELEMENT_BYTES} bytes and not larger than the second"
+        )
+    sizes = []
+    while smallest < largest:
+        sizes.append(smallest)
+        smallest *= factor
+    sizes.append(largest)
+    return collectives(str(options["operations"]).split("+"), sizes, ranks)
+
+
+def _bytes_of(name: str, text: str) -> int:
+    found = _BYTES.fullmatch(text)
+    if not found:
+        raise OptionError(f"option {name}: {text!r} is no number of bytes, as 4096, 64K, 16M, 1G")
+    return int(found[1]) * _UNITS[found[2]]

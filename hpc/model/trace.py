@@ -1,0 +1,200 @@
+"""The trace: everything one attempt measured. hpc.model.trace_file puts it into a file.
+
+Nothing is derived at write time: stamps are nanoseconds of the rank's own clock, the clocks' synchronisation points
+are stored as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.model.clock_model import ClockError, ClockModel
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec, SpecError
+from hpc.model.timestamps import ABSENT, STAMPS
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+
+class TraceError(ValueError):
+    """A trace cannot be written or read, or is not what it says; the text names the file."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Telemetry:
+    """What a helper beside the ranks of each node read about once a second: clocks, power, load, counters.
+
+    `ranks` [node] names the rank of each node by whose clock `local_ns` [node, sample] was taken; ABSENT after a node's
+    last sample. `values` [node, sample, series]; NaN where a node has no such figure or could not read it then. A name
+    in `series` ends with its unit (`gpu0.sm_clock_mhz`, `net.eth0.received_bytes`). Raises TraceError on wrong shapes
+    and types.
+    """
+
+    ranks: Int64
+    local_ns: Int64
+    values: Float64
+    series: Sequence[str]
+
+    def __post_init__(self) -> None:
+        nodes, samples = len(self.ranks), self.local_ns.shape[-1]
+        if self.local_ns.shape != (nodes, samples) or self.values.shape != (nodes, samples, len(self.series)):
+            raise TraceError(
+                f"telemetry of {nodes} nodes and {len(self.series)} series has shapes {list(self.local_ns.shape)} and "
+                f"{list(self.values.shape)}"
+            )
+        types = [array.dtype for array in (self.ranks, self.local_ns, self.values)]
+        if types != [np.int64, np.int64, np.float64]:
+            raise TraceError(f"telemetry is {', '.join(map(str, types))}; it must be int64, int64, float64")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace:
+    """One attempt of a run. Times are nanoseconds; a stamp or an injected delay that is absent holds `ABSENT`.
+
+    `run_id` and `point_id` are those made when the run was planned. `run_extra` holds what a later version's plan
+    asked for and this version does not know. Step indices count warm-up steps too. Raises TraceError on wrong shapes.
+    """
+
+    run: RunSpec
+    attempt: int
+    outcome: Outcome
+    stamps: Int64  # [rank, step, 6], of the rank's own clock
+    samples: npt.NDArray[np.int32]  # [rank, step]
+    losses: Float64  # [rank, step]; NaN where absent
+    steps_completed: Int64  # [rank]
+    blocks: Int64  # [block, 2]: first step of each measured block, one past its last
+    clock_local_ns: Int64  # [rank, point]
+    clock_offset_ns: Float64  # [rank, point]; global = local + offset
+    clock_bound_ns: Float64  # [rank, point]
+    clock_domains: Sequence[str]  # [rank]
+    barrier_exits_ns: Int64  # [rank, barrier], of the rank's own clock
+    ranks: Sequence[Mapping[str, Any]]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    evidence: str = ""
+    script: str = ""
+    injected_ns: Int64 | None = None  # [rank, step, phase]
+    injected_phases: Sequence[str] = ()
+    telemetry: Telemetry | None = None
+    recovered: bool = False
+    run_id: str = ""
+    point_id: str = ""
+    run_extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run_id", self.run_id or self.run.run_id)
+        object.__setattr__(self, "point_id", self.point_id or self.run.point_id)
+        if self.stamps.ndim != 3:
+            raise TraceError(f"stamps has shape {list(self.stamps.shape)}; it must be [rank, step, {len(STAMPS)}]")
+        ranks, steps, _ = self.stamps.shape
+        self._expect("stamps", np.int64, ranks, steps, len(STAMPS))
+        self._expect("samples", np.int32, ranks, steps)
+        self._expect("losses", np.float64, ranks, steps)
+        self._expect("steps_completed", np.int64, ranks)
+        self._expect("blocks", np.int64, None, 2)
+        self._expect("clock_local_ns", np.int64, ranks, None)
+        self._expect("clock_offset_ns", np.float64, *self.clock_local_ns.shape)
+        self._expect("clock_bound_ns", np.float64, *self.clock_local_ns.shape)
+        self._expect("barrier_exits_ns", np.int64, ranks, None)
+        if self.injected_ns is not None:
+            self._expect("injected_ns", np.int64, ranks, steps, len(self.injected_phases))
+        for name in ("ranks", "clock_domains"):
+            if len(getattr(self, name)) != ranks:
+                raise TraceError(f"{name} has {len(getattr(self, name))} entries for {ranks} ranks")
+        if not all(isinstance(facts, Mapping) for facts in self.ranks):
+            raise TraceError("ranks has entries that are no tables of facts")
+        if self.telemetry is not None and not all(0 <= rank < ranks for rank in self.telemetry.ranks):
+            raise TraceError(f"telemetry is of ranks {self.telemetry.ranks.tolist()}, of which there are {ranks}")
+        if any(not 0 < first < past <= steps for first, past in self.blocks):
+            raise TraceError(f"blocks {self.blocks.tolist()} do not lie inside the {steps} steps after the first")
+
+    def _expect(self, name: str, dtype: type, *lengths: int | None) -> None:
+        """Raises TraceError unless the array has that type and those lengths; None is any length."""
+        found = getattr(self, name)
+        fits = len(found.shape) == len(lengths) and all(
+            wanted in (None, length) for wanted, length in zip(lengths, found.shape, strict=True)
+        )
+        if not fits or found.dtype != dtype:
+            wanted = ", ".join("any" if length is None else str(length) for length in lengths)
+            raise TraceError(f"{name} is {found.dtype} {list(found.shape)}; it must be {np.dtype(dtype)} [{wanted}]")
+
+    def to_global(self, stamp: int) -> Int64:
+        """One of the six stamps on the global clock, int64 [rank, step] ns. Raises TraceError without such a clock."""
+        local_ns = self.stamps[:, :, stamp]
+        return local_ns if self._one_clock() else self._clock_model.to_global(local_ns)
+
+    def global_stamps(self, first: int, past: int) -> Int64:
+        """All six stamps of steps `first` to `past` − 1 on the global clock, int64 [rank, step, 6] ns; absent stays so.
+
+        Raises TraceError without such a clock.
+        """
+        return self.globally(self.stamps[:, first:past])
+
+    def globally(self, local_ns: Int64) -> Int64:
+        """Moments of the ranks' own clocks, int64 [rank, …] ns, on the global clock; raises as to_global."""
+        if self._one_clock():
+            return local_ns
+        flat = np.ascontiguousarray(local_ns).reshape(len(local_ns), -1)
+        return self._clock_model.to_global(flat, np.empty_like(flat)).reshape(local_ns.shape)
+
+    def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
+        """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global."""
+        return self.bounds_of(self.stamps[:, steps, stamp])
+
+    def bounds_of(self, local_ns: Int64) -> Float64:
+        """How far each of these stamps, of the ranks' own clocks, may be off on the global clock, ns [rank, n].
+
+        NaN where one is absent. To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among
+        the facts of a rank. Raises as to_global.
+        """
+        if self._one_clock():
+            return np.where(local_ns == ABSENT, np.nan, self._device_bound_ns)
+        bound_ns = self._clock_model.bounds_ns(local_ns)
+        bound_ns += self._device_bound_ns
+        return bound_ns
+
+    @cached_property
+    def _device_bound_ns(self) -> Float64:
+        return np.array([[float(facts.get("stamp_bound_ns") or 0)] for facts in self.ranks])
+
+    @cached_property
+    def _clock_model(self) -> ClockModel:
+        try:
+            return ClockModel(self.clock_local_ns, self.clock_offset_ns, self.clock_bound_ns)
+        except ClockError as error:
+            raise TraceError(f"{self.run_id}: {error}") from error
+
+    def _one_clock(self) -> bool:
+        """Whether all ranks read the same clock and never compared it; raises TraceError where they should have."""
+        if self.clock_local_ns.shape[1]:
+            return False
+        if len(set(self.clock_domains)) > 1:
+            raise TraceError(f"{self.run_id}: the ranks' clocks were never synchronised")
+        return True
+
+
+def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
+    """The run that a trace or a plan of any age describes, and those of its fields that this version does not know.
+
+    Fields that the description is too old to have take their defaults. Raises TraceError where one without a default
+    is missing or a value is impossible.
+    """
+    kinds = {"int": int, "str": str}
+    known = {f.name: f for f in fields(RunSpec)}
+    for name, f in known.items():
+        if name not in described:
+            if f.default is MISSING and f.default_factory is MISSING:
+                raise TraceError(f"the description of the run lacks {name}")
+        elif not isinstance(described[name], kinds.get(str(f.type), Mapping)):
+            raise TraceError(f"the description of the run has {name} = {described[name]!r}")
+    extra = {k: v for k, v in described.items() if k not in known and k not in ("run_id", "point_id")}
+    try:
+        return RunSpec(**{k: v for k, v in described.items() if k in known}), extra
+    except SpecError as error:
+        raise TraceError(f"the description of the run is impossible: {error}") from None

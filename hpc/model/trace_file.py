@@ -1,0 +1,363 @@
+"""The trace's file: HDF5, and the only file of ours that knows it.
+
+docs/trace_format.md describes it for readers that have nothing of ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import Telemetry, Trace, TraceError, run_of
+
+SCHEMA = "rankwise-trace"
+SCHEMA_VERSION = 1
+"""Raised only where an older reader would misread the file; what is merely added does not raise it."""
+
+# Where each array of a Trace lies in the file, and what its attributes say of it.
+_ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "stamps": ("stamps", {"unit": "ns", "axes": "rank, step, stamp", "absent": ABSENT, "stamps": STAMPS}),
+    "samples": ("samples", {"unit": "samples", "axes": "rank, step"}),
+    "losses": ("losses", {"unit": "1", "axes": "rank, step", "absent": "NaN"}),
+    "steps_completed": ("steps_completed", {"unit": "steps", "axes": "rank"}),
+    "blocks": ("blocks", {"unit": "step", "axes": "block, (first, one past the last)"}),
+    "clock_local_ns": ("clock/local_ns", {"unit": "ns", "axes": "rank, point"}),
+    "clock_offset_ns": ("clock/offset_ns", {"unit": "ns", "axes": "rank, point"}),
+    "clock_bound_ns": ("clock/bound_ns", {"unit": "ns", "axes": "rank, point"}),
+    "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
+}
+_OF_STEPS = ("stamps", "samples", "losses")
+_INJECTED = "injected_ns"
+_TELEMETRY: Mapping[str, Mapping[str, Any]] = {
+    "ranks": {"unit": "1", "axes": "node"},
+    "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
+    "values": {"axes": "node, sample, series", "absent": "NaN"},
+}
+
+
+def load_hdf5() -> None:
+    """Loads the HDF5 library, so that it cannot fail when a trace is to be written. Raises ImportError."""
+    import h5py  # noqa: F401 - loading it is the purpose
+
+
+class TraceUnwritable(TraceError):
+    """A trace could not be written; `error` is what the system said."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: cannot be written ({error.strerror or error})")
+        self.error = error
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Writes the file beside its place, flushes it to the disk, then gives it its name: whole or not at all.
+
+    Raises TraceUnwritable where it cannot be written, TraceError where it is there already: a trace is never
+    overwritten.
+    """
+    beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
+    try:
+        if path.exists():
+            raise TraceError(f"{path}: is there already; a trace is never overwritten")
+        try:
+            with _Flushed(beside, "w+") as raw:
+                _write(raw, trace)
+            beside.replace(path)
+            try:
+                _to_disk(path.parent)
+            except OSError:
+                path.unlink(missing_ok=True)  # what may be gone after a power cut is not said to be there
+                raise
+        finally:
+            with suppress(OSError):  # what is said is why it could not be written
+                beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise TraceUnwritable(path, error) from error
+
+
+class _Flushed(io.FileIO):
+    """The file that HDF5 writes to; leaving the `with` flushes it to the disk and raises the first error of any write.
+
+    HDF5 itself must not see such an error: on a full disk it says nothing, or ends the process (1.14).
+    """
+
+    error: OSError | None = None
+
+    def write(self, content: Any, /) -> int:
+        view, offset = memoryview(content).cast("B"), self.tell()
+        try:
+            while view and self.error is None:
+                written = os.pwrite(self.fileno(), view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            self.error = error
+        return len(content)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size) if self.error is None else 0
+        except OSError as error:
+            self.error = error
+            return 0
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, traceback: Any) -> None:
+        try:
+            if self.error is None and kind is None:
+                os.fsync(self.fileno())
+        finally:
+            super().__exit__(kind, raised, traceback)
+        if self.error is not None:
+            raise self.error from None
+
+
+def _write(raw: _Flushed, trace: Trace) -> None:
+    import h5py
+
+    # The 1.8 format: checksummed metadata, readable by every HDF5 library of the last fifteen years.
+    aligned = {"alignment_threshold": 1, "alignment_interval": 8}  # numbers can be mapped as they lie
+    with h5py.File(raw, "w", libver=("v108", "v110"), **aligned) as file:
+        file.attrs["schema"] = _stored(SCHEMA)
+        file.attrs["schema_version"] = np.int64(SCHEMA_VERSION)
+        file.attrs["attempt"] = np.int64(trace.attempt)
+        file.attrs["recovered"] = np.int8(trace.recovered)
+        for name in ("run_id", "point_id", "outcome"):
+            file.attrs[name] = _stored(getattr(trace, name))
+        for name, (where, attributes) in _ARRAYS.items():
+            _describe(file.create_dataset(where, data=getattr(trace, name)), attributes)
+        if trace.injected_ns is not None:
+            attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
+            _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)
+        if trace.telemetry is not None:
+            for name, attributes in _TELEMETRY.items():
+                _describe(file.create_dataset(f"telemetry/{name}", data=getattr(trace.telemetry, name)), attributes)
+            file.create_dataset("telemetry/series", data=_stored(trace.telemetry.series))
+        described = {**trace.run_extra, **asdict(trace.run), "run_id": trace.run_id, "point_id": trace.point_id}
+        texts = {"run": described, "ranks": list(trace.ranks), "environment": dict(trace.environment)}
+        for name, value in texts.items():
+            # A value of a kind that JSON has not (a path, a version object) is kept as its text, not lost.
+            text = file.create_dataset(name, data=_stored(json.dumps(value, default=str)))
+            _describe(text, {"content": "JSON"})
+        for name in ("evidence", "script"):
+            file.create_dataset(name, data=_stored(getattr(trace, name)))
+        file.create_dataset("clock/domains", data=_stored(trace.clock_domains))
+
+
+def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        dataset.attrs[name] = np.int64(value) if isinstance(value, int) else _stored(value)
+
+
+def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
+    """A text, or several, as HDF5 strings of one length.
+
+    Not of variable length: those lie in a heap without a checksum, on which the HDF5 library can hang when it is
+    damaged. Replaced is what such a string cannot hold: NUL characters and halves of surrogate pairs.
+    """
+    import h5py
+
+    texts = [text] if isinstance(text, str) else text
+    stored = [each.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace") for each in texts]
+    longest = max((len(each) for each in stored), default=0)
+    values = np.array(stored, dtype=h5py.string_dtype("utf-8", max(1, longest)))
+    return values.reshape(()) if isinstance(text, str) else values
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot fsync a folder; the file itself is on the disk by then.
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in a file, opened without locking. Raises TraceError, naming the file, where it holds none."""
+    with _naming(path), _opened(path) as file:
+        return _read(file, path.stat().st_size)
+
+
+@contextmanager
+def open_trace(path: Path) -> Iterator[Trace]:
+    """As read_trace, but what has a value per rank and step stays in the file: stamps, samples and losses.
+
+    `stamps[:, first:past]` reads those steps of all ranks, and nothing else can be done with them; so a trace of any
+    size is looked at in bounded memory. The trace is good inside the `with` only.
+    """
+    with ExitStack() as stack:
+        with _naming(path):
+            file = stack.enter_context(_opened(path))
+            raw = stack.enter_context(path.open("rb", buffering=0))
+            trace = _read(file, path.stat().st_size, raw.fileno())
+        yield trace
+
+
+def why_not_whole(path: Path) -> str:
+    """What is wrong with a trace as far as its first bytes and its length tell, empty where nothing is.
+
+    Quick, for many traces: by the superblock that begins the file (HDF5 File Format Specification, II.A).
+    """
+    try:
+        with path.open("rb") as file:
+            begin, size_bytes = file.read(36), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if not begin.startswith(b"\x89HDF\r\n\x1a\n"):
+        return "is empty" if size_bytes == 0 else "is no trace (not an HDF5 file)"
+    version, offset_bytes = begin[8:10] if len(begin) > 9 else b"\0\0"
+    if version not in (2, 3) or offset_bytes != 8:
+        return ""  # rewritten by another tool: who reads it will see
+    past = int.from_bytes(begin[28:36], "little")
+    return f"is cut off ({size_bytes} of {past} bytes)" if size_bytes < past else ""
+
+
+class _Rows:
+    """A dataset [rank, step, …] in the file, of which ranges of steps are read.
+
+    Not by HDF5, which for a short piece of each row reads a long one: the rows lie one behind the other.
+    """
+
+    def __init__(self, dataset: Any, descriptor: int | None) -> None:
+        assert descriptor is not None
+        self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
+        self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, asked: Any) -> npt.NDArray[Any]:
+        first, past, _ = asked[1].indices(self.shape[1])
+        if asked[0] != slice(None) or asked[2:] or asked[1].step not in (None, 1):
+            raise IndexError("what stays in the file is read as [:, first:past]")
+        if self._offset is None:  # another tool stored it in chunks
+            return np.asarray(self._dataset[:, first:past])
+        out = np.empty((self.shape[0], max(0, past - first), *self.shape[2:]), self.dtype)
+        row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
+        at = self._offset + first * row_bytes // max(1, self.shape[1])
+        for rank, row in enumerate(out if out.size else ()):
+            if os.preadv(self._descriptor, [row], at + rank * row_bytes) != row.nbytes:
+                raise TraceError(f"the file is cut off inside what rank {rank} recorded")
+        return out
+
+
+def _opened(path: Path) -> Any:
+    import h5py
+
+    if path.is_dir():
+        raise TraceError("is a folder, not a trace")
+    if path.stat().st_size == 0:
+        raise TraceError("the file is empty")
+    return h5py.File(path, "r", locking=False)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Whatever goes wrong with a file inside is a TraceError that names it."""
+    try:
+        yield
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+    # What the file system, HDF5 and JSON raise on an absent, cut, overwritten or foreign file.
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise TraceError(f"{path}: {_why_unreadable(error)}") from error
+
+
+def _why_unreadable(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if "file signature not found" in said:
+        return "not an HDF5 file"
+    if "truncated file" in said:
+        return f"the file is cut off ({said})"
+    return f"damaged, or not a trace ({type(error).__name__}: {said})"
+
+
+def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
+    """The trace; with a `descriptor` of the same file what lies in _OF_STEPS stays there."""
+    schema, version = _decoded(file.attrs.get("schema")), file.attrs.get("schema_version")
+    if schema != SCHEMA:
+        raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
+    if int(version) > SCHEMA_VERSION:
+        raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
+    described = _json(file, "run", dict, size_bytes)
+    run, extra = run_of(described)
+    injected = file.get(_INJECTED)
+    stays = _OF_STEPS if descriptor is not None else ()
+    arrays: dict[str, Any] = {
+        name: _Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
+        for name, (where, _) in _ARRAYS.items()
+    }
+    return Trace(
+        run=run,
+        run_extra=extra,
+        run_id=str(described.get("run_id", "")),
+        point_id=str(described.get("point_id", "")),
+        attempt=int(file.attrs["attempt"]),
+        outcome=Outcome(_decoded(file.attrs["outcome"])),
+        recovered=bool(file.attrs["recovered"]),
+        evidence=_text(file, "evidence", size_bytes),
+        script=_text(file, "script", size_bytes),
+        ranks=_json(file, "ranks", list, size_bytes),
+        environment=_json(file, "environment", dict, size_bytes),
+        clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
+        injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
+        injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
+        telemetry=_telemetry(file, size_bytes),
+        **arrays,
+    )
+
+
+def _telemetry(file: Any, size_bytes: int) -> Telemetry | None:
+    if "telemetry" not in file:
+        return None
+    arrays = {name: _array(file, f"telemetry/{name}", size_bytes) for name in _TELEMETRY}
+    series = [_decoded(name) for name in _array(file, "telemetry/series", size_bytes)]
+    return Telemetry(series=series, **arrays)
+
+
+def _dataset(file: Any, name: str) -> Any:
+    import h5py
+
+    found = file.get(name)
+    if not isinstance(found, h5py.Dataset):
+        raise TraceError(f"the dataset {name} is missing")
+    return found
+
+
+def _array(file: Any, name: str, size_bytes: int) -> Any:
+    found = _dataset(file, name)
+    # A damaged header can claim any shape; memory is asked for only where the file can hold the data.
+    if found.chunks is None and found.nbytes > size_bytes:
+        raise TraceError(f"the dataset {name} claims {found.nbytes} bytes in a file of {size_bytes}")
+    return found[()]
+
+
+def _text(file: Any, name: str, size_bytes: int) -> str:
+    return _decoded(_array(file, name, size_bytes))
+
+
+def _decoded(stored: Any) -> str:
+    """A string as h5py gives it, whether its file (or a tool that rewrote it) has fixed or variable lengths."""
+    return stored.decode("utf-8") if isinstance(stored, bytes) else str(stored)
+
+
+def _json(file: Any, name: str, kind: type, size_bytes: int) -> Any:
+    value = json.loads(_text(file, name, size_bytes))
+    if not isinstance(value, kind):
+        raise TraceError(f"{name} holds no JSON {kind.__name__}")
+    return value

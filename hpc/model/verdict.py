@@ -1,0 +1,369 @@
+"""From evidence to an outcome: what is believed of an attempt, in which order, and the sentences that say why."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+
+from hpc.model.outcome import Outcome, RankNote, after
+
+
+class EndedBy(StrEnum):
+    """Why launch.step ended the launcher, or was ended itself before the launcher returned."""
+
+    TIME_LIMIT = "time limit"
+    PREEMPTION = "preemption"
+    HANG = "hang"
+    SIGNAL = "signal"
+    REQUEUE = "requeue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnd:
+    """How a job ended, as the scheduler tells it.
+
+    `word` is Slurm's own (`NODE_FAIL`), empty where every command that answered has forgotten the job; `source` is the
+    command that knew. `requeued` says that by the cluster's settings this end is none: the job goes back to the queue.
+    `name` is the job's name, empty where it is not known.
+    """
+
+    word: str
+    source: str
+    name: str = ""
+    reason: str = ""
+    nodelist: str = ""
+    restarts: int = 0
+    requeued: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known of an attempt that has ended.
+
+    `exit_status` is the launcher's, None where nobody saw it return. `trace` says that rank 0 wrote a whole trace,
+    `steps` the most steps that any rank is known to have completed, -1 where nothing is known. `error` is the end of
+    the step's standard error. `job` is None where the scheduler was not asked or did not answer; `job_id` is the number
+    that Slurm's own messages in standard error must name to be believed. `unreadable` is why nobody could see whether
+    there is a trace.
+    """
+
+    exit_status: int | None
+    trace: bool
+    steps: int = -1
+    ended_by: EndedBy | None = None
+    said: str = ""
+    notes: Sequence[RankNote] = ()
+    error: str = ""
+    job: JobEnd | None = None
+    job_id: str = ""
+    unreadable: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The outcome, and what it was decided from: sentences, the deciding one first."""
+
+    outcome: Outcome
+    evidence: tuple[str, ...]
+
+
+Found = tuple[Outcome, str]
+"""An outcome, and the sentence that it was decided from."""
+
+# Slurm's words for how a job ended that are the job's own end, whatever its ranks said meanwhile.
+_OUTSIDE = {
+    "TIMEOUT": Outcome.TIMEOUT,
+    "DEADLINE": Outcome.TIMEOUT,
+    "PREEMPTED": Outcome.PREEMPTED,
+    "NODE_FAIL": Outcome.NODE_FAIL,
+    "BOOT_FAIL": Outcome.NODE_FAIL,
+    "OUT_OF_MEMORY": Outcome.OOM,
+    "CANCELLED": Outcome.CANCELLED,
+    "REVOKED": Outcome.CANCELLED,
+}
+# What slurmstepd writes when the job is taken away: "*** STEP 7.0 ON node1 CANCELLED AT … DUE TO NODE FAILURE, …".
+# A program can print the same: the number of the job has to be this one's.
+_TAKEN_AWAY = re.compile(
+    r"\*\*\* (?:JOB|STEP) (?P<job>\d+)\S* ON \S+ CANCELLED AT \S+ "
+    r"DUE TO (?P<reason>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)"
+)
+_REASONS = {
+    "TIME LIMIT": Outcome.TIMEOUT,
+    "PREEMPTION": Outcome.PREEMPTED,
+    "NODE FAILURE": Outcome.NODE_FAIL,
+    "JOB REQUEUE": Outcome.PREEMPTED,
+}
+_NODE_GONE = re.compile(
+    r"srun: error: Node failure on \S+|Task launch for StepId=\S+ failed on node \S+: Communication connection failure"
+    r"|An ORTE daemon has unexpectedly failed|PRTE has lost communication with a remote daemon"
+)  # fmt: skip
+# Slurm's own words for a step that was killed for its memory, and what programs say, which need not die of it.
+_MEMORY_KILL = re.compile(r"exceeded memory limit|\boom[-_]kill", re.IGNORECASE)
+_MEMORY = re.compile(r"out of memory|cannot allocate memory", re.IGNORECASE)
+_HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
+# How standard error tells of a rank that did not start or died: srun, Open MPI's mpirun, MPICH's, any process.
+_DEATHS = (
+    re.compile(
+        r"srun: error: (?P<launch>.*\blaunch\b.* failed\b.*|Unable to (?:confirm allocation|create step) for job.*)"
+    ),
+    re.compile(r"Watchdog caught (?P<nccl>collective operation timeout.*)"),
+    re.compile(
+        r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): "
+        r"(?P<how>Killed|Bus error|Segmentation fault|Aborted|Floating point exception|Illegal instruction)"
+    ),
+    re.compile(
+        r"(?:mpirun|mpiexec|prterun) noticed that process rank (?P<ranks>\d+) with PID \d+ on node (?P<node>\S+)\s+"
+        r"exited\s+on\s+(?P<how>signal \d+ \([^)]*\))"
+    ),
+    re.compile(r"RANK (?P<ranks>\d+) PID \d+ RUNNING AT (?P<node>\S+)[^K]{0,40}KILLED BY (?P<how>SIGNAL: [^\n]*)"),
+    re.compile(r"(?P<how>\bBus error\b)"),
+)
+# How standard error tells of ranks that ended by themselves with a status: srun, Open MPI's mpirun.
+_EXITS = (
+    re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Exited with exit code (?P<code>\d+)"),
+    re.compile(r"Process name: \[[^\n]*,\s?(?P<ranks>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
+)
+_OF_LAUNCHER = re.compile(r"(?:srun|slurmstepd\S*|mpirun|mpiexec|prterun): ")
+# What a rank says when another one is gone: it is not the cause.
+_PEER = re.compile(
+    r"connection (?:was )?(?:reset|closed|refused|aborted|lost|broken)|closed by (?:remote )?peer|broken pipe"
+    r"|socket closed|remote (?:process|peer)|ncclRemoteError|MPI_ERR_PROC_FAILED|peer .*(?:died|gone|exited|fail)"
+    r"|has been shut ?down|worker .* (?:died|disconnected)|collective operation timeout",
+    re.IGNORECASE,
+)
+_PEER_ERRORS = frozenset(
+    {"BrokenPipeError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError"}
+)
+_SEVERITY = (Outcome.INVALID, Outcome.OOM)
+OWN_STATUSES = frozenset({1, 3, 4, 5})
+"""What ranks of ours end with: hpc.run.rank_end.EXIT_STATUS."""
+
+
+def decide(evidence: Evidence) -> Verdict:
+    """The outcome of an attempt, from the first rule that finds one; what the others would have said is kept behind.
+
+    The rules are those of docs/outcomes.md: a whole trace; why the step was ended; notes and words that name a cause of
+    the run's own; that the job was taken away; ranks that failed; the scheduler; how many steps were made.
+    """
+    if finished := _finished(evidence):
+        return Verdict(outcome=finished[0], evidence=(finished[1],))
+    found = [decided for rule in _RULES if (decided := rule(evidence)) is not None] or [_otherwise(evidence)]
+    sentences = [sentence for _, sentence in found]
+    if (returned := _returned(evidence)) and returned not in sentences[0]:
+        sentences.append(returned)
+    return Verdict(outcome=found[0][0], evidence=tuple(dict.fromkeys(sentences)))
+
+
+def is_echo(note: RankNote) -> bool:
+    """Whether a rank failed only because another one was gone."""
+    return note.exception in _PEER_ERRORS or bool(_PEER.search(note.message))
+
+
+def _finished(evidence: Evidence) -> Found | None:
+    if not evidence.trace:
+        return None
+    if evidence.exit_status == 0:
+        return Outcome.OK, "rank 0 wrote a whole trace; the launcher ended with exit status 0"
+    if evidence.ended_by is not None:
+        return (
+            Outcome.OK,
+            f"rank 0 wrote a whole trace; only then the step was ended: {evidence.said or evidence.ended_by}",
+        )
+    if evidence.exit_status is None:
+        return Outcome.OK, "rank 0 wrote a whole trace; nobody saw the launcher return"
+    return Outcome.OK, f"rank 0 wrote a whole trace; only then {_returned(evidence)}"
+
+
+def _ended(evidence: Evidence) -> Found | None:
+    match evidence.ended_by:
+        case EndedBy.TIME_LIMIT:
+            return Outcome.TIMEOUT, evidence.said or "the step was ended because the job's time limit was near"
+        case EndedBy.PREEMPTION:
+            return Outcome.PREEMPTED, evidence.said or "the step was ended because the job was about to be preempted"
+        case EndedBy.HANG:
+            return _died(evidence), evidence.said or "the step was ended because no rank made a step"
+    return None
+
+
+def _own_cause(evidence: Evidence) -> Found | None:
+    """What is the run's own doing even where the job was taken away at the same time."""
+    for outcome in _SEVERITY:
+        if note := _first(note for note in evidence.notes if note.outcome is outcome):
+            return outcome, _in_words(note)
+    # A rank that left a note of its own went on after it had no memory, or its note would say so.
+    patterns = (_MEMORY_KILL,) if any(not is_echo(note) for note in evidence.notes) else (_MEMORY_KILL, _MEMORY)
+    for line in evidence.error.splitlines():
+        if any(pattern.search(line) for pattern in patterns) and not _HARMLESS.search(line):
+            return Outcome.OOM, f"standard error: {_short(line)}"
+    return None
+
+
+def _taken_away(evidence: Evidence) -> Found | None:
+    job = evidence.job
+    if job is not None and job.word in _OUTSIDE:
+        back = ", and the job went back to the queue" if job.requeued else ""
+        reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
+        return _OUTSIDE[job.word], f"{job.source}: {job.word}{reason}{back}"
+    messages = _TAKEN_AWAY.finditer(evidence.error)
+    if reasons := [message["reason"] for message in messages if message["job"] == evidence.job_id]:
+        return _REASONS[reasons[-1]], f"standard error: the job was taken away due to {reasons[-1].lower()}"
+    if gone := _NODE_GONE.search(evidence.error):
+        return Outcome.NODE_FAIL, f"standard error: {_short(gone[0])}"
+    if evidence.ended_by is EndedBy.REQUEUE or (job is not None and job.requeued):
+        if evidence.ended_by is EndedBy.SIGNAL:
+            return Outcome.PREEMPTED, f"{evidence.said or 'the job was told to end'}; the job went back to the queue"
+        return Outcome.NODE_FAIL, evidence.said or (
+            "the job was started anew, and its former life recorded nothing: its node or its script was lost"
+        )
+    return None
+
+
+def _stopped(evidence: Evidence) -> Found | None:
+    forgotten = evidence.job is not None and not evidence.job.word
+    if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
+        return None
+    return Outcome.CANCELLED, evidence.said or "the job was told to end"
+
+
+def _exited(evidence: Evidence) -> Found | None:
+    """A rank that ended with a status of its own and left no note, as by `os._exit(7)`: the others lost it.
+
+    A status that ranks of ours end with says nothing by itself: whoever writes a note aborts all ranks with it.
+    """
+    noted = {note.rank for note in evidence.notes}
+    for message in chain.from_iterable(pattern.finditer(evidence.error) for pattern in _EXITS):
+        ranks, code = _ranks_in(message["ranks"]), int(message["code"])
+        if evidence.ended_by is not None or noted & ranks or (code in OWN_STATUSES and evidence.notes):
+            continue
+        node = message.groupdict().get("node")
+        who = f"rank{'s' if len(ranks) > 1 else ''} {message['ranks']}{f' on {node}' if node else ''}"
+        last_words = _last_words(_without_launcher(evidence.error))
+        quoted = f"; standard error ends with: {last_words}" if last_words else ""
+        return _died(evidence), f"standard error: {who} exited with status {code} and left no note{quoted}"
+    return None
+
+
+def _ranks_in(text: str) -> set[int]:
+    """The ranks in srun's list: `3`, `0-2,5`, `[0-2,5]`."""
+    ranks: set[int] = set()
+    for part in text.strip("[]").split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            ranks |= set(range(int(first), int(last or first) + 1))
+    return ranks
+
+
+def _failed(evidence: Evidence) -> Found | None:
+    """A rank that failed by itself, by its note, else by what standard error says of its death."""
+    if note := _first(note for note in evidence.notes if not is_echo(note) and note.outcome not in _SEVERITY):
+        return note.outcome, _in_words(note)
+    if evidence.ended_by is not None:
+        return None  # the ranks died of that
+    deaths = (pattern.search(evidence.error) for pattern in _DEATHS)
+    # Where nobody saw the launcher return, ranks were killed with their job as a rule.
+    found = next((each for each in deaths if each and (evidence.exit_status is not None or not _is_kill(each))), None)
+    return None if found is None else (_died(evidence), f"standard error: {_death_in_words(found.groupdict())}")
+
+
+def _is_kill(death: re.Match[str]) -> bool:
+    return death.groupdict().get("how") == "Killed"
+
+
+def _echoed(evidence: Evidence) -> Found | None:
+    """A rank that lost another one, of which nothing is known."""
+    note = _first(note for note in evidence.notes if is_echo(note))
+    return None if note is None else (note.outcome, f"{_in_words(note)}; the rank it lost left no word")
+
+
+def _otherwise(evidence: Evidence) -> Found:
+    """What is left: how far the run came, where the launcher was seen to return."""
+    if evidence.unreadable:
+        return Outcome.LOST, f"whether there is a trace could not be seen: {evidence.unreadable}"
+    if evidence.exit_status is not None:
+        made = "no step was made" if evidence.steps < 1 else f"up to {evidence.steps} steps were made"
+        last_words = _last_words(evidence.error)
+        quoted = f"; standard error ends with: {last_words}" if last_words else ""
+        return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a note{quoted}"
+    job = evidence.job
+    if job is None:
+        said = "the scheduler was not asked or did not answer"
+    elif not job.word:
+        said = f"the scheduler ({job.source}) has forgotten the job"
+    else:
+        said = f"{job.source}: {job.word}"
+    return Outcome.LOST, f"nobody saw the launcher return; {said}"
+
+
+_RULES: tuple[Callable[[Evidence], Found | None], ...] = (
+    _ended,
+    _own_cause,
+    _taken_away,
+    _stopped,
+    _exited,
+    _failed,
+    _echoed,
+)
+
+
+def _died(evidence: Evidence) -> Outcome:
+    return Outcome.RANK_FAIL if evidence.steps > 0 or evidence.trace else Outcome.LAUNCH_FAIL
+
+
+def _without_launcher(error: str) -> str:
+    """What programs wrote to standard error, without srun's and mpirun's own lines and frames."""
+    lines = [line for line in error.splitlines() if not _OF_LAUNCHER.match(line)]
+    return re.sub(r"(?ms)^\s*-{20,}\s*$.*?^\s*-{20,}\s*$", "", "\n".join(lines))
+
+
+def _last_words(error: str) -> str:
+    """The end of standard error: of a message that mpiexec frames with dashes the beginning, else the last line."""
+    blocks = [" ".join(block.split()) for block in re.split(r"(?m)^\s*-{20,}\s*$", error)]
+    if len(blocks) > 2 and not blocks[-1]:
+        return _short(next((block for block in reversed(blocks) if block), ""))
+    lines = [line for line in error.splitlines() if line.strip()]
+    return _short(lines[-1]) if lines else ""
+
+
+def _first(notes: Iterable[RankNote]) -> RankNote | None:
+    """The note that was written first; where several ranks saw no other note, that of the rank that came least far."""
+    return min(notes, key=lambda note: (note.notes_before, note.step, note.rank), default=None)
+
+
+def cause(notes: Sequence[RankNote]) -> RankNote | None:
+    """The note that names the cause: a rank that lost a peer is passed over where another one failed by itself."""
+    return _first(note for note in notes if not is_echo(note)) or _first(notes)
+
+
+def _in_words(note: RankNote) -> str:
+    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {_short(note.message)}"
+
+
+def _death_in_words(said: Mapping[str, str]) -> str:
+    if "launch" in said:
+        return _short(said["launch"])
+    if "nccl" in said:
+        return f"NCCL waited in vain for a rank: {_short(said['nccl'])}"
+    several = "s" if re.search(r"\D", said.get("ranks", "")) else ""
+    who = f"rank{several} {said['ranks']} on {said['node']}: " if "ranks" in said else ""
+    cause = " (a full /dev/shm is the usual cause)" if said["how"] == "Bus error" else ""
+    return f"{who}{_short(said['how'])}{cause}"
+
+
+def _returned(evidence: Evidence) -> str:
+    status = evidence.exit_status
+    if status is None:
+        return ""
+    try:
+        name = f" ({signal.Signals(status - 128).name})" if status > 128 else ""
+    except ValueError:
+        name = ""
+    return f"the launcher ended with exit status {status}{name}"
+
+
+def _short(text: str, most: int = 300) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

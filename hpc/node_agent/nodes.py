@@ -1,0 +1,90 @@
+"""Telemetry over all nodes: a helper on each, and what they read brought to rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpc.measure.world import World
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Telemetry
+from hpc.node_agent.recorder import Recorder, Recording
+from hpc.node_agent.sources import Beside
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+MAX_NUMBERS = 1 << 26
+"""How many numbers the telemetry of a trace has at most (half a GiB): beyond that every node leaves out samples."""
+_TAG = 79
+
+
+def start_telemetry(comm: Intracomm, world: World, run: RunSpec, facts: Mapping[str, Any]) -> Recorder | None:
+    """Starts a helper on each node and returns it on the node's first rank; None on all others. Collective.
+
+    `facts` are what the rank says of itself in the trace: they name its GPUs. Simulated nodes are one machine and have
+    one helper.
+    """
+    if run.telemetry == "off":
+        return None
+    node = comm.Split(0 if world.nodes_simulated else world.node_rank, world.rank)
+    everyone = node.gather((Beside.this_process(), gpus_of(facts)))
+    node.Free()
+    if everyone is None:
+        return None
+    uuids = list(dict.fromkeys(uuid for _, gpus in everyone for uuid in gpus))
+    recorder = Recorder(
+        [rank for rank, _ in everyone],
+        None if run.gpus_per_node == 0 else [] if None in uuids else [uuid for uuid in uuids if uuid],
+    )
+    recorder.start()
+    return recorder
+
+
+def gpus_of(facts: Mapping[str, Any]) -> list[str | None]:
+    """The UUIDs of a rank's GPUs as its facts name them; None for one whose framework does not tell."""
+    devices = facts.get("backend", {}).get("devices") or [facts.get("device", {})]
+    return [device.get("uuid") for device in devices if device.get("kind") == "gpu"]
+
+
+def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry | None:
+    """All recordings, on rank 0; None there where no helper read anything, and on all other ranks. Collective.
+
+    Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others. Raises
+    on rank 0 alone, where the memory for all of it cannot be had; no rank sends anything then.
+    """
+    mine = recording if recording is not None and len(recording.local_ns) else None
+    sizes = comm.gather(None if mine is None else (mine.series, len(mine.local_ns)))
+    told = {} if sizes is None else {rank: size for rank, size in enumerate(sizes) if size is not None}
+    series = tuple(dict.fromkeys(name for names, _ in told.values() for name in names))
+    longest = max((samples for _, samples in told.values()), default=0)
+    every = max(1, -(-len(told) * longest * len(series) // MAX_NUMBERS))
+    failure: MemoryError | None = None
+    try:
+        local_ns = np.full((len(told), -(-longest // every)), ABSENT, np.int64)
+        values = np.full((*local_ns.shape, len(series)), np.nan)
+    except MemoryError as error:
+        every, failure = 0, error
+    every = int(comm.bcast(every))
+    if mine is not None and comm.rank != 0 and every:
+        comm.Send(np.ascontiguousarray(mine.local_ns[::every]), 0, _TAG)
+        comm.Send(np.ascontiguousarray(mine.values[::every]), 0, _TAG)
+    if failure is not None:
+        raise failure
+    if not told:
+        return None
+    for node, (rank, (names, samples)) in enumerate(told.items()):
+        count = -(-samples // every)
+        if rank == 0:
+            assert mine is not None
+            own_ns, own = mine.local_ns[::every], mine.values[::every]
+        else:
+            own_ns, own = np.empty(count, np.int64), np.empty((count, len(names)))
+            comm.Recv(own_ns, rank, _TAG)
+            comm.Recv(own, rank, _TAG)
+        local_ns[node, :count] = own_ns
+        values[node, :count, [series.index(name) for name in names]] = own.T
+    return Telemetry(ranks=np.array(list(told), np.int64), local_ns=local_ns, values=values, series=series)

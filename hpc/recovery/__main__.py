@@ -1,0 +1,91 @@
+"""What ranks that died left on this node: brought to the traces, or removed.
+
+    python -m hpc.recovery collect --stem STEM --to TRACES
+    srun --nodes=N --ntasks-per-node=1 python -m hpc.recovery clean
+
+`collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that
+could not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
+attempt; by hand, once the attempt has ended, it fetches what the exit record says is `kept`, and
+hpc.recovery.recover makes a trace of it. `clean` removes what dead ranks of all attempts left here, but no trace.
+docs/recovery.md has all of it.
+
+Exit status 0: done, also where there was nothing; 1: the traces cannot be written, and all stays here; 2: usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpc.model.traces_folder import FolderReplaced
+from hpc.recovery.collect import collect
+from hpc.recovery.folders import BEGUN, attempt_folders, clean, kept_at
+from hpc.recovery.stale_shm import remove_shared_memory
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.recovery`."""
+    parser = CommandParser(
+        prog="python -m hpc.recovery", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    collecting = actions.add_parser("collect", help="move this node's journals of an attempt to the traces")
+    collecting.add_argument("--stem", required=True, help="<run_id>.<attempt>")
+    collecting.add_argument("--to", required=True, type=Path, metavar="TRACES", help="folder of the traces")
+    actions.add_parser("clean", help="remove this node's journals whose ranks are dead")
+    asked = parser.parse_args(argv)
+    deny_world_writing()
+    if asked.action == "clean":
+        print(f"removed the journals of {clean()} dead ranks")
+        return 0
+    return _collect(asked.to, asked.stem)
+
+
+def _collect(traces: Path, stem: str) -> int:
+    """The command: says what was moved, what was removed, and where what could not be moved is kept."""
+    folders, since_ns = attempt_folders(traces, stem), []
+    if not folders:
+        print(f"{stem}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {traces}")
+        return 0
+    for folder in folders:
+        with suppress(FileNotFoundError):  # its ranks died in the middle of making it, or it has just been collected
+            since_ns.append((folder / BEGUN).stat().st_mtime_ns)
+    failed = 0
+    try:
+        print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")
+    except OSError as error:
+        print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
+        kept = [f"kept: {kept_at(folder)}" for folder in attempt_folders(traces, stem)]
+        print(*kept, sep="\n", file=sys.stderr)
+        if not isinstance(error, FolderReplaced):
+            _note_kept(traces / f"{stem}.kept", kept)
+        failed = 1
+    else:
+        for folder in attempt_folders(traces, stem):
+            for path in folder.glob("*.h5"):
+                print(f"{stem}: another trace of it is there; kept: {kept_at(path)}", file=sys.stderr)
+    if since_ns and (removed := remove_shared_memory(min(since_ns))):
+        print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
+    return failed
+
+
+def _note_kept(path: Path, lines: Sequence[str]) -> None:
+    """Adds the lines to the file, for the exit record, where a few bytes can be written after all."""
+    with suppress(OSError):
+        with path.open("a") as file:
+            print(*lines, sep="\n", file=file)
+        return
+    with suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "hpc.recovery", lost_output=1))

@@ -1,0 +1,104 @@
+"""The journal of one rank: its stamps in a memory-mapped file of its node."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import sys
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.recovery.folders import attempt_folders, in_attempt_folder, remove_if_empty, remove_rank
+
+SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
+ROW_BYTES = len(STAMPS) * 8
+"""What the stamps of one step take in a journal: rows of all steps first, then an int64 of samples for each step."""
+HEADER_ROOM_BYTES = 1 << 18
+"""A place with less room than this beside the stamps is taken for full."""
+
+
+class Journal:
+    """One rank's journal: `stamps` [steps × 6] and `samples` [steps] are int64 in a shared mapping of a file.
+
+    What is stored there outlives the process, whatever ends it, without a system call per step. `samples` of a step
+    is stored last: a step is complete where it is not ABSENT.
+    """
+
+    def __init__(self, traces: Path, stem: str, rank: int, steps: int) -> None:
+        self._facts: dict[str, Any] = {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "rank": rank,
+            "steps": steps,
+            "byteorder": sys.byteorder,
+        }
+        self._name, self._attempt = f"rank{rank}.stamps", (traces, stem)
+        size_bytes = journal_bytes(steps)
+        self.passed_over: list[str] = []
+        """Why the places of the node that come first were not taken."""
+        what = f"{size_bytes} bytes of stamps of rank {rank}"
+        self._file = in_attempt_folder(traces, stem, what, partial(self._make, size_bytes), self.passed_over)
+        if self.passed_over:
+            print(f"stamps lie in {self.folder}: {'; '.join(self.passed_over)}", file=sys.stderr, flush=True)
+        everything = memoryview(mmap.mmap(self._file, size_bytes)).cast("q")
+        everything[:] = array("q", [ABSENT]) * len(everything)
+        self.stamps = everything[: steps * len(STAMPS)]
+        self.samples = everything[steps * len(STAMPS) :]
+
+    def _make(self, size_bytes: int, folder: Path) -> int:
+        """Makes the files in the folder; returns the locked descriptor. Raises OSError, and leaves nothing behind."""
+        self.folder, self._path = folder, folder / self._name
+        file = -1
+        try:
+            self.note()  # stamps never lie there without a header
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
+            # A full /dev/shm is an error here, not a SIGBUS in a step. The headers that follow need room, too.
+            os.posix_fallocate(file, 0, size_bytes + HEADER_ROOM_BYTES)
+            os.ftruncate(file, size_bytes)
+        except OSError as error:
+            for path in (self._path, self._path.with_suffix(".json"), self._path.with_suffix(".json.new")):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            if file >= 0:
+                os.close(file)
+            remove_if_empty(folder)
+            raise OSError(error.errno, error.strerror, str(folder)) from error
+        return file
+
+    @property
+    def steps_completed(self) -> int:
+        """How many steps this rank has completed."""
+        return completed_in(self.samples)
+
+    def note(self, **facts: Any) -> None:
+        """Keeps these facts (JSON values) beside the stamps; written aside and renamed, so never half."""
+        self._facts |= facts
+        path = self._path.with_suffix(".json")
+        beside = path.with_suffix(".json.new")
+        beside.write_text(json.dumps(self._facts))
+        beside.replace(path)
+
+    def remove(self) -> None:
+        """Removes the files, and what else the rank has on this node; the mapping stays usable."""
+        remove_rank(self._path)
+        for folder in attempt_folders(*self._attempt):  # its stacks may have found room where the stamps did not
+            remove_rank(folder / self._name)
+        os.close(self._file)
+
+
+def journal_bytes(steps: int) -> int:
+    """How long a journal's file of stamps is."""
+    return steps * (ROW_BYTES + 8)
+
+
+def completed_in(samples: Sequence[int]) -> int:
+    """How many steps these samples are of: a step is complete where they are not ABSENT."""
+    return next((step for step, count in enumerate(samples) if count == ABSENT), len(samples))

@@ -1,0 +1,120 @@
+"""How far the ranks of an attempt have come, read from their journals or from copies of these."""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
+
+_FILE = re.compile(r"rank(\d+)\.stamps")
+_STEP_BYTES = 8 * (len(STAMPS) + 1)
+_ROW_BYTES = 8 * len(STAMPS)
+_AT_ONCE = 1024
+_RECENT = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankProgress:
+    """Steps that a rank has completed, out of how many, and the file that says so."""
+
+    completed: int
+    steps: int
+    path: Path
+
+
+def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None) -> dict[int, RankProgress]:
+    """Every rank whose stamps are in the folder, by rank; empty where there is no such folder.
+
+    With `known`, what was read before, nothing is read twice, and reading ends at the first rank that has come further:
+    of thousands of ranks on a shared file system one file is opened. Raises OSError where the folder cannot be read.
+    """
+    found = dict(known or {})
+    for rank, path in sorted(_files(folder).items()):
+        before = found.get(rank)
+        if (now := _look(path, before)) is None:
+            continue
+        found[rank] = now
+        if before is not None and now.completed > before.completed:
+            break
+    return found
+
+
+def read_one_rank(folder: Path, known: RankProgress | None = None) -> RankProgress | None:
+    """Progress of one rank whose stamps are in the folder: that of `known` while its file is there, else the lowest.
+
+    Opens one file, so it is cheap enough for a display. None where no file is complete. Raises OSError where the folder
+    or the file cannot be read.
+    """
+    if known is not None and known.path.parent == folder and (progress := _look(known.path, known)) is not None:
+        return progress
+    files = _files(folder)
+    return _look(files[min(files)], None) if files else None
+
+
+def median_step_s(progress: RankProgress) -> float | None:
+    """Median duration in seconds of the rank's last 256 steps that have stamps; None where none has, as while a
+    device's events are not resolved. Raises OSError where the file cannot be read."""
+    first = max(0, progress.completed - _RECENT)
+    with progress.path.open("rb") as file:
+        rows = _numbers(os.pread(file.fileno(), (progress.completed - first) * _ROW_BYTES, first * _ROW_BYTES))
+    begins, ends = rows[BEGIN :: len(STAMPS)], rows[END :: len(STAMPS)]
+    durations = [end - begin for begin, end in zip(begins, ends, strict=False) if ABSENT not in (begin, end)]
+    return median(durations) / 1e9 if durations else None
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 2-7`; `ranks` in rising order."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return f"rank {said}" if len(ranks) == 1 else f"ranks {said}"
+
+
+def _files(folder: Path) -> dict[int, Path]:
+    try:
+        return {int(match[1]): path for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))}
+    except FileNotFoundError:
+        return {}
+
+
+def _look(path: Path, before: RankProgress | None) -> RankProgress | None:
+    """None where the file has gone, or is not whole yet."""
+    try:
+        with path.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if not size_bytes or size_bytes % _STEP_BYTES:
+                return None
+            steps = size_bytes // _STEP_BYTES
+            at = min(before.completed, steps) if before is not None else 0
+            return RankProgress(completed=_completed(file.fileno(), steps, at), steps=steps, path=path)
+    except FileNotFoundError:
+        return None
+
+
+def _completed(file: int, steps: int, at: int) -> int:
+    """The first step from `at` on without a number of samples; from the first on where `at` was said too early."""
+    samples_at = steps * _ROW_BYTES
+    if at and _numbers(os.pread(file, 8, samples_at + 8 * (at - 1)))[:1] in (array("q", [ABSENT]), array("q")):
+        at = 0
+    while at < steps:
+        numbers = _numbers(os.pread(file, 8 * min(_AT_ONCE, steps - at), samples_at + 8 * at))
+        if ABSENT in numbers:
+            return at + numbers.index(ABSENT)
+        if not numbers:
+            return at
+        at += len(numbers)
+    return at
+
+
+def _numbers(content: bytes) -> array[int]:
+    return array("q", content[: len(content) // 8 * 8])

@@ -1,0 +1,354 @@
+"""Makes traces of what ranks left that could not write one themselves.
+
+    python -m hpc.recovery.recover RUNDIR
+    python -m hpc.recovery.recover RUNDIR --stem 2n8g_torch-ddp_….1
+
+Folders <stem>.partial in a sweep's traces hold the stamps of an attempt's ranks, collected or as last copied; each
+becomes <stem>.h5 and goes. Files that killed writers left half-written go, too. The job script and hpc.sweep do this by
+themselves; by hand it is for what they did not live to do. An attempt that may still run is left alone, unless --stem
+names it. docs/recovery.md has the whole way.
+
+Exit status 0: all that was there is a trace now, or was left alone, with a line each; 1: a trace could not be made, or
+there is no such folder; 2: usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc.model.outcome import (
+    EXIT,
+    RANK_NOTE,
+    Outcome,
+    RankNote,
+    RecordError,
+    after,
+    aside_of,
+    read_own_record,
+    read_rank_note,
+    set_aside,
+)
+from hpc.model.spec import RunSpec
+from hpc.model.stale_parts import name_of_removed, remove_stale_parts, server_time_s
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import Trace, TraceError, run_of
+from hpc.model.trace_file import read_trace, write_trace
+from hpc.model.verdict import cause
+from hpc.recovery.folders import BEAT, PARTIAL, WHOLE, JournalError
+from hpc.recovery.journal_reader import RankJournal, read_journals
+from hpc.recovery.progress import name_ranks
+from hpc.recovery.stacks import merge
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+
+LIVES_S = 60.0
+"""An attempt without an exit record whose copies are no older is taken for one that still runs."""
+_GROUPS = 6
+_OF_ATTEMPT = re.compile(rf".+\.\d+{re.escape(PARTIAL)}")
+_LEFT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
+"""What the files of such a folder are called: of ranks, also in the making; beats; what NFS keeps of removed ones."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.recovery.recover`; ends with 1 where a folder could not be made a trace."""
+    parser = CommandParser(
+        prog="python -m hpc.recovery.recover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
+    parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
+    asked = parser.parse_args(argv)
+    deny_world_writing()
+    try:
+        partials = _partials(asked.folder, asked.stem)
+    except OSError as error:
+        print(plain(f"{asked.folder}: cannot be read: {error.strerror}"), file=sys.stderr)
+        return 1
+    failed = False
+    for partial in partials:
+        try:
+            print(plain(_may_live(partial) if not asked.stem else "") or plain(recover(partial)))
+        except (JournalError, TraceError, RecordError, OSError) as error:
+            print(plain(str(error)), file=sys.stderr)
+            failed = True
+    stale: list[str] = []
+    try:
+        stale = remove_stale_parts(_traces(asked.folder), asked.stem)
+    except OSError as error:
+        print(plain(str(error)), file=sys.stderr)
+        failed = True
+    for name in stale:
+        print(plain(f"{name}: removed, whoever wrote it was killed"))
+    if not partials and not stale:
+        print(plain(f"{asked.folder}: nothing to recover"))
+    return int(failed)
+
+
+def tidy(traces: Path) -> list[str]:
+    """Removes what lies beside whole traces or was left half-written, of attempts that nobody can be at; says what.
+
+    What cannot be removed is said, too. Attempts without a trace are left to `recover`.
+    """
+    lines = []
+    for partial in _partials(traces, None):
+        if not partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() or _may_live(partial):
+            continue
+        try:
+            lines.append(recover(partial))
+        except (JournalError, TraceError, RecordError, OSError) as error:
+            lines.append(str(error))
+    try:
+        lines += [f"{name}: removed, whoever wrote it was killed" for name in remove_stale_parts(traces)]
+    except OSError as error:
+        lines.append(str(error))
+    return lines
+
+
+def _partials(folder: Path, stem: str | None) -> list[Path]:
+    """The `.partial` folders of a sweep's folder or of its traces: of all attempts, or of one."""
+    traces = _traces(folder)
+    wanted = re.compile(re.escape(f"{stem}{PARTIAL}")) if stem else _OF_ATTEMPT
+    return [path for path in sorted(traces.iterdir()) if wanted.fullmatch(path.name) and path.is_dir()]
+
+
+def _traces(folder: Path) -> Path:
+    return folder / "traces" if (folder / "traces").is_dir() else folder
+
+
+def recover(partial: Path) -> str:
+    """Writes the trace of a `.partial` folder beside it, then removes the folder; says what was found.
+
+    Where no rank completed a step there is nothing to tell and no trace is written; where the trace is there already,
+    whole, what lies beside it is a leftover. Job script and sweep may do this at once. Raises JournalError, TraceError
+    or RecordError, and leaves the folder, where what is in it cannot be read or is not of ranks.
+    """
+    try:
+        return _recover(partial)
+    except (OSError, JournalError, TraceError):
+        if partial.exists():
+            raise
+        return f"{partial.name.removesuffix(PARTIAL)}: another process has recovered it just now"
+
+
+def _recover(partial: Path) -> str:
+    stem = partial.name.removesuffix(PARTIAL)
+    if foreign := sorted(path.name for path in partial.iterdir() if not _LEFT.fullmatch(path.name) or path.is_dir()):
+        raise JournalError(f"{partial}: left alone, {foreign[0]} in it is nothing that ranks leave: move it away first")
+    path = partial.with_name(f"{stem}.h5")
+    broken: list[str] = []
+    try:
+        merge(partial)
+    except OSError as error:
+        broken.append(f"its ranks' stacks cannot be brought together ({error})")
+    found = read_journals(partial, broken)
+    # A rank that died before training notes no run, and has no step.
+    begun = [journal for journal in found if "run" in journal.facts or journal.steps_completed]
+    journals = _of_one_run(begun, partial, broken)
+    if path.exists():
+        _check_whole(path, journals)
+        kept = _remove(partial, keep=bool(broken) and read_trace(path).recovered)
+        return f"{stem}: its trace is there and whole; what lay beside it is {kept or 'removed'}"
+    if not any(journal.steps_completed for journal in journals):
+        if broken:
+            raise JournalError("; ".join(broken))
+        _remove(partial)
+        return f"{stem}: no rank completed a step, so there is no trace"
+    damaged = [each.replace(str(partial), str(aside_of(partial))) for each in broken]  # where it can be found then
+    trace = trace_of(journals, _known_outcome(partial.parent, stem), damaged)
+    write_trace(path, trace)
+    kept = _remove(partial, keep=bool(broken))
+    return "; ".join(filter(None, (f"{stem}: {trace.outcome}, {trace.evidence}", kept)))
+
+
+def _remove(partial: Path, *, keep: bool = False) -> str:
+    """Removes the folder, out of the way of a copier that has not ended yet, and what somebody began to write of the
+    trace; says where something stays. With `keep` the folder gets another name instead, which is returned in words."""
+    for begun in partial.parent.glob(f".{escape(partial.name.removesuffix(PARTIAL))}.h5.*.part"):
+        begun.unlink(missing_ok=True)
+    if keep:
+        return f"kept as {set_aside(partial).name}"
+    aside = name_of_removed(partial)
+    partial.rename(aside)
+    try:
+        shutil.rmtree(aside)
+    except OSError as error:
+        print(f"{plain(str(aside))}: cannot be removed, remove it by hand ({error})", file=sys.stderr)
+    return ""
+
+
+def _of_one_run(journals: Sequence[RankJournal], partial: Path, broken: list[str]) -> list[RankJournal]:
+    """The journals whose headers describe the attempt that the folder is named after, all the same run; why others do
+    not comes to `broken`. Raises JournalError where it cannot be told which run is right."""
+    described: dict[str, list[RankJournal]] = {}
+    for journal in journals:
+        try:
+            described.setdefault(_described(journal, partial.name.removesuffix(PARTIAL)), []).append(journal)
+        except (TraceError, JournalError) as error:
+            broken.append(f"{partial / 'rank'}{journal.facts['rank']}.json: {error}")
+    by_size = sorted(described.values(), key=len, reverse=True)
+    if len(by_size) > 1 and len(by_size[0]) == len(by_size[1]):
+        raise JournalError(f"{partial}: its journals describe different runs, and as many ranks one as the other")
+    for others in by_size[1:]:
+        broken += [f"{partial / 'rank'}{each.facts['rank']}.json: describes another run than most" for each in others]
+    return by_size[0] if by_size else []
+
+
+def _described(journal: RankJournal, stem: str) -> str:
+    """The run that a journal's header describes, as text. Raises TraceError or JournalError where it is impossible."""
+    facts = journal.facts
+    if not isinstance(facts.get("run"), dict):
+        raise JournalError("describes no run")
+    run, _ = run_of(facts["run"])
+    if f"{facts['run'].get('run_id')}.{facts.get('attempt')}" != stem:
+        raise JournalError(f"describes {facts['run'].get('run_id')!r:.99}, attempt {facts.get('attempt')!r:.20}")
+    if facts["steps"] != run.steps or not facts["rank"] < run.ranks:
+        raise JournalError(f"rank {facts['rank']} with {facts['steps']} steps is not of {run.ranks} with {run.steps}")
+    try:
+        clock = facts["clock"]
+        points = [(int(local), float(offset), float(bound)) for local, offset, bound in clock["points"]]
+        exits = [int(moment) for moment in clock["barrier_exits_ns"]]
+        whole = isinstance(facts["facts"], dict) and isinstance(clock["domain"], str)
+        np.array([*(local for local, _, _ in points), *exits], np.int64)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        whole = False
+    if not whole:
+        raise JournalError("its facts or its clock are damaged")
+    return json.dumps([facts["run"], facts["attempt"]], sort_keys=True)
+
+
+def _may_live(partial: Path) -> str:
+    """Why the attempt is left alone: its copies were renewed just now; empty where it has ended, or all that is there
+    was collected from ranks that had."""
+    stem = partial.name.removesuffix(PARTIAL)
+    copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
+    if not copies or partial.with_name(f"{stem}.exit.json").exists():
+        return ""
+    beats = [path.stat().st_mtime for path in partial.glob(f"*{BEAT}")]
+    age_s = server_time_s(partial.parent) - max(beats, default=0.0)
+    if age_s > LIVES_S:
+        return ""
+    return (
+        f"{stem}: left alone, it may still run: copied {max(0.0, age_s):.0f} s ago (--stem {stem} recovers it anyhow)"
+    )
+
+
+def _check_whole(path: Path, journals: Sequence[RankJournal]) -> None:
+    """Raises TraceError where the trace cannot be read, or was recovered before ranks' last steps came."""
+    try:
+        trace = read_trace(path)
+    except TraceError as error:
+        raise TraceError(f"{error}; move it away, and recover again: stamps of its ranks are there") from None
+    if trace.recovered and any(
+        journal.steps_completed > trace.steps_completed[int(journal.facts["rank"])] for journal in journals
+    ):
+        raise TraceError(f"{path}: recovered before more of it came; move it away, and recover again")
+
+
+def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str], broken: Sequence[str] = ()) -> Trace:
+    """The trace of an attempt that failed. A rank that left no journal is one that completed no step.
+
+    `known` is the outcome where something says so, and what does; `broken` names journals that could not be read. Where
+    nothing says why it ended it is `rank_fail` if all journals were collected from living nodes, else `lost`.
+    """
+    first = journals[0].facts
+    run, extra = run_of(first["run"])
+    found = {int(journal.facts["rank"]): journal for journal in journals}
+    stamps = np.full((run.ranks, run.steps, len(STAMPS)), ABSENT, np.int64)
+    samples = np.zeros((run.ranks, run.steps), np.int32)
+    steps_completed = np.zeros(run.ranks, np.int64)
+    for rank, journal in found.items():
+        done = steps_completed[rank] = journal.steps_completed
+        stamps[rank, :done] = np.array(journal.stamps[: done * len(STAMPS)], np.int64).reshape(done, len(STAMPS))
+        samples[rank, :done] = journal.samples[:done]
+    outcome, why = known
+    return Trace(
+        run=run,
+        run_extra=extra,
+        run_id=str(first["run"].get("run_id", "")),
+        point_id=str(first["run"].get("point_id", "")),
+        attempt=int(first["attempt"]),
+        outcome=outcome or (Outcome.RANK_FAIL if all(journal.whole for journal in journals) else Outcome.LOST),
+        evidence="; ".join(filter(None, (_how_far(run, found), why, *broken))),
+        recovered=True,
+        stamps=stamps,
+        samples=samples,
+        losses=np.full((run.ranks, run.steps), np.nan),
+        steps_completed=steps_completed,
+        blocks=np.array(run.blocks, np.int64),
+        ranks=[found[rank].facts["facts"] if rank in found else {"rank": rank} for rank in range(run.ranks)],
+        environment={},
+        **_clocks(found, run.ranks),
+    )
+
+
+def _clocks(found: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
+    """The synchronisation points that all ranks have; a rank without a journal has no stamps, so any points will do."""
+    clocks = {rank: journal.facts["clock"] for rank, journal in found.items()}
+    stand_in = {**next(iter(clocks.values())), "domain": "unknown"}
+    everyone = [clocks.get(rank, stand_in) for rank in range(ranks)]
+    points = min(len(clock["points"]) for clock in everyone)
+    exits = min(len(clock["barrier_exits_ns"]) for clock in everyone)
+    columns = [[point[:points] for point in zip(*clock["points"], strict=True)] or [()] * 3 for clock in everyone]
+    return {
+        "clock_local_ns": np.array([local for local, _, _ in columns], np.int64).reshape(ranks, points),
+        "clock_offset_ns": np.array([offset for _, offset, _ in columns], np.float64).reshape(ranks, points),
+        "clock_bound_ns": np.array([bound for _, _, bound in columns], np.float64).reshape(ranks, points),
+        "clock_domains": [str(clock["domain"]) for clock in everyone],
+        "barrier_exits_ns": np.array([clock["barrier_exits_ns"][:exits] for clock in everyone], np.int64),
+    }
+
+
+def _how_far(run: RunSpec, found: Mapping[int, RankJournal]) -> str:
+    """Up to which step each rank came, which left nothing, and of which there is but a copy."""
+    groups: dict[int, list[int]] = {}
+    for rank in range(run.ranks):
+        groups.setdefault(found[rank].steps_completed if rank in found else 0, []).append(rank)
+    text = f"recovered: ranks completed {min(groups)} to {max(groups)} of {run.steps} steps"
+    if 1 < len(groups) <= _GROUPS:
+        text += f" ({'; '.join(f'{steps}: {name_ranks(ranks)}' for steps, ranks in sorted(groups.items()))})"
+    if missing := [rank for rank in range(run.ranks) if rank not in found]:
+        text += f"; nothing is left of {name_ranks(missing)}"
+    if copies := [rank for rank, journal in sorted(found.items()) if not journal.whole]:
+        text += f"; of {name_ranks(copies)} there is what was copied last, later steps, if any, are lost"
+    return text
+
+
+def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
+    """What became of the attempt: by its exit record, else by the note that names the cause; and what that note says,
+    and which of all these cannot be read."""
+    notes, said = [], []
+    for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
+        try:
+            if RANK_NOTE.fullmatch(path.name):
+                notes.append(read_rank_note(path))
+        except RecordError as error:
+            said.append(str(error))
+    first = cause(notes)
+    if first is not None:
+        said.insert(0, _said(first))
+    outcome = None if first is None else first.outcome
+    record = traces / f"{stem}{EXIT}"
+    if record.exists():
+        try:
+            outcome = read_own_record(record).outcome
+        except RecordError as error:
+            said.append(str(error))
+    return outcome, "; ".join(said)
+
+
+def _said(note: RankNote) -> str:
+    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {note.message}"
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "hpc.recovery.recover", lost_output=1))

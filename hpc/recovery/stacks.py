@@ -1,0 +1,100 @@
+"""Where every rank stands: its Python stacks, written by the rank itself when a signal asks for them.
+
+A rank that hangs cannot be asked by any other way: the signal's handler is C, needs neither the interpreter's lock nor
+memory, and writes to a file of the node that was opened before anything could hang.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpc.recovery.folders import PARTIAL, in_attempt_folder
+from hpc.recovery.progress import name_ranks, read_progress
+from hpc.system.sanitize import plain
+
+ASKED_BY = signal.SIGUSR2
+"""The signal that asks; srun and mpirun hand it on to all ranks."""
+STACKS = ".stacks"
+_FILE = re.compile(r"rank(\d+)\.stacks")
+_MOST_BYTES = 1 << 20
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+class Stacks:
+    """Keeps `rank<k>.stacks` open in the attempt's folder on this node: what SIGUSR2 asks for is written there."""
+
+    def __init__(self, traces: Path, stem: str, rank: int) -> None:
+        what = f"the stacks of rank {rank}"
+        descriptor = in_attempt_folder(traces, stem, what, lambda folder: _locked_file(folder / f"rank{rank}{STACKS}"))
+        self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
+        faulthandler.register(ASKED_BY, file=self._file, all_threads=True)
+
+    def catch_crashes(self) -> None:
+        """Has a fatal signal leave stacks, too; to be called when MPI was started.
+
+        Open MPI has handlers of its own, which show what was called in C, and sets none where it finds one: so these
+        come later, and first, and hand the signal on.
+        """
+        faulthandler.enable(file=self._file, all_threads=True)
+
+
+def _locked_file(path: Path) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # held until this process ends, as a journal's is
+    return descriptor
+
+
+def merge(partial: Path) -> Path | None:
+    """Brings the stacks in a `.partial` folder together as `<stem>.stacks.txt` beside it and removes them there.
+
+    Ranks with the same stacks are one entry; those that completed the fewest steps come first, and of these the fewest
+    ranks. None where no rank wrote any. Called again, when more ranks' stacks have come, it adds to what is there.
+    """
+    files = {int(match[1]): path for path in partial.glob(f"rank*{STACKS}") if (match := _FILE.fullmatch(path.name))}
+    texts = {rank: _shown(path) for rank, path in files.items()}
+    target = None
+    if any(texts.values()):
+        target = partial.with_name(f"{partial.name.removesuffix(PARTIAL)}{STACKS}.txt")
+        earlier = target.read_text() + "\n" if target.exists() else ""
+        beside = target.with_name(f".{target.name}.part")
+        steps = {rank: progress.completed for rank, progress in read_progress(partial).items()}
+        beside.write_text(earlier + merged(texts, steps))
+        beside.replace(target)
+    for path in files.values():
+        path.unlink(missing_ok=True)
+    return target
+
+
+def merged(texts: Mapping[int, str], steps: Mapping[int, int]) -> str:
+    """The stacks of all ranks as one text. `texts` is what each rank wrote, empty where nothing; `steps` how many steps
+    each completed, without those that left no journal."""
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(texts.keys() | steps.keys()):
+        groups.setdefault(_ADDRESS.sub("0x…", texts.get(rank, "")), []).append(rank)
+    silent = groups.pop("", [])
+    # Who waits in the same place as most others is not the one they wait for.
+    behind_first = sorted(groups.items(), key=lambda group: (min(steps.get(r, 0) for r in group[1]), len(group[1])))
+    parts = [f"{name_ranks(ranks)}, {_completed(ranks, steps)}:\n{text}" for text, ranks in behind_first]
+    if silent:
+        parts.append(f"{name_ranks(silent)}, {_completed(silent, steps)}: wrote no stack (stopped or dead)\n")
+    return "\n".join(parts)
+
+
+def _completed(ranks: Sequence[int], steps: Mapping[int, int]) -> str:
+    known = [steps[rank] for rank in ranks if rank in steps]
+    if not known:
+        return "before the first step"
+    least, most = min(known), max(known)
+    return f"{least} steps completed" if least == most else f"{least} to {most} steps completed"
+
+
+def _shown(path: Path) -> str:
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES).decode(errors="replace")
+    return "".join(f"{plain(line)}\n" for line in text.splitlines())

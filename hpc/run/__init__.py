@@ -1,0 +1,1 @@
+"""What every rank does in a run, from the first step to the trace."""

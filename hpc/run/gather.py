@@ -1,0 +1,242 @@
+"""Brings what every rank recorded to rank 0, which writes the trace."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.backends.settings import options_of_run
+from hpc.measure.clock import GlobalClock
+from hpc.model.outcome import Outcome
+from hpc.model.spec import COLLECTIVES, RunSpec
+from hpc.model.timestamps import STAMPS
+from hpc.model.trace import Trace, TraceError
+from hpc.model.trace_file import TraceUnwritable, write_trace
+from hpc.model.traces_folder import TracesFolder
+from hpc.node_agent.copying import Copier
+from hpc.node_agent.nodes import gather_telemetry
+from hpc.node_agent.recorder import Recorder, Recording
+from hpc.recovery.folders import JournalError, in_attempt_folder, kept_at
+from hpc.recovery.journal import Journal
+from hpc.recovery.progress import name_ranks
+from hpc.run.rank_end import attempted
+from hpc.system.environment import describe_job, describe_project, in_common
+from hpc.system.sanitize import exception_text, without_secrets
+from hpc.workloads.delay import PHASES
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    Array = npt.NDArray[Any]
+
+WAITS_S = (1.0, 4.0, 15.0)
+"""How long a trace waits for a file system that does not answer, before each further try."""
+# What a server that restarts, a stale handle and a mount that is gone look like. Room and rights do not come back so.
+_MAY_COME_BACK = frozenset(
+    {errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOENT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What one rank brings; `facts` is what it says of itself.
+
+    What a trace can do without may be a problem by itself: `losses` returns those of all steps, `workload` may have
+    `injected_ns` (int64 [step, phase]), `recorder` and `copier` are the helpers of this rank's node where it started
+    them. `problems` is by name what could not be had.
+    """
+
+    journal: Journal
+    clock: GlobalClock
+    facts: dict[str, Any]
+    losses: Callable[[], Sequence[float]]
+    workload: Any
+    recorder: Recorder | None
+    copier: Copier | None
+    problems: dict[str, str]
+
+
+def write_gathered(comm: Intracomm, run: RunSpec, attempt: int, own: Own, folder: TracesFolder, script: str) -> None:
+    """Collective. Rank 0 writes the trace of an attempt that ended `ok`; nobody returns before it is on the disk.
+
+    What a trace can do without costs none where it fails: it is missing, and the facts and the evidence say why.
+    """
+    points, problems = own.clock.points, own.problems
+    nothing = np.full(run.steps, np.nan)
+    recording = None if own.recorder is None else attempted(problems, "telemetry", own.recorder.stop, None)
+    arrays: dict[str, Array] = {
+        "stamps": np.frombuffer(own.journal.stamps, np.int64).reshape(run.steps, len(STAMPS)),
+        "samples": np.frombuffer(own.journal.samples, np.int64).astype(np.int32),
+        "losses": attempted(problems, "losses", lambda: _as_losses(own.losses(), run.steps), nothing),
+        "clock_local_ns": np.array([point.local_ns for point in points], np.int64),
+        "clock_offset_ns": np.array([point.offset_ns for point in points], np.float64),
+        "clock_bound_ns": np.array([point.bound_ns for point in points], np.float64),
+        "barrier_exits_ns": np.array(own.clock.barrier_exits_ns, np.int64),
+    }
+    injected_ns = attempted(problems, "injected_ns", lambda: _injected(own.workload, run.steps), None)
+    if all(comm.allgather(injected_ns is not None)):
+        assert injected_ns is not None
+        arrays["injected_ns"] = injected_ns
+    gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
+    telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
+    everyone = comm.gather(_encoded(own, recording, comm.rank))
+    if comm.rank == 0:
+        assert everyone is not None
+        described = [json.loads(text) for text in everyone]
+        trace = _trace(run, attempt, described, script, {"telemetry": telemetry, **gathered})
+        try:
+            write_or_keep(folder, trace)
+        except TraceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what HDF5 cannot store must not cost what was measured
+            traceback.print_exc()
+            write_or_keep(folder, _without_decoration(trace, error))
+    comm.Barrier()
+
+
+def _as_losses(losses: Sequence[float], steps: int) -> Array:
+    array = np.array(losses, np.float64)
+    if array.shape != (steps,):
+        raise ValueError(f"losses have the shape {list(array.shape)}; {steps} steps were made")
+    return array
+
+
+def _injected(workload: Any, steps: int) -> Array | None:
+    """The sleeps of a workload that sleeps; None where it is another that has something by that name."""
+    injected = getattr(workload, "injected_ns", None)
+    fits = isinstance(injected, np.ndarray) and injected.dtype == np.int64 and injected.shape == (steps, len(PHASES))
+    return injected if fits else None
+
+
+def _encoded(own: Own, recording: Recording | None, rank: int) -> str:
+    """The rank's clock domain, its facts and its problems as JSON."""
+    if own.copier is not None:
+        own.facts["copies"] = attempted(own.problems, "copies", own.copier.facts, None)
+    if recording is not None:
+        own.facts["telemetry"] = recording.facts
+    facts = attempted(own.problems, "facts", lambda: json.dumps(own.facts, default=str), json.dumps({"rank": rank}))
+    return json.dumps([own.clock.domain, json.loads(facts), own.problems])
+
+
+def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, gathered: Mapping[str, Any]) -> Trace:
+    """The trace of what all ranks brought; `described` is by rank what `_encoded` returned."""
+    facts = [{**facts, "problems": problems} if problems else facts for _, facts, problems in described]
+    problems: dict[str, str] = {}
+    unknown: dict[str, Any] = {}
+    shared, ranks = attempted(problems, "environment", lambda: in_common(facts), (unknown, facts))
+    environment = {
+        **shared,
+        "options": options_of_run(run),
+        "job": attempted(problems, "job", lambda: describe_job(os.environ), unknown),
+        "project": attempted(problems, "project", describe_project, unknown),
+    }
+    losses_known = not any("losses" in each for _, _, each in described) and run.probe != COLLECTIVES
+    sentences = [_odd_losses(gathered["losses"])] if losses_known else []
+    sentences += _missing([*((rank, each) for rank, (_, _, each) in enumerate(described)), (0, problems)])
+    return Trace(
+        run=run,
+        attempt=attempt,
+        outcome=Outcome.OK,
+        evidence="; ".join(filter(None, sentences)),
+        steps_completed=np.full(len(described), run.steps, np.int64),
+        blocks=np.array(run.blocks, np.int64),
+        clock_domains=[domain for domain, _, _ in described],
+        injected_phases=PHASES if "injected_ns" in gathered else (),
+        ranks=ranks,
+        environment={**environment, **({"problems": problems} if problems else {})},
+        script=script,
+        **gathered,
+    )
+
+
+def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:
+    """A sentence for each thing that ranks could not bring; `problems` is by rank."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for rank, of_rank in problems:
+        for what, why in of_rank.items():
+            ranks.setdefault((what, why), []).append(rank)
+    return [f"{what} missing on {name_ranks(where)} ({why})" for (what, why), where in ranks.items()]
+
+
+def _without_decoration(trace: Trace, error: Exception) -> Trace:
+    """The same measurement without facts, environment, telemetry and script; the evidence says why."""
+    why = f"facts, environment, telemetry and script missing ({type(error).__name__}: {exception_text(error)})"
+    return replace(
+        trace, ranks=[{"rank": rank} for rank in range(len(trace.ranks))], environment={}, telemetry=None, script="",
+        evidence="; ".join(filter(None, (trace.evidence, why))),
+    )  # fmt: skip
+
+
+class TraceKept(TraceError):
+    """The trace could not be written to its place; `kept` is where it is, as HOST:PATH, empty where it is nowhere."""
+
+    def __init__(self, text: str, kept: str) -> None:
+        super().__init__(text)
+        self.kept = kept
+
+
+def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] = WAITS_S) -> None:
+    """Writes the trace; tries again, after these waits, where a file system may come back.
+
+    Where that does not help it is kept on this node, in the attempt's folder, and TraceKept says so.
+    """
+    name = f"{folder.stem}.h5"
+    for wait_s in (*waits_s, None):
+        try:
+            _write_to(folder, name, trace)
+            return
+        except TraceUnwritable as error:
+            why = error
+        if wait_s is None or why.error.errno not in _MAY_COME_BACK:
+            break
+        print(f"{without_secrets(str(why))}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
+        sleep(wait_s)
+
+    def keep(local: Path) -> Path:
+        try:
+            write_trace(local / name, trace)
+        except TraceUnwritable as error:
+            raise OSError(error.error.errno, error.error.strerror, str(local / name)) from error
+        return local / name
+
+    try:
+        local = in_attempt_folder(folder.path, folder.stem, "the trace", keep)
+    except JournalError as error:
+        raise TraceKept(f"{why}; nor to this node: {error}", "") from why
+    raise TraceKept(f"{why}; the whole trace is kept at {kept_at(local)}", kept_at(local)) from why
+
+
+def _write_to(folder: TracesFolder, name: str, trace: Trace) -> None:
+    try:
+        folder.require()
+    except OSError as error:
+        raise TraceUnwritable(folder.path / name, error) from error
+    write_trace(folder.path / name, trace)
+
+
+def _gather(comm: Intracomm, array: Array) -> Array | None:
+    """[…] of every rank to [rank, …] on rank 0."""
+    everyone = np.empty((comm.size, *array.shape), array.dtype) if comm.rank == 0 else None
+    comm.Gather(np.ascontiguousarray(array), everyone)
+    return everyone
+
+
+def _odd_losses(losses: Array) -> str:
+    """Says where a loss was not a number: the speed is real, what was learned is not."""
+    odd = ~np.isfinite(losses)
+    if not odd.any():
+        return ""
+    ranks = np.flatnonzero(odd.any(axis=1))
+    step = int(np.flatnonzero(odd.any(axis=0))[0])
+    return f"the loss is not finite on {len(ranks)} of {len(losses)} ranks, first in step {step}"

@@ -1,0 +1,161 @@
+"""How a rank ends: by a note that says why it failed, and within a time limit once the trace is written."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from glob import escape
+from typing import TYPE_CHECKING, TypeVar
+
+from hpc.backends import InvalidRun
+from hpc.measure.world import LaunchError
+from hpc.model.options import OptionError
+from hpc.model.outcome import Outcome, RankNote, after
+from hpc.model.traces_folder import TracesFolder
+from hpc.model.verdict import is_echo
+from hpc.recovery.folders import JournalError, in_attempt_folder
+from hpc.system.sanitize import exception_text, without_secrets
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
+MAX_NOTES = 64
+MAX_SECONDARY_NOTES = 16
+"""Only so many ranks leave a note, and fewer of those that failed because they lost another one."""
+EXIT_LIMIT_S = 120.0
+"""How long a rank may take to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
+_RESERVED = 2
+_MAX_TRACEBACK_CHARACTERS = 1 << 18
+_T = TypeVar("_T")
+
+
+class ReservedFiles:
+    """File descriptors that are free again after `release`: a note can be written where a rank has used up all."""
+
+    def __init__(self) -> None:
+        self._files = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_RESERVED)]
+
+    def release(self) -> None:
+        """Frees them."""
+        while self._files:
+            os.close(self._files.pop())
+
+
+@dataclass(kw_only=True)
+class Failure:
+    """A rank that fails: who it is, how far it came (`step` is its last completed one, -1 before the first), and
+    whether it had begun to train. `nccl_warnings` returns what NCCL warned of."""
+
+    rank: int
+    folder: TracesFolder
+    error: BaseException
+    step: int
+    training: bool
+    nccl_warnings: Callable[[], Iterable[str]] = field(default=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome that the exception stands for."""
+        return outcome_of(self.error, self.training)
+
+    def report(self) -> None:
+        """Leaves the note, then shows the traceback on standard error."""
+        self._leave_note()
+        with suppress(Exception):
+            for line in self.nccl_warnings():
+                print(without_secrets(line), file=sys.stderr)
+        if isinstance(self.error, InvalidRun | LaunchError | JournalError):
+            text = f"rank {self.rank}: {self.outcome}: {without_secrets(exception_text(self.error))}"
+        else:
+            shown = without_secrets("".join(traceback.format_exception(self.error))[-_MAX_TRACEBACK_CHARACTERS:])
+            text = f"{shown}rank {self.rank}: {self.outcome} {after(self.step)}"
+        print(text, file=sys.stderr, flush=True)
+
+    def _leave_note(self) -> None:
+        """Leaves the note in the traces folder; where that cannot be written, on this node, where `collect` finds it.
+
+        Ranks that lost this one leave theirs too, maybe earlier: hpc.model.verdict tells causes from consequences.
+        """
+        note = RankNote(
+            rank=self.rank,
+            outcome=self.outcome,
+            exception=type(self.error).__name__,
+            message=exception_text(self.error),
+            step=self.step,
+            hostname=socket.gethostname(),
+            kept=str(
+                vars(self.error).get("kept", "")
+            ),  # of gather.TraceKept, which only ranks that came so far have loaded
+        )
+        path, stem = self.folder.path, self.folder.stem
+        try:
+            self.folder.require()
+            before = sum(1 for _ in path.glob(f"{escape(stem)}.rank*.json"))
+            if before < (MAX_SECONDARY_NOTES if is_echo(note) else MAX_NOTES):
+                replace(note, notes_before=before).write(path, stem)
+        except OSError as error:
+            print(f"no note can be left in {path}: {error}", file=sys.stderr, flush=True)
+            with suppress(JournalError):  # the same words are on standard error
+                in_attempt_folder(path, stem, "a note", lambda local: note.write(local, stem))
+
+
+def fail(failure: Failure, comm: Intracomm | None) -> int:
+    """Reports the failure and ends all ranks of the run; returns the exit status where `comm` is None."""
+    status = EXIT_STATUS[Outcome.RANK_FAIL]
+    try:
+        status = EXIT_STATUS[failure.outcome]
+        failure.report()
+        sys.stdout.flush()
+    except Exception:  # noqa: BLE001 - whatever else goes wrong, the other ranks must not wait for this one
+        traceback.print_exc()
+    finally:
+        if comm is not None:
+            comm.Abort(status)
+    return status
+
+
+def outcome_of(error: BaseException, training: bool) -> Outcome:
+    """The outcome that an exception stands for; `training` says whether the first step was reached."""
+    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
+    if isinstance(error, InvalidRun | OptionError) or "hpc.model.clock_model.ClockError" in names:
+        return Outcome.INVALID
+    # torch says OutOfMemoryError of its devices, and of the host a RuntimeError with these words.
+    of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)
+    of_tensorflow = any(name.startswith("tensorflow.") and name.endswith(".ResourceExhaustedError") for name in names)
+    its_words = "DefaultCPUAllocator: can't allocate memory" in exception_text(error)
+    if isinstance(error, MemoryError) or of_torch or of_tensorflow or its_words:
+        return Outcome.OOM
+    return Outcome.RANK_FAIL if training else Outcome.LAUNCH_FAIL
+
+
+def attempted(problems: dict[str, str], what: str, call: Callable[[], _T], otherwise: _T) -> _T:
+    """What `call` returns. Where it raises: `otherwise`, with the reason in `problems[what]` and on standard error.
+
+    For what a trace can do without. InvalidRun, which says that the run is not what it was asked to be, is raised.
+    """
+    try:
+        return call()
+    except InvalidRun:
+        raise
+    except Exception as error:  # noqa: BLE001 - a workload's own objects may raise anything
+        problems[what] = f"{type(error).__name__}: {without_secrets(exception_text(error))}"
+        with suppress(Exception):  # a workload may have closed it
+            print(f"{what}: {problems[what]}", file=sys.stderr, flush=True)
+        return otherwise
+
+
+def limit_exit() -> None:
+    """Ends this process within EXIT_LIMIT_S from now, with the stacks of all its threads on standard error.
+
+    The trace is written by then. A backend, a thread or an exit handler that does not end would otherwise hold the run,
+    and its job, for as long as the watchdog waits.
+    """
+    with suppress(Exception):  # standard error may be no file
+        faulthandler.dump_traceback_later(EXIT_LIMIT_S, exit=True)

@@ -1,1 +1,0 @@
-"""A sweep from the request to its end: planned, written, submitted, joined, followed, asked about."""

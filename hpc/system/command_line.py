@@ -1,0 +1,221 @@
+"""The entry of every command: `python -m` of a module, Ctrl-C, missing packages, standard output that takes nothing.
+
+Each package calls `start` when it is imported, before a command imports anything that takes time. Each command ends
+with `sys.exit(run(main, "hpc.sweep"))`. Both import as little as they can.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+TYPE_CHECKING = False  # typing itself takes longer to import than all else here
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import TextIO
+
+COMMANDS = (
+    "hpc.collectives", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep", "launch.devcluster",
+    "launch.doctor", "parse.airank", "parse.summarize",
+)  # fmt: skip
+"""Modules that people run; each ends with `run`."""
+RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}
+"""Commands of earlier versions, with what they are called now."""
+PROGRAMS = ("hpc.node_agent.copier", "hpc.rank", "hpc.node_agent", "launch.step")
+"""Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
+REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
+"""Packages that every command may import, as setup.py requires them."""
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+_command = ""
+"""The command that this process is; empty where it is none, as in a test."""
+
+
+def start() -> None:
+    """Prepares the process for the module that `python -m` names, while its package is being imported.
+
+    A module that is no command ends the process with 2: Python would import it, do nothing and exit with 0. Of a
+    command, Ctrl-C during the imports and a missing package become one line each. Nothing happens in other processes.
+    """
+    global _command  # noqa: PLW0603  # a process is one command
+    name = module_run().removesuffix(".__main__")
+    if name.partition(".")[0] not in ("hpc", "launch", "parse") or name in PROGRAMS:
+        return
+    if name not in COMMANDS:
+        print(_no_command(name), file=sys.stderr)
+        raise SystemExit(2)
+    _command = name
+    sys.excepthook = _excepthook
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _exit_at_once)
+
+
+def module_run() -> str:
+    """The module that `python -m` names, until Python runs it; else an empty text.
+
+    Python sets sys.argv[0] to "-m" while it looks for the module, and to its path afterwards.
+    """
+    argv = getattr(sys, "argv", [])
+    if argv[:1] != ["-m"] or len(sys.orig_argv) < len(argv):
+        return ""
+    word = sys.orig_argv[-len(argv)]
+    return word.partition("m")[2] if word.startswith("-") else word
+
+
+def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -> int:
+    """Calls the `main` of a command and returns its exit status.
+
+    Standard output and error escape what their encoding lacks. Where one cannot be written the command ends with 1: in
+    silence if it is a closed pipe, else with one line. A command that looks after measurements must not end for that:
+    it names the exit status that `lost_output` has in place of 0, and goes on. Ctrl-C gives 130 and a missing package
+    1, with one line each.
+    """
+    import signal
+
+    OutputStream.command, OutputStream.goes_on = name, lost_output is not None
+    open_streams()
+    if signal.getsignal(signal.SIGINT) is _exit_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        status = main()
+    except SystemExit as ended:  # of argparse, also after --help
+        sys.stdout.flush()
+        if OutputStream.lost and not ended.code:
+            return lost_output or 0
+        raise
+    except BaseException as error:
+        explained = _explain(error, name)
+        if explained is None:  # a bug: its traceback matters more than the output
+            with suppress(SystemExit):
+                sys.stdout.flush()
+            raise
+        status = explained
+    sys.stdout.flush()
+    return status or (OutputStream.lost and lost_output) or 0
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Ctrl-C ends the command at once, for imports inside of `main` while there is nothing to clean up.
+
+    An exception in the middle of an import can get lost, or become the ImportError of an extension module.
+    """
+    import signal
+
+    if not _command or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _exit_at_once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def open_streams() -> None:
+    """Makes standard output and error an OutputStream each.
+
+    A closed descriptor is opened on /dev/null, so that no other file gets its number. Standard output that was closed
+    cannot be written: output that goes nowhere is no success.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR if descriptor == 2 else os.O_RDONLY)
+    sys.stdout = _stream(sys.stdout, 1)
+    sys.stderr = _stream(sys.stderr, 2)
+
+
+class OutputStream(io.TextIOWrapper):
+    """A standard stream that ends the process with status 1 where it cannot be written, or drops the text (`goes_on`).
+
+    The error is no OSError, which a command would take for one of its own files.
+    """
+
+    command = ""
+    goes_on = False
+    lost = False
+    """Whether any text could not be written."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Drops what was not written and all that follows, so that Python does not try it again at its end."""
+        OutputStream.lost = True
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
+        if self is sys.stdout and not isinstance(error, BrokenPipeError):
+            print(f"{self.command}: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        if not self.goes_on:
+            raise SystemExit(1) from None
+
+
+def _stream(stream: TextIO | None, descriptor: int) -> TextIO:
+    """The stream as an OutputStream; what is not Python's own stream stays as it is."""
+    if stream is None:
+        return OutputStream(open(descriptor, "wb", closefd=False), "utf-8", "backslashreplace")
+    if type(stream) is not io.TextIOWrapper:
+        return stream
+    through, by_line, encoding = stream.write_through, stream.line_buffering, stream.encoding
+    return OutputStream(stream.detach(), encoding, "backslashreplace", line_buffering=by_line, write_through=through)
+
+
+def _explain(error: BaseException, name: str) -> int | None:
+    """Prints the line of an error that is no bug and returns the exit status; None for a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in REQUIREMENTS:
+        from shlex import quote
+
+        checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - light
+        print(
+            f"{name}: {missing} is not installed for {sys.executable}: run `{quote(sys.executable)} -m pip install -e "
+            f"{quote(checkout)}`, or activate the environment that has it",
+            file=sys.stderr,
+        )
+        return 1
+    return None
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Of errors before `run`: those of a command's imports."""
+    status = _explain(error, _command)
+    if status is not None:
+        raise SystemExit(status)
+    sys.__excepthook__(kind, error, trace)
+
+
+def _exit_at_once(number: int, frame: FrameType | None) -> None:
+    """Of Ctrl-C while nothing has been begun."""
+    with suppress(OSError):
+        os.write(2, f"{_command}: interrupted\n".encode())
+    os._exit(INTERRUPTED)
+
+
+def _no_command(name: str) -> str:
+    from difflib import get_close_matches
+
+    nearest = [RENAMED[name]] if name in RENAMED else get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
+    meant = f"; did you mean python -m {nearest[0]}?" if nearest else ""
+    return f"{name} is no command{meant}\ncommands: {', '.join(COMMANDS)}"

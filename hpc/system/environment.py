@@ -1,0 +1,131 @@
+"""What a trace says of the machine, the software and the job that a run met."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hpc.system.sanitize import LEFT_OUT, is_secret
+from hpc.system.tool import Answer, Failure, run_tool
+
+_ROOT = Path(__file__).resolve().parents[2]
+# What Open MPI's launcher tells its own processes (orte, ess, pmix), where Paddle's ranks meet and where NCCL writes
+# changes with every launch and no speed.
+_RECORDED = re.compile(
+    r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL(?!_DEBUG_FILE)|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN"
+    r"|OPENBLAS|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"
+)
+_GIT_TIMEOUT_S = 20.0
+_PACKAGES = ("numpy", "mpi4py", "h5py")
+_DIFFERING = ("software", "variables", "backend", "preflight")
+
+
+def describe_host(proc: Path = Path("/proc")) -> dict[str, Any]:
+    """This rank's machine: name, boot, processor, memory, driver, and the cores that it may use."""
+    affinity = sorted(os.sched_getaffinity(0))
+    return {
+        "hostname": socket.gethostname(),
+        "boot_id": _read(proc / "sys/kernel/random/boot_id"),
+        "kernel": platform.release(),
+        "cpu_model": _field(_read(proc / "cpuinfo"), "model name") or platform.machine(),
+        "cpus": os.cpu_count(),
+        "cpus_allowed": len(affinity),
+        "affinity": affinity,
+        "memory_bytes": _kib(_field(_read(proc / "meminfo"), "MemTotal")),
+        "nvidia_driver": _first_line(_read(proc / "driver/nvidia/version")),
+    }
+
+
+def describe_software() -> dict[str, Any]:
+    """Versions of what every run uses; a backend adds its own."""
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that can change a speed or say where we are; of those that look like secrets the name alone."""
+    return {
+        name: LEFT_OUT if is_secret(name, value) else value
+        for name, value in sorted(environ.items())
+        if _RECORDED.match(name)
+    }
+
+
+def describe_project(root: Path = _ROOT) -> dict[str, Any]:
+    """The project's commit, and whether files were changed since; empty where there is no git or no repository.
+
+    Where git fails otherwise, `problem` has its words, and nothing else is there.
+    """
+    if not (root / ".git").exists():
+        return {}  # a repository above this folder is another project's
+    answers = [_git(root, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))]
+    if any(answer.failure is Failure.ABSENT for answer in answers):
+        return {}
+    if failed := [answer for answer in answers if not answer.ok]:
+        return {"problem": f"git: {failed[0].output}" if failed[0].output else failed[0].describe()}
+    commit, changes = (answer.stdout.strip() for answer in answers)
+    return {"commit": commit, "dirty": bool(changes)}
+
+
+def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """The job of the scheduler that this is, in the scheduler's words; empty outside one."""
+    words = ("JOB_ID", "JOB_NAME", "STEP_ID", "JOB_NODELIST", "JOB_PARTITION", "RESTART_COUNT", "CLUSTER_NAME")
+    return {word.lower(): environ[f"SLURM_{word}"] for word in words if f"SLURM_{word}" in environ}
+
+
+def in_common(ranks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What all ranks say alike of software, variables and backend; and each rank's facts without that."""
+    shared: dict[str, Any] = {}
+    for group in _DIFFERING:
+        first = ranks[0].get(group, {})
+        shared[group] = {
+            name: value
+            for name, value in first.items()
+            if all(name in rank.get(group, {}) and rank[group][name] == value for rank in ranks)
+        }
+    own = []
+    for rank in ranks:
+        left = {group: _without(rank.get(group, {}), shared[group]) for group in _DIFFERING}
+        facts = {name: value for name, value in rank.items() if name not in _DIFFERING}
+        own.append({**facts, **{group: value for group, value in left.items() if value}})
+    return shared, own
+
+
+def _without(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in shared}
+
+
+def _git(root: Path, *words: str) -> Answer:
+    return run_tool(["git", "-C", str(root), *words], timeout_s=_GIT_TIMEOUT_S)
+
+
+def _read(path: Path) -> str | None:
+    """The file's text; None where this kernel has no such file."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _field(text: str | None, name: str) -> str | None:
+    found = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text or "", re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def _kib(text: str | None) -> int | None:
+    return int(text.removesuffix("kB")) * 1024 if text else None
+
+
+def _first_line(text: str | None) -> str | None:
+    return text.splitlines()[0] if text else None

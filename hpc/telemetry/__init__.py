@@ -1,1 +1,0 @@
-"""What a helper process beside the ranks of a node reads once a second: clocks, power, load, counters."""

@@ -1,1 +1,0 @@
-"""Finds a run that makes no step, has its ranks write where they stand, and ends it."""

@@ -1,0 +1,167 @@
+"""One process at a time decides what becomes of a sweep's folder: a lock that the kernel drops with its last holder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hpc.model.outcome import RecordError, read_object
+
+LOCK = ".lock"
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+class LockError(RuntimeError):
+    """The folder cannot be locked; the text says why and what to do."""
+
+
+class FolderLock:
+    """The lock of a folder of jobs. The descriptor may be handed to other processes: who has it, holds the lock.
+
+    It is a `flock`: gone when the last process that has the descriptor has ended, whatever ended it.
+    """
+
+    def __init__(self, jobs: Path) -> None:
+        self.path = jobs / LOCK
+        self._file: int | None = None
+        self._depth = 0
+
+    @property
+    def file(self) -> int:
+        """The descriptor of the lock that is held."""
+        if self._file is None:
+            raise LockError(f"{self.path} is not held")
+        return self._file
+
+    @contextlib.contextmanager
+    def held(self, waiting: Callable[[str], None], poll_s: float = 0.5) -> Iterator[None]:
+        """Holds the lock, waiting for whoever has it; `waiting` is told once who that is. May be nested.
+
+        Raises LockError where the file system has no locks or the file cannot be opened.
+        """
+        if self._depth == 0:
+            said = False
+            while not self.take():
+                if not said:
+                    waiting(self.holder())
+                    said = True
+                time.sleep(poll_s)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self.release()
+
+    def take(self) -> bool:
+        """Takes the lock; False where another process has it."""
+        file = self._open()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise LockError(self._why(error)) from None
+        self._file = file
+        self.sign()
+        return True
+
+    def sign(self) -> None:
+        """Writes into the file who holds the lock: this process."""
+        words = {
+            "user": user_name(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since_unix_s": int(time.time()),
+        }
+        with contextlib.suppress(OSError):  # a colleague's file that we may lock and not write: only the name is lost
+            os.ftruncate(self.file, 0)
+            os.pwrite(self.file, json.dumps(words).encode(), 0)
+
+    def release(self) -> None:
+        """Closes the descriptor; processes that it was handed to hold the lock on."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def signed_by(self) -> dict[str, str | int]:
+        """What the last holder wrote of itself: user, host, pid, since_unix_s; empty where it could not."""
+        try:
+            words = read_object(self.path)
+        except RecordError:
+            return {}
+        known = {"user": str, "host": str, "pid": int, "since_unix_s": int}
+        whole = all(isinstance(words.get(name), kind) for name, kind in known.items())
+        return {name: words[name] for name in known} if whole else {}
+
+    def holder(self) -> str:
+        """Who holds the lock, in words."""
+        words = self.signed_by()
+        if not words:
+            return "somebody who could not leave a name"
+        since = time.strftime("%F %T", time.localtime(int(words["since_unix_s"])))
+        return f"process {words['pid']} on {words['host']}, of {words['user']}, since {since}"
+
+    def process_here(self) -> int | None:
+        """The process of this host that signed the lock and still has it; None where there is none."""
+        words = self.signed_by()
+        if words.get("host") != socket.gethostname():
+            return None
+        with contextlib.suppress(OSError):
+            lock = self.path.stat()
+            for descriptor in Path(f"/proc/{words['pid']}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(descriptor.stat(), lock):
+                        return int(words["pid"])
+        return None
+
+    def _open(self) -> int:
+        try:
+            # Group-writable where the folder's users want that; never for the world, whatever the umask.
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
+        except PermissionError:
+            pass
+        except OSError as error:
+            raise LockError(f"{self.path} cannot be opened: {error.strerror}") from None
+        try:
+            return os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise LockError(f"{self.path} cannot be opened: {error.strerror}") from None
+
+    def _why(self, error: OSError) -> str:
+        if error.errno in _NO_LOCKS:
+            return (
+                f"the file system of {self.path.parent} has no locks ({error.strerror}), so that two sweeps could "
+                "submit the same runs: keep the sweep on one that has them (--out), or have this one mounted with "
+                "them (Lustre: -o flock; NFS: without nolock)"
+            )
+        if error.errno == errno.EBADF:
+            return (
+                f"{self.path} can be locked by {self._owner()} alone: its owner can share it with the group "
+                f"(chmod g+w {self.path}), or use a folder of your own (--out)"
+            )
+        return f"{self.path} cannot be locked: {error.strerror}"
+
+    def _owner(self) -> str:
+        try:
+            return self.path.owner()
+        except (OSError, KeyError):
+            return "its owner"
+
+
+def user_name() -> str:
+    """Who runs this process: by name where it has one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,281 @@
+"""What sinfo reports of a site's partitions, and which jobs fit on their nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hpc.system.tool import run_tool
+from launch.cluster.query import COMMAND_TIMEOUT_S
+from launch.cluster.slurm import SubmitError, why_unreachable
+from launch.jobs.plan import JobPlan, PlanError
+from launch.jobs.site import Site
+
+_FIELDS = ("%N", "%P", "%T", "%c", "%l", "%s", "%B", "%G", "%f")
+_UNAVAILABLE = re.compile(r"blocked|down|drain|error|fail|future|inval|maint|perfctrs|unknown")
+"""States of nodes that take no job now; a `*` behind a state is a node that does not respond."""
+_MAX_SIZES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node of a partition; `cpus` is None where sinfo does not tell. A node that is down or drained is not `up`."""
+
+    name: str
+    cpus: int | None
+    gpus: int
+    up: bool = True
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A partition and its limits; None is no limit. `gpus` of its nodes are the GRES of that name."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    default: bool = False
+    max_time_min: int | None = None
+    max_nodes: int | None = None
+    max_cpus_per_node: int | None = None
+
+    def cpus_of(self, node: Node) -> float:
+        """How many CPUs of the node a job may have; infinite where nobody tells."""
+        limits = [limit for limit in (node.cpus, self.max_cpus_per_node) if limit is not None]
+        return min(limits, default=float("inf"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a job asks of each of its nodes, and of how many."""
+
+    nodes: int
+    ranks: int
+    cpus_per_rank: int
+    gpus: int
+    time_min: int
+
+    @classmethod
+    def of(cls, job: JobPlan) -> Request:
+        """The request in the header of the job's script."""
+        asked = {key: int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task", "gpus_per_node")}
+        return cls(
+            nodes=job.nodes, ranks=asked["ntasks_per_node"], cpus_per_rank=asked["cpus_per_task"],
+            gpus=asked["gpus_per_node"], time_min=job.time_min,
+        )  # fmt: skip
+
+    @property
+    def cpus(self) -> int:
+        """CPUs on each node."""
+        return self.ranks * self.cpus_per_rank
+
+    def fits_on(self, node: Node, partition: Partition) -> bool:
+        """Whether the node is large enough."""
+        return partition.cpus_of(node) >= self.cpus and node.gpus >= self.gpus
+
+    def describe(self) -> str:
+        """`16 nodes of 8 CPUs (8 ranks of 1) and 8 GPUs`."""
+        gpus = f" and {_count(self.gpus, 'GPU')}" if self.gpus else ""
+        cpus = f"{_count(self.cpus, 'CPU')} ({_count(self.ranks, 'rank')} of {self.cpus_per_rank})"
+        return f"{_count(self.nodes, 'node')} of {cpus}{gpus}"
+
+
+class SiteNodes:
+    """The nodes that a site's jobs can get; sinfo is asked once, when something is first read."""
+
+    def __init__(self, site: Site, environ: Mapping[str, str] = os.environ) -> None:
+        self._site = site
+        # sbatch takes SBATCH_PARTITION for more than the script's own line.
+        self._partition = environ.get("SBATCH_PARTITION") or site.partition
+
+    @cached_property
+    def unreachable(self) -> str:
+        """Why nobody can be asked about the nodes, nor take a job; empty where a controller answers."""
+        return why_unreachable()
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions that were named, else all. Raises SubmitError where sinfo fails or shows no node."""
+        named = ["-p", self._partition] if self._partition else []
+        answer = run_tool(["sinfo", "-h", "-N", "-o", "|".join(_FIELDS), *named], timeout_s=COMMAND_TIMEOUT_S)
+        if not answer.ok:
+            raise SubmitError(f"the nodes of partition {self._partition or '(default)'}: {answer.describe()}")
+        found = read_partitions(answer.stdout)
+        if not found:
+            raise SubmitError(f"sinfo knows no node of partition {self._partition or '(default)'}")
+        return found
+
+    @cached_property
+    def candidates(self) -> tuple[Partition, ...]:
+        """The partitions in which a job may run: those named, else the default one, else any."""
+        defaults = tuple(each for each in self.partitions if each.default)
+        return self.partitions if self._partition or not defaults else defaults
+
+    @property
+    def per_node(self) -> tuple[int | None, int | None]:
+        """GPUs and CPUs of every node; None where nodes differ.
+
+        A node without GPUs, and one whose GPUs nobody configured, look alike to sinfo: None.
+        """
+        nodes = [node for partition in self.candidates for node in partition.nodes]
+        gpus, cpus = {node.gpus for node in nodes}, {node.cpus for node in nodes}
+        return (gpus.pop() if len(gpus) == 1 and gpus != {0} else None, cpus.pop() if len(cpus) == 1 else None)
+
+    def check(self, jobs: Sequence[JobPlan]) -> list[str]:
+        """Warnings of jobs that must wait for nodes to come back. Raises PlanError where a job can never start."""
+        if self._site.reservation and not self._partition:
+            return []  # the reservation's partition counts, which only the controller knows
+        allowed = [(partition, self._allowed(partition)) for partition in self.candidates]
+        refusals, warnings = {}, []
+        for job in jobs:
+            request = Request.of(job)
+            reasons = [_refusal(request, partition, nodes) for partition, nodes in allowed]
+            if all(reasons):
+                refusals[job.name] = f"{reasons[0]}{self._elsewhere(request)}"
+                continue
+            running = [pair for pair, reason in zip(allowed, reasons, strict=True) if not reason]
+            if shortage := min((_shortage(request, *pair) for pair in running), key=len):
+                warnings.append(f"job {job.name} {shortage}")
+        if refusals:
+            name, reason = next(iter(refusals.items()))
+            others = f" (jobs {', '.join(list(refusals)[1:])} do not fit, either)" if len(refusals) > 1 else ""
+            raise PlanError(f"job {name} can never start: {reason}{others}")
+        return warnings
+
+    def _allowed(self, partition: Partition) -> list[Node]:
+        """Nodes that the site's `exclude` and `constraint` leave; of a constraint with operators nothing is known."""
+        plain = re.fullmatch(r"\w+", self._site.constraint)
+        return [
+            node
+            for node in partition.nodes
+            if node.name not in self._excluded and (not plain or self._site.constraint in node.features)
+        ]
+
+    @cached_property
+    def _excluded(self) -> frozenset[str]:
+        if not self._site.exclude:
+            return frozenset()
+        answer = run_tool(["scontrol", "show", "hostnames", self._site.exclude], timeout_s=COMMAND_TIMEOUT_S)
+        if not answer.ok:
+            raise SubmitError(f"exclude {self._site.exclude!r}: {answer.describe()}")
+        return frozenset(answer.stdout.split())
+
+    def _elsewhere(self, request: Request) -> str:
+        """Which other partitions the job would fit in, where none was named."""
+        others = [each for each in self.partitions if each not in self.candidates]
+        names = [each.name for each in others if not _refusal(request, each, self._allowed(each))]
+        return f"; it fits in --partition {' or '.join(names)}" if names else ""
+
+
+def read_partitions(printed: str) -> tuple[Partition, ...]:
+    """The partitions in what `sinfo -h -N` printed with the columns of this module."""
+    partitions: dict[str, Partition] = {}
+    for line in printed.splitlines():
+        values = [value.strip() for value in line.split("|", len(_FIELDS) - 1)]
+        if len(values) != len(_FIELDS):
+            continue
+        name, partition, state, cpus, time, sizes, max_cpus, gres, features = values
+        node = Node(
+            name=name, cpus=int(cpus) if cpus.isdecimal() else None, up=_is_up(state),
+            gpus=sum(int(n) for n in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", gres)),
+            features=frozenset() if features == "(null)" else frozenset(features.split(",")),
+        )  # fmt: skip
+        before = partitions.get(partition)
+        partitions[partition] = Partition(
+            name=partition.removesuffix("*"), default=partition.endswith("*"),
+            nodes=(*(before.nodes if before else ()), node), max_time_min=minutes_of(time),
+            max_nodes=_limit(sizes.rpartition("-")[2]), max_cpus_per_node=_limit(max_cpus),
+        )  # fmt: skip
+    return tuple(partitions.values())
+
+
+def minutes_of(text: str) -> int | None:
+    """Whole minutes of Slurm's `days-hours:minutes:seconds`; None for `infinite` and what is no duration."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if found is None:
+        return None
+    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
+    return (24 * days + hours) * 60 + minutes
+
+
+def _refusal(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
+    """Why the job can never start in the partition: what was asked, what there is, the cure; empty where it fits."""
+    fitting = [node for node in nodes if request.fits_on(node, partition)]
+    limit = partition.max_nodes
+    if len(fitting) < request.nodes or (limit is not None and limit < request.nodes):
+        most = "" if limit is None or limit >= request.nodes else f", and lets a job have {_count(limit, 'node')}"
+        return (
+            f"it asks for {request.describe()}; sinfo shows {_sizes(nodes, partition)} in partition "
+            f"{partition.name}{most}: {_largest(request, partition, nodes)}"
+        )
+    if partition.max_time_min is not None and request.time_min > partition.max_time_min:
+        return (
+            f"it asks for {request.time_min} min; partition {partition.name} gives a job {partition.max_time_min} min "
+            f"at most: --time {partition.max_time_min} splits the plan into jobs that fit"
+        )
+    return ""
+
+
+def _largest(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
+    """The largest case that fits, with the ranks per node asked where a node can hold them, and which flag to lower."""
+
+    def ranks_on(node: Node) -> float:
+        by_cpus = partition.cpus_of(node) // max(1, request.cpus_per_rank)
+        by_gpus = node.gpus * request.ranks // request.gpus if request.gpus else by_cpus
+        return min(by_cpus, by_gpus, request.ranks)
+
+    if not nodes:
+        return "exclude and constraint leave no node"
+    ranks = max(ranks_on(node) for node in nodes)
+    lacks_gpus = all(node.gpus < request.gpus for node in nodes)
+    if ranks < 1:
+        lacking, flag = ("GPU", "--gpus-per-node") if lacks_gpus else ("CPUs", "--cpus-per-rank")
+        return f"no node has the {lacking} for one rank; lower {flag}"
+    count = sum(ranks_on(node) >= ranks for node in nodes)
+    count = min(count, partition.max_nodes or count)
+    flags = ["--nodes"] if count < request.nodes else []
+    if ranks < request.ranks:
+        flags += ["--ranks-per-node", "--gpus-per-node" if lacks_gpus else "--cpus-per-rank"]
+    return f"the largest case that fits is {count}n{int(ranks)}g; lower {' or '.join(flags)}"
+
+
+def _shortage(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
+    """What the job waits for where too few of the nodes that it fits on are up; empty where there are enough."""
+    fitting = [node for node in nodes if request.fits_on(node, partition)]
+    up = sum(node.up for node in fitting)
+    if up >= request.nodes:
+        return ""
+    return (
+        f"asks for {_count(request.nodes, 'node')} and waits until more are up: of the {len(fitting)} in partition "
+        f"{partition.name} that are large enough {up} are up now"
+    )
+
+
+def _sizes(nodes: Sequence[Node], partition: Partition) -> str:
+    """`4 nodes of 8 CPUs and 8 GPUs`, the most frequent sizes first."""
+
+    def size(node: Node) -> str:
+        cpus = partition.cpus_of(node)
+        gpus = f" and {_count(node.gpus, 'GPU')}" if node.gpus else ""
+        return f"{_count(int(cpus), 'CPU') if cpus < float('inf') else 'unknown CPUs'}{gpus}"
+
+    sizes = Counter(map(size, nodes)).most_common()
+    shown = [f"{_count(number, 'node')} of {text}" for text, number in sizes[:_MAX_SIZES]]
+    more = [f"{len(sizes) - _MAX_SIZES} more sizes"] if len(sizes) > _MAX_SIZES else []
+    return ", ".join([*shown, *more]) or "no such node"
+
+
+def _is_up(state: str) -> bool:
+    return "*" not in state and not _UNAVAILABLE.match(state.lower())
+
+
+def _limit(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

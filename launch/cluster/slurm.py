@@ -1,0 +1,236 @@
+"""Slurm: what a site's nodes have, the script's header, submission. The only file that imports submitit."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hpc.model.verdict import JobEnd
+from hpc.system.tool import Failure, find_tool, run_tool
+from launch.cluster.parent_job import variables_of_the_enclosing_job
+from launch.cluster.query import COMMAND_TIMEOUT_S, JobState, ends, is_job_id, look
+from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
+from launch.jobs.script import Folders
+
+
+class SubmitError(RuntimeError):
+    """Slurm is not there or refused; the text holds its own words."""
+
+
+class NotNow(Exception):
+    """Slurm refuses or does not answer for a reason that passes by itself; the text holds its own words."""
+
+
+_PASSES = re.compile(
+    r"(QOS|Assoc)(Max|Grp)Submit|temporarily (unable|unavailable|disabled)|job queue full|Socket timed out"
+    r"|Unable to contact slurm controller|Unable to connect|Connection (refused|reset|timed out)|connection failure"
+    r"|Communications shut down|Message (send|receive) failure|Zero Bytes were transmitted|not connected"
+    r"|backup controller in standby",
+    re.IGNORECASE,
+)
+"""What sbatch and squeue say of limits on the number of jobs and of a controller that is busy or away."""
+
+
+_COMMANDS = ("scontrol", "sbatch")
+_UP = re.compile(r"(?<![\w.-])UP(?![\w.-])")  # the word, and no part of a host's name
+MOST_RELEASES = 3
+_LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
+
+
+def slurm_is_installed() -> bool:
+    """Whether this machine has commands of Slurm: files on PATH, also those that may not be executed."""
+    return any(find_tool(name) for name in _COMMANDS)
+
+
+def why_unreachable() -> str:
+    """Why no job can be submitted from here, in the words of Slurm's commands; empty where a controller answers."""
+    for name in _COMMANDS:
+        path = find_tool(name)
+        if path is None:
+            return f"{name} is not installed here"
+        if not os.access(path, os.X_OK):
+            return f"{name} cannot be run: {path}: Permission denied"
+    answer = run_tool(["scontrol", "ping"], timeout_s=COMMAND_TIMEOUT_S)
+    if not answer.ok:
+        return f"scontrol ping: {answer.describe()}"
+    return "" if _UP.search(answer.stdout) else f"scontrol ping: {answer.output or 'no controller is named'}"
+
+
+def controller_answers() -> bool:
+    """Whether jobs can be submitted from here: a Slurm controller answers."""
+    return not why_unreachable()
+
+
+def header(job: JobPlan, folders: Folders) -> str:
+    """The script's first lines, as submitit writes them: `#!/bin/bash` and the `#SBATCH` lines."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    for character in ("\n", "\r", "\\"):
+        if character in str(folders.logs):
+            raise SubmitError(f"Slurm cannot write a job's output to {str(folders.logs)!r}: it holds {character!r}")
+    request = {**job.request, "job_name": job_name(job, folders.jobs)}
+    # Options that submitit does not know, and its own defaults that would harm: its signal would reach the ranks,
+    # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
+    extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
+    output = str(folders.logs / f"{job.name}").replace("%", "%%")
+    extra |= {
+        "signal": f"B:USR1@{warning_s(job)}",
+        "output": f"{output}.%j.out",
+        "error": f"{output}.%j.err",
+        "requeue": True,
+    }
+    options: dict[str, Any] = {**request, "wckey": None, "use_srun": False, "additional_parameters": extra}
+    text: str = _make_sbatch_string(command="", folder=folders.logs, **options)
+    return text.partition("\n# command\n")[0].rstrip("\n") + "\n"
+
+
+_UNKNOWN_TO_SUBMITIT = {"reservation"}
+
+
+def warning_s(job: JobPlan) -> int:
+    """How long before its time limit the script is told, so that it can end the present run and record it."""
+    return 60 if job.time_min >= 5 else 30
+
+
+def job_name(job: JobPlan, jobs: Path) -> str:
+    """The name by which Slurm knows the job: it ends with a digest of its folder and its runs, so that a sweep finds
+    its jobs again, those submitted by hand too, and takes no other for its own."""
+    digest = hashlib.sha256("\n".join([str(jobs), *sorted(run.run_id for run in job.runs)]).encode())
+    return f"{job.request['job_name']}-{digest.hexdigest()[:8]}"
+
+
+@dataclass
+class SlurmCluster:
+    """Submits scripts byte for byte and tells how their jobs are."""
+
+    logs: Path
+    poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
+    at_most: int | None = None
+    queued: ClassVar[bool] = True
+    said: str = ""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    _releases: dict[str, int] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def name_of(self, job: WrittenJob) -> str:
+        """The name by which `living` finds the job again."""
+        return job_name(job.plan, job.script.parent)
+
+    def output_of(self, job: WrittenJob, job_id: str) -> Path:
+        """Where the script's own output is."""
+        return self.logs / f"{job.plan.name}.{job_id}.out"
+
+    def submit(self, job: WrittenJob) -> str:
+        """The id of the job that Slurm made of the script.
+
+        Raises NotNow where sbatch refuses for a reason that passes or does not answer: the job may be there all the
+        same, `living` knows. Raises SubmitError with sbatch's own words on any other refusal. submitit keeps a copy
+        of what it submitted as `jobs/logs/<job id>_submission.sh`.
+        """
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+        from submitit.slurm.slurm import SlurmExecutor
+
+        name = self.name_of(job)
+
+        class ExactScript(SlurmExecutor):
+            """Submits the text that was written, byte for byte, and nothing pickled."""
+
+            def _make_submission_file_text(self, command: str, uid: str) -> str:
+                return job.text
+
+            def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+                # The name once more: SBATCH_JOB_NAME would win over the script's. sbatch waits minutes for a full
+                # queue without a word that we would see: it is ended, and asked again with the reason on the screen.
+                patience = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
+                without = [word for variable in variables_of_the_enclosing_job() for word in ("-u", variable)]
+                return [*patience, "env", *without, "sbatch", f"--job-name={name}", str(submission_file_path)]
+
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error says anyway
+                job_id = ExactScript(self.logs)._submit_command("").job_id
+        except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
+            said = " ".join(str(error).split())
+            if _PASSES.search(said) or _timed_out(error):
+                raise NotNow(f"sbatch: {said or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
+            raise SubmitError(f"sbatch refused {job.script.name}: {said}") from None
+        finally:
+            self._tidy()
+        self._names[job_id] = name
+        return job_id
+
+    def living(self, names: Iterable[str]) -> dict[str, str]:
+        """The jobs with these names that have not ended, id → name, oldest first. Raises NotNow where squeue fails."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        answer = run_tool(["squeue", "-h", "-o", "%i|%j", "-n", ",".join(wanted)], timeout_s=COMMAND_TIMEOUT_S)
+        if answer.failure in (Failure.ABSENT, Failure.FORBIDDEN):
+            raise SubmitError(answer.describe())
+        if not answer.ok:
+            raise NotNow(answer.describe())
+        rows = [line.strip().partition("|") for line in answer.stdout.splitlines()]
+        found = {job_id: name for job_id, _, name in rows if name in wanted}
+        self._names |= found
+        return dict(sorted(found.items(), key=lambda row: (len(row[0]), row[0])))
+
+    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+        """Every job's state; `said` is what commands said where they did not answer, `reasons` why jobs are pending.
+
+        A controller that was killed forgets the jobs of its last seconds and gives their numbers to others: a job of
+        another name is not the one that was asked about, which is unknown then.
+        """
+        sights = look(job_ids, self._names)
+        silent = [sight.said for sight in sights.values() if sight.state is JobState.UNREACHABLE]
+        self.said = silent[0] if silent else ""
+        self.reasons = {job_id: sight.reason for job_id, sight in sights.items() if sight.reason}
+        return {job_id: sight.state for job_id, sight in sights.items()}
+
+    def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
+        """How each of these jobs ended that has ended for certain."""
+        return ends(list(job_ids), self._names)
+
+    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Releases those of these pending jobs that Slurm put back and held because their launch failed, by the reasons
+        of the last look; why not by job id, empty where it is released.
+
+        Each is tried MOST_RELEASES times: held again, a person must look.
+        """
+        held = [job_id for job_id in job_ids if _LAUNCH_FAILED.search(self.reasons.get(job_id, ""))]
+        again = [job_id for job_id in held if self._releases.setdefault(job_id, 0) < MOST_RELEASES]
+        problems = {}
+        for job_id in again:
+            self._releases[job_id] += 1
+            problems[job_id] = run_tool(["scontrol", "release", job_id], timeout_s=COMMAND_TIMEOUT_S).describe()
+        return problems
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Ends the jobs named and no others. Raises SubmitError with scancel's own words where it cannot."""
+        if not job_ids:
+            return
+        if damaged := [job_id for job_id in job_ids if not is_job_id(job_id)]:
+            raise SubmitError(f"{damaged[0]!r} is no Slurm job id: nothing was cancelled")
+        answer = run_tool(["scancel", *job_ids], timeout_s=COMMAND_TIMEOUT_S)
+        if answer.failure is Failure.HANGING:
+            raise SubmitError(f"{answer.describe()}: try again")
+        # One that has ended by itself in the meantime is as wanted.
+        if not answer.ok and "already completing or completed" not in answer.stderr:
+            raise SubmitError(f"scancel {' '.join(job_ids)}: {answer.output or answer.describe()}")
+
+    def _tidy(self) -> None:
+        """Removes what submitit leaves of a submission beside the copy: links, and the file of one that failed."""
+        for path in (*self.logs.glob("submission_file_*.sh"), *self.logs.glob(".submission_file_*.sh")):
+            path.unlink(missing_ok=True)
+
+
+def _timed_out(error: Exception) -> bool:
+    """Whether `timeout` ended sbatch: 124, or 137 where it had to be killed."""
+    cause = error.__cause__
+    return isinstance(cause, subprocess.CalledProcessError) and cause.returncode in (124, 137, -9)

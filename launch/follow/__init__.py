@@ -1,0 +1,1 @@
+"""Following the jobs of a sweep."""

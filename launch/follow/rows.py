@@ -1,0 +1,170 @@
+"""The runs of a sweep as its follower shows them, and estimates of the time that they still take."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hpc.model.outcome import ExitRecord
+from hpc.model.spec import RunSpec
+from launch.cluster.query import JobState
+
+MIN_STEPS_FOR_PACE = 10
+"""A run's pace is measured over at least so many steps: the first ones compile and allocate."""
+RUNNING, PENDING, NO_RECORD, NEVER_BEGAN = "running", "pending", "no record", "never began"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCount:
+    """Steps that a running attempt has completed, as of its newest readable journal or copy.
+
+    `median_step_s` is the median duration of its recent steps; None where too few have been timed.
+    """
+
+    completed: int
+    planned: int
+    median_step_s: float | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """Time that the remaining steps take at the measured pace; None before MIN_STEPS_FOR_PACE steps."""
+        if self.median_step_s is None or self.completed < MIN_STEPS_FOR_PACE:
+            return None
+        return (self.planned - self.completed) * self.median_step_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One run as the table shows it; `record` is of the last attempt that ended, which this sweep started or found.
+
+    `reason` is why the job of a pending run is pending. `news` says that the run was not settled when the following
+    began. A run whose job was put back may have a record and run once more: its state is that of the attempt that runs,
+    `attempt`, and so are `steps` and `elapsed_s`, None where they are not known.
+    """
+
+    run: RunSpec
+    state: str
+    record: ExitRecord | None = None
+    samples_per_s: float | None = None
+    reason: str = ""
+    news: bool = True
+    attempt: int = 0
+    steps: StepCount | None = None
+    elapsed_s: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the state is an outcome."""
+        return self.record is not None and self.state == self.record.outcome
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has an outcome, or its job has ended without one."""
+        return self.ended or self.state in (NO_RECORD, NEVER_BEGAN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silence:
+    """A scheduler that does not answer, or a shared folder that is away, full or closed: since when, by the clock and
+    how long, and what was said."""
+
+    what: str
+    since_unix_s: float
+    lasts_s: float
+    said: str
+
+    def in_words(self) -> str:
+        """One sentence."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_unix_s))
+        how_long = f"{self.lasts_s:.0f} s" if self.lasts_s < 120 else f"{self.lasts_s / 60:.0f} min"
+        said = f": {self.said}" if self.said else ""
+        return f"{self.what} since {since} ({how_long}), how the jobs are is not known{said}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepTimeLeft:
+    """Estimated time until the last run ends; `queue_wait` says that time in a scheduler's queue comes on top."""
+
+    seconds: float
+    queue_wait: bool = False
+
+
+class RunDurations:
+    """Durations of runs that ended `ok`, which tell how long others of the same point or case take."""
+
+    def __init__(self, ended: Iterable[tuple[RunSpec, float]]) -> None:
+        """`ended` holds pairs of a run and its duration in seconds."""
+        points: dict[str, list[float]] = {}
+        cases: dict[tuple[str, str], list[float]] = {}
+        for run, duration_s in ended:
+            points.setdefault(run.point_id, []).append(duration_s)
+            cases.setdefault(_case(run), []).append(duration_s)
+        self._points = {point: median(durations) for point, durations in points.items()}
+        self._cases = {case: median(durations) for case, durations in cases.items()}
+
+    def expected_s(self, run: RunSpec) -> float | None:
+        """Median duration of the run's point, else of the same workload in its case; None where none has ended."""
+        return self._points.get(run.point_id, self._cases.get(_case(run)))
+
+
+def _case(run: RunSpec) -> tuple[str, str]:
+    return run.case, run.workload
+
+
+def attempt_elapsed_s(begin_unix_s: float | None, first_seen_unix_s: float, now_unix_s: float) -> float:
+    """Time since an attempt began. Never negative.
+
+    `begin_unix_s` is by the clock of the job's node, the others by this machine's. If the node's clock is ahead, or its
+    record could not be read, the time since this machine first saw the attempt is returned, which is a lower bound.
+    """
+    begin = first_seen_unix_s if begin_unix_s is None else min(begin_unix_s, first_seen_unix_s)
+    return max(0.0, now_unix_s - begin)
+
+
+def row_left_s(row: Row, durations: RunDurations) -> float | None:
+    """Time that a run still takes: 0 where it is over, None where neither pace nor earlier runs tell."""
+    if row.over:
+        return 0.0
+    if row.state == RUNNING and row.steps is not None and row.steps.left_s is not None:
+        return row.steps.left_s
+    expected_s = durations.expected_s(row.run)
+    if expected_s is None or row.state not in (RUNNING, PENDING):
+        return None
+    return max(0.0, expected_s - (row.elapsed_s or 0.0))
+
+
+def sweep_time_left(
+    jobs: Mapping[str, Sequence[Row]], states: Mapping[str, JobState], durations: RunDurations, max_jobs: int | None,
+    *, queued: bool,
+) -> SweepTimeLeft | None:  # fmt: skip
+    """Estimated time until all jobs have ended; None where the time left of one of their runs is not known.
+
+    The runs of a job run one after another, `max_jobs` jobs at the same time (None: all), those that run now first.
+    `queued` says that a pending job waits in a scheduler's queue, for a time that nobody knows.
+    """
+    live = [name for name in jobs if states[name] in (JobState.RUNNING, JobState.PENDING)]
+    if not live or any(state is JobState.UNREACHABLE for state in states.values()):
+        return None
+    live.sort(key=lambda name: states[name] is not JobState.RUNNING)
+    left_s: list[float] = []
+    for name in live:
+        times_s = [row_left_s(row, durations) for row in jobs[name]]
+        known_s = [time_s for time_s in times_s if time_s is not None]
+        if len(known_s) < len(times_s):
+            return None
+        left_s.append(sum(known_s))
+    pending = any(states[name] is JobState.PENDING for name in live)
+    return SweepTimeLeft(seconds=_makespan_s(left_s, max_jobs), queue_wait=queued and pending)
+
+
+def _makespan_s(jobs_s: Sequence[float], max_jobs: int | None) -> float:
+    """When the last job ends if each starts, in order, as soon as one of `max_jobs` places is free."""
+    if max_jobs is None:
+        return max(jobs_s)
+    places = [0.0] * min(max_jobs, len(jobs_s))
+    for job_s in jobs_s:
+        heapq.heapreplace(places, places[0] + job_s)
+    return max(places)

@@ -1,0 +1,315 @@
+"""Draws a sweep's runs: a live table that fits the terminal, or a line per event where nothing can be redrawn."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from hpc.model.outcome import ExitRecord, Outcome, stem
+from hpc.model.spec import RunSpec
+from hpc.system.sanitize import plain
+from launch.follow.rows import PENDING, RUNNING, Row, Silence, SweepTimeLeft
+
+SCHEDULER, FOLDER = "the scheduler has not answered", "the traces could not be read or written"
+_AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be read and written again"}
+_GAP = "  "
+_MIN_RESULT_WIDTH = 10
+_ROOM_BESIDE_IDS = 68
+"""With fewer columns beside run ids the runs have short names: state 11, step 11, two times of 7, results, gaps."""
+_MAX_TITLE_LINES = 2
+_MAX_SILENCE_LINES = 3
+
+
+class View(Protocol):
+    """Shows how the runs are now."""
+
+    def show(self, rows: Sequence[Row], silence: Silence | None, time_left: SweepTimeLeft | None) -> None:
+        """Called after each look; `silence` says that the rows are as they were last."""
+
+
+@contextmanager
+def open_view(console: Console, heading: str) -> Iterator[View]:
+    """A live table where the console can move its cursor, else a line per event; `heading` is printed first.
+
+    However the block is left, an interrupt included, the cursor is shown again.
+    """
+    _print(console, heading)
+    # FORCE_COLOR has rich call a pipe a terminal.
+    if not (console.is_terminal and console.file.isatty()) or console.is_dumb_terminal:
+        yield EventLines(console)
+        return
+    live = Live(console=console, auto_refresh=False)
+    try:
+        live.start()
+    except BaseException:
+        console.show_cursor(True)
+        raise
+    try:
+        yield LiveTable(live)
+    finally:
+        live.stop()
+
+
+class EventLines:
+    """Prints a line for each attempt that began or ended and for each silence.
+
+    `<run id> attempt <n>: began`, `<run id> attempt <n>: <outcome>[, <speed> samples/s | : <reason>] (<i> of <m>)`. An
+    attempt that began and ended between two looks has the second line alone.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._begun: set[str] = set()
+        self._ended: set[str] = set()
+        self._over: set[str] = set()
+        self._silent = ""
+
+    def show(self, rows: Sequence[Row], silence: Silence | None, time_left: SweepTimeLeft | None) -> None:
+        """See View."""
+        self._show_silence(silence)
+        for row in rows:
+            if row.record is not None and (name := stem(row.run.run_id, row.record.attempt)) not in self._ended:
+                self._ended.add(name)
+                self._over.add(row.run.run_id)
+                if row.news:
+                    _print(self._console, f"{_describe_end(row, row.record)} ({len(self._over)} of {len(rows)})")
+            if row.state == RUNNING and (name := stem(row.run.run_id, row.attempt)) not in self._begun:
+                self._begun.add(name)
+                if row.news:
+                    _print(self._console, f"{row.run.run_id} attempt {row.attempt}: began")
+
+    def _show_silence(self, silence: Silence | None) -> None:
+        what = "" if silence is None else silence.what
+        if self._silent and what != self._silent:
+            _print(self._console, _AGAIN[self._silent])
+        if silence is not None and what != self._silent:
+            _print(self._console, silence.in_words())
+        self._silent = what
+
+
+class LiveTable:
+    """Redraws one table in place."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._names: Mapping[str, str] = {}
+        self._common = ""
+
+    def show(self, rows: Sequence[Row], silence: Silence | None, time_left: SweepTimeLeft | None) -> None:
+        """See View."""
+        if any(row.run.run_id not in self._names for row in rows):
+            self._common, self._names = short_names([row.run for row in rows])
+        table = SweepTable(
+            rows=rows, silence=silence, time_left=time_left, names=self._names, common=self._common
+        )  # fmt: skip
+        self._live.update(table, refresh=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepTable:
+    """The table as it is drawn, at most a terminal's lines and columns; `names` and `common` are `short_names`."""
+
+    rows: Sequence[Row]
+    silence: Silence | None
+    time_left: SweepTimeLeft | None
+    names: Mapping[str, str]
+    common: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("\n").join(self.lines(console.width, console.height - 1))
+
+    def lines(self, width: int, height: int) -> list[Text]:
+        """The counts, the rows that matter most now, how many more there are, and whether anything is silent."""
+        silence = [] if self.silence is None else _wrap(self.silence.in_words(), width, _MAX_SILENCE_LINES)
+        # By the ids alone: the layout must not change from look to look.
+        full = max((len(row.run.run_id) for row in self.rows), default=0) + _ROOM_BESIDE_IDS <= width
+        names = {row.run.run_id: row.run.run_id for row in self.rows} if full else self.names
+        common = "" if full else self.common
+        title = _wrap(_title(self.rows, self.time_left, common), width, min(_MAX_TITLE_LINES, max(1, height // 4)))
+        shown, hidden = choose_rows(self.rows, max(1, height - len(title) - len(silence) - 1))
+        columns = _columns(shown, names, ended=all(row.over for row in self.rows))
+        table = _lay_out(shown, columns, width)
+        rest = [] if hidden is None else [Text(f"… and {hidden}", style="dim")]
+        lines = [*(Text(line, style="bold") for line in title), *table, *rest, *(Text(line) for line in silence)]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return lines[: max(1, height)]
+
+
+def choose_rows(rows: Sequence[Row], room: int) -> tuple[list[Row], str | None]:
+    """The rows that fit into `room` lines in the order of their display, and the rest as counts, None where all fit.
+
+    Running ones come first, then those that are over, failures before others and the latest first, then the next ones
+    in order. Of the last two kinds at least one row is kept where there are three lines or more.
+    """
+    running = [row for row in rows if row.state == RUNNING]
+    over = sorted((row for row in rows if row.over), key=_rank_of_end)
+    coming = [row for row in rows if row.state != RUNNING and not row.over]
+    if len(rows) <= room:
+        return [*running, *over, *coming], None
+    room = max(1, room - 1)  # a line is for the counts
+    for_others = min(bool(over) + bool(coming), room - 1) if room > 2 else 0
+    running_shown = running[: room - for_others]
+    room -= len(running_shown)
+    coming_room = min(len(coming), max(room - len(over), -(-room // 3)))
+    over_shown, coming_shown = over[: room - coming_room], coming[:coming_room]
+    shown = [*running_shown, *over_shown, *coming_shown]
+    ids = {row.run.run_id for row in shown}
+    hidden = [row for row in rows if row.run.run_id not in ids]
+    return shown, f"{len(hidden)} more: {_describe_counts(hidden)}"
+
+
+def short_names(runs: Sequence[RunSpec]) -> tuple[str, dict[str, str]]:
+    """The words that the ids of all runs have in common, and by run id a name of the others: `2n8g b64 r3`.
+
+    The digest is left out where the other words tell the points apart.
+    """
+    words = {run.run_id: run.run_id.split("_") for run in runs}
+    differ = [len(set(column)) > 1 for column in zip(*words.values(), strict=True)]
+    middle = range(1, len(differ) - 2)
+    picked = [0, *(at for at in middle if differ[at])]
+    points = {run.point_id: tuple(words[run.run_id][at] for at in picked) for run in runs}
+    if len(set(points.values())) < len(points):
+        picked.append(len(differ) - 2)
+    names = {run_id: " ".join([*(its[at] for at in picked), its[-1]]) for run_id, its in words.items()}
+    common = [next(iter(words.values()))[at] for at in middle if not differ[at]] if words else []
+    return " ".join(common), names
+
+
+def format_clock(seconds: float | None) -> str:
+    """`0:05`, `12:40`, `1:04:10`, `4d 03h`; nothing for None."""
+    if seconds is None:
+        return ""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 100:
+        return f"{hours // 24}d {hours % 24:02d}h"
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def format_time_left(left: SweepTimeLeft) -> str:
+    """`about 12 min left`; `plus queue time` where that is not in it."""
+    if left.seconds < 90:
+        about = f"{left.seconds:.0f} s"
+    elif left.seconds < 90 * 60:
+        about = f"{left.seconds / 60:.0f} min"
+    else:
+        hours, minutes = divmod(round(left.seconds / 60), 60)
+        about = f"{hours} h {minutes:02d} min"
+    return f"about {about} left" + (" plus queue time" if left.queue_wait else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    heading: str
+    cells: Sequence[str]
+    right: bool = False
+    keep: int = 0
+    """Columns with a lower number are left out first where the terminal is too narrow."""
+
+    @property
+    def width(self) -> int:
+        return max(map(cell_len, (self.heading, *self.cells)))
+
+    def cell(self, row: int, width: int) -> str:
+        """The cell in this width, the heading for row -1."""
+        text = self.heading if row < 0 else self.cells[row]
+        if (excess := cell_len(text) - width) > 0:
+            return f"{set_cell_size(text, width - 1)}…"
+        return " " * -excess + text if self.right else text + " " * -excess
+
+
+def _columns(shown: Sequence[Row], names: Mapping[str, str], *, ended: bool) -> list[_Column]:
+    """All columns but the last, which takes the room that these leave; of a sweep that has ended those with content."""
+    steps = [row.steps for row in shown]
+    columns = [
+        _Column(heading="run", cells=[names[row.run.run_id] for row in shown], keep=9),
+        _Column(heading="state", cells=[row.state for row in shown], keep=9),
+        _Column(
+            heading="step", right=True, keep=3,
+            cells=["" if count is None else f"{count.completed}/{count.planned}" for count in steps],
+        ),
+        _Column(heading="elapsed", right=True, keep=1, cells=[format_clock(row.elapsed_s) for row in shown]),
+        _Column(
+            heading="left", right=True, keep=2,
+            cells=[format_clock(None if count is None else count.left_s) for count in steps],
+        ),
+    ]  # fmt: skip
+    return [column for column in columns if any(column.cells)] if ended else columns
+
+
+def _lay_out(shown: Sequence[Row], columns: list[_Column], width: int) -> list[Text]:
+    def total() -> int:
+        return sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1)
+
+    while total() > width and (droppable := [column for column in columns if column.keep < 9]):
+        columns = [column for column in columns if column is not min(droppable, key=lambda each: each.keep)]
+    widths = [column.width for column in columns]
+    widths[0] = max(4, widths[0] - max(0, total() - width))
+    rest = width - sum(widths) - len(_GAP) * len(widths)
+    if rest >= _MIN_RESULT_WIDTH and any(results := [_result(row) for row in shown]):
+        columns = [*columns, _Column(heading="samples/s, or why", cells=results)]
+        widths.append(rest)
+    lines = []
+    for at in range(-1, len(shown)):
+        cells = [column.cell(at, its) for column, its in zip(columns, widths, strict=True)]
+        lines.append(Text(_GAP.join(cells).rstrip(), style="dim" if at < 0 else _style(shown[at])))
+    return lines
+
+
+def _result(row: Row) -> str:
+    if row.state == RUNNING:
+        return ""
+    if row.ended and row.samples_per_s is not None:
+        return f"{row.samples_per_s:.2f}"
+    if row.ended and row.record is not None and row.state != Outcome.OK:
+        return plain("".join(row.record.evidence[:1]))
+    return plain(row.reason)
+
+
+def _style(row: Row) -> str:
+    if row.state == RUNNING:
+        return "bold"
+    return "red" if row.over and row.state != Outcome.OK else ""
+
+
+def _rank_of_end(row: Row) -> tuple[bool, int]:
+    return row.state == Outcome.OK, -row.record.end_unix_s if row.record is not None else 0
+
+
+def _title(rows: Sequence[Row], left: SweepTimeLeft | None, common: str) -> str:
+    ended = f"{sum(row.over for row in rows)} of {len(rows)} runs ended"
+    head = ", ".join(filter(None, (ended, format_time_left(left) if left else "")))
+    return "; ".join(filter(None, (f"{head}: {_describe_counts(rows)}", common)))
+
+
+def _describe_counts(rows: Sequence[Row]) -> str:
+    """`2 running, 1 oom, 20 ok, 27 pending`: failures before those that are ok."""
+    counts = Counter(row.state for row in rows)
+    first, last = [RUNNING], [Outcome.OK, PENDING]
+    middle = [state for state in counts if state not in (*first, *last)]
+    return ", ".join(f"{counts[state]} {state}" for state in (*first, *middle, *last) if counts[state])
+
+
+def _describe_end(row: Row, record: ExitRecord) -> str:
+    text = f"{row.run.run_id} attempt {record.attempt}: {record.outcome}"
+    if row.samples_per_s is not None:
+        return f"{text}, {row.samples_per_s:.2f} samples/s"
+    return f"{text}: {record.evidence[0]}" if record.evidence and record.outcome is not Outcome.OK else text
+
+
+def _wrap(text: str, width: int, max_lines: int) -> list[str]:
+    return textwrap.wrap(plain(text), max(1, width), max_lines=max_lines, placeholder="…")
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(plain(text), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Jobs: which runs each has, its script, its site."""

@@ -1,0 +1,284 @@
+"""One job per node count, or nested one for all; split where it would not fit the time limit. And its files, written
+once and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shlex
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count, pairwise
+from pathlib import Path
+
+from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
+from hpc.system.whole_file import write_whole
+from launch.jobs.script import Folders
+from launch.jobs.site import Site
+
+RequestValue = str | int | bool
+
+
+class PlanError(ValueError):
+    """The plan cannot be written or does not fit the site; the text says what was asked and what is possible."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPlan:
+    """One job: its name (`2n`, `2n-part2`, `4n-nested`), what it asks of the scheduler in its words, its runs in order.
+
+    `subsets` holds of each nested run, by its id, which of the job's nodes it uses, as indices.
+    """
+
+    name: str
+    nodes: int
+    time_min: int
+    request: Mapping[str, RequestValue]
+    runs: tuple[RunSpec, ...]
+    subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def node_hours(self) -> float:
+        """What the job asks for, as far as its time limit reaches."""
+        return self.nodes * self.time_min / 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenJob:
+    """A job with the file that holds its script.
+
+    `passed_over` are scripts of the same runs whose text is another: changed by hand, or made with other options.
+    """
+
+    plan: JobPlan
+    script: Path
+    text: str
+    passed_over: tuple[Path, ...] = ()
+
+
+def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_min: int | None) -> list[JobPlan]:
+    """Groups runs by node count, nested ones all in one; each run is allowed `minutes_per_run`, a job at most the limit
+    of site and person. A nested job is split between blocks only, so that each has one allocation for all its runs."""
+    limits = [limit for limit in (site.time_limit_min, time_min) if limit is not None]
+    limit = min(limits, default=None)
+    if limit is not None and limit < minutes_per_run:
+        raise PlanError(
+            f"a job may take {limit} min and a run is allowed {minutes_per_run} min: not one run fits; "
+            "raise --time, or lower --minutes-per-run"
+        )
+    separate: dict[int, list[list[RunSpec]]] = {}
+    nested: dict[int, list[RunSpec]] = {}
+    for run in runs:
+        if run.placement == "nested":
+            nested.setdefault(run.repeat, []).append(run)
+        else:
+            separate.setdefault(run.nodes, []).append([run])
+    groups = [(f"{nodes}n", nodes, pieces) for nodes, pieces in sorted(separate.items())]
+    if nested:
+        largest = max(run.nodes for block in nested.values() for run in block)
+        groups.append((f"{largest}n-nested", largest, list(nested.values())))
+    jobs = []
+    for name, nodes, pieces in groups:
+        for part, chosen in enumerate(_fitting(pieces, limit, minutes_per_run), start=1):
+            own = name if part == 1 else f"{name}-part{part}"
+            minutes = time_min if time_min is not None and limit == time_min else len(chosen) * minutes_per_run
+            request = _request(own, nodes, chosen, site, minutes)
+            jobs.append(
+                JobPlan(
+                    name=own, nodes=nodes, time_min=minutes, runs=chosen, request=request,
+                    subsets=_subsets(chosen, nodes),
+                )
+            )  # fmt: skip
+    return jobs
+
+
+def _fitting(
+    pieces: Sequence[Sequence[RunSpec]], limit: int | None, minutes_per_run: int
+) -> Iterator[tuple[RunSpec, ...]]:
+    """The runs of as many whole pieces at a time as the limit allows. Raises PlanError where one does not fit."""
+    chosen: list[RunSpec] = []
+    for piece in pieces:
+        if limit is not None and len(piece) * minutes_per_run > limit:
+            raise PlanError(
+                f"a nested block has {len(piece)} runs, one of every point, of {minutes_per_run} min each, and a job "
+                f"may take {limit} min: not one block fits; raise --time, lower --minutes-per-run, or ask for fewer "
+                "points"
+            )
+        if limit is not None and (len(chosen) + len(piece)) * minutes_per_run > limit:
+            yield tuple(chosen)
+            chosen = []
+        chosen += piece
+    yield tuple(chosen)
+
+
+def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
+    """Which of a job's nodes each nested run uses: the first of its block's order of them.
+
+    All runs of a block (a repeat) share one order, so that fewer nodes are always some of more. The orders come from
+    the seed; over as many blocks as there are nodes each node comes first once.
+    """
+    seed = next((run.seed for run in runs if run.probe != COLLECTIVES), 0)  # collectives have no seed of their own
+    subsets = {}
+    for run in runs:
+        if run.placement == "nested":
+            circle, turn = divmod(run.repeat - 1, nodes)
+            order = shuffled(range(nodes), seed, f"nodes {circle}")
+            subsets[run.run_id] = (*order[turn:], *order[:turn])[: run.nodes]
+    return subsets
+
+
+def nested_in_words(jobs: Sequence[JobPlan]) -> list[str]:
+    """What a nested plan costs against a separate one, and where its blocks may meet different nodes; else nothing."""
+    nested = [job for job in jobs if job.subsets]
+    if not nested:
+        return []
+    asked = sum(job.node_hours for job in nested)
+    runs = sum(len(job.runs) for job in nested)
+    separate = sum(run.nodes * job.time_min / len(job.runs) / 60 for job in nested for run in job.runs)
+    lines = [
+        f"nested: {runs} runs share allocations of {nested[0].nodes} nodes, {asked:.1f} node-hours at most; "
+        f"separate jobs would ask for {separate:.1f}"
+    ]
+    if len(nested) > 1:
+        lines.append(
+            f"split between blocks into {len(nested)} jobs, to keep the time limit: each gets an allocation of its "
+            "own, maybe of other nodes"
+        )
+    return lines
+
+
+def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes: int) -> dict[str, RequestValue]:
+    asked: dict[str, RequestValue] = {
+        "job_name": f"rankwise-{name}",
+        "nodes": nodes,
+        "ntasks_per_node": max(run.ranks_per_node for run in runs),
+        "cpus_per_task": max(run.cpus_per_rank for run in runs),
+        "time": minutes,
+    }
+    if gpus := max(run.gpus_per_node for run in runs):
+        asked["gpus_per_node"] = gpus
+    if site.exclusive:
+        asked["exclusive"] = True
+    for key in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude"):
+        if value := getattr(site, key):
+            asked[key] = value
+    for key, value in asked.items():
+        if isinstance(value, str) and ("\n" in value or "\r" in value):
+            raise PlanError(f"{key}: {value!r} holds a line break, which no line of a job script's header can")
+    return asked
+
+
+def write_sweep(
+    plan: Plan,
+    jobs: Sequence[JobPlan],
+    folders: Folders,
+    render: Callable[[JobPlan], str],
+    *,
+    dry_run: bool = False,
+    progress: Callable[[int], None] = lambda written: None,
+) -> list[WrittenJob]:
+    """Writes RUN.json files, the plan and the job scripts. Raises PlanError where the folder cannot take them.
+
+    The plan lies with the traces, where it says which runs are missing; the plan of a dry run lies with
+    the scripts. `progress` is called with the number of RUN.json files written so far.
+
+    A script is never overwritten by another one: a sweep that finds its name taken writes `2n.<sweep id>.sh`, or
+    `2n.<sweep id>-2.sh`.
+    """
+    make_folders(folders)
+    try:
+        texts = [json.dumps(run.to_json(), indent=1) for run in plan.runs]
+        plan_folder = folders.jobs if dry_run else folders.traces
+        _write_once(plan_folder / f"plan.{plan.sweep_id}.json", _plan_text(plan, texts))
+        for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
+            _write_once(folders.run_file(run), text + "\n")
+            progress(written)
+        scripts = []
+        for job in jobs:
+            text = render(job)
+            script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)
+            same = tuple(path for path in taken if _has_runs(path, job.runs))
+            _write_once(script, text)
+            scripts.append(WrittenJob(plan=job, script=script, text=text, passed_over=same))
+    except OSError as error:
+        raise PlanError(_cannot_be_written(folders, error)) from None
+    return scripts
+
+
+def _plan_text(plan: Plan, runs: Sequence[str]) -> str:
+    """The text of `json.dumps(plan.to_json(), indent=1)`, made of the texts of its runs."""
+    text = json.dumps({**plan.to_json(), "runs": []}, indent=1) + "\n"
+    if not runs:
+        return text
+    whole = ",\n  ".join(run.replace("\n", "\n  ") for run in runs)
+    return text.removesuffix("[]\n}\n") + f"[\n  {whole}\n ]\n}}\n"
+
+
+def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[Path]]:
+    """The first of a script's names that nobody has or that holds this very text, and those that hold another."""
+    taken: list[Path] = []
+    for tail in chain(("", f".{sweep_id}"), (f".{sweep_id}-{number}" for number in count(2))):
+        script = jobs / f"{name}{tail}.sh"
+        if (held := _read(script)) is None or held == text.encode():
+            break
+        taken.append(script)
+    return script, taken
+
+
+def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
+    """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
+    words = script.read_text(errors="replace").split()
+    named = {word for before, word in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
+    return {run.run_id for run in runs} <= named
+
+
+def make_folders(folders: Folders) -> None:
+    """Makes the folders of a sweep. Raises PlanError where they cannot be."""
+    try:
+        for folder in (folders.jobs / "runs", folders.logs, folders.traces):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(_cannot_be_written(folders, error)) from None
+
+
+def _cannot_be_written(folders: Folders, error: OSError) -> str:
+    where = error.filename or folders.jobs.parent
+    return f"the sweep's folder cannot be written: {where}: {error.strerror or error}"
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Leaves a file alone that says the same already; else writes beside and renames, so no reader sees half."""
+    if _read(path) != text.encode():
+        write_whole(path, text)
+
+
+def _read(path: Path) -> bytes | None:
+    """What a file holds; None where there is none. Raises PlanError where it cannot be read, with who can cure that."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except PermissionError:
+        raise PlanError(_unreadable(path)) from None
+
+
+def _unreadable(path: Path) -> str:
+    """What keeps a file from being read: its own mode, or that of the first folder on the way that cannot be entered;
+    with its owner and the command by which the owner opens it."""
+    folders = reversed(path.parents)
+    closed = next((folder for folder in folders if not os.access(folder, os.X_OK, effective_ids=True)), path)
+    status = closed.stat()
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = f"user {status.st_uid}"
+    who = "g" if status.st_gid in (os.getegid(), *os.getgroups()) else "o"
+    rights = "r" if closed == path else "rwx"
+    return (
+        f"{path} may be there already and cannot be compared: {closed} belongs to {owner} and has mode "
+        f"{stat.S_IMODE(status.st_mode):04o}. {owner} opens it by `chmod {who}+{rights} {shlex.quote(str(closed))}` (a "
+        "umask of 077 closes what it makes: 027 leaves it to the group); or plan into another folder with --out DIR"
+    )

@@ -1,0 +1,197 @@
+"""Renders the job script: header from the scheduler's side, body from sbatch_templates, every value quoted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from hpc.model.spec import RunSpec
+from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
+from launch.jobs.site import Site
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TEMPLATES = CHECKOUT / "sbatch_templates"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders:
+    """Where a sweep's files are, as absolute paths: scripts in `jobs`, results in `traces`."""
+
+    jobs: Path
+    traces: Path
+
+    @classmethod
+    def under(cls, out: Path) -> Folders:
+        """The folders of a sweep kept under `out`."""
+        return cls(jobs=out.absolute() / "jobs", traces=out.absolute() / "traces")
+
+    @property
+    def logs(self) -> Path:
+        """What the jobs and the runs print."""
+        return self.jobs / "logs"
+
+    @property
+    def runs(self) -> Path:
+        """What each run was asked to do: RUN.json files."""
+        return self.jobs / "runs"
+
+    def run_file(self, run: RunSpec) -> Path:
+        """RUN.json: what `hpc.rank` is given."""
+        return self.runs / f"{run.run_id}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guards:
+    """What watches over a run: how often its records are copied from the nodes (0: never), and how long it may make no
+    step before it counts as hanging: from its start, then `hang_steps` times its median step and `hang_extra_s`."""
+
+    copy_s: float = 10
+    start_limit_s: float = 600
+    hang_steps: float = 10
+    hang_extra_s: float = 60
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Text of the script itself; everything else that reaches a template is quoted."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def here_python() -> str:
+    """This interpreter by a path that keeps its virtual environment: a resolved link would lose its packages."""
+    return str(Path(sys.executable).absolute())
+
+
+def render_job(
+    runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
+    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), guards: Guards = Guards(),
+) -> str:  # fmt: skip
+    """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
+    the nodes of the job that each nested run uses, as indices."""
+
+    def point(run: RunSpec) -> _Point:
+        program = _program(site.python(frameworks[run.backend], here_python()), python)
+        argv = run_argv(run, site, [*program, *promised(site)])
+        nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
+        container = [f"--container={word}" for word in in_container(run, site)]
+        return _Point(options=("--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
+
+    python = site.python("default", here_python())
+    launcher = site.launcher if site.launcher == "srun" else site.mpi
+    warning = re.search(r"^#SBATCH --signal=B:USR1@(\d+)$", header, re.MULTILINE)
+    return _render(
+        runs, point, subsets, folders, guards, header=header, submit=Raw("sbatch"), python=python,
+        modules=site.modules, options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
+    )  # fmt: skip
+
+
+def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, guards: Guards = Guards()) -> str:
+    """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
+    python = here_python()
+
+    def point(run: RunSpec) -> _Point:
+        return _Point(
+            options=(), argv=tuple(local_argv(run, launcher, [*_program(python, python), "--simulate-nodes"]))
+        )
+
+    return _render(
+        runs, point, {}, folders, guards, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
+        options="--launcher local",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Point:
+    """How the runs of a point are started: options of launch.step, and the command. The function's `$1` is the run."""
+
+    options: tuple[str, ...]
+    argv: tuple[str, ...]
+
+
+def _render(
+    runs: Sequence[RunSpec], point_of: Callable[[RunSpec], _Point], subsets: Mapping[str, Sequence[int]],
+    folders: Folders, guards: Guards, *, header: str, options: str, **values: object,
+) -> str:  # fmt: skip
+    """The script: a shell function for each point, a line for each run."""
+    points: dict[_Point, str] = {}
+    lines = []
+    for run in runs:
+        name = points.setdefault(point_of(run), f"point{len(points) + 1}")
+        nodes = ",".join(f"${{node[{index}]}}" for index in subsets.get(run.run_id, ()))
+        lines.append(" ".join([name, shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
+    limits = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in asdict(guards).items())
+    return _ENVIRONMENT.get_template("job.sh.j2").render(
+        header=Raw("\n".join(line for line in header.splitlines() if line and line != "# Parameters")),
+        traces=folders.traces, jobs=folders.jobs, checkout=CHECKOUT, options=Raw(options), limits=Raw(limits),
+        allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
+        points=[
+            {"name": Raw(name), "options": Raw("".join(f" {_token(word)}" for word in point.options)),
+             "lines": _lines(point.argv)}
+            for point, name in points.items()
+        ],
+        runs=[Raw(line) for line in lines],
+        **values,
+    )  # fmt: skip
+
+
+def render_doctor(
+    header: str, site: Site, out: Path, part_s: int, look: Sequence[str], starts: Sequence[Sequence[str]]
+) -> str:
+    """The script of `launch.doctor`: `look` runs on every node, then `starts` until one brings ranks together."""
+    return _ENVIRONMENT.get_template("doctor.sh.j2").render(
+        header=Raw(header), out=out, checkout=CHECKOUT, modules=site.modules, seconds=Raw(str(part_s)),
+        look=_lines(look), starts=[_lines(start) for start in starts],
+    )  # fmt: skip
+
+
+def _program(python: str, script_python: str) -> list[str]:
+    """What every rank runs; `script_python` is the interpreter that the script has in its variable."""
+    interpreter = Unquoted('"$python"') if python == script_python else python
+    return [interpreter, "-m", "hpc.rank", Unquoted('"$jobs/runs/$1.json"'), "--traces", Unquoted('"$traces"')]
+
+
+def promised(site: Site) -> list[str]:
+    """What the site promises and changes of the checks that every run begins with, as arguments of the ranks."""
+    transport = ["--expect-transport", site.expect_transport] if site.expect_transport else []
+    return [*transport, *(word for level in site.check_words for word in ("--check", level))]
+
+
+def _lines(argv: Sequence[str], width: int = 100) -> list[Raw]:
+    """The tokens, each quoted, gathered into lines no wider than `width` where they can be."""
+    lines = [""]
+    for token in map(_token, argv):
+        if lines[-1] and len(lines[-1]) + len(token) >= width:
+            lines.append("")
+        lines[-1] += f" {token}" if lines[-1] else token
+    return [Raw(line) for line in lines]
+
+
+def _token(token: str) -> str:
+    return token if isinstance(token, Unquoted) else shlex.quote(token)
+
+
+def _quoted(value: object) -> str:
+    return str(value) if isinstance(value, Raw) else shlex.quote(str(value))
+
+
+# A finalizer quotes whatever a template prints, so that forgetting a filter cannot open a hole.
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    undefined=StrictUndefined,
+    finalize=_quoted,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=False,  # a shell script, not HTML
+)

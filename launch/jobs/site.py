@@ -1,0 +1,181 @@
+"""Site: the facts of one cluster, from a TOML file, found by host name or named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpc.model.checks import CheckError, read_levels
+from hpc.system.sanitize import is_secret, without_secrets
+
+SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
+LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
+"""Each launcher with the words that `mpi` may then be."""
+CONTAINERS = ("", "apptainer", "pyxis")
+
+
+class SiteError(ValueError):
+    """A site file is missing or says something that no site can; the text lists what is valid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One cluster, in Slurm's words.
+
+    `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
+    serves those not named). `time_limit_min` is the longest a job may take; longer plans are split.
+
+    `expect_transport` promises how NCCL goes from node to node (`ib`, `ib/gdrdma`, `socket`, a part of another
+    network's name), `preflight` gives checks another level than their own: `fatal`, `alarm` or `off`.
+    """
+
+    name: str
+    hostname_pattern: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    nodelist: str = ""
+    exclude: str = ""
+    gpus_per_node: int | None = None
+    cpus_per_node: int | None = None
+    launcher: str = "srun"
+    mpi: str = ""
+    modules: tuple[str, ...] = ()
+    container: str = ""
+    container_args: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    interpreter: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    time_limit_min: int | None = None
+    exclusive: bool = True
+    expect_transport: str = ""
+    preflight: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.launcher not in LAUNCHERS:
+            raise SiteError(f"site {self.name}: launcher {self.launcher!r} is not one of {', '.join(LAUNCHERS)}")
+        if not self.mpi:
+            object.__setattr__(self, "mpi", LAUNCHERS[self.launcher][0])
+        if self.mpi not in LAUNCHERS[self.launcher]:
+            valid = ", ".join(LAUNCHERS[self.launcher])
+            raise SiteError(f"site {self.name}: mpi {self.mpi!r} is not what {self.launcher} speaks; valid: {valid}")
+        if self.container not in CONTAINERS:
+            raise SiteError(f"site {self.name}: container {self.container!r} is not apptainer or pyxis")
+        if self.container and not self.images:
+            raise SiteError(f"site {self.name}: container = {self.container!r} needs an [images] table")
+        if self.expect_transport and not re.fullmatch(r"[A-Za-z0-9][\w ./+-]*", self.expect_transport):
+            raise SiteError(
+                f"site {self.name}: expect_transport {self.expect_transport!r} is no name of a network; say ib, "
+                "ib/gdrdma, socket, or a part of what NCCL calls it after `via NET/`"
+            )
+        try:
+            read_levels(self.check_words)
+        except CheckError as error:
+            raise SiteError(f"site {self.name}: [preflight]: {error}") from None
+        for name in ("gpus_per_node", "cpus_per_node", "time_limit_min"):
+            least = 0 if name == "gpus_per_node" else 1
+            if (value := getattr(self, name)) is not None and value < least:
+                raise SiteError(f"site {self.name}: {name} is {value}; it must be at least {least}")
+
+        if odd := [name for name in self.env if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]:
+            raise SiteError(
+                f"site {self.name}: env: {odd[0]!r} is no name of an environment variable (letters, digits, _)"
+            )
+        secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
+        if without_secrets(arguments := " ".join(self.container_args)) != arguments:
+            secrets.append("container_args")
+        if secrets:
+            raise SiteError(
+                f"site {self.name}: {', '.join(secrets)} looks like a secret, and what is set for runs is written into "
+                "scripts, plans and traces: export it where you start sweeps instead, jobs inherit it"
+            )
+
+    @property
+    def check_words(self) -> list[str]:
+        """The levels that it changes, as `NAME=LEVEL`."""
+        return [f"{name}={level}" for name, level in sorted(self.preflight.items())]
+
+    def image(self, framework: str) -> str:
+        """The container image for a framework, empty where the site uses none."""
+        if not self.container:
+            return ""
+        image = self.images.get(framework) or self.images.get("default")
+        if not image:
+            raise SiteError(f"site {self.name}: no container image for {framework}; add it to [images]")
+        return image
+
+    def python(self, framework: str, here: str) -> str:
+        """The interpreter for a framework: the site's, else the one that planned."""
+        return self.interpreter.get(framework) or self.interpreter.get("default") or here
+
+
+def read_site(path: Path) -> Site:
+    """The site in a TOML file. Raises SiteError naming the file, the key and the valid keys."""
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SiteError(f"site file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SiteError(f"site file {path}: not TOML ({error})") from None
+    kinds = {f.name: str(f.type) for f in dataclasses.fields(Site)}
+    if unknown := sorted(set(values) - set(kinds)):
+        raise SiteError(f"site file {path}: unknown key {', '.join(unknown)}; valid keys: {', '.join(kinds)}")
+    values.setdefault("name", path.stem)
+    try:
+        return Site(**{name: _value(name, kinds[name], value) for name, value in values.items()})
+    except SiteError as error:
+        raise SiteError(f"site file {path}: {error}") from None
+
+
+def known_sites(folder: Path = SITES) -> dict[str, Path]:
+    """Name → file of the sites that come with the project."""
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def find_site(asked: str | None, hostname: str | None = None, folder: Path = SITES) -> Site | None:
+    """The site asked for by name or file, else the one whose `hostname_pattern` fits this host, else None."""
+    sites = known_sites(folder)
+    if asked is not None:
+        if asked in sites:
+            return read_site(sites[asked])
+        if asked.endswith(".toml") or "/" in asked:
+            return read_site(Path(asked))
+        known = ", ".join(sites) or "none"
+        raise SiteError(f"unknown site {asked!r}; known sites: {known}; or give the path of a .toml file")
+    hostname = hostname or socket.gethostname()
+    for path in sites.values():
+        site = read_site(path)
+        if site.hostname_pattern and re.fullmatch(site.hostname_pattern, hostname):
+            return site
+    return None
+
+
+_KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
+
+
+def _value(name: str, kind: str, value: Any) -> Any:
+    """A TOML value as the field wants it; a wrong type is the file's error, never a guess."""
+    if kind.startswith("Mapping"):
+        texts = isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values())
+        if texts and not any(isinstance(v, bool) for v in value.values()):  # "True" would be a guess
+            return {key: str(v) for key, v in value.items()}
+        raise SiteError(f"{name} must be a table of texts")
+    if kind.startswith("tuple"):
+        if isinstance(value, list) and all(isinstance(v, str) for v in value):
+            return tuple(value)
+        raise SiteError(f"{name} must be a list of texts")
+    if kind.startswith("bool"):
+        wanted: type = bool
+    else:
+        wanted = int if kind.startswith("int") else str
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise SiteError(f"{name} is {value!r}, not {_KINDS[wanted]}")
+    return value

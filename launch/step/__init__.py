@@ -1,0 +1,1 @@
+"""One attempt inside a job."""

@@ -1,0 +1,85 @@
+"""One attempt of a run inside a job: `python -m launch.step --run ID OPTION… -- COMMAND…`.
+
+The job script calls it once for each of its runs. It passes over a run that is final, or that another job may be
+running; else it takes the run's next attempt number, starts COMMAND (the launcher of the ranks), ends it where it hangs
+or where Slurm warns the job, fetches what dead ranks left, decides the outcome, and writes
+TRACES/RUN.ATTEMPT.exit.json. docs/outcomes.md has the rules.
+
+Exit status 0: the run is final, as before or now; 10: it is not ok, its record says why, or it is left to another job;
+12: the job was told to end; 13: the traces cannot be written; 14: a defect of this program, whose traceback is in the
+job's output; 2: usage. The job script takes 1, 126 and 127 for a Python that cannot start, and writes a record itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc.system.command_line import run
+from hpc.system.sanitize import deny_world_writing
+from launch.step.attempt import DEFECT, DONE, UNWRITABLE, Step, StepError, StepOptions, end_with_parent, say
+from launch.step.claim import Job
+from launch.step.hang import Limits
+from launch.step.signals import SignalLog
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m launch.step`; the job script's text comes on standard input."""
+    signals = SignalLog(("USR1", "TERM", "INT"))
+    end_with_parent()
+    options = _options(sys.argv[1:] if argv is None else argv)
+    deny_world_writing()
+    if options.signal:
+        signals.add(f"SIG{options.signal}")
+    try:
+        return Step(options, Job.here(), signals, sys.stdin.buffer.read()).run()
+    except StepError as error:
+        say(str(error))
+        return UNWRITABLE
+    except Exception:  # noqa: BLE001 - with status 1 the job script would take it for a Python that cannot start
+        traceback.print_exc()
+        return DEFECT
+
+
+def _options(argv: Sequence[str]) -> StepOptions:
+    usual = Limits()
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.step", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--run", required=True, metavar="ID", help="the run")
+    add("--traces", type=Path, required=True, metavar="DIR", help="folder of the traces and records")
+    add("--logs", type=Path, required=True, metavar="DIR", help="folder of what the ranks print")
+    add("--launcher", choices=("srun", "openmpi", "mpich", "local"), required=True,
+        help="what starts a program on each node, to fetch what dead ranks left there")  # fmt: skip
+    add("--nodes", type=int, default=1, metavar="N", help="how many nodes the run uses (%(default)s)")
+    add("--nodelist", default="", metavar="NODES", help="which ones, with commas (default: those of the job)")
+    add("--container", action="append", default=[], metavar="WORD",
+        help="a word that stands before a program in a container; may be given several times")  # fmt: skip
+    add("--force", action="store_true", help="begin an attempt of a final run, too")
+    add("--signal", default="", metavar="SIGNAL", help="the signal that the job script has received before")
+    add("--warning-s", type=float, default=60.0, metavar="S", help="how long before its time limit the job gets USR1")
+    for name, value, text in (
+        ("--start-limit-s", usual.start_s, "seconds from start to first step, and from last step to end"),
+        ("--hang-steps", usual.steps, "median steps that a step may take,"),
+        ("--hang-extra-s", usual.extra_s, "and so many seconds beside"),
+        ("--copy-s", usual.copy_s, "seconds between copies of the journals to the traces, 0: never"),
+    ):
+        add(name, type=float, default=value, metavar="N", help=f"{text} (%(default)g)")
+    add("command", nargs="+", metavar="COMMAND", help="what starts the ranks; behind --")
+    args = parser.parse_args(argv)
+    return StepOptions(
+        run=args.run, traces=args.traces, logs=args.logs, command=tuple(args.command), launcher=args.launcher,
+        nodes=args.nodes, nodelist=args.nodelist or Job.here().nodelist, container=tuple(args.container),
+        force=args.force, signal=args.signal, warning_s=args.warning_s,
+        limits=Limits(
+            start_s=args.start_limit_s, steps=args.hang_steps, extra_s=args.hang_extra_s, copy_s=args.copy_s
+        ),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "launch.step", lost_output=DONE))

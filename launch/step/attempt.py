@@ -1,0 +1,312 @@
+"""One attempt of a run, from the look at its records to its own record. docs/outcomes.md has the rules."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import BinaryIO
+
+from hpc.model.evidence import SIGNAL, close_attempts, describe, judge_ended
+from hpc.model.outcome import BEGIN, EXIT, BeginRecord, Outcome, stem
+from hpc.model.trace_look import TraceLook, look_at_trace
+from hpc.model.verdict import JobEnd
+from hpc.system.sanitize import plain
+from hpc.system.tool import Failure, run_tool
+from hpc.system.whole_file import write_whole
+from launch.jobs.launchers import once_per_node_argv
+from launch.step.claim import Claim, Job, RunStatus
+from launch.step.hang import Limits
+from launch.step.signals import SignalLog
+from launch.step.watch import Launcher, Watchdog
+
+DONE, NOT_OK, TOLD_TO_END, UNWRITABLE, DEFECT = 0, 10, 12, 13, 14
+END_PATIENCE_S = 10.0
+AWAY_PATIENCE_S = 120.0
+"""How long a folder of traces that has gone away is waited for before an attempt is given up."""
+_WRITE_PAUSES_S = (0.2, 1.0, 4.0)
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+class StepError(Exception):
+    """The attempt cannot be recorded; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """The command line. `command` starts the ranks, `container` is what stands before a program on the nodes."""
+
+    run: str
+    traces: Path
+    logs: Path
+    command: tuple[str, ...]
+    launcher: str
+    nodes: int
+    nodelist: str
+    container: tuple[str, ...]
+    force: bool
+    signal: str
+    warning_s: float
+    limits: Limits
+
+
+class Step:
+    """One attempt, from the look at its records to its own record."""
+
+    def __init__(self, options: StepOptions, job: Job, signals: SignalLog, script: bytes) -> None:
+        self._options, self._job, self._signals, self._script = options, job, signals, script
+        self._claim = Claim(
+            options.run, options.traces, job, force=options.force, say=say, close=self._close,
+            pause=signals.sleep,
+        )  # fmt: skip
+
+    def run(self) -> int:
+        """Does the attempt where there is one to do; the exit status of this process."""
+        options = self._options
+        if self._job.restarts:
+            self._close(self._job.job_id, JobEnd(
+                word="", source="SLURM_RESTART_COUNT", restarts=self._job.restarts, requeued=True
+            ), before=self._job.restarts)  # fmt: skip
+        begin = self._take()
+        if isinstance(begin, int):
+            return begin
+        name = stem(begin.run_id, begin.attempt)
+        self._signals.note_in(options.traces / f"{name}{SIGNAL}")
+        say(f"{name}: begins on {begin.nodelist}")
+        with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
+            exit_status = self._launch(name, out, error)
+        if self._signals.orphaned:  # why the script was shot, or its node lost power, the scheduler may know
+            say(f"{name}: no record: the job script has died")
+            return TOLD_TO_END
+        ends_now = self._signals.last in ("SIGTERM", "SIGINT")
+        # srun ends with 0 where a node fails, too; only before anything is recovered is a trace known to be rank 0's.
+        look = look_at_trace(options.traces / f"{name}.h5", expected=True, trusted=True) if not exit_status else None
+        recovers = look is None or not look.whole
+        if recovers and not ends_now:
+            self._recover(name)
+        status = self._record(begin, exit_status, look)
+        if recovers and ends_now:  # little time was left: the record came first
+            self._recover(name)
+        if self._signals.last == "SIGUSR1":
+            self._await_preemption()
+        return TOLD_TO_END if self._signals.last else status
+
+    def _take(self) -> BeginRecord | int:
+        """The attempt's begin record, which takes its number; else the exit status of a step that does nothing."""
+        options = self._options
+        self._await_controller()
+        while True:
+            attempt = self._claim.next_attempt()  # before the look: what others take or end meanwhile is seen below
+            status = self._claim.status()
+            if status is RunStatus.FINAL:
+                say(f"{options.run} is final, passed over (--force runs it again)")
+                return DONE
+            if status is RunStatus.ELSEWHERE:
+                return NOT_OK
+            if last := self._signals.last:
+                say(f"{options.run} is not begun: this job was told to end ({last})")
+                if last == "SIGUSR1":
+                    self._await_preemption()
+                return TOLD_TO_END
+            begin = BeginRecord(
+                run_id=options.run, attempt=attempt, job_id=self._job.job_id, begin_unix_s=int(time.time()),
+                restart_count=self._job.restarts, nodelist=options.nodelist, job_name=self._job.name,
+            )  # fmt: skip
+            try:
+                if begin.take(options.traces):
+                    return begin
+            except OSError as error:
+                raise StepError(
+                    f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
+                ) from None
+
+    def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
+        """Starts the launcher and watches it until it has ended; its exit status."""
+        options, signals = self._options, self._signals
+
+        def say_beside(text: str) -> None:
+            error.write(f"rankwise: watchdog: {name}: {plain(text)}\n".encode(errors="replace"))
+            error.flush()
+
+        attempt = name.rpartition(".")[2]
+        command = [*options.command, "--attempt", attempt, "--script", str(self._keep_script()),
+                   "--copy-s", f"{options.limits.copy_s:g}"]  # fmt: skip
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=error,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
+            )  # fmt: skip
+        except OSError as problem:
+            error.write(f"{command[0]}: {problem.strerror}\n".encode())
+            return 126 if isinstance(problem, PermissionError) else 127
+        launcher = Launcher(process, signals.pause)
+        watchdog = Watchdog(options.traces, name, launcher, options.limits, say_beside)
+        os.nice(19)  # this process alone: the launcher is there already
+        next_look_s = time.monotonic() + watchdog.pause_s
+        while launcher.is_alive and not signals.last:
+            signals.pause(max(0.0, next_look_s - time.monotonic()))
+            if launcher.is_alive and not signals.last and time.monotonic() >= next_look_s:
+                watchdog.look()
+                next_look_s = time.monotonic() + watchdog.pause_s
+        if signals.last and launcher.is_alive:
+            say(f"{signals.last}: {name} is ended, no further run is started")
+            if launcher.end(END_PATIENCE_S):
+                say(f"the launcher has not ended {END_PATIENCE_S:.0f} s after SIGTERM: SIGKILL")
+        return launcher.exit_status
+
+    def _keep_script(self) -> Path:
+        """The job script's text in the traces, under a name made of it: ranks on other nodes have no other copy."""
+        folder = self._options.traces / "scripts"
+        path = folder / f"{hashlib.sha256(self._script).hexdigest()[:16]}.sh"
+        try:
+            if not path.exists():
+                folder.mkdir(exist_ok=True)
+                write_whole(path, self._script)
+        except OSError as error:  # the trace will lack its script, and says so
+            say(f"the job script cannot be kept in {folder}: {error.strerror}")
+        return path
+
+    def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:
+        """Decides the outcome and writes the exit record; the exit status of this process."""
+        options, name = self._options, stem(begin.run_id, begin.attempt)
+        self._await_traces(begin)
+        was_signalled = bool(self._signals.first) and self._job.in_slurm
+        end_s = os.environ.get("SLURM_JOB_END_TIME", "")
+        record = judge_ended(
+            begin, options.traces, self._log(name, "err"), exit_status=exit_status,
+            job_text=self._job_text(self._job.job_id) if was_signalled else None,
+            end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
+        )  # fmt: skip
+        if record is None:
+            say(f"{name}: no record yet: why this job was told to end, the scheduler will know")
+            return NOT_OK
+        if not self._try_to_write(lambda: record.write(options.traces)):
+            say(f"cannot write {name}{EXIT} to {options.traces}: who follows the sweep, or the next job, will")
+            return NOT_OK
+        self._try_to_write(lambda: (options.traces / f"{name}{SIGNAL}").unlink(missing_ok=True))  # the record has it
+        say(f"{name}: {describe(record)}")
+        return DONE if record.outcome is Outcome.OK else NOT_OK
+
+    def _try_to_write(self, write: Callable[[], object]) -> bool:
+        """Writes, again where it fails: a file system may be away for a moment."""
+        for pause_s in (*_WRITE_PAUSES_S, None):
+            try:
+                write()
+            except OSError as error:
+                if pause_s is None:
+                    say(f"{error.filename or self._options.traces}: {error.strerror}")
+                    return False
+                self._signals.sleep(pause_s)
+            else:
+                return True
+        raise AssertionError("the last pause is None")
+
+    def _await_traces(self, begin: BeginRecord) -> None:
+        """Waits until the traces are those that the attempt began in: its begin record is there.
+
+        Raises StepError where they do not come back: nothing is written into what stands in their place.
+        """
+        path = self._options.traces / f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
+        until_s, is_reported = time.monotonic() + AWAY_PATIENCE_S, False
+        while True:
+            try:
+                path.stat()
+                return
+            except OSError as error:
+                reason = error.strerror
+            if not is_reported:
+                say(f"waits for {self._options.traces}, which has no {path.name} any more ({reason})")
+                is_reported = True
+            if time.monotonic() > until_s:
+                raise StepError(f"{self._options.traces} is not the folder that {path.name} was written to: {reason}")
+            self._signals.sleep(1.0)
+
+    def _recover(self, name: str) -> None:
+        """Makes a trace of what the attempt's ranks left. A job that is being ended can start no step on its nodes:
+        what this node has and what was copied from the others is all there is then."""
+        options = self._options
+        python, command = sys.executable, [sys.executable, "-m", "hpc.recovery", "collect"]
+        ends_now = self._signals.last in ("SIGTERM", "SIGINT")
+        if not ends_now:
+            self._await_controller()
+            command = once_per_node_argv(
+                options.launcher, options.nodes, options.nodelist, options.container, [python, *command[1:]]
+            )
+        self._run_logged(name, [*command, "--stem", name, "--to", str(options.traces)], 20 if ends_now else 120)
+        self._run_logged(name, [python, "-m", "hpc.recovery.recover", str(options.traces), "--stem", name], None)
+
+    def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> None:
+        """Runs a program of ours whose output belongs to the attempt's."""
+        with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
+            try:
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=error)
+            except OSError as problem:
+                error.write(f"{command[0]}: {problem.strerror}\n".encode())
+                return
+            launcher = Launcher(process, self._signals.pause)
+            if not launcher.wait(timeout_s if timeout_s is not None else 1e9) and launcher.end(5.0):
+                error.write(f"rankwise: {name}: {command[0]} was killed after {timeout_s:.0f} s\n".encode())
+
+    def _close(self, job_id: str, end: JobEnd, before: int | None = None) -> None:
+        close_attempts(
+            self._options.traces, self._options.logs, job_id, end, before=before, recover=self._recover, say=say
+        )
+
+    def _await_controller(self) -> None:
+        """Waits for a controller that is away: srun needs it, and each run would fail within a minute or two."""
+        is_reported = False
+        while self._job.in_slurm and not self._signals.last:
+            answer = run_tool(["squeue", "-h", "-j", self._job.job_id, "-o", "%T"])
+            silent = answer.failure is Failure.HANGING or "Unable to contact" in answer.stderr
+            if not silent and "timed out" not in answer.stderr:
+                return
+            if not is_reported:
+                say(f"waits for slurmctld, which does not answer: {answer.describe()}")
+                is_reported = True
+            self._signals.sleep(5.0)
+
+    def _await_preemption(self) -> None:
+        """Slurm requeues only jobs that are still running when it preempts them: waits to be ended."""
+        if not self._job.in_slurm or "PreemptTime=" not in (text := self._job_text(self._job.job_id)):
+            return
+        if text.partition("PreemptTime=")[2][:1].isdigit():
+            say("waits for Slurm to preempt this job")
+            while self._signals.last == "SIGUSR1":
+                self._signals.sleep(1.0)
+
+    def _job_text(self, job_id: str) -> str:
+        """What scontrol says of a job; empty where it does not answer."""
+        if not job_id.isdecimal():
+            return ""
+        answer = run_tool(["scontrol", "-o", "show", "job", job_id], timeout_s=10)
+        return answer.stdout if answer.ok else ""
+
+    def _open_log(self, name: str, kind: str) -> BinaryIO:
+        """The file for what the attempt prints; where it cannot be opened, after some tries, the job's own output."""
+        path, opened = self._log(name, kind), list[BinaryIO]()
+        if self._try_to_write(lambda: opened.append(path.open("ab"))):
+            return opened[0]
+        say(f"what {name} prints comes here: {path} cannot be opened")
+        return os.fdopen(os.dup(1 if kind == "out" else 2), "ab")
+
+    def _log(self, name: str, kind: str) -> Path:
+        return self._options.logs / f"{name}.{kind}"
+
+
+def say(text: str) -> None:
+    """A line in the job's output."""
+    print(f"rankwise {time.strftime('%F %T')}: {plain(text)}", flush=True)
+
+
+def end_with_parent() -> None:
+    """Has the kernel send this process SIGTERM when its parent dies: what nobody watches any more must end. Of a parent
+    that dies in this very moment nobody tells."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(Signals.SIGTERM))

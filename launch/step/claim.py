@@ -1,0 +1,189 @@
+"""Whether a run is to be begun in this job, so that none is measured twice: by its records and the jobs behind them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from glob import escape
+from pathlib import Path
+
+from hpc.model.evidence import corrected_record, describe, exit_of
+from hpc.model.outcome import (
+    AGAIN,
+    BEGIN,
+    BEGIN_RECORD,
+    EXIT,
+    BeginRecord,
+    ExitRecord,
+    RecordAway,
+    RecordError,
+    is_damaged,
+    read_begin_record,
+    read_own_record,
+    stem,
+)
+from hpc.model.verdict import JobEnd
+from launch.cluster.query import HERE, JobState, ends, look
+
+LOOK_PAUSE_S = 5.0
+MAX_LOOKS = 3
+_LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
+"""The id of a job of this machine; `number` is 0 where its script was started by hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The job that this process runs in: its id and name, how often it was started before, its nodes."""
+
+    job_id: str
+    name: str = ""
+    restarts: int = 0
+    nodelist: str = ""
+
+    @property
+    def in_slurm(self) -> bool:
+        """Whether a scheduler can be asked about it."""
+        return _LOCAL_JOB.fullmatch(self.job_id) is None
+
+    @classmethod
+    def here(cls, variables: Mapping[str, str] = os.environ, parent: int | None = None) -> Job:
+        """By the variables of Slurm, or of the sweep that started the script; else named after the script's process."""
+        restarts = variables.get("SLURM_RESTART_COUNT", "0")
+        host = socket.gethostname()
+        local = variables.get("RANKWISE_JOB_ID") or f"local-{host}-{parent or os.getppid()}-0"
+        return cls(
+            job_id=variables.get("SLURM_JOB_ID") or local,
+            name=variables.get("SLURM_JOB_NAME", "") if "SLURM_JOB_ID" in variables else "",
+            restarts=int(restarts) if restarts.isdecimal() else 0,
+            nodelist=variables.get("SLURM_JOB_NODELIST") or host,
+        )
+
+
+class RunStatus(StrEnum):
+    """Why a run is begun here, or is not."""
+
+    PENDING = "pending"
+    FINAL = "final"
+    ELSEWHERE = "elsewhere"
+
+
+class Claim:
+    """Decides about one run in one job. `say` is told why; `close` closes the attempts that a job left open,
+    and takes how it ended."""
+
+    def __init__(
+        self, run_id: str, traces: Path, job: Job, *, force: bool, say: Callable[[str], None],
+        close: Callable[[str, JobEnd], None], pause: Callable[[float], None],
+    ) -> None:  # fmt: skip
+        self._run_id, self._traces, self._job, self._force = run_id, traces, job, force
+        self._say, self._close, self._pause = say, close, pause
+
+    def status(self) -> RunStatus:
+        """Whether the run is to be begun here. Attempts of jobs that have ended are closed on the way."""
+        while True:
+            status = self._by_records()
+            if status is not RunStatus.PENDING:
+                return status
+            others = self._open_elsewhere()
+            if not others:
+                return RunStatus.PENDING
+            closed = 0
+            for path, begin in others:
+                end = self._end_of(begin)
+                if end is None:
+                    began = f"job {begin.job_id}, which began it ({path.name})"
+                    self._say(f"{self._run_id} is left to {began} and may still run it")
+                    return RunStatus.ELSEWHERE
+                self._close(begin.job_id, end)
+                closed += _is_recorded(exit_of(path))
+            if not closed:  # nothing could be written: the run is not held up by that
+                return RunStatus.PENDING
+
+    def next_attempt(self) -> int:
+        """The first number that no attempt of the run has."""
+        numbers = [0]
+        for kind in (BEGIN, EXIT):
+            for path in self._traces.glob(f"{escape(self._run_id)}.*{kind}"):
+                number = path.name.removeprefix(f"{self._run_id}.").removesuffix(kind)
+                numbers.append(int(number) if number.isdecimal() else 0)
+        return max(numbers) + 1
+
+    def _by_records(self) -> RunStatus:
+        for path in sorted(self._traces.glob(f"{escape(self._run_id)}.*{EXIT}")):
+            try:
+                record = read_own_record(path)
+            except RecordAway as error:
+                self._say(f"{self._run_id} is left alone: {error}, and it may be final")
+                return RunStatus.ELSEWHERE
+            except RecordError:  # damaged: its attempt counts as open
+                continue
+            if self._is_final(record):
+                return RunStatus.FINAL
+        return RunStatus.PENDING
+
+    def _is_final(self, record: ExitRecord) -> bool:
+        if corrected := corrected_record(record, self._traces):
+            with suppress(OSError):  # the next command corrects it then
+                corrected.write(self._traces)
+            self._say(f"{stem(record.run_id, record.attempt)}: {describe(corrected)}; {corrected.evidence[1]}")
+            record = corrected
+        if not record.settles or (self._traces / f"{stem(record.run_id, record.attempt)}{AGAIN}").exists():
+            return False
+        # What this very job has measured stays so under --force: the job may have been requeued since.
+        return not self._force or record.job_id == self._job.job_id
+
+    def _open_elsewhere(self) -> list[tuple[Path, BeginRecord]]:
+        """The run's attempts that began in other jobs and have no whole exit record."""
+        found = []
+        for path in sorted(self._traces.glob(f"{escape(self._run_id)}.*{BEGIN}")):
+            if BEGIN_RECORD.fullmatch(path.name) is None or _is_recorded(exit_of(path)):
+                continue
+            try:
+                begin = read_begin_record(path)
+            except RecordError:  # half-written or damaged: which job began it is not known
+                continue
+            if begin.job_id and begin.job_id != self._job.job_id:
+                found.append((path, begin))
+        return found
+
+    def _end_of(self, begin: BeginRecord) -> JobEnd | None:
+        """How the job that began the attempt ended. None where it is there still, or nobody can tell."""
+        job_id = begin.job_id
+        if local := _LOCAL_JOB.fullmatch(job_id):
+            by_hand = local["number"] == "0"
+            alive = lives_here(job_id, local["host"], int(local["pid"]), by_hand=by_hand)
+            return None if alive else JobEnd(word="", source=HERE)
+        names = {job_id: begin.job_name}
+        for remaining in reversed(range(MAX_LOOKS)):
+            sight = look([job_id], names)[job_id]
+            if sight.state is not JobState.UNREACHABLE:
+                break
+            self._say(f"is job {job_id} there still? {sight.said}")
+            if remaining:
+                self._pause(LOOK_PAUSE_S)
+        return ends([job_id], names).get(job_id) if sight.end else None
+
+
+def _is_recorded(record: Path) -> bool:
+    return os.path.lexists(record) and not is_damaged(record)
+
+
+def lives_here(job_id: str, host: str, pid: int, *, by_hand: bool) -> bool:
+    """Whether the script of a job of this machine runs. Of another machine it cannot be known."""
+    if host != socket.gethostname():
+        return True
+    try:
+        if not by_hand:  # a process's number may be another's by now
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return f"RANKWISE_JOB_ID={job_id}".encode() in variables
+        os.kill(pid, 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except PermissionError:  # another user's lives
+        return True
+    return True

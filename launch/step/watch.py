@@ -1,0 +1,217 @@
+"""Finds a run that makes no step, has its ranks write where they stand, and ends it.
+
+launch.step looks through it while the launcher runs. How far the ranks have come is known from the journals of this
+node and from the copies that come to the traces from all nodes. Time in which it could not be known does not count
+against a run: this process was stopped itself, the traces cannot be read, or no copies come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hpc.model.traces_folder import TracesFolder
+from hpc.recovery.folders import BEAT, PARTIAL, attempt_folders
+from hpc.recovery.progress import RankProgress, median_step_s, read_progress
+from hpc.recovery.stacks import ASKED_BY, STACKS
+from hpc.system.whole_file import write_whole
+from launch.step.hang import Hang, HangWatch, Limits, Seen, by_steps
+
+HANG = ".hang.json"
+"""What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
+_STACKS_S = 3.0
+_END_S = 30.0
+_SLICE_S = 1.0
+
+
+class Launcher:
+    """The process that started the ranks, a child of this one. `pause` sleeps, less long where the child ends."""
+
+    def __init__(self, process: subprocess.Popen[Any], pause: Callable[[float], None] = time.sleep) -> None:
+        self.pid = process.pid
+        self._process, self._pause = process, pause
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int:
+        """As a shell has it: 128 + N where signal N ended it. Waits for it."""
+        status = self._process.wait()
+        return 128 - status if status < 0 else status
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal if it is there."""
+        self._process.send_signal(number)
+
+    def ask_for_stacks(self) -> bool:
+        """Has all ranks write where they stand; False where nobody here listens to that signal.
+
+        A launcher that listens hands it on (srun, Open MPI's mpirun). Where it does not (MPICH's would die of it), it
+        goes to those below it on this node who do: ranks, or the launcher inside a wrapper.
+        """
+        asked = False
+        waiting = [self.pid] if self.is_alive else []
+        children = _children()
+        while waiting:
+            pid = waiting.pop()
+            if _listens(pid, ASKED_BY):
+                with suppress(ProcessLookupError):  # it ended just now
+                    os.kill(pid, ASKED_BY)
+                asked = True
+            else:
+                waiting += children.get(pid, [])
+        return asked
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until it has ended, this long at most; whether it has."""
+        limit = time.monotonic() + seconds
+        while self.is_alive and (left_s := limit - time.monotonic()) > 0:
+            self._pause(min(_SLICE_S, left_s))
+        return not self.is_alive
+
+    def end(self, patience_s: float) -> bool:
+        """Asks it to end, and kills it where it has not after `patience_s`; whether it had to be killed."""
+        self.send(signal.SIGTERM)
+        if self.wait(patience_s):
+            return False
+        self.send(signal.SIGKILL)
+        return True
+
+
+class Watchdog:
+    """Looks at one attempt every `pause_s` seconds; `say` is told of what it finds."""
+
+    def __init__(
+        self, traces: Path, stem: str, launcher: Launcher, limits: Limits, say: Callable[[str], None]
+    ) -> None:  # fmt: skip
+        self._traces, self._stem, self._launcher, self._say = traces, stem, launcher, say
+        self._folder = _folder_now(traces, stem)
+        self.pause_s = max(_SLICE_S, min(limits.copy_s / 2, 5.0))
+        self._local: dict[int, RankProgress] = {}
+        self._copied: dict[int, RankProgress] = {}
+        self._asked = False  # whether anybody heard when stacks were asked for
+        self._watch = HangWatch(limits, _now_s(), say)
+
+    def look(self) -> None:
+        """Looks once; a run that hangs is ended."""
+        hang = self._watch.look(_now_s(), self.pause_s, self.see())
+        if hang is not None and self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
+            self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
+
+    def see(self) -> Seen:
+        """One look at the journals of this node, at the copies, and at the trace."""
+        partial = self._traces / f"{self._stem}{PARTIAL}"
+        try:
+            self._folder.require()  # a folder that has gone, or an empty one in its place, is none without copies
+            local = attempt_folders(self._traces, self._stem)
+            for folder in local:
+                self._local = read_progress(folder, self._local)
+            self._copied = read_progress(partial, self._copied)
+            ranks = self._copied | self._local
+            return Seen(
+                completed={rank: progress.completed for rank, progress in ranks.items()},
+                steps=max((progress.steps for progress in ranks.values()), default=0),
+                median_step_s=_median_step_s(ranks),
+                beats=_beats(partial),
+                local=bool(local),
+                trace=(self._traces / f"{self._stem}.h5").exists(),
+            )
+        except OSError as error:
+            return Seen(unreadable=f"{self._traces} cannot be read ({error})")
+
+    def _is_stuck(self, hang: Hang) -> bool:
+        """Has the stacks written, and looks once more: a run that only was very slow goes on."""
+        self._say(hang.text)
+        self._asked = self._launcher.ask_for_stacks()
+        if not self._asked:
+            self._say("nobody on this node listens to SIGUSR2: there will be no stacks")
+        if self._launcher.wait(_STACKS_S):
+            return False
+        seen = self.see()
+        if seen.unreadable or seen.phase is not hang.phase or seen.completed != hang.completed:
+            self._say("it went on meanwhile, and is left alone")
+            self._watch.start_anew(_now_s())
+            return False
+        return True
+
+    def _write(self, hang: Hang) -> bool:
+        """Leaves the reason before anything is ended; where it cannot be left, nothing is."""
+        path = self._traces / f"{self._stem}{HANG}"
+        values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed)}
+        if self._asked:
+            values["text"] += f"; where every rank stood is in {self._stem}{STACKS}.txt"
+        try:
+            self._folder.require()
+            write_whole(path, json.dumps(values, indent=1) + "\n")
+        except OSError as error:
+            self._say(f"{path} cannot be written ({error}), so the run is left alone")
+            return False
+        return True
+
+
+def _folder_now(traces: Path, stem: str) -> TracesFolder:
+    """The traces folder as it is; one that cannot be looked at now is told by its path alone."""
+    try:
+        return TracesFolder.at_start(traces, stem)
+    except OSError:
+        return TracesFolder(traces, stem)
+
+
+def _now_s() -> float:
+    """Goes on while the machine sleeps, so that this is noticed."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _median_step_s(ranks: dict[int, RankProgress]) -> float | None:
+    first = min(ranks, default=None)
+    try:
+        return None if first is None else median_step_s(ranks[first])
+    except FileNotFoundError:  # the run ended just now, and took its journals along
+        return None
+
+
+def _beats(partial: Path) -> dict[str, int]:
+    """By node, when its copies were last written."""
+    beats = {}
+    for path in partial.glob(f"*{BEAT}"):
+        with suppress(FileNotFoundError):
+            beats[path.name.removesuffix(BEAT)] = path.stat().st_mtime_ns
+    return beats
+
+
+def _stat(pid: int | str) -> list[str]:
+    """The fields of /proc/PID/stat from the third on, empty where there is no such process."""
+    try:
+        # The second field, the name in brackets, may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _children() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and (fields := _stat(path.name)):
+            found.setdefault(int(fields[1]), []).append(int(path.name))
+    return found
+
+
+def _listens(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal, or blocks it to wait for it, as srun does."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    sets = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigBlk:"))]
+    return any(each >> (number - 1) & 1 for each in sets)

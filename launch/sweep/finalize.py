@@ -1,0 +1,128 @@
+"""Closes what ended without a record, makes traces of what was copied, and says how a sweep's runs stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
+from hpc.model.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, stem
+from hpc.model.trace import TraceError
+from hpc.model.verdict import JobEnd
+from hpc.recovery.folders import PARTIAL, JournalError
+from hpc.system.whole_file import write_whole
+from launch.cluster.local import LocalCluster
+from launch.cluster.slurm import SlurmCluster
+from launch.follow.follower import write_missing_records
+from launch.jobs.script import Folders
+from launch.sweep.run_status import Standing
+
+
+def close_attempts(
+    cluster: LocalCluster | SlurmCluster, job_ids: Sequence[str], folders: Folders, say: Callable[[str], None]
+) -> None:
+    """Records what became of the attempts of jobs that ended without doing so; makes traces of what they left."""
+    close_ended(cluster.ends(job_ids), folders, say)
+
+
+def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str], None]) -> None:
+    """The same for jobs of which it is known how they ended."""
+
+    def recovered(name: str) -> None:
+        partial = folders.traces / f"{name}{PARTIAL}"
+        if partial.is_dir():
+            _recover(partial, say)
+
+    write_missing_records(folders.traces, ends, folders.logs, recovered)
+
+
+def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
+    """Judges attempts anew whose records cannot be read, and removes what lies beside whole traces or was left
+    half-written; to be called with the folder's lock held."""
+    from hpc.recovery.recover import tidy
+
+    for begin in damaged_attempts(folders.traces):
+        name = stem(begin.run_id, begin.attempt)
+        partial = folders.traces / f"{name}{PARTIAL}"
+        if partial.is_dir():
+            _recover(partial, say)
+        try:
+            record = close_attempt(begin, folders.logs, folders.traces, None)
+        except OSError as error:
+            say(f"{folders.traces / name}: what was recorded of it cannot be read, nor written anew ({error})")
+            continue
+        say(
+            f"{folders.traces / name}: what was recorded of it cannot be read; judged anew by what else it left: "
+            f"{record.outcome}: {record.evidence[0]}"
+        )
+    for line in tidy(folders.traces):
+        say(line)
+    _correct_records(folders, say)
+
+
+def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
+    """Makes `ok` of recorded attempts that a whole trace contradicts."""
+    traces = {path.name.removesuffix(".h5") for path in folders.traces.glob("*.h5")}
+    for records in exit_records(folders.traces).values():
+        for record in records:
+            name = stem(record.run_id, record.attempt)
+            if name not in traces or (corrected := corrected_record(record, folders.traces)) is None:
+                continue
+            try:
+                corrected.write(folders.traces)
+            except OSError as error:
+                say(f"{folders.traces / name}: its trace is whole, and its record cannot be corrected ({error})")
+            else:
+                say(f"{name}: {describe(corrected)}; {corrected.evidence[1]}")
+
+
+def _recover(partial: Path, say: Callable[[str], None]) -> None:
+    from hpc.recovery.recover import recover
+
+    try:
+        say(recover(partial))
+    except (JournalError, TraceError, RecordError, OSError) as error:
+        say(f"not recovered: {error}; python -m hpc.recovery.recover {partial.parent} tries again")
+
+
+def note_cancel(folders: Folders, sweep_id: str) -> None:
+    """Tells whoever follows the sweep, on whatever machine, to submit no more of it."""
+    write_whole(folders.jobs / f"{sweep_id}.cancel", "")
+
+
+def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
+    """When the sweep was last cancelled, by the file server's clock; 0 for never."""
+    try:
+        return (folders.jobs / f"{sweep_id}.cancel").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def in_words(found: Sequence[Standing], folders: Folders) -> list[str]:
+    """How many runs ended how, and a line for each that did not end ok or has not ended."""
+    counts: dict[str, int] = {}
+    for run in found:
+        counts[run.word] = counts.get(run.word, 0) + 1
+    lines = [", ".join(f"{count} {word}" for word, count in counts.items())]
+    for run in found:
+        if run.open is not None and not run.settled:
+            lines.append(f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; --status tells how that is")
+        elif run.record is not None and run.record.outcome is not Outcome.OK:
+            lines.append(f"  {run.run_id}: {run.record.outcome}: {why(run.record, folders)}")
+        lines += [f"  {problem}" for problem in run.problems]
+    return lines
+
+
+def why(record: ExitRecord, folders: Folders) -> str:
+    """What the outcome was decided from, and where the attempt's whole output is."""
+    name = stem(record.run_id, record.attempt)
+    said = list(record.evidence[:1])
+    if not said:
+        for path in sorted(folders.traces.glob(f"{name}.rank*.json"))[:1]:
+            try:
+                note = read_rank_note(path)
+            except RecordError as error:
+                said.append(str(error))
+            else:
+                said.append(f"rank {note.rank}: {note.exception}: {note.message}")
+    return "; ".join([*said, f"see {folders.logs / name}.err"])

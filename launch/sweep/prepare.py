@@ -1,0 +1,217 @@
+"""A sweep from what is asked to jobs that could be submitted: sizes, scripts, and what is said before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc.backends import BACKENDS
+from hpc.model.options import did_you_mean
+from hpc.model.spec import Plan, SpecError
+from launch.cluster.local import launcher, what_is_missing
+from launch.cluster.partitions import SiteNodes
+from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
+from launch.jobs.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
+from launch.jobs.script import Folders, Guards, render_job, render_local
+from launch.jobs.site import Site, find_site
+from launch.sweep.refusals import notes, refuse_invalid
+from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.target import (
+    TargetError,
+    cannot_run,
+    decide_target,
+    no_twins,
+    odd_builds,
+    options_of,
+    with_absolute_paths,
+)
+
+Say = Callable[[str], None]
+
+
+def count(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A planned sweep and where it is to run; `site` is None for this machine."""
+
+    asked: SweepSpec
+    plan: Plan
+    jobs: tuple[JobPlan, ...]
+    site: Site | None
+    folders: Folders
+    guards: Guards
+    nodes: SiteNodes | None = None
+
+    def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
+        """Warnings of those of these jobs that wait for nodes to come back, or that nobody could check.
+
+        Raises PlanError where a job can never start: it asks for more than sinfo shows.
+        """
+        if self.nodes is None:
+            return []
+        unknown = f"whether the jobs fit on site {self.plan.target.site} is not known"
+        if self.nodes.unreachable:
+            return [f"{unknown}: {self.nodes.unreachable}"]
+        try:
+            return self.nodes.check(jobs)
+        except SubmitError as error:  # sbatch decides
+            return [f"{unknown}: {error}"]
+
+    @property
+    def missing(self) -> list[str]:
+        """What this machine lacks to run ranks, where it is this machine that runs them."""
+        return what_is_missing() if self.site is None else []
+
+    @property
+    def unable(self) -> dict[str, str]:
+        """Of each backend that cannot run, why."""
+        return cannot_run(self.asked.backend, self.site)
+
+    def check(self) -> None:
+        """Raises TargetError where nothing of the sweep could run."""
+        unable, missing = self.unable, self.missing
+        if missing or len(unable) == len(self.asked.backend):
+            hint = [] if self.site is None else ["if the nodes have it, name their Python in [interpreter] of the site "
+                                                 "file"]  # fmt: skip
+            raise TargetError("; ".join([*unable.values(), *missing, *hint]))
+
+    def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
+        """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
+        return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
+
+    def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
+        """What is about to be done, in numbers, before anything is."""
+        plan, simulated = self.plan, self.plan.target.nodes_simulated
+        points = len({run.point_id for run in plan.runs})
+        where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
+        size = f"{count(points, 'point')}, {count(len(plan.runs), 'run')} in {count(len(self.jobs), 'job')}"
+        say(f"sweep {plan.sweep_id} on {where}: {size}")
+        if not simulated:
+            hours = sum(job.node_hours for job in self.jobs)
+            say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
+            for line in nested_in_words(self.jobs):
+                say(line)
+        elif any(job.subsets for job in self.jobs):
+            say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
+        if plan.reduced:
+            say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
+        for job in written:
+            of_time = "" if simulated else f", {job.plan.time_min} min on {count(job.plan.nodes, 'node')}"
+            say(f"  {job.script}: {count(len(job.plan.runs), 'run')}{of_time}")
+            for other in job.passed_over:
+                say(
+                    f"    not {other.name}, which has these runs and another text (changed by hand, or made by another "
+                    "version, with other options or in another folder): it stays as it is, for who submits it by hand"
+                )
+        unable = self.unable
+        odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
+        said = notes(self.asked, self.plan, self.site.env if self.site is not None else ())
+        for line in (*unable.values(), *odd, *no_twins(self.asked), *said):
+            say(line)
+        if unable:
+            say("their runs end as launch_fail; the same command runs them once they can")
+
+    def _render(self, job: JobPlan) -> str:
+        if self.site is None:
+            return render_local(job.runs, launcher(), self.folders, self.guards)
+        frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
+        return render_job(
+            job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, self.guards
+        )
+
+
+def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
+    """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
+    site = _site(settings, asked)
+    nodes = None if site is None else SiteNodes(site)
+    asked = with_absolute_paths(asked)
+    plan = expand(asked, decide_target(asked, site, nodes), options_of)
+    refuse_invalid(plan.runs)
+    jobs = _jobs(plan, site, settings)
+    folders = Folders.under(Path(settings.get("out", ".")))
+    if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
+        raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
+    guards = _guards(settings)
+    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards, nodes=nodes)
+
+
+def _site(settings: Mapping[str, str], asked: SweepSpec) -> Site | None:
+    """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
+
+    Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
+    not start on its login node.
+    """
+    cluster = settings.get("cluster", "auto")
+    if cluster not in ("auto", "slurm", "local"):
+        near = did_you_mean(cluster, ("auto", "slurm", "local"))
+        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local{near}")
+    if cluster == "local":
+        return None
+    site = find_site(settings.get("site"))
+    if cluster == "auto" and site is None:
+        if not slurm_is_installed():
+            return None
+        if reason := why_unreachable():
+            raise SubmitError(
+                f"{_sizes(asked)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
+                "them on this machine"
+            )
+    overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
+    changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
+    return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _sizes(asked: SweepSpec) -> str:
+    """The sizes that were asked for, as the command line has them."""
+    cases = [f"{nodes}n{ranks}g" for nodes, ranks in asked.cases]
+    lists = {"--nodes": asked.nodes, "--ranks-per-node": asked.ranks_per_node or (), "--cases": cases}
+    return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
+
+
+_LONGEST_S = 365 * 86_400
+_LONGEST_MIN = 365 * 1_440
+"""A year: no limit of a run or a job is longer."""
+
+
+def _guards(settings: Mapping[str, str]) -> Guards:
+    """What watches over the runs. Raises SpecError where a limit is no number, or none that a run could keep."""
+    values: dict[str, float] = {}
+    for guard in dataclasses.fields(Guards):
+        if (text := settings.get(guard.name)) is not None:
+            flag = f"--{guard.name.replace('_', '-')}"
+            try:
+                values[guard.name] = int(text) if text.isdigit() else float(text)
+            except ValueError:
+                raise SpecError(f"{flag} {text[:40]!r} is not a number") from None
+            least = 0.0 if guard.name in ("copy_s", "hang_extra_s") else 1.0
+            if not least <= values[guard.name]:
+                raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
+            if values[guard.name] > _LONGEST_S:
+                raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_S}")
+    return Guards(**values)
+
+
+def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
+    minutes = _minutes("minutes_per_run", settings.get("minutes_per_run", "10"))
+    time_min = _minutes("time", settings["time"]) if "time" in settings else None
+    return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
+
+
+def _minutes(name: str, text: str) -> int:
+    flag = f"--{name.replace('_', '-')}"
+    try:
+        minutes = int(text)
+    except ValueError:
+        raise SpecError(f"{flag} {text[:40]!r} is not a number of whole minutes, as 90") from None
+    if minutes < 1:
+        raise SpecError(f"{flag} is {minutes}; it must be at least 1 minute")
+    if minutes > _LONGEST_MIN:
+        raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_MIN} minutes (a year)")
+    return minutes

@@ -1,0 +1,93 @@
+"""Runs that are settled and wanted once more: all, those with an outcome, those whose environment has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.model.options import did_you_mean
+from hpc.model.outcome import (
+    SETTLING,
+    ExitRecord,
+    Outcome,
+    ask_again,
+    asked_again,
+    exit_records,
+    is_settled,
+    settling_record,
+    stem,
+)
+from hpc.model.spec import RunSpec, SpecError
+from launch.jobs.site import Site
+from launch.sweep.provenance import changes_since
+
+RETRIED = tuple(sorted(SETTLING - {Outcome.OK}))
+"""The outcomes after which a run is not run again unless --retry names them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """Which settled runs somebody wants again: those with these outcomes, those whose environment changed, all."""
+
+    retry: tuple[Outcome, ...] = ()
+    if_changed: bool = False
+    force: bool = False
+
+
+def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
+    """The outcomes in a comma list of --retry. Raises SpecError on one that needs no asking, or that is none."""
+    chosen = []
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        if word not in set(Outcome):
+            raise SpecError(
+                f"--retry {word!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(word, RETRIED)}"
+            )
+        outcome = Outcome(word)
+        if outcome is Outcome.OK:
+            raise SpecError("--retry ok: what ended ok is measured; --force runs everything again")
+        if outcome not in SETTLING:
+            raise SpecError(f"--retry {word}: a run that ended so is run again without asking: leave it out")
+        chosen.append(outcome)
+    if not chosen:
+        raise SpecError(f"--retry names no outcome; it takes {', '.join(RETRIED)}")
+    return tuple(chosen)
+
+
+def ask_for(wish: Wish, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]) -> None:
+    """Notes beside the records which settled runs are wanted again, and says how many and why.
+
+    To be called with the folder's lock held.
+    """
+    records, again = exit_records(traces), asked_again(traces)
+    settled = [run for run in runs if is_settled(records.get(run.run_id, []), again)]
+    standing = {run.run_id: record for run in settled if (record := settling_record(records[run.run_id])) is not None}
+    chosen: list[str] = []
+    if wish.force:
+        chosen += standing
+        say(f"--force: {len(standing)} settled runs once more")
+    if wish.retry:
+        retried = [run_id for run_id, record in standing.items() if record.outcome in wish.retry]
+        chosen += retried
+        say(f"--retry {','.join(wish.retry)}: {len(retried)} runs once more")
+    if wish.if_changed:
+        measured = [(run, standing[run.run_id]) for run in settled if standing[run.run_id].outcome is Outcome.OK]
+        chosen += _changed(measured, traces, site, say)
+    ask_again(traces, [record for run_id in chosen for record in records[run_id] if record.settles])
+
+
+def _changed(
+    measured: Sequence[tuple[RunSpec, ExitRecord]], traces: Path, site: Site | None, say: Callable[[str], None]
+) -> list[str]:
+    """Of the runs that ended ok those whose recorded environment is not what is here now; says what changed."""
+    chosen, unknown = [], set()
+    for run, record in measured:
+        found = changes_since(run, traces / f"{stem(run.run_id, record.attempt)}.h5", site)
+        unknown |= set(found.unknown)
+        if found.changed:
+            chosen.append(run.run_id)
+            say(f"{run.run_id}: {'; '.join(found.changed)}")
+    say(f"--rerun-if-changed: {len(chosen)} of {len(measured)} runs that ended ok once more")
+    for line in sorted(unknown):
+        say(f"not compared: {line}")
+    return chosen

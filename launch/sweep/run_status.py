@@ -1,0 +1,221 @@
+"""How the runs of a sweep stand, from the files beside the traces alone: records, begun attempts, copies, plans."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.model.evidence import exit_of
+from hpc.model.outcome import (
+    AGAIN,
+    BEGIN,
+    BEGIN_RECORD,
+    EXIT,
+    MOST_PLAN_BYTES,
+    BeginRecord,
+    ExitRecord,
+    Outcome,
+    RecordAway,
+    RecordError,
+    asked_again,
+    exit_records,
+    is_settled,
+    read_begin_record,
+    read_object,
+    settling_record,
+    stem,
+)
+from hpc.model.spec import RunSpec, SpecError
+from hpc.model.trace_file import why_not_whole
+from hpc.recovery.folders import PARTIAL, JournalError
+from hpc.recovery.journal_reader import read_journals
+
+_RECORD = re.compile(r"(?P<run_id>.+)\.\d+\.(?:begin|exit)\.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How one run stands: how many attempts began, the number of the last one that ended.
+
+    `record` is the one that its outcome is from: the settling one, else the last. `open` is the last attempt where
+    that began and left no record; `last_step` and `copy_age_s` tell of that one, None where nothing was copied.
+    `settled` says that the run needs no further attempt, `asked_again` that it would not but that somebody asked.
+    `problems` names files of it that cannot be read, each with what to do; `held` says that one of these may be the
+    record that settles it, so that it is not to be run; `trace_damaged` that the trace
+    which settles it is not whole.
+    """
+
+    run_id: str
+    attempts: int = 0
+    ended: int = 0
+    record: ExitRecord | None = None
+    open: BeginRecord | None = None
+    settled: bool = False
+    asked_again: bool = False
+    last_step: int | None = None
+    copy_age_s: float | None = None
+    problems: tuple[str, ...] = ()
+    held: bool = False
+    trace_damaged: bool = False
+
+    @property
+    def word(self) -> str:
+        """The outcome, or what there is in place of one."""
+        if self.held and not self.settled:
+            return "held back"
+        if self.open is not None and not self.settled:
+            return "begun"
+        if self.record is None:
+            return "never ran"
+        if self.asked_again:
+            return f"{self.record.outcome}, wanted again"
+        return f"{self.record.outcome}, trace damaged" if self.trace_damaged else self.record.outcome
+
+
+def standings(run_ids: Iterable[str], traces: Path) -> list[Standing]:
+    """How each run stands, in the order given."""
+    broken: list[RecordError] = []
+    records, again = exit_records(traces, broken), asked_again(traces)
+    begun = _last_begun(traces, broken)
+    away = _by_run(broken)
+    return [
+        _standing(run_id, records.get(run_id, []), again, begun.get(run_id), traces, away.get(run_id, []))
+        for run_id in run_ids
+    ]
+
+
+def left_of(run_ids: Sequence[str], traces: Path) -> list[str]:
+    """Which of the runs are to be done: not settled, and without a record that may settle them and cannot be got at.
+
+    Raises OSError where the folder is not there: one that was unmounted must not look like one without records.
+    """
+    traces.stat()
+    broken: list[RecordError] = []
+    records, again = exit_records(traces, broken), asked_again(traces)
+    held = {run_id for run_id, its in _by_run(broken).items() if _may_settle(its)}
+    return [run for run in run_ids if run not in held and not is_settled(records.get(run, []), again)]
+
+
+def planned_sweeps(traces: Path, broken: list[RecordError] | None = None) -> dict[str, tuple[RunSpec, ...]]:
+    """The sweeps whose plans lie in the folder, by their ids.
+
+    What is no plan is named in `broken`; without such a list it raises RecordError.
+    """
+    sweeps = {}
+    for path in sorted(traces.glob("plan.*.json")):
+        try:
+            values = read_object(path, MOST_PLAN_BYTES, "a plan of ours")
+            sweeps[str(values["sweep_id"])] = tuple(RunSpec.from_json(run) for run in values["runs"])
+        except (ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
+            found = RecordError(
+                f"{path}: no plan that this version can read ({error}); the command that planned it writes it again"
+            )
+            if broken is None:
+                raise found from None
+            broken.append(found)
+    return sweeps
+
+
+def whole(standing: Iterable[Standing]) -> bool:
+    """Whether every run is `ok`, and what says so can be read."""
+    return all(
+        run.record is not None and run.record.outcome is Outcome.OK and run.settled and not run.problems
+        for run in standing
+    )
+
+
+def _standing(
+    run_id: str,
+    records: Sequence[ExitRecord],
+    again: Collection[str],
+    begun: BeginRecord | None,
+    traces: Path,
+    broken: Sequence[RecordError],
+) -> Standing:
+    last = max((record.attempt for record in records), default=0)
+    open_attempt = begun if begun is not None and begun.attempt > last else None
+    settled = is_settled(records, again)
+    last_step, age = _copied(traces / f"{stem(run_id, open_attempt.attempt)}{PARTIAL}") if open_attempt else (None,) * 2
+    standing = settling_record(records)
+    of_trace = _of_trace(standing, traces)
+    return Standing(
+        run_id=run_id,
+        attempts=max(last, begun.attempt if begun else 0),
+        ended=last,
+        record=standing or (records[-1] if records else None),
+        open=open_attempt,
+        settled=settled,
+        asked_again=not settled and any(record.settles for record in records),
+        last_step=last_step,
+        copy_age_s=age,
+        problems=(*map(_what_to_do, broken), *of_trace),
+        held=_may_settle(broken),
+        trace_damaged=bool(of_trace),
+    )
+
+
+def _by_run(broken: Iterable[RecordError]) -> dict[str, list[RecordError]]:
+    """The errors of records that are named after a run's attempt."""
+    found: dict[str, list[RecordError]] = {}
+    for error in broken:
+        if error.path is not None and (of := _RECORD.fullmatch(error.path.name)):
+            found.setdefault(of["run_id"], []).append(error)
+    return found
+
+
+def _may_settle(broken: Iterable[RecordError]) -> bool:
+    return any(isinstance(error, RecordAway) and str(error.path).endswith(EXIT) for error in broken)
+
+
+def _what_to_do(error: RecordError) -> str:
+    if isinstance(error, RecordAway):
+        return f"{error}: it may be whole, so the run is left alone until it can be read"
+    if str(error.path).endswith(EXIT):
+        return f"{error}: the next sweep judges the attempt anew, from what else it left"
+    return f"{error}: which job began the attempt is not known; unless that goes on, the run is done again"
+
+
+def _of_trace(record: ExitRecord | None, traces: Path) -> list[str]:
+    """What is wrong with the trace that a run is settled by, as far as its beginning and its length tell."""
+    if record is None or record.outcome is not Outcome.OK:
+        return []
+    path = traces / f"{stem(record.run_id, record.attempt)}.h5"
+    problem = why_not_whole(path) if path.exists() else ""  # else somebody has brought it elsewhere
+    if not problem:
+        return []
+    return [f"{path}: {problem}, and its record says ok: {path.name.removesuffix('.h5')}{AGAIN} beside it, an empty "
+            "file, has the run done again"]  # fmt: skip
+
+
+def _last_begun(traces: Path, broken: list[RecordError]) -> dict[str, BeginRecord]:
+    last: dict[str, int] = {}
+    for path in traces.glob(f"*{BEGIN}"):
+        if found := BEGIN_RECORD.fullmatch(path.name):
+            last[found["run_id"]] = max(last.get(found["run_id"], 0), int(found["attempt"]))
+    begun = {}
+    for run_id, attempt in last.items():
+        path = traces / f"{stem(run_id, attempt)}{BEGIN}"
+        try:
+            begun[run_id] = read_begin_record(path)
+        except RecordError as error:  # or half-written by a job that is starting now
+            if not exit_of(path).exists():
+                broken.append(error)
+    return begun
+
+
+def _copied(partial: Path) -> tuple[int | None, float | None]:
+    """The last step that every rank copied has completed, and the age of the newest copy in seconds."""
+    try:
+        newest = max((path.stat().st_mtime for path in partial.iterdir()), default=None)
+    except OSError:
+        return None, None
+    if newest is None:
+        return None, None
+    try:
+        steps = [journal.steps_completed for journal in read_journals(partial)]
+    except (JournalError, OSError):
+        steps = []  # a copy in the making
+    return (min(steps) - 1 if steps else None), max(0.0, time.time() - newest)

@@ -1,0 +1,153 @@
+"""What the sizes of a sweep depend on: the machine that the runs are for, and what backends and workloads know."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpc.backends import BACKENDS, missing_modules, operations_of
+from hpc.backends.horovod_build import build_problem
+from hpc.model.options import Option, did_you_mean
+from hpc.model.spec import COLLECTIVES, SpecError, Target
+from hpc.workloads import WORKLOADS, code_digest, is_user_code
+from hpc.workloads.user_code import check_factory
+from launch.cluster.local import GpuCountError, cpus_here, gpus_here, ranks_env
+from launch.cluster.partitions import SiteNodes
+from launch.jobs.site import Site
+from launch.sweep.spec import SweepSpec
+
+
+class TargetError(RuntimeError):
+    """Nothing of what was asked can run on the target; the text says what is missing and the command that brings it."""
+
+
+def options_of(backend: str, workload: str) -> Mapping[str, Option]:
+    """What a backend and a workload can be told together; SpecError where one is unknown or they do not fit."""
+    if backend not in BACKENDS:
+        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}{did_you_mean(backend, BACKENDS)}")
+    entry = BACKENDS[backend]
+    if is_user_code(workload):
+        check_factory(workload)
+        return entry.options
+    if workload == COLLECTIVES:
+        raise SpecError(
+            f"workload {workload} trains nothing: --collectives measures them beside trainings, "
+            "python -m hpc.collectives by themselves"
+        )
+    if workload not in WORKLOADS:
+        raise SpecError(
+            f"unknown workload {workload!r}; known: {', '.join(WORKLOADS)}, or FILE.py:FACTORY of your "
+            f"own{did_you_mean(workload, WORKLOADS)}"
+        )
+    if entry.framework not in WORKLOADS[workload].factories:
+        written_for = ", ".join(WORKLOADS[workload].factories)
+        raise SpecError(f"workload {workload} is written for {written_for}; backend {backend} trains {entry.framework}")
+    return {**entry.options, **WORKLOADS[workload].options}
+
+
+def cannot_run(backends: Sequence[str], site: Site | None) -> dict[str, str]:
+    """Of each backend that this interpreter cannot run, a line that says why, and how it can.
+
+    Nothing is said of a site whose runs may find other packages than this interpreter does.
+    """
+    missing = {name: missing_modules(name) for name in backends if _runs_by_this_interpreter(name, site)}
+    return {name: f"backend {name} cannot run: {'; '.join(lines)}" for name, lines in missing.items() if lines}
+
+
+def odd_builds(backends: Sequence[str], site: Site | None) -> list[str]:
+    """A line for each backend whose Horovod was built for another framework than the one that its runs will meet."""
+    asked = [name for name in backends if "horovod" in BACKENDS[name].modules and _runs_by_this_interpreter(name, site)]
+    problems = {name: build_problem(BACKENDS[name].framework) for name in asked}
+    return [f"backend {name}: {problem}" for name, problem in problems.items() if problem]
+
+
+def _runs_by_this_interpreter(backend: str, site: Site | None) -> bool:
+    if site is None:
+        return True
+    named = site.python(BACKENDS[backend].framework, "")
+    return not (named or site.container or site.modules or "PYTHONPATH" in site.env)
+
+
+def with_absolute_paths(asked: SweepSpec) -> SweepSpec:
+    """The sweep with a person's own files named from the root: the job may run from any folder."""
+
+    def absolute(workload: str) -> str:
+        path, _, factory = workload.partition(":")
+        return f"{Path(path).absolute()}:{factory}" if is_user_code(workload) and factory else workload
+
+    return dataclasses.replace(asked, workload=tuple(absolute(name) for name in asked.workload))
+
+
+def no_twins(asked: SweepSpec) -> list[str]:
+    """Where twins are asked for, a line for each backend that has none, with the reason."""
+    why = {name: BACKENDS[name].no_twin for name in asked.backend if asked.twin}
+    return [f"no twins of backend {name}: {reason}" for name, reason in why.items() if reason]
+
+
+WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
+ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
+WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
+
+
+def decide_target(asked: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
+    """What the sizes depend on, of the machine that the runs are for; `nodes` are the site's, read where needed.
+
+    Raises TargetError where nvidia-smi does not tell how many GPUs this machine has.
+    """
+    own = [name for name in asked.workload if is_user_code(name)]
+    for name in own:
+        check_factory(name)
+    digests = {name: code_digest(name) for name in own}
+    if site is None:
+        return _local_target(asked, digests)
+    nodes = nodes or SiteNodes(site)
+    gpus = asked.gpus_per_node if asked.gpus_per_node is not None else site.gpus_per_node
+    cpus = site.cpus_per_node
+    why = "sinfo does not say"
+    if gpus is None or (cpus is None and asked.cpus_per_rank is None):
+        if reason := nodes.unreachable:
+            why = f"no Slurm controller answers here that could be asked ({reason})"
+        else:
+            found_gpus, found_cpus = nodes.per_node
+            gpus = found_gpus if gpus is None else gpus
+            cpus = found_cpus if cpus is None else cpus
+    if gpus is None:
+        raise SpecError(
+            f"how many GPUs has a node of site {site.name}? {why}; state it with --gpus-per-node N (0 for CPU runs) or "
+            "gpus_per_node in the site file"
+        )
+    names = [name for name in asked.backend if name in BACKENDS]
+    containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
+    return Target(
+        site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
+        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS, without_gpus=WITHOUT_GPUS,
+        collectives=_collectives(gpus),
+    )  # fmt: skip
+
+
+def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
+    """This machine, its GPUs shared by the simulated nodes."""
+    most = max((*asked.nodes, *(nodes for nodes, _ in asked.cases)))
+    gpus = asked.gpus_per_node
+    reduced: tuple[str, ...] = ()
+    if gpus is None and (here := _gpus_here()):
+        gpus = here // most
+        if gpus == 0:
+            reduced = (f"CPUs instead of GPUs: {most} simulated nodes cannot share the {here} of this machine",)
+    return Target(
+        site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
+        env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
+        without_gpus=WITHOUT_GPUS, collectives=_collectives(gpus or 0),
+    )  # fmt: skip
+
+
+def _gpus_here() -> int:
+    try:
+        return gpus_here()
+    except GpuCountError as error:
+        raise TargetError(f"{error}; --gpus-per-node 0 runs on CPUs, --gpus-per-node N on N GPUs") from None
+
+
+def _collectives(gpus_per_node: int) -> dict[str, tuple[str, ...]]:
+    return {name: operations_of(name, gpus_per_node > 0) for name, entry in BACKENDS.items() if entry.collectives}

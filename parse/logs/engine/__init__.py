@@ -1,0 +1,1 @@
+"""How lines of any log become speeds."""

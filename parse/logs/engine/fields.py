@@ -1,0 +1,147 @@
+"""The fields of many step lines at once, wherever they stand in a text: numbers and time stamps from their digits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.logs.engine.log_format import FIELDS, NO_NUMBER, Floats, Integers
+from parse.logs.engine.times import Form, form_of
+
+INTEGERS = ("epoch", "step", "first", "rank", "epoch_steps")
+MAX_DIGITS = 15
+"""More digits than a float64 holds exactly are no number of a step, epoch or rank."""
+LARGEST = 1e18
+"""Larger numbers are no rate and no time, and their sums overflow."""
+WORD = 8
+_MASKS = np.array([(1 << 64) - (1 << 8 * (WORD - width)) for width in range(WORD + 1)], np.uint64)
+"""Of a word that ends where a number does, what belongs to a number of so many digits."""
+_POWERS = 10.0 ** np.arange(2 * WORD + 1)
+_ADDED = ((0x0F0F0F0F0F0F0F0F, 2561, 8), (0x00FF00FF00FF00FF, 6553601, 16), (0x0000FFFF0000FFFF, 42949672960001, 32))
+"""Makes a number of eight digits: neighbours are added to pairs, these to fours, these to eight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """Where in a line a field stands, and how it is written, which is the same in all lines of a shape.
+
+    `point` is where its decimal point is, `past` where it has none; `plain`: it is digits, and perhaps a point.
+    `form` and `written` are of a time stamp.
+    """
+
+    first: int
+    past: int
+    point: int
+    plain: bool
+    form: Form | None = None
+    written: bytes = b""
+
+
+Fields = Mapping[str, Field]
+Letters = npt.NDArray[np.uint8]
+
+
+def field_of(name: str, text: bytes, first: int, past: int) -> Field | None:
+    """The field that stands there; None where it cannot be what its name says."""
+    found = text[first:past]
+    if name == "time":
+        form = form_of(found)
+        written = found.translate(_ALIKE)
+        return Field(first=first, past=past, point=past, plain=False, form=form, written=written) if form else None
+    if name in INTEGERS:
+        fits = found.isdigit() and len(found) <= MAX_DIGITS
+        return Field(first=first, past=past, point=past, plain=True) if fits else None
+    try:
+        float(found)
+    except ValueError:
+        return None
+    whole, _, part = found.partition(b".")
+    plain = (whole + part).isdigit() and max(len(whole), len(part)) <= 2 * WORD
+    return Field(first=first, past=past, point=first + len(whole), plain=plain)
+
+
+_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+
+
+def columns(letters: Letters, starts: Sequence[Integers], fields: Sequence[Fields]) -> dict[str, Any]:
+    """The columns of Steps but for `offset`, one part below the other.
+
+    Part i are lines that begin at starts[i] and have fields[i]; what they lack stands as absent.
+    """
+    counts = [len(part) for part in starts]
+    where = np.concatenate(starts)
+    found: dict[str, Any] = {}
+    for name in FIELDS:
+        there = [part.get(name) for part in fields]
+        if name == "time":
+            found["time_s"] = _times(letters, where, counts, there)
+        else:
+            found[name] = _numbers(letters, where, counts, there, NO_NUMBER if name in INTEGERS else np.nan)
+    return found
+
+
+def _numbers(
+    letters: Letters, where: Integers, counts: list[int], there: list[Field | None], absent: float
+) -> Floats | Integers:
+    """A column of what stands `there`, a field or none per part; whole numbers where what is absent is one."""
+    if not any(there):
+        return np.asarray(np.full(len(where), absent))
+    first, point, past = (
+        np.repeat([getattr(field, name) if field and field.plain else 0 for field in there], counts)
+        for name in ("first", "point", "past")
+    )
+    values = _digits(letters, where + point, point - first)
+    if isinstance(absent, int):
+        return np.where(past > 0, values.astype(np.int64), absent)
+    decimals = np.maximum(past - point - 1, 0)
+    power = _POWERS[decimals]
+    floats = (values * power + _digits(letters, where + past, decimals)) / power
+    floats[past == 0] = absent
+    for field, end, count in zip(there, np.cumsum(counts).tolist(), counts, strict=True):
+        if field and not field.plain:
+            lines = where[end - count : end].tolist()
+            floats[end - count : end] = [float(letters[at + field.first : at + field.past].tobytes()) for at in lines]
+    floats[~(np.abs(floats) <= LARGEST)] = absent
+    return np.asarray(floats, np.float64)
+
+
+def _digits(letters: Letters, past: Integers, width: Integers) -> Floats:
+    """Numbers of so many digits, up to sixteen, that end there."""
+    low = _eight(letters, past, np.minimum(width, WORD))
+    if not (width > WORD).any():
+        return low
+    return low + 1e8 * _eight(letters, past - WORD, np.maximum(width - WORD, 0))
+
+
+def _eight(letters: Letters, past: Integers, width: Integers) -> Floats:
+    rows = np.ndarray((len(letters) - WORD + 1, WORD), np.uint8, letters, strides=(1, 1))
+    # Before the first letters of all stands nothing; their line is read from where it is, and moved.
+    begin = past - WORD
+    words = rows[np.maximum(begin, 0)].view(np.uint64)[:, 0]
+    early = begin < 0
+    if early.any():
+        words[early] <<= (8 * -begin[early]).astype(np.uint64)
+    words &= _MASKS[width]
+    for mask, factor, shift in _ADDED:
+        words &= np.uint64(mask)
+        words *= np.uint64(factor)
+        words >>= np.uint64(shift)
+    return words.astype(np.float64)
+
+
+def _times(letters: Letters, where: Integers, counts: list[int], there: list[Field | None]) -> Floats:
+    seconds = np.full(len(where), np.nan)
+    number = {written: at for at, written in enumerate(dict.fromkeys(field.written for field in there if field))}
+    kinds = np.repeat([number[field.written] if field else -1 for field in there], counts)
+    first = np.repeat([field.first if field else 0 for field in there], counts)
+    for kind, field in {number[field.written]: field for field in there if field}.items():
+        if field.form:
+            which = kinds == kind
+            width = field.past - field.first
+            rows = np.ndarray((len(letters) - width + 1, width), np.uint8, letters, strides=(1, 1))
+            seconds[which] = field.form.seconds(rows[(where + first)[which]])
+    return seconds

@@ -1,0 +1,254 @@
+"""The intervals between printed steps, added up to what a window holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers
+from parse.logs.engine.points import NO_POINTS, Points
+
+Truths = npt.NDArray[np.bool_]
+
+MAX_TIMES = 1 << 18
+"""Where a window has more intervals, neighbours are averaged."""
+MAX_PAUSES = 10_000
+RESOLVED = 10
+"""An interval's time stands for its steps where it is as many times longer than the stamps' finest unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """An interval that is kept out: why, between which printed steps, how long where stamps tell."""
+
+    why: str
+    from_step: int
+    to_step: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """Where a window begins and ends: at the first printed steps that lie as far in the log; `span` None: at its end.
+
+    `span` counts from where the window begins, or, if `absolute`, from `begin_at`. `numbered` says whether numbers
+    start anew per `epoch`, `from_zero` whether at 0. `keeps_pauses`: intervals with a pause or the end of an epoch in
+    them count.
+    """
+
+    begin_at: int
+    span: int | None
+    keeps_pauses: bool
+    numbered: str
+    from_zero: bool
+    absolute: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A printed step. `reached` counts steps from the log's beginning; where numbers start anew, over the epochs."""
+
+    key: int
+    epoch: int
+    step: int
+    reached: int
+    offset: int
+
+
+def steps_between(points: Points, aim: Aim, per_epoch: int | None) -> tuple[Integers, Truths]:
+    """The steps of the intervals between points, and whether their number is known.
+
+    It is unknown, and 0, over the border of epochs where numbers start anew and nobody says how many an epoch has.
+    """
+    epoch, step = points.epoch, points.step
+    steps, epochs = np.diff(step), np.diff(epoch)
+    anew = (epochs > 0) & ((aim.numbered == "epoch") | (steps <= 0))
+    if not anew.any():
+        return steps, np.ones(len(steps), np.bool_)
+    if per_epoch is None:
+        return np.where(anew, 0, steps), ~anew
+    left = np.maximum(per_epoch - step[:-1], int(aim.from_zero))
+    return np.where(anew, per_epoch * (epochs - 1) + left + step[1:], steps), np.ones(len(steps), np.bool_)
+
+
+class Tally:
+    """Adds up the window's intervals as points come, in their order."""
+
+    def __init__(self, aim: Aim) -> None:
+        self.aim = aim
+        self.begin: Place | None = None
+        self.end: Place | None = None
+        self.last: Place | None = None
+        self.done = False
+        """The end that was aimed at is reached."""
+        self.steps = 0
+        self.seconds = 0.0
+        self.resolution_s = 1.0
+        self.backwards: tuple[int, int] | None = None
+        """The steps between which the stamps go back."""
+        self.pauses: list[Pause] = []
+        self.more_pauses = 0
+        self.borders = 0
+        """Borders of epochs over which nobody knows the number of steps."""
+        self.repeated = 0
+        """Steps that have more than one line."""
+        self.fresh = True
+        self.rates, self.durations, self.paces, self.times = Series(), Series(), Series(), Series()
+        self._points = NO_POINTS
+
+    def add(self, points: Points, pauses: Mapping[int, Sequence[str]], per_epoch: int | None) -> None:
+        """Goes on with the next points; `pauses` are the reasons of pauses by the key of the step before."""
+        if self.done or not len(points):
+            return
+        points = Points.joined([self._points, points]) if len(self._points) else points
+        steps, known = steps_between(points, self.aim, per_epoch)
+        start = self.last.reached if self.last else int(points.step[0])
+        reached = start + np.concatenate([[0], np.cumsum(steps)])
+        self._points = points.take(slice(len(points) - 1, None))
+        self.last = _place(points, reached, len(points) - 1)
+        first = 0
+        if self.begin is None:
+            first = int(np.searchsorted(reached, self.aim.begin_at))
+            if first == len(points):
+                return
+            self.begin = _place(points, reached, first)
+        past = len(points)
+        if self.aim.span is not None:
+            until = (self.aim.begin_at if self.aim.absolute else self.begin.reached) + self.aim.span
+            past = min(past, int(np.searchsorted(reached, until)) + 1)
+            self.done = bool(reached[past - 1] >= until)
+        self.end = _place(points, reached, past - 1)
+        window = slice(first, past)
+        inner = slice(first, past - 1)
+        self._sum(points.take(window), steps[inner], known[inner], reached[window], pauses)
+
+    def _sum(
+        self, points: Points, steps: Integers, known: Truths, reached: Integers, pauses: Mapping[int, Sequence[str]]
+    ) -> None:
+        self.resolution_s = min(self.resolution_s, resolution_s(points.time_s))
+        seconds = np.diff(points.time_s)
+        kept = known & self._free_of_pauses(points, seconds, known, pauses)
+        self.borders += int((~known).sum())
+        self.repeated += int((points.lines[0 if self.fresh else 1 :] > 1).sum())
+        self.fresh = False
+        self.steps += int(steps[kept].sum())
+        self.seconds += float(seconds[kept].sum())
+        if self.backwards is None and (back := np.flatnonzero(kept & (seconds < 0))).size:
+            self.backwards = int(points.step[back[0]]), int(points.step[back[0] + 1])
+        self.times.add((seconds / np.maximum(steps, 1))[kept])
+        self._add_printed(points.take(slice(1, None)), steps, reached[1:], kept)
+
+    def _add_printed(self, points: Points, steps: Integers, reached: Integers, kept: Truths) -> None:
+        """The printed numbers whose interval lies in the window."""
+        assert self.begin is not None
+        printed_interval = points.first != NO_NUMBER
+        long = np.where(printed_interval, points.step - points.first, steps)
+        kept = kept & (reached - long >= self.begin.reached)
+        self.rates.add(points.rate[kept & np.isfinite(points.rate)])
+        durations = np.where(np.isnan(points.duration_s), points.elapsed_s / np.maximum(long, 1), points.duration_s)
+        durations = durations[kept & np.isfinite(durations)]
+        self.durations.add(durations)
+        with np.errstate(divide="ignore"):
+            self.paces.add(1 / durations)
+
+    def _free_of_pauses(
+        self, points: Points, seconds: Floats, known: Truths, pauses: Mapping[int, Sequence[str]]
+    ) -> Truths:
+        reasons: dict[int, list[str]] = {}
+        epoch, step = points.epoch, points.step
+        for place in np.flatnonzero(np.diff(epoch) > 0 if not self.aim.keeps_pauses else ~known).tolist():
+            reasons[place] = [f"epoch {epoch[place + 1]} begins"]
+        if not self.aim.keeps_pauses and pauses:
+            keys = np.fromiter(pauses, np.int64, len(pauses))
+            places = np.searchsorted(points.key, keys, side="right") - 1
+            inside = (places >= 0) & (places < len(seconds))
+            for key, place in zip(keys[inside].tolist(), places[inside].tolist(), strict=True):
+                found = reasons.setdefault(place, [])
+                found += [why for why in pauses[key] if why not in found]
+        free = np.ones(len(seconds), np.bool_)
+        for place in sorted(reasons):
+            free[place] = False
+            if len(self.pauses) == MAX_PAUSES:
+                self.more_pauses += 1
+                continue
+            long = float(seconds[place])
+            self.pauses.append(
+                Pause(
+                    why=", ".join(reasons[place]),
+                    from_step=int(step[place]),
+                    to_step=int(step[place + 1]),
+                    seconds=None if np.isnan(long) else long,
+                )
+            )
+        return free
+
+
+class Series:
+    """Numbers in their order with their sum; where they become many, means over neighbours are kept."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0.0
+        self.stride = 1
+        self._parts: list[Floats] = []
+        self._rest = np.empty(0)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of all numbers; None where there are none."""
+        return self.sum / self.count if self.count else None
+
+    @property
+    def values(self) -> Floats:
+        """The numbers, or means over `stride` of them."""
+        rest = [self._rest.mean(keepdims=True)] if len(self._rest) else []
+        return np.concatenate([*self._parts, *rest]) if self._parts or rest else np.empty(0)
+
+    def add(self, values: Floats) -> None:
+        """Goes on with these."""
+        self.count += len(values)
+        self.sum += float(values.sum())
+        self._take(values)
+        while sum(map(len, self._parts)) > MAX_TIMES:
+            whole = np.concatenate(self._parts)
+            odd = np.repeat(whole[len(whole) // 2 * 2 :], self.stride)
+            self.stride *= 2
+            self._parts = [whole[: len(whole) // 2 * 2].reshape(-1, 2).mean(axis=1)]
+            self._rest = np.concatenate([odd, self._rest])
+            self._take(np.empty(0))
+
+    def _take(self, values: Floats) -> None:
+        together = np.concatenate([self._rest, values])
+        whole = len(together) // self.stride * self.stride
+        self._parts.append(together[:whole].reshape(-1, self.stride).mean(axis=1))
+        self._rest = together[whole:]
+
+
+def resolution_s(time_s: Floats) -> float:
+    """The finest unit that time stamps use: 1 s, 1 ms or 1 µs."""
+    stamps = time_s[np.isfinite(time_s)]
+    if (stamps == np.round(stamps)).all():
+        return 1.0
+    thousandths = stamps * 1e3
+    return 1e-3 if (np.abs(thousandths - np.round(thousandths)) < 5e-4).all() else 1e-6
+
+
+def commonest(values: Integers) -> int | None:
+    """The value that occurs most often, the smallest of several; None of no values."""
+    if not len(values):
+        return None
+    found, counts = np.unique(values, return_counts=True)
+    return int(found[np.argmax(counts)])
+
+
+def _place(points: Points, reached: Integers, row: int) -> Place:
+    return Place(
+        key=int(points.key[row]),
+        epoch=int(points.epoch[row]),
+        step=int(points.step[row]),
+        reached=int(reached[row]),
+        offset=int(points.offset[row]),
+    )

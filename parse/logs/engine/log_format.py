@@ -1,0 +1,137 @@
+"""What a family of logs is: the lines of its steps, what its other lines say, and its rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+NO_NUMBER = -1
+"""Stands in a whole-number column for what a line does not print; NaN does in a column of floats."""
+
+FIELDS = ("time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "epoch_steps")
+"""The groups that a step line's pattern may name.
+
+`time` is a time stamp in any of the forms of `parse.logs.engine.times`. `step` is the number of the last step that the
+line speaks of, as printed; `first` the number that it counts from, where it prints an interval (`steps 100 to 200`).
+`rate` is in samples/s, `duration_s` the seconds of one step, `elapsed_s` those of the whole interval. `epoch_steps` is
+the number of steps in an epoch, where lines print it (`[ 6/53]`).
+"""
+
+FACTS = (
+    "batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model", "steps_per_epoch",
+    "samples_per_epoch", "epochs", "warmup_epochs", "print_every", "data", "seed", "classes", "accumulation",
+    "checksum",
+)  # fmt: skip
+"""What a header can tell; anything else a header tells (versions, devices) goes under a name of its own.
+
+`batch_size` is per device. `precision` is one of ours (fp32, tf32, bf16, amp-fp16; fp16 with master weights is the
+latter). `accumulation` says how many printed steps make one optimizer step."""
+
+
+class LogError(ValueError):
+    """A file is no log of a known family, or not to be read; the text says which file and why."""
+
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Step lines in the order of the file, a column per field; all columns are equally long.
+
+    `time_s` counts from 1970 in whatever zone the log was printed (1904 is taken where a log prints no year).
+    `offset` is where the line begins, in bytes of the text (of what a .gz holds, where it is one).
+    """
+
+    offset: Integers
+    time_s: Floats
+    epoch: Integers
+    step: Integers
+    first: Integers
+    rank: Integers
+    rate: Floats
+    duration_s: Floats
+    elapsed_s: Floats
+    epoch_steps: Integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a line that is no step line says. `values` are texts by name.
+
+    Kinds: `facts` (values by the names of FACTS or others); `pause` (the training stands still here: validation,
+    checkpoint, the end of an epoch; values may hold `why`); `evaluation` (values: `top1` in percent, `epoch`, as far as
+    printed); `mark` (an AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary`
+    (rates of the whole run as the program itself reports them: `rate`, `what`); `remark` (`text`: what is odd about the
+    file itself).
+    """
+
+    kind: str
+    offset: int
+    time_s: float | None
+    rank: int | None
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLine:
+    """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
+
+    Only digits may be what differs between two lines of equal shape: a pattern may ask for a digit (`\\d`), never for
+    a certain one, before the end of what it matches.
+    """
+
+    marker: bytes
+    pattern: re.Pattern[bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saying:
+    """A form of any other line. `values` makes the values of a match; without it they are its named groups.
+
+    A group named `time` is the time stamp and none of the values; a group `rank` the rank. Of lines of one shape
+    between two steps that say `pause` only the first is told, so such a pattern must not ask for certain digits.
+    """
+
+    kind: str
+    marker: bytes
+    pattern: re.Pattern[bytes]
+    values: Callable[[re.Match[bytes]], Mapping[str, str]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A system whose logs are read, and its rule.
+
+    `rates` says of what a printed rate is: `all` ranks together, or one `rank`. `mean` is how printed numbers are
+    averaged: over `rates`, over step `durations`, whose mean divides the batch, or over `paces`, batch / duration.
+    `numbered` says whether step numbers start anew in every `epoch` or go through the whole `run`; `from_zero` that the
+    first step is number 0 where a log need not show it. `warmup` and `total` are the reference protocol's. `model`
+    holds where neither header nor name says what is trained; `task` stands before its name (`arcface`).
+    """
+
+    name: str
+    title: str
+    steps: tuple[StepLine, ...]
+    sayings: tuple[Saying, ...] = ()
+    rates: str = "all"
+    mean: str = "rates"
+    numbered: str = "epoch"
+    warmup: int = 20
+    total: int = 120
+    model: str = ""
+    task: str = ""
+    from_zero: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A stretch of a log: its step lines, and what other lines say, each in the order of the file."""
+
+    steps: Steps
+    said: tuple[Said, ...]

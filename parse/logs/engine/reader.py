@@ -1,0 +1,318 @@
+"""A log from its file to batches of steps and sayings: streamed, whatever its size, in memory that does not grow."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import math
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from parse.logs.engine.fields import WORD, columns
+from parse.logs.engine.lines import LINE_END, MAX_LINE, MAX_SHAPED, Lines, by_length, line_starts, without_repeats
+from parse.logs.engine.log_format import Batch, Family, Integers, LogError, Said, Saying, Steps
+from parse.logs.engine.marker_index import sieve
+from parse.logs.engine.shapes import Found, Shape, Words, find_step, label
+from parse.logs.engine.times import seconds_of
+
+CHUNK_BYTES = 1 << 21
+SMALL_BYTES = 1 << 16
+"""A smaller file has a buffer of this size, too: it may grow."""
+SHAPES_PER_LENGTH = 48
+MAX_SHAPES = 512
+"""So many are kept of a family, for all lengths together; a log that has more begins anew."""
+FEW = 8
+"""So many lines of one length are worth a shape that says nothing; so many attempts to find one are enough."""
+ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[()][A-Za-z0-9])")
+ESCAPE, RETURN = b"\x1b", b"\r"
+
+_NO_FLOATS, _NO_INTEGERS = np.empty(0), np.empty(0, np.int64)
+NO_STEPS = Steps(
+    offset=_NO_INTEGERS, time_s=_NO_FLOATS, epoch=_NO_INTEGERS, step=_NO_INTEGERS, first=_NO_INTEGERS,
+    rank=_NO_INTEGERS, rate=_NO_FLOATS, duration_s=_NO_FLOATS, elapsed_s=_NO_FLOATS, epoch_steps=_NO_INTEGERS,
+)  # fmt: skip
+
+Piece = tuple[bytearray, int, int]
+"""A buffer, up to where it holds whole lines, and where in the text it begins."""
+
+
+class CutOffError(LogError):
+    """A file could be read up to a place and no further; what stands before that place has been read."""
+
+
+def batches(path: Path, family: Family, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Batch]:
+    """The log, a batch per stretch of the file. Raises LogError where it cannot be read.
+
+    Where it can be read in part, as a .gz that is cut off, the last batch holds a saying of kind `remark` instead.
+    """
+    reader = _Reader(family)
+    try:
+        for buffer, size, offset in pieces(path, chunk_bytes):
+            yield reader.batch(buffer, size, offset)
+    except CutOffError as error:
+        yield Batch(
+            steps=NO_STEPS, said=(Said(kind="remark", offset=0, time_s=None, rank=None, values={"text": str(error)}),)
+        )
+
+
+def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
+    """The text in pieces that end where a line ends, but for a last line that is cut off.
+
+    A buffer holds MAX_SHAPED + WORD more bytes than are in use; it is used again for the next piece. Raises LogError,
+    after the pieces that could be read a CutOffError.
+    """
+    kept = offset = 0
+    trouble: Exception | None = None
+    try:
+        file, size_bytes = _open(path)
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
+    chunk_bytes = int(min(chunk_bytes, max(size_bytes + 1, SMALL_BYTES)))
+    buffer = bytearray(chunk_bytes + MAX_SHAPED + WORD)
+    view = memoryview(buffer)
+    with file:
+        while True:
+            try:
+                got = file.readinto(view[kept:chunk_bytes])
+            except (OSError, EOFError, zlib.error) as error:
+                trouble = error
+                break
+            if not got:
+                break
+            end = kept + got
+            if buffer.find(RETURN, kept, end) >= 0:
+                buffer[kept:end] = buffer[kept:end].replace(RETURN, LINE_END)
+            size = buffer.rfind(LINE_END, kept, end) + 1
+            if not size and end == chunk_bytes:
+                size = end  # a line longer than the buffer comes in pieces
+            if size:
+                yield buffer, size, offset
+                buffer[: end - size] = buffer[size:end]
+            kept, offset = end - size, offset + size
+    if kept:
+        yield buffer, kept, offset
+    if trouble:
+        if not offset + kept:
+            raise LogError(f"{path}: cannot be read ({trouble})")
+        raise CutOffError(f"cannot be read beyond byte {offset + kept} of its text ({trouble})")
+
+
+def _open(path: Path) -> tuple[io.RawIOBase | io.BufferedIOBase, float]:
+    """The file, unpacked where it is packed, and how many bytes of text can be in it."""
+    file = path.open("rb", buffering=0)
+    if file.read(2) != b"\x1f\x8b":
+        file.seek(0)
+        return file, os.fstat(file.fileno()).st_size
+    file.close()
+    return gzip.open(path, "rb"), math.inf
+
+
+class _Shapes:
+    """The shapes that lines of a family had so far, by length, those that come most often first."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, list[Shape]] = {}
+        self.fruitless: Counter[int] = Counter()
+        self.number = 0
+
+    def remember(self, length: int, shape: Shape) -> None:
+        """Adds one; where there are too many the one that comes least often goes."""
+        if self.number >= MAX_SHAPES:
+            self.known, self.number = {}, 0
+        known = self.known.setdefault(length, [])
+        if len(known) >= SHAPES_PER_LENGTH:
+            known.pop()
+            self.number -= 1
+        known.append(shape)
+        self.number += 1
+
+
+@lru_cache(maxsize=32)
+def _shapes(family: Family) -> _Shapes:
+    """Those of all its logs: what has been learned of one serves the next."""
+    return _Shapes()
+
+
+class _Reader:
+    """Takes pieces of a log."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.shapes = _shapes(family)
+        steps, sayings = [form.marker for form in family.steps], [saying.marker for saying in family.sayings]
+        markers = tuple(dict.fromkeys(steps + sayings))
+        self.shortest = min(map(len, markers), default=1)
+        self.digitless = [max(re.split(rb"\d+", marker), key=len) for marker in markers if re.search(rb"\d", marker)]
+        self.sieve = sieve(markers)
+
+    def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
+        begins = None
+        cut_off = buffer[size - 1 : size] != LINE_END
+        if buffer.find(ESCAPE, 0, size) >= 0:
+            begins, _ = line_starts(np.frombuffer(buffer, np.uint8)[:size])
+            plain = ANSI.sub(b"", memoryview(buffer)[:size])
+            buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD, b"\0")), len(plain)
+        if not size:
+            return Batch(steps=NO_STEPS, said=())
+        letters = np.frombuffer(buffer, np.uint8)
+        starts, lengths = line_starts(letters[:size])
+        self.lines = Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE))
+        self.parts: list[tuple[Found, Integers]] = []
+        self.pauses: list[tuple[Shape, Integers]] = []
+        self.said: list[Said] = []
+        speaking = np.searchsorted(starts, self.sieve.passes(letters[: size + size % 2]), side="right") - 1
+        speaking = without_repeats(speaking)
+        if cut_off and len(speaking) and speaking[-1] == len(starts) - 1:
+            self._cut_off(speaking[-1:])
+            speaking = speaking[:-1]
+        for length, which in by_length(lengths, speaking):
+            if self.shortest <= length <= MAX_SHAPED:
+                self._in_bulk(length, which)
+            elif length > MAX_SHAPED:
+                self._one_by_one(which)
+        return self._joined(offset, starts if begins is None else begins)
+
+    def _in_bulk(self, length: int, which: Integers) -> None:
+        """Lines of one length: by shapes that are known; what is left is searched for what may say anything."""
+        known = self.shapes.known.get(length, [])
+        rows = self.lines.rows(which, length)
+        for place, shape in enumerate(known):
+            hit = shape.matches(rows)
+            if hit.all():
+                self._keep(shape, which)
+                return
+            if hit.any():
+                self._keep(shape, which[hit])
+                if place:
+                    known[place - 1], known[place] = shape, known[place - 1]
+                rows, which = rows.compress(~hit, axis=1), which[~hit]
+        attempts = SHAPES_PER_LENGTH
+        while len(which):
+            new = self._shape(rows, length) if attempts else None
+            if new is None:
+                self._one_by_one(which[:1])
+                rows, which = rows[:, 1:], which[1:]
+                continue
+            attempts -= 1
+            self.shapes.remember(length, new)
+            hit = new.matches(rows)
+            self._keep(new, which[hit])
+            rows, which = rows.compress(~hit, axis=1), which[~hit]
+
+    def _shape(self, rows: Words, length: int) -> Shape | None:
+        """The shape of the first line, where all that have it are alike: a step line, a pause, or nothing at all."""
+        text = rows[:, 0].tobytes()[:length]
+        if found := find_step(text, self.family.steps):
+            return None if found.crowded else Shape(text, found)
+        if any(form.marker in text and form.pattern.search(text) for form in self.family.steps):
+            return None  # it has the shape of a step line, but its digits are no numbers
+        sayings = [saying for saying in self.family.sayings if saying.marker in text]
+        heard = {saying.kind for saying in sayings if saying.pattern.search(text)}
+        if heard == {"pause"}:
+            return Shape(text, None, pause=True)
+        return None if sayings else self._silence(text, rows)
+
+    def _silence(self, text: bytes, rows: Words) -> Shape | None:
+        """The shape of a line that says nothing, where many have it, and no other digits could make a marker of it."""
+        fruitless, lines = self.shapes.fruitless, rows.shape[1]
+        if fruitless[len(text)] >= FEW or lines < FEW or any(part in text for part in self.digitless):
+            return None
+        shape = Shape(text, None)
+        if 3 * np.count_nonzero(shape.matches(rows)) >= lines:
+            return shape
+        fruitless[len(text)] += 1
+        return None
+
+    def _keep(self, shape: Shape, which: Integers) -> None:
+        if shape.found:
+            self.parts.append((shape.found, self.lines.starts[which]))
+        elif shape.pause:
+            self.pauses.append((shape, which))
+
+    def _one_by_one(self, which: Integers) -> None:
+        for start, text in self.lines.texts(which):
+            found = find_step(text, self.family.steps)
+            if found is None:
+                self._listen(text, start)
+            while found:
+                self.parts.append((found, np.array([start])))
+                found = find_step(text, self.family.steps, found.end) if found.crowded else None
+
+    def _cut_off(self, which: Integers) -> None:
+        """A line without an end: a number at its end may lack digits, so that what stands last counts for nothing.
+
+        But for a step that is printed with the one that it counts from: cut short it would be less than that.
+        """
+        for start, text in self.lines.texts(which):
+            if found := find_step(text, self.family.steps):
+                whole = {name: field for name, field in found.fields.items() if field.past < len(text)}
+                step, first = found.fields.get("step"), whole.get("first")
+                if step and first and int(text[step.first : step.past]) > int(text[first.first : first.past]):
+                    whole["step"] = step
+                if "step" in whole:
+                    self.parts.append((dataclasses.replace(found, fields=whole), np.array([start])))
+
+    def _listen(self, text: bytes, start: int) -> None:
+        for saying in self.family.sayings:
+            if saying.marker in text and (match := saying.pattern.search(text)):
+                said = _said(saying, match, text, start)
+                if said is not None:
+                    self.said.append(said)
+
+    def _joined(self, offset: int, begins: Integers) -> Batch:
+        """What was found, in the order of the file; `begins` is where the lines begin in what was read."""
+        steps = NO_STEPS
+        if self.parts:
+            parts = [start for _, start in self.parts]
+            found = columns(self.lines.letters, parts, [one.fields for one, _ in self.parts])
+            found["offset"] = np.concatenate(parts)
+            order = np.argsort(found["offset"], kind="stable")
+            steps = Steps(**{name: column[order] for name, column in found.items()})
+        for which in _firsts(self.pauses, self.lines.starts, steps.offset):
+            self._one_by_one(which)
+        self.said.sort(key=lambda said: said.offset)
+        starts = self.lines.starts
+        at = {start: begins[np.searchsorted(starts, start)] + offset for start in {one.offset for one in self.said}}
+        return Batch(
+            steps=dataclasses.replace(steps, offset=begins[np.searchsorted(starts, steps.offset)] + offset),
+            said=tuple(dataclasses.replace(one, offset=int(at[one.offset])) for one in self.said),
+        )
+
+
+def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
+    """Of lines of one shape between two steps the first; `starts` is where lines begin, `steps` where steps do."""
+    for shape in dict.fromkeys(shape for shape, _ in pauses):
+        which = np.sort(np.concatenate([found for one, found in pauses if one is shape]))
+        _, first = np.unique(np.searchsorted(steps, starts[which]), return_index=True)
+        yield which[first]
+
+
+def _said(saying: Saying, match: re.Match[bytes], text: bytes, start: int) -> Said | None:
+    spans = label(text[: match.start()])
+    groups = match.groupdict()
+    time, rank = groups.pop("time", None), groups.pop("rank", None)
+    time = time or (text[slice(*spans["time"])] if "time" in spans else None)
+    rank = rank or (text[slice(*spans["rank"])] if "rank" in spans else None)
+    try:
+        values = (
+            saying.values(match)
+            if saying.values
+            else {name: value.decode(errors="replace") for name, value in groups.items() if value is not None}
+        )
+    except ValueError:
+        return None
+    return Said(
+        kind=saying.kind,
+        offset=start,
+        time_s=seconds_of(time) if time else None,
+        rank=int(rank) if rank and len(rank) < 10 else None,
+        values=values,
+    )

@@ -1,0 +1,125 @@
+"""Many lines at once: lines that are equal but for their digits are parsed alike, so one match serves them all.
+
+The shape of a line is the line with every digit made equal. Where a pattern asks for digits only as such, what it finds
+in one line it finds in every line of that shape, at the same places; so a line is matched once, and the rows of
+characters of all others are compared with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.logs.engine.fields import WORD, Fields, field_of
+from parse.logs.engine.log_format import StepLine
+
+Words = npt.NDArray[np.uint64]
+"""Lines as columns of words of eight characters, [word, line]; behind a line's end stands anything."""
+
+LABELS = (
+    re.compile(
+        rb"(?P<time>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\s*\[(?:\d+,)?(?P<rank>\d+)\]\s?<(?:stdout|stderr|stddiag)>:"
+    ),
+    re.compile(rb"^\s*(?P<rank>\d+): "),
+    re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
+)
+"""What launchers put before a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Where a step line has its fields, and how far its text decides that."""
+
+    fields: Fields
+    end: int
+    marker: bytes
+    crowded: bool
+    """Whether a second step may stand on the same line."""
+
+
+def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> Found | None:
+    """The first step in the text from `start`; None where there is none, or where a field is not a number."""
+    for form in forms:
+        if form.marker in text and (match := form.pattern.search(text, start)):
+            spans = {name: match.span(name) for name in match.groupdict() if match[name] is not None}
+            for name, span in label(text[: match.start()]).items():
+                spans.setdefault(name, span)
+            fields = {name: field_of(name, text, *span) for name, span in spans.items()}
+            told = {name: field for name, field in fields.items() if field}
+            if len(told) == len(fields):
+                crowded = form.marker in text[match.end() :]
+                return Found(fields=told, end=match.end(), marker=form.marker, crowded=crowded)
+    return None
+
+
+def label(before: bytes) -> dict[str, tuple[int, int]]:
+    """Where rank and time stamp stand in what a launcher put in front of a line."""
+    for form in LABELS:
+        if found := form.search(before):
+            return {name: found.span(name) for name in found.groupdict() if found[name] is not None}
+    return {}
+
+
+class Shape:
+    """A line that stands for all lines of its shape; with `found`, a step line.
+
+    Of a step line only as much counts as was looked at, and that nothing behind it can be a second one.
+    """
+
+    def __init__(self, text: bytes, found: Found | None, pause: bool = False) -> None:
+        self.text = text
+        self.found = found
+        self.pause = pause
+        size = min(found.end + 1, len(text)) if found else len(text)
+        self._tail, self._second = size, None
+        if found and len(text) - size >= len(found.marker):
+            telling = set(found.marker) - set(text[size:]) - set(b"0123456789")
+            self._second = min(telling, default=None)
+            size = size if telling else len(text)
+        letters = np.frombuffer(text.ljust(-(-len(text) // WORD) * WORD, b"\0"), np.uint8)[: -(-size // WORD) * WORD]
+        digit = (letters >= ord("0")) & (letters <= ord("9"))
+        inside = np.arange(len(letters)) < size
+        self._wanted = _words(np.where(digit, ord("0"), letters))
+        self._carry = _words(np.where(digit, 0x80 - 10, 0)) if digit.any() else None
+        self._wrong = _words(np.where(inside, np.where(digit, 0x80, 0xFF), 0))
+
+    def matches(self, lines: Words) -> npt.NDArray[np.bool_]:
+        """Which lines have this shape, [line]; all are as long as the text."""
+        differs = lines[: len(self._wanted)] ^ self._wanted
+        if self._carry is not None:
+            # Of a digit 0 to 9 is left, to which 118 is added: what is more than 9 then has, or had, its highest bit.
+            carried = differs + self._carry
+            differs |= carried
+        differs &= self._wrong
+        alike = np.bitwise_or.reduce(differs, axis=0) == 0
+        if self._second is not None:
+            alike &= ~self._holds_behind(lines, self._second)
+        return np.asarray(alike)
+
+    def _holds_behind(self, lines: Words, letter: int) -> npt.NDArray[np.bool_]:
+        """Which lines hold the letter behind what was looked at, [line] (Warren, Hacker's Delight, 6-1)."""
+        first, past = self._tail // WORD, -(-len(self.text) // WORD)
+        within = lines[first + 1 : past - 1]
+        # Mostly none holds it: that is seen at once, and only the first and the last word are left.
+        words = (
+            np.arange(first, past)
+            if (np.ascontiguousarray(within).view(np.uint8) == letter).any()
+            else np.unique([first, past - 1])
+        )
+        places = (words[:, None] * WORD + np.arange(WORD)).ravel()
+        outside = _words(np.where((places >= self._tail) & (places < len(self.text)), 0, 0xFF))
+        zeros = lines[words] ^ np.uint64(letter * _ONES) | outside
+        return np.asarray(
+            np.bitwise_or.reduce((zeros - np.uint64(_ONES)) & ~zeros & np.uint64(0x80 * _ONES), axis=0) != 0
+        )
+
+
+_ONES = 0x0101010101010101
+
+
+def _words(letters: npt.NDArray[np.integer]) -> Words:
+    """Letters of one line as a column of words."""
+    return np.ascontiguousarray(letters, np.uint8).view(np.uint64)[:, None]

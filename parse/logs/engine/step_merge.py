@@ -1,0 +1,309 @@
+"""Step lines of interleaved ranks and appended runs, put in order: points of one run, as they are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, Said, Steps
+from parse.logs.engine.points import MAX_EPOCH, MAX_STEP, NO_POINTS, STEP_BITS, Lines, Points, merged
+
+BLOCK = 32_768
+"""Lines are looked at as many at a time."""
+HOLD = 16_384
+"""As many lines may come between those of two ranks for one step."""
+LIMIT = 131_072
+"""No more lines are held back than these, however far the lines of two ranks lie apart."""
+NEAR = 2
+"""Printed steps by which ranks that run together may be apart."""
+BEFORE = -1
+"""Stands for a place before the first step line."""
+
+DAY_S, LEAP_YEAR_S = 86_400.0, 366 * 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """The place where a log goes back to a step that it had passed: another run begins.
+
+    `after` is the offset of the last line before it; `passed` and `to` are keys.
+    """
+
+    offset: int
+    after: int
+    passed: int
+    to: int
+
+
+class Merger:
+    """Takes step lines in the order of the file, gives points in the order of steps.
+
+    A point is given once as many lines as HOLD came after its last one. Steps that come back without a new epoch are
+    those of another run (an appended log, a requeued job) where their time stamps lie after all before them, or where,
+    without stamps, the lines before are never taken up again, as those of interleaved ranks are: then `back` is set and
+    only what stands before counts.
+    """
+
+    def __init__(self) -> None:
+        self.back: Return | None = None
+        self.late = self.unusable = 0
+        self.ranks: dict[int, int] = {}
+        """The ranks that lines bear, with the keys of their first steps."""
+        self.pauses: dict[int, list[str]] = {}
+        """Why the training stands still after a step, by its key."""
+        self.last = BEFORE
+        """The key of the furthest step."""
+        self.closed = False
+        """No more points are asked for."""
+        self._waiting: list[Lines] = []
+        self._pauses: list[tuple[Said, str]] = []
+        self._settled = 0
+        self._flushed = BEFORE
+        self._continued: set[int] = set()
+        self._clock = _Clock()
+
+    def add(self, steps: Steps, pauses: Sequence[tuple[Said, str]]) -> Points:
+        """The points that are complete with these lines."""
+        if self.back is not None:
+            return NO_POINTS
+        if len(steps.step):
+            self._waiting.append(self._lines(steps))
+        if self._waiting and not self.closed:
+            self._pauses += pauses
+        if sum(map(len, self._waiting)) < BLOCK and len(self._pauses) < BLOCK:
+            return NO_POINTS
+        return self._points(final=False)
+
+    def finish(self) -> Points:
+        """The points that are left at the end of the log."""
+        return self._points(final=True) if self._waiting else NO_POINTS
+
+    def forget_pauses(self, before: int) -> None:
+        """Forgets the pauses before a point that has been given."""
+        for key in [key for key in self.pauses if key < before]:
+            del self.pauses[key]
+
+    def _lines(self, steps: Steps) -> Lines:
+        time_s = self._clock.unwrapped(steps.time_s)
+        sane = (steps.step >= 0) & (steps.step < MAX_STEP) & (steps.epoch >= NO_NUMBER) & (steps.epoch < MAX_EPOCH)
+        self.unusable += len(sane) - int(sane.sum())
+        lines = Lines(
+            key=((steps.epoch + 1) << STEP_BITS) | steps.step,
+            offset=steps.offset,
+            time_s=time_s,
+            rate=_finite(steps.rate),
+            duration_s=_finite(steps.duration_s),
+            elapsed_s=_finite(steps.elapsed_s),
+            first=steps.first,
+            epoch_steps=steps.epoch_steps,
+            rank=steps.rank,
+        )
+        return lines if sane.all() else lines.take(sane)
+
+    def _points(self, final: bool) -> Points:
+        lines = Lines.joined(self._waiting)
+        until = len(lines) if final else max(len(lines) - HOLD, self._settled)
+        lines, until = self._before_return(lines, until)
+        if until:
+            self.last = max(self.last, int(lines.key[:until].max()))
+        if self.closed:
+            lines = lines.take(slice(max(until - HOLD, 0), None))
+            self._waiting, self._settled = [lines], min(until, HOLD)
+            return NO_POINTS
+        self._place_pauses(lines)
+        in_time = lines.key > self._flushed
+        settled = np.arange(len(lines)) < until
+        self.late += int((settled & ~in_time).sum())
+        ripe = self._ripe(lines.key, in_time, settled)
+        done = lines.take(ripe)
+        keep = ~ripe & (in_time | ~settled)
+        self._waiting, self._settled = [lines.take(keep)], int((keep & settled).sum())
+        if not len(done):
+            return NO_POINTS
+        self._flushed = max(self._flushed, int(done.key.max()))
+        for rank, key in _first_keys(done):
+            self.ranks.setdefault(rank, key)
+        return merged(done)
+
+    def _ripe(
+        self, key: Integers, in_time: npt.NDArray[np.bool_], settled: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Lines of steps of which no more lines will come, but for the last that those to come may go on from."""
+        open_keys = key[in_time & ~settled]
+        ripe = in_time
+        if len(open_keys):
+            closed = np.unique(key[in_time & (key < open_keys.min())])
+            ripe = in_time & (key < closed[-min(NEAR, len(closed))]) if len(closed) else np.zeros(len(key), np.bool_)
+        if (left := int((in_time & ~ripe).sum())) > LIMIT:
+            ripe |= in_time & (key <= np.partition(key[in_time & ~ripe], left - LIMIT)[left - LIMIT])
+        return ripe
+
+    def _before_return(self, lines: Lines, until: int) -> tuple[Lines, int]:
+        """The lines up to where the log goes back, as far as that is seen in those that are settled by now."""
+        alike = _one_rank(lines.rank)
+        order = np.arange(len(lines)) if alike else np.argsort(lines.rank, kind="stable")
+        key, rank = lines.key[order], lines.rank[order]
+        down = (key[1:] < key[:-1]) & (rank[1:] == rank[:-1])
+        found: list[tuple[int, int]] = []
+        stray = np.zeros(len(lines), np.bool_)
+        for one in _distinct(rank[1:][down]):
+            chain = order if alike else order[rank == one]
+            alone = chain[strays(_places(lines.key[chain]))]
+            if len(alone):
+                stray[alone] = True
+                continue
+            judged = range(*np.searchsorted(chain, [self._settled, until]).tolist())
+            back, continued = another_run(lines.take(chain), one in self._continued, judged)
+            if continued:
+                self._continued.add(one)
+            if back is not None:
+                found.append((int(chain[back]), int(lines.key[chain[:back]].max())))
+        if stray.any():
+            self.unusable += int(stray.sum())
+            self._settled -= int(stray[: self._settled].sum())
+            return self._before_return(lines.take(~stray), until - int(stray[:until].sum()))
+        if not found:
+            return lines, until
+        place, passed = min(found)
+        self.back = Return(
+            offset=int(lines.offset[place]), after=int(lines.offset[place - 1]), passed=passed, to=int(lines.key[place])
+        )
+        return lines.take(slice(place)), place
+
+    def _place_pauses(self, lines: Lines) -> None:
+        """Finds after which step each pause stands: the furthest that its rank, or anybody, has printed before it."""
+        chains: dict[int | None, tuple[Integers, Integers]] = {None: _course(lines)}
+        for said, why in self._pauses:
+            if self.back is not None and said.offset >= self.back.offset:
+                continue
+            if said.rank is not None and said.rank not in chains:
+                chains[said.rank] = _course(lines.take(lines.rank == said.rank))
+            key = _furthest(*chains[said.rank], said.offset)
+            if key == BEFORE:
+                key = max(_furthest(*chains[None], said.offset), self._flushed)
+            if key != BEFORE:
+                reasons = self.pauses.setdefault(key, [])
+                if why not in reasons:
+                    reasons.append(why)
+        self._pauses.clear()
+
+
+class _Clock:
+    """Time stamps that lack a date or a year, put on one axis: they begin anew at midnight or at new year."""
+
+    def __init__(self) -> None:
+        self.last = np.nan
+        self.shift = 0.0
+
+    def unwrapped(self, time_s: Floats) -> Floats:
+        stamped = np.flatnonzero(np.isfinite(time_s))
+        if not len(stamped):
+            return time_s
+        printed = time_s[stamped]
+        before = np.concatenate([[printed[0] if np.isnan(self.last) else self.last], printed[:-1]])
+        self.last = float(printed[-1])
+        period = _period_s(printed)
+        turns = np.where(period == _period_s(before), np.round((before - printed) / np.maximum(period, 1)), 0)
+        if not turns.any() and not self.shift:
+            return time_s
+        shift = self.shift + np.cumsum(turns * period)
+        self.shift = float(shift[-1])
+        unwrapped = time_s.copy()
+        unwrapped[stamped] = printed + shift
+        return unwrapped
+
+
+def _period_s(printed: Floats) -> Floats:
+    """After how long such time stamps begin anew; 0 where they hold a whole date."""
+    return np.where(printed < 0, LEAP_YEAR_S, np.where(printed < DAY_S, DAY_S, 0.0))
+
+
+def strays(place: Integers) -> Integers:
+    """Lines of one rank that stand alone far ahead of both their neighbours: garbled numbers."""
+    highest = np.maximum.accumulate(place)
+    down = np.flatnonzero(place[1:] < place[:-1]) + 1
+    down = down[down >= 2]
+    return down[(highest[down - 1] - place[down] > NEAR) & (place[down] > highest[down - 2])] - 1
+
+
+def another_run(lines: Lines, continued: bool, judged: range) -> tuple[int | None, bool]:
+    """Where lines of one rank, or of ranks that cannot be told apart, begin those of another run; and whether lines
+    that were left have been taken up again by then, as those of interleaved ranks are.
+
+    `continued` says that they were before. Lines before those `judged` are known to begin no other run; those behind
+    show how it goes on.
+    """
+    place = _places(lines.key)
+    highest = np.maximum.accumulate(place)
+    down = np.flatnonzero(place[1:] < place[:-1]) + 1
+    by = highest[down - 1] - place[down]
+    code = np.sort(place * len(place) + np.arange(len(place)))
+    own = _count_before(code, place[down], down)
+    ahead = np.maximum(_count_before(code, place[down] - 1, down), _count_before(code, place[down] - 2, down))
+    continues = ahead > own  # more ranks have printed the step before this one than this one; or the one before that
+    latest = np.fmax.accumulate(lines.time_s)[down - 1]
+    excess = lines.time_s[down] - latest
+    stamped = np.isfinite(excess)
+    if stamped.any():
+        begun = lines.time_s[np.flatnonzero(np.isfinite(lines.time_s))[0]]
+        pace = (latest - begun) / np.maximum(highest[down - 1], 1)
+        soon = 3 * pace + 1
+        elsewhere = (excess > 0) | (lines.time_s[down] < begun - soon)  # after all before, or before all
+        later = np.where(by > NEAR, elsewhere, excess > soon)
+    else:
+        later = np.zeros(len(down), np.bool_)
+    strange = ~stamped & ~continues & (by > NEAR)
+    seen = np.logical_or.accumulate(np.concatenate([[continued], continues[:-1]])) if len(down) else continues
+    taken_up = np.logical_or.accumulate(continues[::-1])[::-1]
+    mine = (down >= judged.start) & (down < judged.stop)
+    begins = np.flatnonzero(((stamped & later) | (strange & (seen | ~taken_up))) & mine)
+    continued = continued or bool(continues[down < judged.stop].any())
+    return (int(down[begins[0]]) if len(begins) else None), continued
+
+
+def _places(key: Integers) -> Integers:
+    """Keys by their place among all printed ones."""
+    return np.asarray(np.unique(key, return_inverse=True)[1], np.int64)
+
+
+def _count_before(code: Integers, place: Integers, row: Integers) -> Integers:
+    """How many rows before `row` have that place; `code` are all places and rows, ordered."""
+    rows = len(code)
+    counted = np.searchsorted(code, place * rows + row) - np.searchsorted(code, place * rows)
+    return np.where(place >= 0, counted, 0)
+
+
+def _finite(values: Floats) -> Floats:
+    bad = np.isinf(values)
+    return np.where(bad, np.nan, values) if bad.any() else values
+
+
+def _one_rank(rank: Integers) -> bool:
+    return len(rank) == 0 or bool((rank == rank[0]).all())
+
+
+def _distinct(rank: Integers) -> list[int]:
+    if len(rank) == 0:
+        return []
+    return [int(rank[0])] if _one_rank(rank) else np.unique(rank).tolist()
+
+
+def _first_keys(lines: Lines) -> list[tuple[int, int]]:
+    """The ranks, each with the key of its first line."""
+    if _one_rank(lines.rank):
+        return [(int(lines.rank[0]), int(lines.key[0]))]
+    ranks, places = np.unique(lines.rank, return_index=True)
+    return list(zip(ranks.tolist(), lines.key[places].tolist(), strict=True))
+
+
+def _course(lines: Lines) -> tuple[Integers, Integers]:
+    """Where lines stand, and the furthest step up to each."""
+    return lines.offset, np.maximum.accumulate(lines.key)
+
+
+def _furthest(offsets: Integers, furthest: Integers, offset: int) -> int:
+    place = int(np.searchsorted(offsets, offset))
+    return int(furthest[place - 1]) if place else BEFORE

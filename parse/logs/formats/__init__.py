@@ -1,0 +1,90 @@
+"""The table of families, and which one a log belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+
+from parse.logs.engine.log_format import Family, LogError
+from parse.logs.engine.reader import ANSI, pieces
+from parse.logs.engine.shapes import find_step
+
+FAMILIES = {
+    "ngc-pytorch": "parse.logs.formats.ngc_pytorch",
+    "pytorch-imagenet": "parse.logs.formats.pytorch_imagenet",
+    "paddle-resnet50": "parse.logs.formats.paddle_resnet50",
+    "plsc": "parse.logs.formats.plsc",
+    "ngc-tensorflow": "parse.logs.formats.ngc_tensorflow",
+    "tf2-official": "parse.logs.formats.tf2_official",
+    "ngc-mxnet": "parse.logs.formats.mxnet",
+    "oneflow": "parse.logs.formats.oneflow",
+    "mllog": "parse.logs.formats.mllog",
+    "ai-rank": "parse.logs.formats.ai_rank",
+}
+"""Name of a family to the module that declares it; those that print no steps come last."""
+
+FEW, MANY = 3, 1000
+"""Step lines that tell one family, and two families apart."""
+HEAD = 1 << 13
+"""Most logs show within so many characters what they are."""
+TRIED = 10
+"""As many lines that look like steps are tried for each that is wanted."""
+
+MARKS = ("mllog", "ai-rank")
+"""What these say may stand in a log of any family."""
+
+
+@cache
+def family(name: str) -> Family:
+    """The family of that name, with what all logs may say. Raises LogError for a name that is none."""
+    if name not in FAMILIES:
+        raise LogError(f"no family of logs is called {name!r}; there are {', '.join(FAMILIES)}")
+    found: Family = import_module(FAMILIES[name]).FAMILY
+    marks = [import_module(FAMILIES[other]).SAYINGS for other in MARKS]
+    return dataclasses.replace(
+        found, sayings=tuple(dict.fromkeys((*found.sayings, *(saying for sayings in marks for saying in sayings))))
+    )
+
+
+def recognise(path: Path) -> Family:
+    """The family whose steps the log prints, else whose marks. Raises LogError where there are neither."""
+    known = [family(name) for name in FAMILIES]
+    marked: list[Family] = []
+    for buffer, size, _ in pieces(path):
+        text = bytes(memoryview(buffer)[:size])
+        if b"\0" * 8 in text:
+            raise LogError(f"{path}: not a log (it is binary)")
+        if found := _printing_steps(ANSI.sub(b"", text) if b"\x1b" in text else text, known):
+            return found
+        marked += [one for one in known if not one.steps and one not in marked and _speaks(one, text)]
+    if marked:
+        return marked[0]
+    raise LogError(f"{path}: no step line of a known system is in it ({', '.join(FAMILIES)})")
+
+
+def _printing_steps(text: bytes, known: list[Family]) -> Family | None:
+    """The family that has step lines here; of several the one that has most of them."""
+    for part, enough in ((text[:HEAD], FEW), (text, FEW), (text, MANY)):
+        counts = {one.name: _count(part, one, enough) for one in known}
+        found = [name for name, count in counts.items() if count]
+        if len(found) == 1:
+            break
+    return family(max(found, key=lambda name: counts[name])) if found else None
+
+
+def _count(text: bytes, one: Family, enough: int) -> int:
+    """How many step lines of the family are in the text; no more than `enough` are counted, nor that many looked at."""
+    markers = [form.marker for form in one.steps if form.marker in text]
+    if not markers:
+        return 0
+    lines = (line for line in text.split(b"\n") if any(marker in line for marker in markers))
+    looked_at = islice(lines, TRIED * enough)
+    return sum(1 for _ in islice((line for line in looked_at if find_step(line, one.steps)), enough))
+
+
+def _speaks(one: Family, text: bytes) -> bool:
+    own = import_module(FAMILIES[one.name]).SAYINGS
+    return any(saying.marker in text and saying.pattern.search(text) for saying in own)

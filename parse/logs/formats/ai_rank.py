@@ -1,0 +1,76 @@
+"""AI-Rank's marks, `- AI-Rank-log <time> test_begin` and the like; they stand in logs of any family, or alone.
+
+In practice the dash in front is missing, the time is a date or missing too, a mark has a blank for its underscore, and
+what else a program prints behind the same prefix (steps, losses) is no mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from parse.logs.engine.log_format import Family, Saying
+
+MAX_TEXT = 200
+"""Characters of a value that are kept."""
+MARKS = (
+    "load_data", "test_begin", "warmup_begin", "warmup_finish", "eval_accuracy", "target_quality_time", "test_finish",
+    "total_use_time", "avg_ips", "total_epoch_cnt",
+)  # fmt: skip
+"""What a line can be; the first that stands on it is what it is. `total_epoch_cnt` alone tells of an epoch's end."""
+SPELT = {"test_end": "test_finish", "total_used_time": "total_use_time"}
+"""Other names that stand for one of them; inference's logs end with test_end."""
+NUMBERS = ("eval_accuracy", "target_quality_time", "total_use_time", "avg_ips", "total_epoch_cnt", "warmup_samples")
+
+_SPELLINGS = "|".join(name.replace("test_", "test[ _]") for name in (*MARKS, *SPELT))
+_PREFIX = (
+    r"AI[-_]Rank[-_ ]?[Ll]og\b[ \t:\-]*+"
+    r"(?:(?P<time>\d{9,10}(?:\.\d+)?|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[ \t:,\-]++)?"
+)
+_NAME = re.compile(rf"\b(?:{_SPELLINGS})\b")
+_VALUE = re.compile(
+    rf"\b(?P<name>{'|'.join((*NUMBERS, 'total_used_time'))})"
+    r"\s*[:：=]?\s*(?P<number>[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-Za-z]+(?:/[A-Za-z]+)?)?"
+)
+_CHECKSUM = r"checksum\s*(?::|：|=)\s*"
+
+
+def _mark(match: re.Match[bytes]) -> Mapping[str, str]:
+    text = match["text"].decode(errors="replace")
+    names = _NAME.search(text)
+    if names is None:
+        raise ValueError("no mark")
+    told = {"mark": _name(names[0])}
+    if (printed := names[0]) != told["mark"]:
+        told["printed"] = printed
+    if match["time"] is None:
+        told["untimed"] = "yes"
+    for found in _VALUE.finditer(text):
+        told.setdefault(_name(found["name"]), found["number"].replace(",", "")[:MAX_TEXT])
+        if found["unit"] and _name(found["name"]) == told["mark"]:
+            told["unit"] = found["unit"][:MAX_TEXT]
+    if checksum := re.search(_CHECKSUM + r"(\S+)", text):
+        told["checksum"] = checksum[1][:MAX_TEXT]
+    return told
+
+
+def _name(printed: str) -> str:
+    name = printed.replace(" ", "_")
+    return SPELT.get(name, name)
+
+
+SAYINGS = (
+    Saying(
+        kind="mark",
+        marker=b"AI-Rank",
+        pattern=re.compile(rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode()),
+        values=_mark,
+    ),
+    Saying(
+        kind="facts",
+        marker=b"AI-Rank",
+        pattern=re.compile(rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
+    ),
+)
+
+FAMILY = Family(name="ai-rank", title="AI-Rank marks alone", steps=(), sayings=SAYINGS)

@@ -1,0 +1,92 @@
+"""NVIDIA DeepLearningExamples, PyTorch image classification: dllogger's text and JSON, raport.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from parse.logs.engine.dllogger import ABSENT, JSON, STAMP, parameters
+from parse.logs.engine.log_format import Family, Saying, StepLine
+
+_NAMES = {
+    "arch": "model", "batch_size": "batch_size", "world_size": "world_size", "epochs": "epochs",
+    "print_freq": "print_every", "data_backend": "data", "seed": "seed", "num_classes": "classes",
+}  # fmt: skip
+
+
+def _facts(told: Mapping[str, str]) -> dict[str, str]:
+    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in ABSENT}
+    if amp := told.get("amp", told.get("fp16")):
+        facts["precision"] = "amp-fp16" if "true" in (amp.lower(), told.get("fp16", "").lower()) else "fp32"
+    whole, local, world = (told.get(name, "") for name in ("optimizer_batch_size", "batch_size", "world_size"))
+    if whole.isdigit() and local.isdigit() and world.isdigit() and int(local) * int(world):
+        facts["accumulation"] = str(int(whole) // (int(local) * int(world)))
+    return facts
+
+
+FAMILY = Family(
+    name="ngc-pytorch",
+    title="NVIDIA DeepLearningExamples PyTorch image classification",
+    steps=(
+        StepLine(
+            marker=b"train.total_ips : ",
+            pattern=re.compile(
+                STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
+                rb"train\.total_ips : (?P<rate>[\d.]+) "
+            ),
+        ),
+        StepLine(
+            marker=b'"train.total_ips": ',
+            pattern=re.compile(
+                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.total_ips": (?P<rate>[\d.]+)[,}]'
+            ),
+        ),
+    ),
+    sayings=(
+        *parameters(_facts),
+        Saying(
+            kind="pause",
+            marker=b" Validation Iteration: ",
+            pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: \d+ (?P<why>Validation) Iteration: "),
+        ),
+        Saying(
+            kind="facts",
+            marker=b" Validation Iteration: ",
+            pattern=re.compile(STAMP + rb"Epoch: \d+ Iteration: (?P<steps_per_epoch>\d+) Validation Iteration: "),
+        ),
+        Saying(
+            kind="evaluation",
+            marker=b"val.top1 : ",
+            pattern=re.compile(
+                STAMP + rb"Epoch: (?P<epoch>\d+) +(?:train\.loss : \S+ +)?(?:train\.total_ips : \S+ img/s )?"
+                rb"val\.top1 : (?P<top1>[\d.]+) %"
+            ),
+        ),
+        Saying(
+            kind="evaluation",
+            marker=b'"val.top1": ',
+            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.top1": (?P<top1>[\d.]+)'),
+        ),
+        Saying(
+            kind="pause",
+            marker=b'"val.',
+            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+), \d+, \d+\].{0,300}?"(?P<why>val)\.'),
+        ),
+        Saying(
+            kind="facts",
+            marker=b'"val.',
+            pattern=re.compile(JSON + rb'"step": \[\d+, (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
+        ),
+        Saying(
+            kind="summary",
+            marker=b"Summary: ",
+            pattern=re.compile(STAMP + rb"Summary: .*?(?P<what>train\.(?:total|compute)_ips) : (?P<rate>[\d.]+)"),
+        ),
+        Saying(kind="pause", marker=b"SAVING ", pattern=re.compile(rb"(?P<why>SAVING) ")),
+        Saying(
+            kind="facts",
+            marker=b"--nnodes ",
+            pattern=re.compile(rb"--nnodes (?P<nodes>\d+) "),
+        ),
+    ),
+)

@@ -1,0 +1,148 @@
+"""PLSC, face recognition by Paddle: version 1 (`Pass:0 batch:50 … qps:`) and version 2 (`step: 200 … throughput:`).
+
+Both print the rate of all trainers together. Version 1 leaves out the reader's time, numbers from 0 and prints on every
+trainer; version 2 takes in everything, evaluation too, and numbers from 1 through the whole run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from parse.logs.engine.log_format import Family, Saying, StepLine
+
+_TIME = rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d)"
+_STAMP = rb"(?:" + _TIME + rb"[^<\n]{0,60}?)?"
+
+_NAMES_2 = {
+    "batch_size": "batch_size", "total_batch_size": "global_batch_size", "world_size": "world_size",
+    "num_classes": "classes", "log_interval_step": "print_every", "steps_per_epoch": "steps_per_epoch",
+    "total_epoch": "epochs", "seed": "seed", "dataset": "dataset", "use_synthetic_dataset": "data",
+    "fp16": "precision", "backbone": "model", "sample_ratio": "sample_ratio", "model_parallel": "model_parallel",
+    "is_static": "is_static", "loss": "loss",
+}  # fmt: skip
+_NAMES_1 = {
+    "model_name": "model", "model": "model", "num_classes": "classes", "train_epochs": "epochs",
+    "train_image_num": "samples_per_epoch", "sample_ratio": "sample_ratio", "model_parallel": "model_parallel",
+    "loss_type": "loss",
+}  # fmt: skip
+"""What is set in version 1; the defaults that it prints before may be set otherwise afterwards, and tell nothing."""
+_MIXED = {"Use mixed precision training": "precision"}
+_MODEL = re.compile(r"^(?:<[\w.]*\.)?(?:Fres)?(\w+)")
+"""Of `FresResNet50` and of `<plsc.models.resnet.ResNet object at 0x…>` the name."""
+_PRECISIONS = {"True": "amp-fp16", "False": "fp32"}
+
+
+def _fact(match: re.Match[bytes]) -> Mapping[str, str]:
+    """One line of a printed configuration. Raises ValueError where its value says nothing."""
+    said, value = match["name"].decode(), match["value"].decode(errors="replace").strip()
+    name = (_NAMES_1 | _NAMES_2 | _MIXED)[said]
+    if value in ("None", ""):
+        raise ValueError(f"{said} is not given")
+    if name == "precision":
+        return {name: _PRECISIONS.get(value, value)}
+    if name == "data":
+        return {name: "synthetic" if value == "True" else "real"}
+    if name == "model" and (found := _MODEL.search(value)):
+        return {name: found[1]}
+    return {name: value}
+
+
+def _verification(match: re.Match[bytes]) -> Mapping[str, str]:
+    """The accuracy of a verification set in percent: pairs told apart, which is no top-1 accuracy."""
+    accuracy = f"{100 * float(match['accuracy']):.3f}"
+    return {"set": match["set"].decode(errors="replace"), "step": match["step"].decode(), "verification": accuracy}
+
+
+def _either(names: Mapping[str, str]) -> bytes:
+    return b"|".join(name.encode() for name in names)
+
+
+FAMILY = Family(
+    name="plsc",
+    title="PaddlePaddle PLSC",
+    steps=(
+        StepLine(
+            marker=b"throughput: ",
+            pattern=re.compile(
+                _STAMP + rb"loss [^ \n]+ lr: [^ \n]+ epoch: (?P<epoch>\d+), step: (?P<step>\d+), "
+                rb"eta: [^,\n]{1,40}, throughput: (?P<rate>\d+\.\d+) "
+            ),
+        ),
+        StepLine(
+            marker=b" qps:",
+            pattern=re.compile(
+                _STAMP + rb"Pass:(?P<epoch>\d+) batch:(?P<step>\d+) lr:[^ \n]+ loss:[^ \n]+ qps:(?P<rate>\d+\.\d\d)"
+            ),
+        ),
+    ),
+    sayings=(
+        Saying(
+            kind="facts",
+            marker=b"Training: ",
+            pattern=re.compile(rb"Training: " + _TIME + rb" - (?P<name>" + _either(_NAMES_2) + rb"): (?P<value>.*)"),
+            values=_fact,
+        ),
+        Saying(
+            kind="facts",
+            marker=b"read label file finished, total num: ",
+            pattern=re.compile(rb"read label file finished, total num: (?P<samples_per_epoch>\d+)"),
+        ),
+        *(
+            Saying(
+                kind="facts",
+                marker=b"Set %b to " % name.encode(),
+                pattern=re.compile(
+                    rb"Set (?P<name>%b) to (?P<value>.{1,200}?)(?: by user)?(?:,|\.?\s*$)" % name.encode()
+                ),
+                values=_fact,
+            )
+            for name in _NAMES_1
+        ),
+        Saying(
+            kind="facts",
+            marker=b"Set train batch size ",
+            pattern=re.compile(rb"Set train batch size (?:per trainer )?to (?P<batch_size>\d+)\b"),
+        ),
+        Saying(
+            kind="facts",
+            marker=b"num_trainers: ",
+            pattern=re.compile(rb"trainer_id: (?P<rank>\d+), num_trainers: (?P<world_size>\d+)"),
+        ),
+        Saying(
+            kind="facts",
+            marker=b"Set log period to ",
+            pattern=re.compile(rb"Set log period to (?P<print_every>\d+)"),
+        ),
+        Saying(
+            kind="facts",
+            marker=b"Use mixed precision training: ",
+            pattern=re.compile(rb"(?P<name>Use mixed precision training): (?P<value>\w+)"),
+            values=_fact,
+        ),
+        Saying(
+            kind="pause",
+            marker=b"]XNorm: ",
+            pattern=re.compile(_STAMP + rb"\[[^]\n]{1,60}\](?:\[\d+\]){1,3}XNorm: "),
+            values=lambda _: {"why": "verification"},
+        ),
+        Saying(
+            kind="evaluation",
+            marker=b"]Accuracy-Flip: ",
+            pattern=re.compile(
+                _STAMP
+                + rb"\[(?P<set>[^]\n]{1,60})\](?:\[\d+\]){0,2}\[(?P<step>\d+)\]Accuracy-Flip: (?P<accuracy>\d+\.\d+)\+"
+            ),
+            values=_verification,
+        ),
+        Saying(kind="pause", marker=b"test time: ", pattern=re.compile(_STAMP + rb"(?P<why>test) time: ")),
+        Saying(kind="pause", marker=b"Save model to ", pattern=re.compile(_STAMP + rb"(?P<why>Save model) to ")),
+        Saying(kind="pause", marker=b"End pass ", pattern=re.compile(_STAMP + rb"(?P<why>End pass) \d+, ")),
+    ),
+    numbered="run",
+    warmup=50,
+    total=150,
+    model="ResNet50",
+    task="arcface",
+)
+"""Version 1 numbers anew in every pass; its published runs have one."""

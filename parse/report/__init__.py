@@ -1,0 +1,1 @@
+"""Summaries as tables and files."""

@@ -1,0 +1,99 @@
+"""What a summary comes to, in a few sentences: how each setting scales, how many runs there are, how many warnings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from parse.report.notices import Notice, merged
+from parse.report.summary import Summary, asked_of, varying
+from parse.result import Result
+from parse.text import shortened
+
+MAX_SETTINGS = 4
+"""Of more settings only the one that scales best and the one that scales worst are named."""
+NAME_SHARE = 0.5
+"""Of a line, the name of a setting takes this share at most."""
+
+
+def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[str]:
+    """Sentences on how each setting scales, and one that counts runs and warnings; empty where there is no result."""
+    if not summary.results:
+        return []
+    warning_count = sum(notice.is_warning for notice in merged(notices))
+    return [*_scaling(summary.results, width), _counts(summary.results, warning_count)]
+
+
+def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
+    settings: dict[str, list[Result]] = {}
+    for result in results:
+        settings.setdefault(result.asked.baseline_point, []).append(result)
+    full_names = _names([setting[0] for setting in settings.values()], results)
+    short = shortened(full_names, int(width * NAME_SHARE))
+    names = [short[name] for name in full_names]
+    if len(settings) <= MAX_SETTINGS:
+        yield from (f"{name}: {_of_setting(setting)}" for name, setting in zip(names, settings.values(), strict=True))
+        return
+    pairs = [(name, _largest(setting)) for name, setting in zip(names, settings.values(), strict=True)]
+    scaled = [(name, largest) for name, largest in pairs if largest is not None]
+    scaled.sort(key=lambda pair: -(pair[1].scaling_efficiency or 0.0))
+    if len(scaled) <= MAX_SETTINGS:
+        yield from (f"{name}: {_speedup(largest)}" for name, largest in scaled)
+    else:
+        yield f"best of {len(scaled)} settings, {scaled[0][0]}: {_speedup(scaled[0][1])}"
+        yield f"worst, {scaled[-1][0]}: {_speedup(scaled[-1][1])}"
+    if without := len(settings) - len(scaled):
+        yield f"{without} of {len(settings)} settings: no speedup over more than one device"
+
+
+def _names(firsts: Sequence[Result], results: Sequence[Result]) -> list[str]:
+    """Of each setting its backend, its workload, and what else is not the same in all settings."""
+    names = [name for name in varying(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
+    asked = [asked_of(first) for first in firsts]
+    return [
+        " ".join(
+            [*(one[name] for name in ("backend", "workload") if name in one)]
+            + [f"{name}={one[name]}" for name in names if name in one]
+        )
+        for one in asked
+    ]
+
+
+def _largest(setting: Sequence[Result]) -> Result | None:
+    """The largest case that has a speedup over a smaller one."""
+    scaled = [one for one in setting if one.speedup is not None and one.run.devices > 1]
+    return max(scaled, key=lambda one: (one.run.devices, one.run.nodes), default=None)
+
+
+def _of_setting(setting: Sequence[Result]) -> str:
+    largest = _largest(setting)
+    if largest is not None:
+        larger = [one for one in setting if one.median_speed is None and one.run.devices > largest.run.devices]
+        absent = f"; no speed of {', '.join(one.asked.case for one in larger)}" if larger else ""
+        return f"{_speedup(largest)}{absent}"
+    measured = [one for one in setting if one.median_speed is not None]
+    if not measured:
+        return f"no speed of {', '.join(one.asked.case for one in setting)}"
+    most = max(measured, key=lambda one: one.run.devices)
+    reason = most.no_speedup if most.speedup is None else "no larger case has a speed"
+    return f"{most.median_speed:.2f} samples/s on {most.asked.case}; no speedup: {reason}"
+
+
+def _speedup(result: Result) -> str:
+    assert result.speedup is not None and result.scaling_efficiency is not None
+    reasons = [name for name, reason in (("oversubscribed", result.oversubscribed),
+                                         ("nodes simulated", result.nodes_simulated)) if reason]  # fmt: skip
+    but = f", not a scaling result ({', '.join(reasons)})" if reasons else ""
+    return (
+        f"{result.asked.case} runs {result.speedup:.2f} × as fast as 1n1g "
+        f"({result.scaling_efficiency:.0%} of ideal){but}".replace("%", " %")
+    )
+
+
+def _counts(results: Sequence[Result], warning_count: int) -> str:
+    runs = [run for result in results if not (result.published and not result.ok) for run in result.runs]
+    missing = Counter(run.word for run in runs if not run.measured)
+    parts = [f"{sum(run.measured is not None for run in runs)} of {len(runs)} runs ok"] if runs else []
+    parts += [f"{count} {word}" for word, count in missing.most_common()]
+    plural = "" if warning_count == 1 else "s"
+    return f"{', '.join(parts)}{'; ' if parts else ''}{warning_count or 'no'} warning{plural}"

@@ -1,0 +1,260 @@
+"""A summary for machines: CSV, JSON, the reference suite's JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpc.system.sanitize import plain
+from parse.ledger.sentence import sentence
+from parse.ledger.types import Alone, Ledger
+from parse.report.compare import Comparison, compare, outcomes
+from parse.report.nodes import drifts, per_node
+from parse.report.summary import Summary, TableError, asked_of, differences, labels, of_logs
+from parse.result import Result, Run
+
+SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
+LOG_SPEEDS = ("wall_clock", "printed")
+"""Of a log both, as medians; the result is the first where there is one."""
+DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
+"""What the reference suite calls a workload in its result JSON; others keep their own name."""
+
+
+def comma_separated(summary: Summary) -> str:
+    """One row per point, every number as it is; what is wrong with a point stands in its last columns."""
+    out = io.StringIO()
+    rows = [_flat(_as_json(result)) for result in summary.results]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: plain(value) if isinstance(value, str) else value for name, value in row.items()})
+    return out.getvalue()
+
+
+def as_json(summary: Summary) -> str:
+    """Everything, with the runs behind each result."""
+    content = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "results": [_as_json(result) for result in summary.results],
+        "probes": [{"probe": probe.run.probe, **_as_json(probe)} for probe in summary.probes],
+        "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
+        "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
+        "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],
+        "reduced": list(summary.reduced),
+        "remarks": list(summary.remarks),
+        "refusals": list(summary.refusals),
+    }
+    if summary.ledgers is not None:
+        names = dict(zip((one.asked.point for one in summary.results), labels(summary.results), strict=True))
+        content["ledgers"] = [_ledger_as_json(one, names[one.result.asked.point]) for one in summary.ledgers]
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def dlperf(summary: Summary) -> str:
+    """The reference suite's result JSON: by workload and case, two decimals; `speedup` is null where there is none.
+
+    Points without a speed are left out. Raises TableError where two points would have the same place.
+    """
+    places: dict[tuple[str, str], list[Result]] = {}
+    for result in summary.results:
+        if result.median_speed is not None:
+            workload = str(_told(result, "workload", "unknown"))
+            places.setdefault((DLPERF_NAMES.get(workload, workload), result.asked.case), []).append(result)
+    content: dict[str, dict[str, Any]] = {}
+    for (name, case), there in places.items():
+        if len(there) > 1:
+            apart = differences(there)
+            raise TableError(
+                f"{len(there)} points would be {name} {case} in this format: "
+                f"{_listed(apart)}; "
+                f"choose one, for example by {_choice(there, list(apart))}"
+            )
+        content.setdefault(name, {})[case] = {
+            "average_speed": _rounded(there[0].average_speed),
+            "batch_size_per_device": _told(there[0], "batch_size", of=there[0].run.local_batch_size),
+            "median_speed": _rounded(there[0].median_speed),
+            "speedup": _rounded(there[0].speedup),
+        }
+    if not content:
+        raise TableError("no point has a run that ended ok, so there is no speed to write")
+    return json.dumps(content, indent=4, sort_keys=True) + "\n"
+
+
+def _listed(apart: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{name} {', '.join(values)}" for name, values in apart.items())
+
+
+def _choice(there: Sequence[Result], names: Sequence[str]) -> str:
+    """What chooses one of these points on the command line: one that has all of the names, or most of them."""
+    asked = max(([(name, asked_of(one)[name]) for name in names if name in asked_of(one)] for one in there), key=len)
+    return " ".join(f"--where {shlex.quote(f'{name}={value}')}" for name, value in asked)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    run = result.run
+    content = {
+        "point_id": _point_id(result),
+        "case": result.asked.case,
+        "nodes": _told(result, "nodes"),
+        "ranks_per_node": _told(result, "ranks_per_node"),
+        "devices": run.devices,
+        "backend": run.backend,
+        "workload": _told(result, "workload"),
+        "precision": _told(result, "precision"),
+        "scaling": _told(result, "scaling"),
+        "batch_size_per_device": _told(result, "batch_size", of=run.local_batch_size),
+        "global_batch_size": _told(result, "batch_size", of=run.global_batch_size),
+        "runs_ok": len(result.ok),
+        "runs_asked": result.asked_runs,
+        "median_speed": result.median_speed,
+        "average_speed": result.average_speed,
+        "interval": result.interval and [result.interval.low, result.interval.high],
+        "interval_coverage": result.interval and result.interval.coverage,
+        "cv": result.cv,
+        "speedup": result.speedup,
+        "no_speedup": result.no_speedup,
+        "scaling_efficiency": result.scaling_efficiency,
+        "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
+        "oversubscribed": result.oversubscribed,
+        "nodes_simulated": result.nodes_simulated,
+        "asked": asked_of(result),
+        "alarms": [{"name": alarm.name, "text": alarm.text} for alarm in result.alarms],
+        "runs": [_run_as_json(one) for one in result.runs],
+    }
+    if claimed := result.published:
+        figures = {name: getattr(claimed, name) for name in ("median", "average", "speedup", "wall_clock")}
+        content["published"] = {"document": str(claimed.document), **figures}
+    content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
+    return {name: _significant(value) for name, value in content.items()}
+
+
+def _told(result: Result, name: str, otherwise: Any = None, of: Any = None) -> Any:
+    """What the point asks for by that name, or `of` it; `otherwise` where that is not known."""
+    if name in result.asked.unknown:
+        return otherwise
+    return getattr(result.run, name) if of is None else of
+
+
+def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+    """The cells that were asked for, a list; a column is named as in the table."""
+    columns = comparison.columns
+    return {
+        "asked": dict(comparison.same),
+        "apart": list(comparison.apart),
+        "cases": list(comparison.cases),
+        "columns": [
+            {"name": column.name, "backend": column.backend, "differs": dict(column.differs)} for column in columns
+        ],
+        "cells": [
+            {
+                "case": case,
+                "column": column.name,
+                "speed": _significant(column.points[case].median_speed),
+                "speedup": _significant(column.points[case].speedup),
+                "outcome": outcomes(column.points[case])[0],
+                "point_id": _point_id(column.points[case]),
+            }
+            for case in comparison.cases
+            for column in columns
+            if case in column.points
+        ],
+    }
+
+
+def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
+    """All that a ledger says, by the names of parse.ledger.types."""
+    content = {
+        "point_id": _point_id(ledger.result),
+        "case": ledger.result.asked.case,
+        "unit": "ms",
+        "sentence": plain(sentence(ledger, name)),
+        **_fields(ledger, without=("result",)),
+        "problems": list(ledger.problems),
+    }
+    return {name: _significant(value) for name, value in content.items()}
+
+
+def _fields(noun: Any, without: Sequence[str] = ()) -> Any:
+    """A noun as JSON: its fields by name. What is no finite number is none."""
+    if dataclasses.is_dataclass(noun):
+        fields = {one.name: getattr(noun, one.name) for one in dataclasses.fields(noun) if one.name not in without}
+        return {name: _fields(value) for name, value in (fields | _more(noun)).items()}
+    if isinstance(noun, Mapping):
+        return {name: _fields(value) for name, value in noun.items()}
+    if isinstance(noun, tuple | list):
+        return [_fields(value) for value in noun]
+    return None if isinstance(noun, float) and not math.isfinite(noun) else noun
+
+
+def _more(noun: Any) -> dict[str, Any]:
+    return {"hidden": noun.hidden} if isinstance(noun, Alone) else {}
+
+
+def _point_id(result: Result) -> str:
+    return result.asked.run_id.rpartition("_r")[0]
+
+
+def _significant(value: Any) -> Any:
+    """Numbers to nine digits, wherever they are: more than any clock here knows."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {name: _significant(one) for name, one in value.items()}
+    return [_significant(one) for one in value] if isinstance(value, list) else value
+
+
+def _run_as_json(run: Run) -> dict[str, Any]:
+    attempt, measured = run.attempt, run.measured
+    content = {
+        "run_id": run.asked.run_id,
+        "repeat": run.asked.run.repeat,
+        "outcome": run.word,
+        "attempts": run.attempts,
+        "attempt": attempt and attempt.number,
+        "evidence": attempt.evidence if attempt else "",
+        "steps_completed": attempt and attempt.steps_completed,
+        "throughput": measured and measured.throughput,
+        "mean_of_rates": measured and measured.mean_of_rates,
+        "pauses_s": list(measured.pauses_s) if measured else [],
+        "trace": str(attempt.trace) if attempt and attempt.trace else None,
+        "hosts": list(attempt.machine.hosts) if attempt and attempt.machine else [],
+        "job_id": attempt.record.job_id if attempt and attempt.record else None,
+        "begin_unix_s": attempt.record.begin_unix_s if attempt and attempt.record else None,
+    }
+    if attempt and attempt.log:
+        content |= {
+            "log": str(attempt.log.path),
+            "family": attempt.log.family,
+            "window": attempt.log.window,
+            "wall_clock": attempt.log.wall_clock,
+            "printed": attempt.log.printed,
+            "problem": attempt.problem,
+            "remarks": list(attempt.log.remarks),
+        }
+    return content
+
+
+def _flat(result: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table: lists of things as text."""
+    apart = ("interval", "step_time_ms", "asked", "published")
+    row = {name: value for name, value in result.items() if name not in apart}
+    row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
+    row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}
+    row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
+    row["asked"] = "; ".join(f"{name}={value}" for name, value in result["asked"].items())
+    row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])
+    row["hosts"] = "; ".join(f"{run['repeat']} {' '.join(run['hosts'])}" for run in result["runs"] if run["hosts"])
+    row["alarms"] = "; ".join(alarm["text"] for alarm in result["alarms"])
+    return row

@@ -1,0 +1,227 @@
+"""Ledgers for people, as text or Markdown: the terms, a sentence per point, nodes and ranks. Prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from parse.ledger.notes import notes
+from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_word
+from parse.ledger.types import TERMS, Ledger, Place, Term
+from parse.report.summary import Summary, asked_of, labels, varying
+from parse.text import (
+    LONG,
+    Page,
+    column_widths,
+    in_blocks,
+    markdown_table,
+    markdown_text,
+    number,
+    numbered,
+    table_width,
+    with_settings_folded,
+    wrapped,
+)
+
+PLACES = 8
+"""As many nodes, and ranks, of a point are shown; JSON has all."""
+INDENT = "    "
+"""Of tables below a point's name."""
+TITLE = (
+    "where the time of a step goes: means over ranks, steps and ok runs; what is lost against 1n1g; intervals of 95 %"
+)
+NOTHING = "no ledger: no run here has a trace and ended ok"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Heads as (name, unit) and rows; the first `words` columns hold words, the first `keys` tell rows apart."""
+
+    heads: list[tuple[str, str]]
+    rows: list[list[str]]
+    words: int
+    keys: int
+
+
+def ledger_text(summary: Summary, page: Page) -> list[str]:
+    """For a terminal: the terms of every point, what is wrong with them, a sentence each, then the rest by point."""
+    named = _named(summary)
+    if not named:
+        return [NOTHING]
+    under = wrapped(_under(named), page.width)
+    lines = [*wrapped([TITLE], page.width), "", *_in_columns(_terms(summary, named), page)]
+    lines += [*(["", *under] if under else []), ""]
+    lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
+    for name, ledger in named:
+        below = wrapped(notes(ledger), page.width, "  ")
+        for caption, table in _places(ledger):
+            below += wrapped([caption], page.width, "  ")
+            below += [f"{INDENT}{line}" for line in _in_columns(table, page, len(INDENT))]
+        lines += ["", *wrapped([f"{name}:"], page.width), *below] if below else []
+    return lines
+
+
+def _in_columns(table: Table, page: Page, indent: int = 0) -> list[str]:
+    """The head of several terms in one stands in several lines; the tables of a narrow page in blocks of columns."""
+    width = page.width - indent
+    legend, rows = numbered([name for name, _ in table.heads], table.rows, width)
+    shown = replace(table, rows=rows)
+    if not page.wide and table.words > 2 and _key_width(shown) > width // 2:
+        legend, shown = _folded(table, width)
+    columns = [name.replace("+", "\n+").split("\n") for name, _ in shown.heads]
+    lines = [*zip_longest(*columns, fillvalue=""), [unit for _, unit in shown.heads], *shown.rows]
+    return [*legend, *in_blocks(lines, shown.words, shown.keys, None if page.wide else width)]
+
+
+def _key_width(table: Table) -> int:
+    names = [name for name, _ in table.heads]
+    return table_width(column_widths([row[: table.keys] for row in (names, *table.rows)]))
+
+
+def _folded(table: Table, width: int) -> tuple[list[str], Table]:
+    """Lines for what tells points of one case apart, and the table with a column of their numbers in its place."""
+    names = [name for name, _ in table.heads]
+    cells = [dict(zip(names, row, strict=True)) for row in table.rows]
+    legend, numbers = with_settings_folded(names[1 : table.words], cells, width)
+    return legend, Table(
+        heads=[table.heads[0], ("setting", ""), *table.heads[table.words :]],
+        rows=[[row[0], cell, *row[table.words :]] for row, cell in zip(table.rows, numbers, strict=True)],
+        words=2,
+        keys=table.keys - table.words + 2,
+    )
+
+
+def ledger_markdown(summary: Summary) -> list[str]:
+    """The same as paragraphs, lists and tables of Markdown."""
+    named = _named(summary)
+    if not named:
+        return [NOTHING]
+    terms = _terms(summary, named)
+    parts = [markdown_text(TITLE), _markdown_table(terms.heads, terms.rows)]
+    parts += [_markdown_list([*_under(named), *(sentence(ledger, name) for name, ledger in named)])]
+    for name, ledger in named:
+        said = _markdown_list(notes(ledger))
+        parts += [markdown_text(f"{name}:"), said] if said else []
+        for caption, table in _places(ledger):
+            parts += [markdown_text(f"{name}, {caption}"), _markdown_table(table.heads, table.rows)]
+    return parts
+
+
+def _markdown_list(lines: Sequence[str] | Iterator[str]) -> str:
+    return "\n".join(f"* {markdown_text(line)}" for line in lines)
+
+
+def _markdown_table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)
+
+
+def _named(summary: Summary) -> list[tuple[str, Ledger]]:
+    """The ledgers, each with the name that its point has in the scaling table."""
+    names = dict(zip((one.asked.point for one in summary.results), labels(summary.results), strict=True))
+    return [(names[ledger.result.asked.point], ledger) for ledger in summary.ledgers or ()]
+
+
+def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
+    """What must be known of the terms before they are read: errors of the measurement, and why several are one."""
+    merged: dict[str, list[str]] = {}
+    for name, ledger in named:
+        yield from (f"{name}: error of the measurement: {problem}" for problem in ledger.problems)
+        if ledger.merged:
+            terms = " and ".join(term.name for term in ledger.terms if "+" in term.name)
+            merged.setdefault(f"{terms}: {ledger.merged}" if terms else ledger.merged, []).append(name)
+    yield from (f"{', '.join(of)}: {why}" for why, of in merged.items())
+
+
+def _terms(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
+    """The terms of every point: their means, and where there is a baseline, loss, interval, share."""
+    ledgers = [ledger for _, ledger in named]
+    differ = varying(summary.results)
+    columns = _columns(ledgers)
+    write = Figures(ledgers)
+    heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *columns)]
+    heads += [("culprit", "")]
+    rows = []
+    for ledger in ledgers:
+        asked = asked_of(ledger.result)
+        first = [*(asked.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
+        for place, (what, cells) in enumerate(_lines(ledger, columns, write)):
+            begin = [""] * len(first) if place else first
+            rows.append([*begin, what, *cells, "" if place else _culprit(ledger)])
+    return Table(heads=heads, rows=rows, words=len(differ) + 1, keys=len(differ) + 3)
+
+
+def _culprit(ledger: Ledger) -> str:
+    if len(ledger.ranks) < 2:
+        return "-"
+    word = verdict_word(ledger.verdict)
+    return word if len(word) <= LONG else ledger.verdict.kind
+
+
+def _lines(ledger: Ledger, columns: Sequence[str], write: Figures) -> Iterator[tuple[str, list[str]]]:
+    """The lines of a point, each with its name: a cell for the step and for every column."""
+    terms = {term.name: term for term in ledger.terms}
+    there = [terms.get(name) for name in columns]
+    yield "mean", [write.bare(ledger.step.value), *(write.bare(term.mean.value) if term else "" for term in there)]
+    means = [ledger.step, *(term.mean if term else None for term in there)]
+    if ledger.loss is not None:
+        means = [ledger.loss, *(term.loss if term else None for term in there)]
+        yield "loss", [write.bare(mean.value, "+") if mean else "" for mean in means]
+    yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]
+    if any(term.share is not None for term in ledger.terms):
+        yield "share", ["100 %", *(_share(term) if term else "" for term in there)]
+
+
+def _share(term: Term) -> str:
+    return share(term).strip(" ()") or "-"
+
+
+def _columns(ledgers: Sequence[Ledger]) -> list[str]:
+    """The terms that there are, in the order of a step; several in one stand behind the first of them."""
+    found = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
+    return sorted(found, key=lambda name: (_place(name.partition("+")[0]), "+" in name))
+
+
+def _place(name: str) -> float:
+    return TERMS.index(name) if name in TERMS else TERMS.index("wait") if name == "communication" else len(TERMS)
+
+
+def _places(ledger: Ledger) -> Iterator[tuple[str, Table]]:
+    """Tables of nodes, where they have several ranks, and of ranks."""
+    if 1 < len(ledger.nodes) < len(ledger.ranks):
+        shown = worth_a_row(ledger, ledger.nodes)
+        caption = f"by node, ms{_of(shown, ledger.nodes)}:"
+        rows = [[host_of(ledger, node.ranks[0]), numbers(node.ranks)] for node in shown]
+        yield caption, _table(ledger, [("node", ""), ("ranks", "")], rows, shown)
+    if len(ledger.ranks) > 1:
+        shown = worth_a_row(ledger, ledger.ranks)
+        caption = f"by rank, ms{_of(shown, ledger.ranks)}:"
+        rows = [[numbers(rank.ranks), host_of(ledger, rank.ranks[0]) or "-"] for rank in shown]
+        yield caption, _table(ledger, [("rank", ""), ("node", "")], rows, shown)
+
+
+def _of(shown: Sequence[Place], places: Sequence[Place]) -> str:
+    if len(shown) == len(places):
+        return ""
+    return f" ({len(shown)} of {len(places)}: those that come last most, and the one that waits most)"
+
+
+def _table(ledger: Ledger, heads: list[tuple[str, str]], rows: list[list[str]], shown: Sequence[Place]) -> Table:
+    write = Figures([ledger])
+    heads = [*heads, *((term.name, "") for term in ledger.terms), ("comes last", "% of steps")]
+    cells = [[*map(write.bare, place.terms), number(place.last, 100, decimals=1)] for place in shown]
+    rows = [[*row, *more] for row, more in zip(rows, cells, strict=True)]
+    return Table(heads=heads, rows=rows, words=2, keys=2)
+
+
+def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:
+    """PLACES at most: those that the verdict names, those that come last most, and the one that waits most."""
+    if len(places) <= PLACES:
+        return list(places)
+    named = {*ledger.verdict.ranks}
+    chosen = sorted(places, key=lambda place: (not named & {*place.ranks}, -(place.last or 0.0)))[:PLACES]
+    names = [term.name for term in ledger.terms]
+    if "wait" in names:
+        waits = max(places, key=lambda place: place.terms[names.index("wait")])
+        chosen = chosen if waits in chosen else [*chosen[:-1], waits]
+    return [place for place in places if place in chosen]

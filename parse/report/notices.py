@@ -1,0 +1,175 @@
+"""What a summary says beside its table: warnings, and what must be known before a number is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hpc.system.sanitize import plain
+from parse.report.nodes_table import nodes_alarms
+from parse.report.summary import Summary, asked_of, labels
+from parse.result import Result, Run
+from parse.text import cut, shortened, wrapped
+
+NAMED = 3
+"""As many points of a word are named."""
+FILE_FIRST = re.compile(r"(?P<file>(?:not read: )?[^\s:]*/[^\s:]*): (?P<text>.+)", re.DOTALL)
+LABEL_SHARE = 0.4
+"""Of a line cut to one, the points' names take this share at most."""
+IN_THE_HEAD = {
+    "oversubscribed": "case",
+    "nodes_simulated": "case",
+    "unfused": "backend",
+    "synchronises": "backend",
+    "built_otherwise": "backend",
+}
+"""Alarms that must be known before any number is read, each with what it is said of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A line beside the table: the names of the points or files that it is about, if any, and what is to be said.
+
+    `is_count`: it only counts the runs that other notices of the same point name one by one.
+    """
+
+    labels: tuple[str, ...] = ()
+    text: str
+    is_warning: bool = True
+    is_count: bool = False
+    noun: str = "points"
+
+    @property
+    def line(self) -> str:
+        """In full length."""
+        return f"{', '.join(self.labels)}: {self.text}" if self.labels else self.text
+
+    def in_one_line(self, width: int, short: Mapping[str, str]) -> str:
+        """In one line of `width` cells at most, with the `short` names of its labels; of several labels their number,
+        and as many of their names as there is room for."""
+        names = [short[label] for label in self.labels]
+        if len(names) > 1:
+            listed = cut(", ".join(names), int(width * LABEL_SHARE))
+            return cut(f"{len(names)} {self.noun} ({listed}): {self.text}", width)
+        return cut("".join(f"{name}: " for name in names) + self.text, width)
+
+
+def warnings(summary: Summary) -> list[str]:
+    """All notices in full length, for formats that have no place for them."""
+    return [plain(notice.line) for notice in [*before_the_numbers(summary), *below_the_table(summary)]]
+
+
+def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -> tuple[list[str], int]:
+    """A line for each notice, equal ones of several points as one, and how many of the lines lack a part of their text
+    or of their names; with `all_warnings` every notice in full length."""
+    if all_warnings:
+        return wrapped((notice.line for notice in notices), width), 0
+    lines, cut_short = [], 0
+    short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
+    for notice in merged(notices):
+        if notice.is_warning:
+            line = notice.in_one_line(width, short)
+            cut_short += any(plain(part) not in line for part in (notice.text, *notice.labels))
+            lines.append(line)
+        else:
+            lines += wrapped([notice.line], width)
+    return lines, cut_short
+
+
+def merged(notices: Sequence[Notice]) -> list[Notice]:
+    """Notices of one text as one; counts of runs that other notices name are left out."""
+    alike: dict[tuple[str, str, bool], list[Notice]] = {}
+    for notice in notices:
+        if not notice.is_count:
+            alike.setdefault((notice.text, notice.noun, notice.is_warning), []).append(notice)
+    return [
+        replace(first, labels=tuple(dict.fromkeys(label for notice in (first, *others) for label in notice.labels)))
+        for first, *others in alike.values()
+    ]
+
+
+def before_the_numbers(summary: Summary) -> list[Notice]:
+    """What must be known before any number is read."""
+    notices = []
+    for flag, of in IN_THE_HEAD.items():
+        texts: dict[str, list[str]] = {}
+        for result in summary.results:
+            for alarm in result.alarms:
+                if alarm.name == flag:
+                    texts.setdefault(alarm.text, []).append(asked_of(result)[of])
+        notices += [Notice(labels=tuple(dict.fromkeys(which)), text=text) for text, which in texts.items()]
+    if summary.reduced:
+        text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
+        notices.append(Notice(text=text, is_warning=False))
+    return notices
+
+
+def below_the_table(summary: Summary) -> list[Notice]:
+    """Alarms, runs that did not end ok, absent speedups, remarks, files not read."""
+    notices: list[Notice] = []
+    without: dict[str, list[str]] = {}
+    blank: dict[str, list[str]] = {}
+    for result, label in zip(summary.results, labels(summary.results), strict=True):
+        counted = "fewer_runs" if result.asked_runs is not None and any(_not_ok(result)) else ""
+        notices += [
+            Notice(labels=(label,), text=alarm.text, is_count=alarm.name == counted)
+            for alarm in result.alarms
+            if alarm.name not in IN_THE_HEAD
+        ]
+        if result.published and not result.ok:
+            for run in result.runs:
+                blank.setdefault(run.word, []).append(label)
+        else:
+            notices += [Notice(labels=(label,), text=text) for text in _not_ok(result)]
+        if result.no_speedup and result.median_speed is not None:
+            without.setdefault(result.no_speedup, []).append(label)
+    notices += [Notice(text=f"{word} in place of a figure: {_named(of)}") for word, of in blank.items()]
+    notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
+    notices += [Notice(text=text) for text in nodes_alarms(summary)]
+    notices += _of_probes(summary.probes)
+    notices += map(_of_file, summary.remarks)
+    return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
+
+
+def _of_file(line: str) -> Notice:
+    """A line that begins with a file's path has the path for its label."""
+    found = FILE_FIRST.fullmatch(line)
+    return Notice(labels=(found["file"],), text=found["text"], noun="files") if found else Notice(text=line)
+
+
+def _of_probes(probes: Sequence[Result]) -> Iterator[Notice]:
+    """What was run to explain the points, and what of it did not end ok."""
+    names: dict[str, str] = {}
+    for kind in dict.fromkeys(probe.run.probe for probe in probes):
+        there = [probe for probe in probes if probe.run.probe == kind]
+        names |= {probe.asked.point: f"{kind} of {name}" for probe, name in zip(there, labels(there), strict=True)}
+    if probes:
+        listed = ", ".join(f"{names[probe.asked.point]} {runs_ok(probe)} ok" for probe in probes)
+        yield Notice(text=f"beside the points: {listed}", is_warning=False)
+    for probe in probes:
+        yield from (Notice(labels=(names[probe.asked.point],), text=text) for text in _not_ok(probe))
+
+
+def runs_ok(result: Result) -> str:
+    """How many ended ok, of how many; a figure that a document publishes without its runs has neither."""
+    if result.published and not result.ok:
+        return "-"
+    return f"{len(result.ok)}/{'?' if result.asked_runs is None else result.asked_runs}"
+
+
+def _named(points: Sequence[str]) -> str:
+    more = f" and {len(points) - NAMED} more" if len(points) > NAMED else ""
+    return f"{', '.join(points[:NAMED])}{more}"
+
+
+def _not_ok(result: Result) -> Iterator[str]:
+    """The runs that did not end ok, by what became of them, with the evidence of the first; of logs alarms say it."""
+    words: dict[str, list[Run]] = {}
+    for run in result.runs:
+        if not run.measured and not (run.attempt and run.attempt.log and run.attempt.problem):
+            words.setdefault(run.word, []).append(run)
+    for word, runs in words.items():
+        repeats = ", ".join(str(run.asked.run.repeat) for run in runs)
+        evidence = next((run.attempt.evidence for run in runs if run.attempt and run.attempt.evidence), "")
+        yield f"run {repeats}: {word}{f' ({evidence})' if evidence else ''}"

@@ -1,0 +1,123 @@
+"""The scaling table: a row for each point, in as many columns as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parse.report.notices import runs_ok
+from parse.report.summary import asked_of, of_logs, varying
+from parse.result import Result
+from parse.text import (
+    Page,
+    aligned,
+    column_widths,
+    number,
+    numbered,
+    table_width,
+    with_settings_folded,
+    wrapped,
+)
+
+LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
+"""A log's two speeds, side by side; the median is of those that count."""
+OPTIONAL = ("average", "interval", "coverage", "CV", "step p50", "step p95", *LOG_SPEEDS.values())
+"""Columns that are left out where no row has anything in them."""
+FIRST_LEFT_OUT = (
+    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "interval",
+    "runs",
+)  # fmt: skip
+"""Columns that a narrow page leaves out, the least important first. The case says nodes and devices already."""
+
+Head = tuple[str, str]
+"""A column's name and its unit."""
+
+
+def points_text(results: Sequence[Result], page: Page) -> list[str]:
+    """The table as lines of at most `page.width` cells, and a line for the columns left out."""
+    heads, rows = points_cells(results)
+    keys = ["case", *varying(results)]
+    names = [name for name, _ in heads]
+    legend, rows = numbered(names, rows, page.width)
+    if page.table_width is None:
+        return [*legend, *aligned([*zip(*heads, strict=True), *rows])]
+    columns = _as_columns(heads, rows)
+    if len(keys) > 1 and _needs_folding(columns, keys, page.width):
+        heads, rows = points_cells(results)
+        legend, heads, rows = _folded(heads, rows, keys, page.width)
+        columns = _as_columns(heads, rows)
+    left_out: list[str] = []
+    for name in FIRST_LEFT_OUT:
+        if _width(columns) <= page.width:
+            break
+        if columns.pop(name, None) is not None:
+            left_out.append(name)
+    lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
+    if left_out:
+        plural = "" if len(left_out) == 1 else "s"
+        line = f"column{plural} left out for lack of room: {', '.join(left_out)}; --wide or --format csv has all"
+        lines += wrapped([line], page.width)
+    return lines
+
+
+def points_cells(results: Sequence[Result]) -> tuple[list[Head], list[list[str]]]:
+    """Heads as (name, unit), and a row of texts per result."""
+    differ = varying(results)
+    heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
+    heads += [("runs", "ok/asked"), ("median", "samples/s")]
+    heads += [(name, "samples/s") for name in LOG_SPEEDS.values()]
+    heads += [("average", "samples/s"), ("interval", "samples/s")]
+    heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%")]
+    heads += [("step p50", "ms"), ("step p95", "ms")]
+    rows = [_row(result, differ) for result in results]
+    empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
+    remaining = [at for at, (name, _) in enumerate(heads) if name not in empty]
+    return [heads[at] for at in remaining], [[row[at] for at in remaining] for row in rows]
+
+
+def _row(result: Result, differ: Sequence[str]) -> list[str]:
+    asked, interval = asked_of(result), result.interval
+    return [
+        *(asked.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
+        runs_ok(result),
+        number(result.median_speed),
+        *(number(of_logs(result, name)) for name in LOG_SPEEDS),
+        number(result.average_speed),
+        f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
+        number(interval.coverage if interval else None, 100),
+        number(result.cv, 100),
+        number(result.speedup),
+        number(result.scaling_efficiency, 100, decimals=1),
+        number(result.step_time_ms.get(50)),
+        number(result.step_time_ms.get(95)),
+    ]
+
+
+def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    """By name, each column's cells with its head above them."""
+    cells = zip(*rows, strict=True)
+    return {name: [name, unit, *column] for (name, unit), column in zip(heads, cells, strict=True)}
+
+
+def _width(columns: dict[str, list[str]]) -> int:
+    return table_width(column_widths([*zip(*columns.values(), strict=True)]))
+
+
+def _needs_folding(columns: dict[str, list[str]], keys: Sequence[str], width: int) -> bool:
+    """Whether the columns that tell the points apart take half of the page, or leave too little for the speeds."""
+    names = {name: cells for name, cells in columns.items() if name in keys}
+    always = {name: cells for name, cells in columns.items() if name in keys or name not in FIRST_LEFT_OUT}
+    return _width(names) > width // 2 or _width(always) > width
+
+
+def _folded(
+    heads: Sequence[Head], rows: Sequence[Sequence[str]], keys: Sequence[str], width: int
+) -> tuple[list[str], list[Head], list[list[str]]]:
+    """The columns that tell the points apart, less the case, as one column of numbers and lines that explain them."""
+    settings = keys[1:]
+    names = [name for name, _ in heads]
+    legend, numbers = with_settings_folded(settings, [dict(zip(names, row, strict=True)) for row in rows], width)
+    others = [at for at, name in enumerate(names) if name not in ("case", *settings)]
+    folded_heads = [("case", ""), ("setting", ""), *(heads[at] for at in others)]
+    case = names.index("case")
+    folded_rows = [[row[case], cell, *(row[at] for at in others)] for row, cell in zip(rows, numbers, strict=True)]
+    return legend, folded_heads, folded_rows

@@ -1,0 +1,178 @@
+"""A summary for people, as text or Markdown: returns strings, prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.cells import cell_len
+
+from hpc.system.sanitize import plain
+from parse.alarms.placement import nested_in_words
+from parse.report.compare import Column, Comparison, compare, outcomes
+from parse.report.conclusion import conclusion
+from parse.report.export import as_json, comma_separated, dlperf
+from parse.report.ledger import ledger_markdown, ledger_text
+from parse.report.nodes_table import nodes_markdown, nodes_text
+from parse.report.notices import before_the_numbers, below_the_table, notice_lines
+from parse.report.points_table import points_cells, points_text
+from parse.report.summary import USUAL, Summary, knowing, shared, varying
+from parse.result import Result
+from parse.text import Page, markdown_table, markdown_text, number, padded, shortened, wrapped
+
+COLUMN_GAP = "   "
+"""Between backends."""
+
+
+def text(summary: Summary, page: Page | None = None) -> str:
+    """For a terminal: what the summary comes to, what holds for all, backends side by side, a row per point, warnings,
+    the ledgers where asked for; no line is wider than the page, but for tables of a `wide` one."""
+    page = page or Page()
+    before, below = before_the_numbers(summary), below_the_table(summary)
+    first, first_cut = notice_lines(before, page.width, all_warnings=page.all_warnings)
+    last, last_cut = notice_lines(below, page.width, all_warnings=page.all_warnings)
+    if cut_short := first_cut + last_cut:
+        plural = "" if cut_short == 1 else "s"
+        closing = f"{cut_short} warning{plural} shortened: --warnings or --format markdown gives all in full length"
+        last += wrapped([closing], page.width)
+    blocks = [
+        [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
+        wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
+    ]
+    for comparison in compare(summary.results):
+        blocks.append(wrapped([_title(comparison, summary), *comparison.apart], page.width))
+        blocks += _side_by_side(comparison, page)
+    blocks += [points_text(summary.results, page)] if summary.results else []
+    blocks += [nodes_text(summary, page), last]
+    blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
+    lines = [line for block in blocks if block for line in (*block, "")]
+    return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
+
+
+def markdown(summary: Summary) -> str:
+    """The results as Markdown tables and lists, with every warning in full length."""
+    first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
+    parts = ["\n".join(f"* {markdown_text(line)}" for line in first)]
+    for comparison in compare(summary.results):
+        parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
+        parts += [markdown_table(*_markdown_cells(comparison))]
+    if summary.results:
+        heads, rows = points_cells(summary.results)
+        parts += [markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)]
+    parts += nodes_markdown(summary)
+    parts += ["\n".join(f"* {markdown_text(notice.line)}" for notice in below_the_table(summary))]
+    if summary.ledgers is not None:
+        parts += ledger_markdown(summary)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Summary], str]] = {
+    "table": text,
+    "markdown": markdown,
+    "csv": comma_separated,
+    "json": as_json,
+    "dlperf": dlperf,
+}
+
+
+def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> list[str]:
+    """What all points ask for alike, without the names in `hidden`."""
+    if not summary.results:
+        return []
+    asked = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
+    if nested := nested_in_words(summary.results):
+        asked.pop("placement", None)
+    if hidden and "site" in asked:
+        asked["site"] += f" (sets {len(hidden)} environment variable{'' if len(hidden) == 1 else 's'})"
+    known: dict[tuple[str, ...], list[str]] = {(): []}
+    for name in asked:
+        if name not in hidden:
+            known.setdefault(knowing(summary.results, name), []).append(name)
+    lines = [nested] if nested else []
+    for of, names in known.items():
+        env = [f"{name.removeprefix('env.')}={asked[name]}" for name in names if name.startswith("env.")]
+        constant = [f"{name} {asked[name]}" for name in names if not name.startswith("env.")]
+        whose = f"known of {', '.join(of)} only: " if of else ""
+        lines += [f"{whose}{', '.join(constant)}"] if constant or not of else []
+        lines += [f"{whose}environment set: {', '.join(env)}"] if env else []
+    return lines
+
+
+def _hidden_env(results: Sequence[Result]) -> frozenset[str]:
+    """The environment variables, by asked_of's names, that the target sets for every point: nobody asked for them."""
+    values = [(one.run.env, one.asked.target_env) for one in results if not one.asked.partly]
+    names = {name for env, _ in values for name in env}
+    return frozenset(
+        f"env.{name}"
+        for name in names
+        if all(name in target and env.get(name) == target[name] for env, target in values)
+    )
+
+
+def _title(comparison: Comparison, summary: Summary) -> str:
+    """The work that is compared, and whatever else is not the same in all of the summary."""
+    named = ["workload", "batch_size", "precision", *varying(summary.results)]
+    return ", ".join(f"{name} {comparison.same[name]}" for name in dict.fromkeys(named) if name in comparison.same)
+
+
+def _side_by_side(comparison: Comparison, page: Page) -> list[list[str]]:
+    """Two columns for each backend; in blocks below one another where they are wider than the page."""
+    width = max(cell_len(plain(case)) for case in ("case", *comparison.cases))
+    room = page.table_width
+    words = [word for column in comparison.columns for word in column.words]
+    short = shortened(words, page.width - width - len(COLUMN_GAP)) if room is not None else {}
+    pillars = [_pillar(column, comparison.cases, short) for column in comparison.columns]
+    blocks: list[list[list[str]]] = [[]]
+    taken = width
+    for pillar in pillars:
+        needed = len(COLUMN_GAP) + cell_len(pillar[-1])
+        if room is not None and blocks[-1] and taken + needed > room:
+            blocks.append([])
+            taken = width
+        blocks[-1].append(pillar)
+        taken += needed
+    return [_block(block, comparison.cases, width) for block in blocks]
+
+
+def _block(pillars: Sequence[Sequence[str]], cases: Sequence[str], width: int) -> list[str]:
+    """Pillars side by side, their last lines level, behind the cases."""
+    depth = max(map(len, pillars))
+    filled = [[*pillar[: -len(cases) - 1], *[""] * (depth - len(pillar)), *pillar[-len(cases) - 1 :]]
+              for pillar in pillars]  # fmt: skip
+    widths = [max(cell_len(line) for line in pillar) for pillar in filled]
+    begin = [*[""] * (depth - len(cases) - 1), "case", *cases]
+    return [
+        COLUMN_GAP.join(
+            [padded(plain(first), width, left=True)]
+            + [padded(line, wide, left=False) for line, wide in zip(row, widths, strict=True)]
+        )
+        for first, *row in zip(begin, *filled, strict=True)
+    ]
+
+
+def _pillar(column: Column, cases: Sequence[str], short: Mapping[str, str]) -> list[str]:
+    """Lines of equal width: the column's name in several, units, and a line for each case."""
+    pairs = [("samples/s", "speedup"), *(_cell(column, case) for case in cases)]
+    widths = [max(map(cell_len, side)) for side in zip(*pairs, strict=True)]
+    lines = [plain(short.get(word, word)) for word in column.words]
+    lines += [f"{speed.rjust(widths[0])}  {speedup.rjust(widths[1])}" for speed, speedup in pairs]
+    width = max(map(cell_len, lines))
+    return [padded(line, width, left=False) for line in lines]
+
+
+def _cell(column: Column, case: str) -> tuple[str, str]:
+    """Speed and speedup; the outcome where there is no speed, with a sign where runs ended in several ways."""
+    if case not in column.points:
+        return "", ""
+    result = column.points[case]
+    if result.median_speed is None:
+        word, *others = outcomes(result)
+        return f"{word}, …" if others else word, ""
+    return number(result.median_speed), number(result.speedup)
+
+
+def _markdown_cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The same as heads and rows."""
+    heads = ["case", *(head for column in comparison.columns for head in (f"{column.name} (samples/s)", "speedup"))]
+    return heads, [
+        [case, *(cell for column in comparison.columns for cell in _cell(column, case))] for case in comparison.cases
+    ]

@@ -1,0 +1,193 @@
+"""Lines and columns, for a terminal and in Markdown: returns strings, prints nothing.
+
+Widths are in terminal cells: a CJK character takes two, a combining mark none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from hpc.system.sanitize import plain
+
+PIPE_WIDTH = 100
+"""Of text that goes to a pipe or a file."""
+MIN_WIDTH = 60
+"""Tables are made for this many cells at least, however narrow the terminal."""
+LONG = 28
+"""Cells that are longer, or longer than a quarter of the page, are numbered in the table and stand above it."""
+ELLIPSIS = "…"
+GAP = "  "
+"""Between columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The room that text has, in cells. `wide` tables have all columns, whatever the width; `all_warnings` are given in
+    full length and point by point."""
+
+    width: int = PIPE_WIDTH
+    wide: bool = False
+    all_warnings: bool = False
+
+    @property
+    def table_width(self) -> int | None:
+        """The room of a table; None where it has no limit."""
+        return None if self.wide else self.width
+
+
+def number(value: float | None, factor: float = 1, decimals: int = 2) -> str:
+    """A cell; `-` where there is no number."""
+    return "-" if value is None else f"{value * factor:.{decimals}f}"
+
+
+def wrapped(lines: Iterable[str], width: int, indent: str = "") -> list[str]:
+    """The lines cut to `width` cells, what goes on moved in by two more than `indent`."""
+    return [part for line in lines for part in _wrap(plain(line), width, indent)]
+
+
+def _wrap(line: str, width: int, indent: str) -> list[str]:
+    parts: list[str] = []
+    current = ""
+    for word in line.split():
+        rest = word
+        while rest:
+            start = f"{current} " if current.strip() else current or (f"{indent}  " if parts else indent)
+            room = width - cell_len(start)
+            if cell_len(rest) <= room:
+                current, rest = start + rest, ""
+            elif current.strip():
+                parts.append(current)
+                current = ""
+            else:
+                head = _prefix(rest, room)
+                parts.append(start + head)
+                rest = rest[len(head) :]
+                current = ""
+    return [*parts, current] if current else parts
+
+
+def _prefix(text: str, cells: int) -> str:
+    """The longest beginning that fits; one character at least."""
+    end = taken = 0
+    for character in text:
+        taken += cell_len(character)
+        if taken > cells:
+            break
+        end += 1
+    return text[: max(1, end)]
+
+
+def cut(text: str, width: int) -> str:
+    """The text in one line of `width` cells at most; `…` in the place of what is cut off its end."""
+    text = plain(text)
+    return text if cell_len(text) <= width else _prefix(text, width - 1).rstrip() + ELLIPSIS
+
+
+def shortened(names: Iterable[str], width: int) -> dict[str, str]:
+    """Each name in `width` cells at most, cut in the middle; different names stay different.
+
+    Names that are equal at both ends are numbered in the place of the cut.
+    """
+    distinct = [*dict.fromkeys(names)]
+    for head_share in (0.5, 0.3, 0.7, 0.1, 0.9):
+        short = {name: _without_middle(name, width, head_share, ELLIPSIS) for name in distinct}
+        if len({*short.values()}) == len(distinct):
+            return short
+    return {name: _without_middle(name, width, 0.5, f"{ELLIPSIS}{at}{ELLIPSIS}") for at, name in enumerate(distinct, 1)}
+
+
+def _without_middle(name: str, width: int, head_share: float, mark: str) -> str:
+    name = plain(name)
+    if cell_len(name) <= width:
+        return name
+    room = width - cell_len(mark)
+    head = _prefix(name, max(1, int(room * head_share)))
+    tail = _prefix(name[::-1], max(1, room - cell_len(head)))[::-1]
+    return f"{head}{mark}{tail}"
+
+
+def aligned(rows: Sequence[Sequence[str]], words: int = 1) -> list[str]:
+    """Columns of equal width; the first `words` of them to the left, numbers and all others to the right."""
+    safe = [[plain(cell) for cell in row] for row in rows]
+    widths = column_widths(safe)
+    return [
+        GAP.join(padded(cell, width, left=at < words) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in safe
+    ]
+
+
+def padded(cell: str, width: int, *, left: bool) -> str:
+    """The cell with blanks to `width` cells."""
+    blanks = " " * (width - cell_len(cell))
+    return cell + blanks if left else blanks + cell
+
+
+def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column, in cells."""
+    return [max(cell_len(plain(cell)) for cell in column) for column in zip(*rows, strict=True)]
+
+
+def table_width(widths: Sequence[int]) -> int:
+    """Of columns of these widths with their gaps."""
+    return sum(widths) + len(GAP) * max(0, len(widths) - 1)
+
+
+def in_blocks(rows: Sequence[Sequence[str]], words: int, keys: int, width: int | None) -> list[str]:
+    """Columns as `aligned` makes them; where they are too wide, in blocks below one another that each begin with the
+    first `keys` columns and leave out the rows that have nothing in theirs."""
+    widths = column_widths(rows)
+    if width is None or table_width(widths) <= width:
+        return aligned(rows, words)
+    repeated = [*range(keys)]
+    blocks: list[list[int]] = [[]]
+    for at in range(keys, len(widths)):
+        if blocks[-1] and table_width([widths[one] for one in (*repeated, *blocks[-1], at)]) > width:
+            blocks.append([])
+        blocks[-1].append(at)
+    lines: list[str] = []
+    for block in blocks:
+        lines += [""] if lines else []
+        there = [row for row in rows if any(row[at] for at in block)]
+        lines += aligned([[row[at] for at in (*repeated, *block)] for row in there], words)
+    return lines
+
+
+def numbered(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[list[str], list[list[str]]]:
+    """A line for each long cell, and the rows with its number in its place; `width` is that of the page."""
+    columns: list[Sequence[str]] = []
+    legend: list[str] = []
+    for name, column in zip(names, zip(*rows, strict=True), strict=True):
+        distinct = list(dict.fromkeys(column))
+        if name != "interval" and max(cell_len(plain(cell)) for cell in distinct) > min(LONG, width // 4):
+            distinct = [cell for cell in distinct if cell]
+            legend += [f"{name} [{place}]: {cell}" for place, cell in enumerate(distinct, 1)]
+            columns.append([f"[{distinct.index(cell) + 1}]" if cell else "" for cell in column])
+        else:
+            columns.append(column)
+    return [*wrapped(legend, width), ""] if legend else [], [list(row) for row in zip(*columns, strict=True)]
+
+
+def with_settings_folded(
+    names: Sequence[str], rows: Sequence[Mapping[str, str]], width: int
+) -> tuple[list[str], list[str]]:
+    """The columns `names` as one: a line for each setting that says it in full, and of each row its number there, empty
+    where the row has nothing in any of the columns."""
+    settings = [" ".join(f"{name}={row[name]}" for name in names if row[name]) for row in rows]
+    distinct = [setting for setting in dict.fromkeys(settings) if setting]
+    legend = [f"setting [{place}]: {setting}" for place, setting in enumerate(distinct, 1)]
+    return [*wrapped(legend, width), ""], [f"[{distinct.index(one) + 1}]" if one else "" for one in settings]
+
+
+def markdown_text(text: str) -> str:
+    """The text as Markdown that shows it and does nothing."""
+    return re.sub(r"([\\|<`*]|(?<=\])[(:])", r"\\\1", plain(text))
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, all others to the right."""
+    table = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join(f"| {' | '.join(markdown_text(cell) for cell in row)} |" for row in table)

@@ -1,0 +1,298 @@
+"""A real Slurm of several nodes on this machine: one slurmctld and a slurmd per node, on the loopback interface alone.
+
+Every node has a host name of its own, and with `--clocks` a CLOCK_MONOTONIC of its own, so that jobs, MPI and the
+measurement of clocks meet what they meet on a cluster. CPUs, GPUs and memory are as many as asked, whatever there is.
+Every node has its own /dev/shm, /tmp and spool folder, where this machine allows mounting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tools.devcluster import config, processes
+from tools.devcluster.config import CONTROLLER, LOOPBACK, DevClusterError, Host, Shape
+from tools.devcluster.daemons import Daemons, missing_programs
+
+USABLE = frozenset({"idle", "mixed", "allocated", "completing"})
+_LOCK = ".devcluster.lock"
+
+
+def default_root() -> Path:
+    """The folder of the cluster that is meant where none is named. Raises DevClusterError without a home folder."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise DevClusterError(
+            f"no folder for the cluster: HOME is not set and user {os.getuid()} has no entry in passwd; name one with "
+            "--root DIR"
+        ) from None
+    return cache / "rankwise" / "devcluster"
+
+
+class DevCluster:
+    """One development cluster; its folder holds its configuration, state and logs, and other processes can join it.
+
+    `host` says what this machine allows; it is known once the cluster was started, joined or found by `running`.
+    """
+
+    host: Host
+
+    def __init__(self, root: Path | None = None, shape: Shape | None = None) -> None:
+        try:
+            self.root = (default_root() if root is None else root.expanduser()).resolve()
+        except RuntimeError as error:  # ~ or ~name without a home folder; a loop of links
+            raise error if isinstance(error, DevClusterError) else DevClusterError(f"--root {root}: {error}") from None
+        self.shape = shape or Shape()
+        config.check_root(self.root)
+
+    @classmethod
+    def running(cls, root: Path | None = None) -> DevCluster:
+        """The cluster that runs in this folder. Raises DevClusterError where none does."""
+        cluster = cls(root)
+        if not cluster.is_running():
+            raise DevClusterError(f"no cluster runs in {cluster.root}: python -m launch.devcluster start --help")
+        cluster._recall()
+        return cluster
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def conf(self) -> Path:
+        """The configuration of daemons and jobs; SLURM_CONF with this value marks the cluster's processes."""
+        return self.root / "slurm.conf"
+
+    @property
+    def site_file(self) -> Path:
+        """What `python -m hpc.sweep --site` takes."""
+        return self.root / "site.toml"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of a client, made from this process's own."""
+        conf = self.conf if self.host.address == LOOPBACK else self._login_conf
+        return config.client_env(os.environ, conf, config.mpi_env(self.host))
+
+    def is_running(self) -> bool:
+        """Whether the controller lives."""
+        return CONTROLLER in self.daemons()
+
+    def daemons(self) -> set[str]:
+        """The controller and the nodes that live, by name."""
+        return set(processes.daemon_processes(self._confs).values())
+
+    def states(self) -> dict[str, str]:
+        """Every node's state in Slurm's words (`idle`, `mixed`, `down*`: the star says that it does not answer)."""
+        words = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T").split()
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    def run(self, *argv: str | Path, cwd: Path | None = None, timeout_s: float = 120) -> str:
+        """Runs a client command and returns what it prints; raises DevClusterError where it fails."""
+        words = [str(word) for word in argv]
+        try:
+            done = subprocess.run(
+                words, env=self.environ, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=timeout_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise DevClusterError(f"{' '.join(words)}: no answer after {timeout_s} s") from None
+        if done.returncode != 0:
+            said = done.stderr.strip() or done.stdout.strip()  # scontrol complains on its standard output
+            raise DevClusterError(f"{' '.join(words)}: exit status {done.returncode}: {said}")
+        return done.stdout
+
+    def start(self) -> bool:
+        """Starts the cluster and waits until its nodes are idle; False says that it ran already and was joined.
+
+        Raises DevClusterError where a cluster of another shape runs, Slurm is missing, or a daemon does not come up.
+        """
+        if missing := missing_programs(accounting=self.shape.accounting):
+            raise DevClusterError(missing)
+        with self._locked():
+            if self.is_running():
+                self._join()
+                return False
+            self._end_all()
+            self.host = self._look_at_host()
+            try:
+                self._write_files()
+                self._start_daemons()
+            except BaseException:
+                self._end_all()
+                raise
+            return True
+
+    def stop(self) -> bool:
+        """Ends every process of the cluster, those of its jobs too; False says that there was none."""
+        if not (self.root / _LOCK).exists():
+            return False
+        with self._locked():
+            return self._end_all()
+
+    def kill_node(self, name: str) -> None:
+        """Cuts the node's power: all that runs there ends, what is stored there is gone; Slurm notices in time."""
+        self._check_node(name)
+        processes.end(self._pids_of(name), patience_s=0)
+        for folder in (self.root / "spool" / name, self.root / "tmp" / name):
+            shutil.rmtree(folder)
+            folder.mkdir()
+
+    def start_node(self, name: str) -> None:
+        """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
+        self._check_node(name)
+        if name in self.daemons():
+            raise DevClusterError(f"{name} runs already")
+        daemons = self._daemons
+        daemons.start_node(name)
+        daemons.until(lambda: daemons.answers(name) and self.states()[name] in USABLE, [name])
+
+    def kill(self, name: str) -> None:
+        """Ends a daemon from one moment to the next: the controller, `slurmdbd`, `mariadbd`; nodes and jobs go on."""
+        processes.end(self._pids_of(name), patience_s=0)
+
+    def kill_controller(self) -> None:
+        """Ends the controller so."""
+        processes.end(self._pids_of(CONTROLLER), patience_s=0)
+
+    def start_controller(self) -> None:
+        """Starts a controller that was killed, which knows its jobs, and waits until it answers."""
+        if CONTROLLER in self.daemons():
+            raise DevClusterError("the controller runs already")
+        self._daemons.start_controller(fresh=False)
+        self.states()
+
+    def freeze(self, name: str) -> None:
+        """Stops every process of a node or a daemon (SIGSTOP): who asks it connects, and gets no answer."""
+        processes.send(self._pids_of(name)(), signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Lets go on what `freeze` stopped."""
+        processes.send(self._pids_of(name)(), signal.SIGCONT)
+
+    def local_storage(self, name: str) -> Path:
+        """The node's own storage as this process can look into it, while the node runs; else the machine's."""
+        self._check_node(name)
+        if not self.host.own_storage:
+            return Path(config.STORAGE)
+        found = processes.daemon_processes(self._confs).items()
+        pids = [pid for pid, daemon in found if daemon == name]
+        if not pids:
+            raise DevClusterError(f"{name} does not run, and its storage is gone with it")
+        return Path(f"/proc/{min(pids)}/root{config.STORAGE}")
+
+    def _pids_of(self, name: str) -> Callable[[], list[int]]:
+        self._check_daemon(name)
+        everything = processes.Processes(self._confs, own_names=self.host.own_names)
+        return lambda: [pid for pid, node in everything.living().items() if node == name]
+
+    def _join(self) -> None:
+        asked = self.shape
+        self._recall()
+        if self.shape != asked:
+            raise DevClusterError(
+                f"a cluster of {self.shape} runs in {self.root}, asked for was one of {asked}: stop it first "
+                "(python -m launch.devcluster stop), or name another folder with --root"
+            )
+
+    def _look_at_host(self) -> Host:
+        """Finds out what this machine allows. Raises DevClusterError where it is too little."""
+        if self.shape.clocks and (refused := processes.namespaces_refused(clocks=True)):
+            raise DevClusterError(
+                f"clocks of their own were asked for, and time namespaces are refused here: {refused}"
+            )
+        host = processes.this_host(self.root)
+        host.check()
+        return host
+
+    def _write_files(self) -> None:
+        for folder in ("spool", "tmp", "run", "log", "hosts", "dev"):
+            shutil.rmtree(self.root / folder, ignore_errors=True)
+        own = [f"{of}/{name}" for of in ("spool", "tmp") for name in self.shape.node_names]
+        for folder in ("state", "run", "log", "hosts", "dev", *own):
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        for k in range(self.shape.gpus):
+            (self.root / f"dev/gpu{k}").symlink_to("/dev/null")
+        # Job ids go on with time, also where the folder was deleted; Slurm's end at 2^26.
+        first_job_id = int(time.time()) % 60_000_000
+        ports = processes.free_ports(1 + self.shape.nodes + self.shape.accounting)
+        texts = config.files(self.host, self.shape, self.root, ports=ports, first_job_id=first_job_id)
+        for path, text in texts.items():
+            (self.root / path).write_text(text)
+        if self.shape.accounting:
+            (self.root / "slurmdbd.conf").chmod(0o600)  # or slurmdbd refuses it
+
+    def _start_daemons(self) -> None:
+        daemons = self._daemons
+        if self.shape.accounting:
+            daemons.start_accounting()
+        daemons.start_controller(fresh=True)
+        names = self.shape.node_names
+        for name in names:
+            daemons.start_node(name)
+        daemons.until(lambda: self.states() == dict.fromkeys(names, "idle"), [CONTROLLER, *names])
+
+    @property
+    def _daemons(self) -> Daemons:
+        return Daemons(self.root, self.shape, self.host, self._confs)
+
+    def _end_all(self) -> bool:
+        try:
+            own_names = config.remembered((self.root / "cluster.json").read_text())[0].own_names
+        except (DevClusterError, FileNotFoundError):
+            own_names = False  # what is found without namespaces is found for certain
+        return processes.end(processes.Processes(self._confs, own_names=own_names).living, patience_s=2)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lets one process at a time start or stop; the lock's file also marks the folder as a cluster's."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            # One look, because the lock is the first file that another starter makes.
+            if (names := {path.name for path in self.root.iterdir()}) and _LOCK not in names:
+                raise DevClusterError(f"{self.root} holds other files: name a new or empty folder with --root")
+            lock = (self.root / _LOCK).open("a")
+        except OSError as error:
+            raise DevClusterError(f"{self.root} cannot be used: {error.strerror}") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _check_node(self, name: str) -> None:
+        if name not in self.shape.node_names:
+            raise DevClusterError(f"{name!r} is no node of this cluster: {', '.join(self.shape.node_names)}")
+
+    def _check_daemon(self, name: str) -> None:
+        known = [
+            CONTROLLER,
+            *self.shape.node_names,
+            *([config.ACCOUNTING, config.DATABASE] if self.shape.accounting else []),
+        ]
+        if name not in known:
+            raise DevClusterError(f"{name!r} is no daemon of this cluster: {', '.join(known)}")
+
+    @property
+    def _login_conf(self) -> Path:
+        return self.root / "login.conf"
+
+    @property
+    def _confs(self) -> tuple[str, str]:
+        return str(self.conf), str(self._login_conf)
+
+    def _recall(self) -> None:
+        self.host, self.shape = config.remembered((self.root / "cluster.json").read_text())

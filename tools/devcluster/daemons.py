@@ -1,0 +1,140 @@
+"""The daemons of a development cluster: started one by one, waited for, quoted where they end at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tools.devcluster import config, processes
+from tools.devcluster.config import ACCOUNTING, CONTROLLER, DATABASE, LOOPBACK, DevClusterError, Host, Shape
+
+INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge libpmix-dev"
+INSTALL_ACCOUNTING = (
+    "apt-get install -y --no-install-recommends slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core"
+)
+_PROGRAMS = (CONTROLLER, "slurmd", "srun", "sbatch", "sinfo", "scontrol")
+_ACCOUNTING_PROGRAMS = (ACCOUNTING, "mariadbd", "mariadb-install-db", "sacct")
+
+
+class Daemons:
+    """Those of the cluster in the folder `root`, whose files are written; `confs` tell its processes."""
+
+    def __init__(self, root: Path, shape: Shape, host: Host, confs: Sequence[str]) -> None:
+        self._root, self._shape, self._host, self._confs = root, shape, host, confs
+        self._conf = root / "slurm.conf"
+
+    def living(self) -> set[str]:
+        """Those that live, by name."""
+        return set(processes.daemon_processes(self._confs).values())
+
+    def start_accounting(self) -> None:
+        """Starts the database, made at the first start in this folder, and what keeps the accounts in it.
+
+        The database has no network and asks for no password: its socket lies in a folder that its owner alone enters.
+        """
+        folder = self._root / "database"
+        options = ["--no-defaults", f"--datadir={folder}/data", *([] if os.getuid() else ["--user=root"])]
+        if not (folder / "data/mysql").is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+            with (self._root / "log/mariadb-install-db.out").open("w") as log:
+                argv = ["mariadb-install-db", *options, "--skip-test-db"]
+                done = subprocess.run(argv, env=self._environ, stdout=log, stderr=log, check=False)
+            if done.returncode != 0:
+                raise DevClusterError(f"mariadb-install-db: {self._last_words('mariadb-install-db')}")
+        socket_path = folder / "socket"
+        small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"]
+        alone = ["--skip-networking", "--skip-grant-tables", f"--socket={socket_path}", f"--pid-file={folder}/pid"]
+        self._spawn(DATABASE, None, ["mariadbd", *options, *alone, *small])
+        self.until(lambda: _connects(socket_path), [DATABASE])
+        self._spawn(ACCOUNTING, None, [f"MYSQL_UNIX_PORT={socket_path}", "slurmdbd", "-D"])
+        self.until(lambda: self.answers(ACCOUNTING), [ACCOUNTING, DATABASE])
+
+    def start_controller(self, *, fresh: bool) -> None:
+        """Starts the controller and waits until it answers; `fresh` forgets the jobs of an earlier life.
+
+        The last job's id is not forgotten: an id given twice would let the results of an old job be taken for those of
+        a new one.
+        """
+        forget = ["-c", "-i"] if fresh else []  # -i: whatever state of that life is broken
+        self._spawn(CONTROLLER, None, [CONTROLLER, "-D", *forget, "-f", str(self._conf)])
+        # A slurmd that finds no controller waits 1, 2, 4 seconds before it asks again.
+        self.until(lambda: self.answers(CONTROLLER), [CONTROLLER])
+
+    def start_node(self, name: str) -> None:
+        """Starts a node's slurmd and does not wait."""
+        ahead_s = config.CLOCK_DISTANCE_S * (1 + self._shape.node_names.index(name)) if self._shape.clocks else None
+        self._spawn(name, ahead_s, ["slurmd", "-D", "-f", str(self._conf), "-N", name])
+
+    def answers(self, name: str) -> bool:
+        """Whether somebody listens on the daemon's port."""
+        file, pattern = "slurm.conf", rf"^NodeName={name} .* Port=(\d+)"
+        if name == CONTROLLER:
+            pattern = r"^SlurmctldPort=(\d+)"
+        elif name == ACCOUNTING:
+            file, pattern = "slurmdbd.conf", r"^DbdPort=(\d+)"
+        found = re.search(pattern, (self._root / file).read_text(), re.MULTILINE)
+        with socket.socket() as client:
+            return found is not None and client.connect_ex((LOOPBACK, int(found[1]))) == 0
+
+    def until(self, ready: Callable[[], bool], names: Sequence[str], deadline_s: float = 60) -> None:
+        """Waits; raises DevClusterError after the deadline, or five seconds after one of these daemons has ended."""
+        begin_s = time.monotonic()
+        seen_s = dict.fromkeys(names, begin_s)
+        missed = dict.fromkeys(names, 0)
+        while not ready():
+            now_s = time.monotonic()
+            living = self.living()
+            missed = {name: 0 if name in living else missed[name] + 1 for name in names}
+            seen_s |= dict.fromkeys(living & seen_s.keys(), now_s)
+            # A busy machine is slow to show them, and one that stood still shows them late.
+            if ended := [name for name in names if now_s - seen_s[name] > 5 and missed[name] > 5]:
+                raise DevClusterError(f"{ended[0]} ended at once: {self._last_words(ended[0])}")
+            if now_s - begin_s > deadline_s:
+                raise DevClusterError(f"{', '.join(names)} not ready after {deadline_s:.0f} s; logs: {self._root}/log")
+            time.sleep(0.02)
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return config.client_env(os.environ, self._conf, config.mpi_env(self._host))
+
+    def _spawn(self, name: str, clock_s: int | None, argv: Sequence[str]) -> None:
+        env = {**self._environ, processes.MARK: name}
+        # Once more by env, so that it comes last: slurmstepd writes its title over what stands before SLURM_CONF.
+        argv = ["env", "-u", processes.MARK, f"{processes.MARK}={name}", *argv]
+        log = self._root / f"log/{name}.out"
+        if self._host.own_names:
+            storage = self._host.own_storage and name in self._shape.node_names
+            hosts = self._root / f"hosts/{name}"
+            own = processes.OwnHost(
+                name=name, hosts=hosts, clock_s=clock_s, storage=storage,
+                private=(self._root / "spool" / name, self._root / "tmp" / name), shared=self._host.shared,
+            )  # fmt: skip
+            processes.spawn_as_host(own, argv, env, log)
+        else:
+            processes.spawn(argv, env, log)
+
+    def _last_words(self, name: str) -> str:
+        lines = (self._root / f"log/{name}.out").read_text(errors="replace").splitlines()
+        return " | ".join(lines[-3:]) or f"without a word in {self._root}/log"
+
+
+def missing_programs(*, accounting: bool = False) -> str:
+    """Empty where Slurm is installed here, `accounting` too, else what is not there and the command that brings it."""
+    path = config.client_env(os.environ, Path(), {})["PATH"]
+    for programs, command in ((_PROGRAMS, INSTALL), (_ACCOUNTING_PROGRAMS if accounting else (), INSTALL_ACCOUNTING)):
+        if missing := [name for name in programs if shutil.which(name, path=path) is None]:
+            what = "Slurm" if programs is _PROGRAMS else "Slurm's accounting"
+            return f"{what} is not installed here ({', '.join(missing)} not found): {command}"
+    return ""
+
+
+def _connects(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0

@@ -1,0 +1,299 @@
+"""Processes of a development cluster: the namespaces and ports they get, how they are found, how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import random
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.devcluster.config import LOOPBACK, STORAGE, TMP, DevClusterError, Host, shared_folders
+
+MARK = "DEVCLUSTER_DAEMON"
+"""The environment variable that tells a daemon, and what a slurmd starts before a job's own environment is set."""
+
+_DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd", "mariadbd", "slurmstepd"})
+_HELPERS = frozenset({"slurmscriptd", "slurmstepd"})
+_CLIENTS = frozenset({"srun", "salloc", "sbatch"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnHost:
+    """What a daemon's namespaces hold: a host name, a file as /etc/hosts, a clock `clock_s` ahead unless None, and with
+    `storage` a node-local storage.
+
+    That is a /dev/shm, a /tmp and an empty folder in the place of each of `private`, which nobody else sees and which
+    are gone with the last process in it; in that /tmp are the `shared` folders of the machine's.
+    """
+
+    name: str
+    hosts: Path
+    clock_s: int | None = None
+    storage: bool = False
+    private: tuple[Path, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+def namespaces_refused(*, clocks: bool = False, storage: bool = False) -> str:
+    """Empty where a node can have its own host name, with `clocks` its own clock and with `storage` its own storage,
+    else what unshare or mount said."""
+    host = OwnHost(name="node1", hosts=Path("/etc/hosts"), clock_s=1000 if clocks else None, storage=storage)
+    argv = _enter(host, ["true"])
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return str(error)
+    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+
+
+def this_host(root: Path) -> Host:
+    """The machine as it is now, for a cluster in the folder `root` that is started from the current folder."""
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError:
+        address = ""
+    return Host(
+        name=name,
+        address=address,
+        hosts=Path("/etc/hosts").read_text(),
+        uid=os.getuid(),
+        user=_user_name(),
+        memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        own_names=not namespaces_refused(),
+        own_storage=not namespaces_refused(storage=True),
+        pmix=_loads("libpmix.so"),
+        shared=shared_folders([root, *_in_use()]),
+    )
+
+
+def _in_use() -> list[Path]:
+    """Folders that jobs need wherever they are: the current one, this checkout, the Python environment."""
+    return [
+        Path.cwd(),
+        Path(__file__).resolve().parents[2],
+        Path(sys.prefix).resolve(),
+        Path(sys.base_prefix).resolve(),
+    ]
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without an entry: slurmdbd alone wants the name
+        return str(os.getuid())
+
+
+def _loads(library: str) -> bool:
+    """Whether the loader finds this very name, as Slurm's plugin asks for it: Debian has it in libpmix-dev alone."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, below those that the kernel gives to outgoing connections."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = range(10_000, first_outgoing) if first_outgoing > 12_000 else range(20_000, 60_000)
+    ports: list[int] = []
+    for port in random.sample(candidates, len(candidates)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise DevClusterError(f"fewer than {count} ports are free on {LOOPBACK}")
+
+
+def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """Starts a daemon that outlives this process and is no child of it."""
+    with log.open("ab") as out:
+        subprocess.run(
+            ["setsid", "--fork", *argv], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=True
+        )
+
+
+def spawn_as_host(host: OwnHost, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """The same on a host of its own."""
+    spawn(_enter(host, argv), env, log)
+
+
+def daemon_processes(confs: Collection[str]) -> dict[int, str]:
+    """Controller and slurmds whose SLURM_CONF is one of `confs`: process id → the name they were started under.
+
+    The few moments between the start of such a process and its becoming slurmctld or slurmd count.
+    """
+    return {pid: env[MARK] for pid, env in _environments(confs) if MARK in env and _comm(pid) not in _HELPERS}
+
+
+class Processes:
+    """All processes of the cluster with these SLURM_CONF; what it learns of their namespaces it keeps.
+
+    With `own_names` every daemon lives in a UTS namespace of its own, and all that is in there is the cluster's: a job
+    may have cleared its environment, and a daemon may end before what it started. Without, all that descends from
+    a process found is the cluster's too. Each namespace is held open: the number of one that is gone is given to the
+    next one made, and that may be another cluster's.
+    """
+
+    def __init__(self, confs: Collection[str], *, own_names: bool) -> None:
+        self._confs = confs
+        self._own_names = own_names
+        self._namespaces: dict[str, str] = {}
+        self._held: list[int] = []
+
+    def __del__(self) -> None:
+        for file in self._held:
+            os.close(file)
+
+    def living(self) -> dict[int, str]:
+        """Process id → its node, or the controller's name; "" for clients that wait and for what cannot be told."""
+        found: dict[int, str] = {}
+        for pid, env in _environments(self._confs):
+            name = _comm(pid)
+            node = env.get("SLURMD_NODENAME") or (env.get(MARK) if name in _DAEMONS else None)
+            if node and self._own_names:
+                self._learn(pid, node)
+            if node or MARK in env or name in _DAEMONS or name in _CLIENTS:
+                found[pid] = node or env.get(MARK, "")
+        return found | (self._in_namespaces() if self._own_names else _descendants(found))
+
+    def _learn(self, pid: int, node: str) -> None:
+        if _uts(pid) in self._namespaces:
+            return
+        try:
+            self._held.append(os.open(f"/proc/{pid}/ns/uts", os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:  # ended
+            return
+        self._namespaces[f"uts:[{os.fstat(self._held[-1]).st_ino}]"] = node
+
+    def _in_namespaces(self) -> dict[int, str]:
+        # Whoever calls this is no part of the cluster, nor is the machine's first process.
+        for never in (_uts("self"), _uts(1), ""):
+            self._namespaces.pop(never, None)
+        return {pid: self._namespaces[uts] for pid in _pids() if (uts := _uts(pid)) in self._namespaces}
+
+
+def end(living: Callable[[], Collection[int]], *, patience_s: float) -> bool:
+    """Sends SIGTERM to what lives, after `patience_s` SIGKILL, until nothing does; False says that nothing did.
+
+    Raises DevClusterError where a process outlives SIGKILL by ten seconds.
+    """
+    asked: set[int] = set()
+    begin_s = time.monotonic()
+    while pids := living():
+        past_s = time.monotonic() - begin_s
+        if past_s > patience_s + 10:
+            raise DevClusterError(f"processes {', '.join(map(str, sorted(pids)))} do not end, not even by SIGKILL")
+        for pid in pids:
+            if past_s >= patience_s:
+                _send(pid, signal.SIGKILL)
+            elif pid not in asked:
+                _send(pid, signal.SIGTERM)
+        asked |= set(pids)
+        time.sleep(0.02)
+    return bool(asked)
+
+
+def _enter(host: OwnHost, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` in namespaces of its own; a normal user needs one for users to make them."""
+    user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    ahead = str(host.clock_s)
+    clock = [] if host.clock_s is None else ["-T", "--monotonic", ahead, "--boottime", ahead]
+    become = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && '
+    become += "".join(f"{command} && " for command in (_storage_commands(host) if host.storage else ()))
+    become += 'exec "$@"'
+    return ["unshare", *user, "--uts", "--mount", *clock, "sh", "-c", become, host.name, str(host.hosts), *argv]
+
+
+def _storage_commands(host: OwnHost) -> Iterator[str]:
+    """The commands that give a node storage of its own, in a mount namespace of its own.
+
+    The shared folders are held in the new /dev/shm while the new /tmp covers them.
+    """
+    own = f"mount -t tmpfs -o mode=1777,nosuid,nodev {shlex.quote(host.name)}"
+    yield f"{own} {STORAGE}"
+    held = {shlex.quote(folder): f"{STORAGE}/shared{k}" for k, folder in enumerate(host.shared)}
+    for folder, place in held.items():
+        yield f"mkdir {place} && mount --rbind {folder} {place}"
+    yield f"{own} {TMP}"
+    for folder, place in held.items():
+        # Not --move: a user who is no root may not.
+        yield f"mkdir -p {folder} && mount --rbind {place} {folder} && umount -l {place} && rmdir {place}"
+    for path in map(str, host.private):
+        yield f"{own} {shlex.quote(path)}"
+
+
+def _environments(confs: Collection[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Every process but this one that was started with one of these SLURM_CONF, and the environment it got."""
+    for pid in _pids():
+        try:
+            text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        except OSError:  # ended, or another user's
+            continue
+        env = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+        if env.get("SLURM_CONF") in confs:
+            yield pid, env
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208  # names are wanted, not paths
+
+
+def _descendants(found: Mapping[int, str]) -> dict[int, str]:
+    """What these processes started, and so on: process id → the name under which its ancestor was found."""
+    parents = {pid: _parent(pid) for pid in _pids()}
+    below: dict[int, str] = {}
+    while new := {
+        pid: name
+        for pid, parent in parents.items()
+        if pid not in found and pid not in below and (name := found.get(parent) or below.get(parent))
+    }:
+        below |= new
+    return below
+
+
+def _parent(pid: int) -> int:
+    try:
+        # The second field, the name in brackets, may hold anything.
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _uts(pid: int | str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/uts")  # noqa: PTH115  # not a path: uts:[4026531838]
+    except OSError:
+        return ""
+
+
+def send(pids: Collection[int], number: signal.Signals) -> None:
+    """Sends the signal to all of these that live."""
+    for pid in pids:
+        _send(pid, number)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended by itself
