@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, WorkloadError, check_workload
+from hpc.backends.early_collectives import check_twin
 from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
-from hpc.backends.meetings import check_twin
 from hpc.backends.settings import options_of_run
 from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
 from hpc.backends.tensorflow_graph import meetings

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpc.backends import BACKENDS, check_workload
+from hpc.backends.early_collectives import check_twin, of_layers
 from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
-from hpc.backends.meetings import check_twin, of_layers
 from hpc.backends.settings import options_of_run
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
 from hpc.measure.timer import Marks, device_marks, host_marks

@@ -19,8 +19,8 @@ from hpc.preflight.compare_gpus import (
     same_driver,
 )
 from hpc.preflight.compare_network import fabric, transport, transport_in_node
-from hpc.preflight.found import SHOWN, Found, Look, alike, count, failed, numbers, ok, some, unknown
-from hpc.preflight.nouns import Seen
+from hpc.preflight.result import SHOWN, Found, Look, alike, count, failed, numbers, ok, some, unknown
+from hpc.preflight.types import Seen
 
 BUSY_CORES = 0.5
 """Cores that processes of others may keep busy before it is a load: a node's own services stay far below."""

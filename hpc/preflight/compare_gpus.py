@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpc.preflight.found import Found, alike, failed, numbers, ok, some, unknown, unread_gpus
-from hpc.preflight.nouns import Seen
+from hpc.preflight.result import Found, alike, failed, numbers, ok, some, unknown, unread_gpus
+from hpc.preflight.types import Seen
 
 USED_SHARE = 0.05
 """Of a GPU's memory before the start: the driver itself takes less."""

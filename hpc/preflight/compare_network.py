@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpc.preflight.found import Found, failed, numbers, ok, some, unknown
-from hpc.preflight.nouns import Seen
+from hpc.preflight.result import Found, failed, numbers, ok, some, unknown
 from hpc.preflight.transports import fits, goes_by_network
+from hpc.preflight.types import Seen
 
 
 def fabric(seen: Seen) -> Found | None:

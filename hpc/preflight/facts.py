@@ -9,8 +9,8 @@ from pathlib import Path
 from hpc.measure.world import World
 from hpc.model.spec import RunSpec
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
-from hpc.preflight.nouns import Gpu, Launched, NodeFacts, RankFacts
 from hpc.preflight.others import Hidden, look_at_others
+from hpc.preflight.types import Gpu, Launched, NodeFacts, RankFacts
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """What launchers say of the number of ranks."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hpc.preflight.nouns import Gpu
+from hpc.preflight.types import Gpu
 from hpc.system.sanitize import plain
 from hpc.system.tool import Failure, run_tool
 

@@ -18,8 +18,8 @@ from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
-from hpc.preflight.nouns import Launched, RankFacts, Seen, Transports
 from hpc.preflight.transports import let_nccl_tell, read_transports, warnings, why_nothing
+from hpc.preflight.types import Launched, RankFacts, Seen, Transports
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

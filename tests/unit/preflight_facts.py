@@ -9,7 +9,7 @@ from typing import Any
 from hpc.model.checks import Finding
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
-from hpc.preflight.nouns import Gpu, Launched, NodeFacts, RankFacts, Seen, Transports
+from hpc.preflight.types import Gpu, Launched, NodeFacts, RankFacts, Seen, Transports
 
 GIB = 1 << 30
 RUN = RunSpec(

@@ -49,7 +49,7 @@ def starts(source: str) -> Iterator[tuple[int, str]]:
 
 def test_external_tools_are_called_through_one_door() -> None:
     found = {}
-    for package in ("hpc", "launch", "parse"):
+    for package in ("hpc", "launch", "parse", "tools/devcluster"):
         for path in sorted((ROOT / package).rglob("*.py")):
             if calls := list(starts(path.read_text())):
                 found[path.relative_to(ROOT).as_posix()] = calls

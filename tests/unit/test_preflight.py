@@ -12,9 +12,9 @@ from hpc.backends import InvalidRun
 from hpc.measure.world import World
 from hpc.model.checks import CHECKS, CheckError, Finding, Level, State, read_finding, read_levels
 from hpc.preflight.compare import LOOKS, judge
-from hpc.preflight.found import numbers
-from hpc.preflight.nouns import Launched, RankFacts, Transports
+from hpc.preflight.result import numbers
 from hpc.preflight.run import Preflight, Promises
+from hpc.preflight.types import Launched, RankFacts, Transports
 from tests.unit.preflight_facts import GIB, LAUNCHED, RUN, findings, seen
 
 CPUS = dataclasses.replace(RUN, gpus_per_node=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from hpc.model.checks import State
-from hpc.preflight.nouns import RankFacts, Seen
+from hpc.preflight.types import RankFacts, Seen
 
 SHOWN = 8
 
