@@ -16,11 +16,11 @@ HOROVOD          := $(PY) tools/horovod/build.py
 # Where the tests are set up, a machine that has not what building Horovod takes skips its tests; CI is no such machine.
 HOROVOD_FOR_TESTS := $(HOROVOD) $(if $(filter true,$(CI)),,--where-possible)
 
-# $(call part,NAME,SECONDS,COMMAND): a part of the tests, with its budget; says what it took. What does not end within
-# its budget is a failure, not a wait.
+# $(call part,NAME,SECONDS,COMMAND): a part of the tests; says what it took, and what it takes on two quiet cores. On a
+# busy machine it takes longer, which is no failure.
 define part
-@start=$$(date +%s); echo "== $(1): has $(2) s"; code=0; timeout -k 30 $(2) $(3) || code=$$?; \
-	echo "== $(1): $$(($$(date +%s) - start)) s of $(2) s$$([ $$code -ne 124 ] || echo ', and not done')"; exit $$code
+@start=$$(date +%s); code=0; echo "== $(1): about $(2) s on two quiet cores"; $(3) || code=$$?; \
+	echo "== $(1): $$(($$(date +%s) - start)) s, about $(2) s on two quiet cores"; exit $$code
 endef
 
 .PHONY: demo test lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod set-up clean
@@ -30,12 +30,12 @@ demo: $(VENV)/.demo
 	$(PY) -m parse.summarize traces/
 
 test: $(VENV)/.test
-	$(call part,horovod,1500,$(HOROVOD_FOR_TESTS))
-	$(call part,gpu,300,$(PY) -m pytest -q tests/gpu)
-	$(call part,unit,600,$(PY) -m pytest -q tests/unit)
-	$(call part,mpi,1800,$(PY) -m pytest -q tests/mpi)
-	$(call part,hosts,600,$(PY) -m pytest -q tests/hosts)
-	$(call part,slurm,2400,$(PY) -m pytest -q tests/slurm)
+	$(call part,horovod,240,$(HOROVOD_FOR_TESTS))
+	$(call part,gpu,10,$(PY) -m pytest -q tests/gpu)
+	$(call part,unit,240,$(PY) -m pytest -q tests/unit)
+	$(call part,mpi,1100,$(PY) -m pytest -q tests/mpi)
+	$(call part,hosts,60,$(PY) -m pytest -q tests/hosts)
+	$(call part,slurm,1200,$(PY) -m pytest -q tests/slurm)
 
 unit mpi hosts slurm gpu: $(VENV)/.test
 	@$(HOROVOD_FOR_TESTS)
@@ -58,18 +58,18 @@ bench: $(VENV)/.test
 # 100,000 mutated logs, 3,000 sweeps with damaged files; what fails is printed with its seed, which
 # `$(PY) -m tests.fuzz.fuzz_logs --seed N`, or fuzz_evidence, tries again.
 fuzz: $(VENV)/.test
-	$(call part,fuzz of logs,1800,$(PY) -m tests.fuzz.fuzz_logs)
-	$(call part,fuzz of evidence,1200,$(PY) -m tests.fuzz.fuzz_evidence)
+	$(call part,fuzz of logs,300,$(PY) -m tests.fuzz.fuzz_logs)
+	$(call part,fuzz of evidence,300,$(PY) -m tests.fuzz.fuzz_evidence)
 
 # 50 runs on a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them.
 truth: $(VENV)/.test
-	$(call part,truth,1800,$(PY) -m tests.truth.run)
+	$(call part,truth,510,$(PY) -m tests.truth.run)
 
 # 100 runs killed at random steps on a real Slurm of two nodes, and 200 in which calls fail, folders go and come back, or
 # ranks hang at their exit: nothing is lost that was promised, nothing is measured twice, nothing stays behind.
 torture: $(VENV)/.test
-	$(call part,torture,3000,$(PY) -m tests.torture.run --kills 100)
-	$(call part,torture by faults,3000,$(PY) -m tests.torture.run --kills 0 --faults 200)
+	$(call part,torture,1600,$(PY) -m tests.torture.run --kills 100)
+	$(call part,torture by faults,1500,$(PY) -m tests.torture.run --kills 0 --faults 200)
 
 golden: $(VENV)/.test
 	$(PY) -m pytest -q tests/unit --rewrite-golden
@@ -104,7 +104,7 @@ $(VENV)/.horovod: setup.py | $(PY)
 
 # Everything else: a real Slurm and Open MPI from the distribution where apt may be used, all frameworks, the test tools.
 $(VENV)/.test: setup.py
-	$(call part,set-up,1500,$(MAKE) --no-print-directory set-up)
+	$(call part,set-up,180,$(MAKE) --no-print-directory set-up)
 	@touch $@ $(VENV)/.horovod
 
 # One environment has one MPI: the wheel goes where the distribution's has come.
