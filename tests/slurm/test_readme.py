@@ -1,4 +1,4 @@
-"""The README's examples run as printed: every ```bash block, in order, in a copy of the checkout."""
+"""Every ```bash block of the README and of docs/start.md runs as printed, in order, in a copy of the checkout."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from tools.devcluster.daemons import missing_programs
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = frozenset({"sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
-PACKAGES = ("hpc", "launch", "parse", "sbatch_templates", "examples")
+DOCUMENTS = ("README.md", "docs/start.md")
+PACKAGES = ("hpc", "launch", "parse", "tools", "sbatch_templates", "examples")
 
 
 def blocks() -> list[str]:
-    return re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    text = "\n".join((ROOT / document).read_text() for document in DOCUMENTS)
+    return re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def without_slurm(folder: Path, path: str) -> str:
-    """A PATH with the same programs but Slurm's: a fresh machine, as the README has it until Slurm is installed."""
+    """A PATH with the same programs but Slurm's: a fresh machine, as in the documents until Slurm is installed."""
     folder.mkdir()
     for each in path.split(os.pathsep):
         for program in Path(each).iterdir() if Path(each).is_dir() else ():

@@ -1,56 +1,25 @@
-"""The README's commands for logs, typed as printed in a folder that has what they name."""
+"""The README stays short and leads to every document."""
 
 from __future__ import annotations
 
-import shlex
+import re
 from pathlib import Path
 
-import pytest
-
-import parse.airank.__main__ as airank
-from parse import summarize
-from tests.unit.logs import made
-from tests.unit.traces import make_run, point, put
-
-README = Path(__file__).parents[2] / "README.md"
-COMMANDS = {"parse.summarize": summarize.main, "parse.airank": airank.main}
-TABLE = """\
-| gpu_num_per_node | batch_size_per_device | samples/s | speedup |
-| ---------------- | --------------------- | --------- | ------- |
-| 1                | 128                   | 366.14    | 1.00    |
-| 8                | 128                   | 2802.14   | 7.65    |
-"""
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 
 
-def commands():
-    section = README.read_text().split("## Logs you already have")[1].split("\n## ")[0]
-    lines = section.split("```console\n")[1].split("```")[0].splitlines()
-    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+def test_it_is_short():
+    assert len(README.splitlines()) < 120
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    for devices in (1, 8):
-        text = made.paddle(made.steps(350.0 * devices, 128 * devices), batch=128 * devices)
-        made.put(tmp_path, f"logs/paddle/bz128/1n{devices}g/r50_b128_fp32_1.log", text)
-        text = made.ngc_pytorch(made.steps(366.0 * devices, 128 * devices), batch=128, devices=devices)
-        made.put(tmp_path, f"GPUx{devices}.log", text)
-    (tmp_path / "traces").mkdir()
-    for trace in point(make_run(), [40.0, 41.0]):
-        put(tmp_path / "traces", trace)
-    made.put(tmp_path, "report.md", TABLE)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def test_it_links_every_document():
+    linked = set(re.findall(r"\]\((docs/[\w./]+)\)", README))
+    assert not {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked
 
 
-def test_there_are_commands():
-    assert len(commands()) == 6
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_runs_as_printed(folder, capsys, number):
-    python, _, module, *arguments = commands()[number]
-    assert python == "python"
-    assert COMMANDS[module](arguments) == 0
-    out = capsys.readouterr().out
-    assert out or (folder / "bz128_result.json").is_file()
+def test_the_result_it_shows_is_that_of_the_ledger_document():
+    """One measurement, shown in two places: they must not differ."""
+    shown = README.split("--ledger\n```\n")[1].split("```\n")[1].splitlines()
+    document = [line.removeprefix("    ") for line in (ROOT / "docs/ledger.md").read_text().splitlines()]
+    assert shown and not [line for line in shown if line not in document]
