@@ -35,7 +35,7 @@ from launch.sweep.spec import SweepSpec
 from launch.sweep.submit import sayer
 
 PATIENCE_S = 600
-"""How long --cancel waits for jobs to end: a script gets KillWait, and nodes may be slow to clean up."""
+"""How long `cancel` waits for jobs to end: a script gets KillWait, and nodes may be slow to clean up."""
 
 
 @dataclass(frozen=True, kw_only=True)
