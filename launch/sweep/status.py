@@ -113,7 +113,7 @@ def _shown(asked: SweepSpec | None, settings: Mapping[str, str]) -> Shown:
     if not sweeps:
         nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"
         if any(folders.jobs.glob("plan.*.json")):
-            nothing += f", or say the words of the sweep too: in {folders.jobs} are dry runs alone"
+            nothing += f", or give the options of the sweep too: in {folders.jobs} are dry runs alone"
         raise SpecError("; ".join(problems) or nothing)
     return Shown(
         sweeps={key: [run.run_id for run in runs] for key, runs in sweeps.items()}, folders=folders, problems=problems
