@@ -15,24 +15,25 @@ from launch.sweep.spec import SweepSpec
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
                "constraint", "out", "minutes_per_run", "max_jobs", "copy_s", "start_limit_s", "hang_steps",
                "hang_extra_s")  # fmt: skip
-ACTIONS = ("dry_run", "detach", "force", "retry", "rerun_if_changed", "status", "cancel")
-CONFIG_ACTIONS = ("dry_run", "detach", "force", "retry", "rerun_if_changed")
-"""The actions that a file can ask for, too."""
+ACTIONS = ("dry_run", "detach", "force", "rerun_if_changed")
+PROGRAM = "python -m hpc.sweep"
+SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
+"""The first arguments that ask for something other than measuring, and how each is typed. No file can ask for them."""
 ON = "on"
 """The value of an action that a file switches on."""
 
 _FIELDS = tuple(f.name for f in dataclasses.fields(SweepSpec))
 _TABLES = {"option": "options", "env": "env"}
 """Options that are given as NAME=VALUE, and the field of a sweep that holds them."""
-_COMMAND_LINE_ONLY = ("config", "list", "version", "status", "cancel")
+_COMMAND_LINE_ONLY = ("config", "version")
 _OLD = ("options", "baseline")
 """Names of earlier versions, which stay."""
 _NAMES = (*(name for name in _FIELDS if name not in _OLD), "option", "no_baseline", "xla", *LAUNCH_KEYS,
-          *CONFIG_ACTIONS)  # fmt: skip
+          *ACTIONS)  # fmt: skip
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What a config file asks for: fields of SweepSpec, and LAUNCH_KEYS and CONFIG_ACTIONS as they are.
+    """What a config file asks for: fields of SweepSpec, and LAUNCH_KEYS and ACTIONS as they are.
 
     Raises SpecError where the file cannot be read, or has a name or a value that no option has.
     """
@@ -68,6 +69,9 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
         name = key.replace("-", "_")
         if name in found:
             raise SpecError(f"{name} is there twice, once with - and once with _: say it once")
+        if name in SUBCOMMANDS:
+            rest = "" if name == "list" else " --config FILE"
+            raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
         if name in _COMMAND_LINE_ONLY:
             raise SpecError(f"{key} is said on the command line, not in a file")
         if name not in _NAMES and name not in _OLD:
@@ -96,7 +100,7 @@ def _as_fields(values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(no_baseline, bool) or "baseline" in values:
             raise SpecError(f"no-baseline must be true or false, and baseline not be there too; it is {no_baseline!r}")
         values["baseline"] = not no_baseline
-    for name in CONFIG_ACTIONS:
+    for name in ACTIONS:
         if name in values:
             values[name] = _action(name, values[name])
     return values
@@ -113,11 +117,6 @@ def _table(name: str, value: Any) -> dict[str, Any]:
 
 
 def _action(name: str, value: Any) -> str:
-    if name == "retry":
-        words = value if isinstance(value, list) else [value]
-        if all(isinstance(word, str) for word in words):
-            return ",".join(words)
-        raise SpecError(f"retry must be a list of outcomes, not {value!r}")
     if not isinstance(value, bool):
         raise SpecError(f"{name.replace('_', '-')} must be true or false, not {value!r}")
     return ON if value else ""

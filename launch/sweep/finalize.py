@@ -106,7 +106,10 @@ def in_words(found: Sequence[Standing], folders: Folders) -> list[str]:
     lines = [", ".join(f"{count} {word}" for word, count in counts.items())]
     for run in found:
         if run.open is not None and not run.settled:
-            lines.append(f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; --status tells how that is")
+            lines.append(
+                f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; "
+                "python -m hpc.sweep status shows its state"
+            )
         elif run.record is not None and run.record.outcome is not Outcome.OK:
             lines.append(f"  {run.run_id}: {run.record.outcome}: {why(run.record, folders)}")
         lines += [f"  {problem}" for problem in run.problems]

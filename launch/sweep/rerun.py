@@ -23,7 +23,7 @@ from launch.jobs.site import Site
 from launch.sweep.provenance import changes_since
 
 RETRIED = tuple(sorted(SETTLING - {Outcome.OK}))
-"""The outcomes after which a run is not run again unless --retry names them."""
+"""The outcomes after which a run is not run again unless `retry` names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +36,19 @@ class Wish:
 
 
 def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
-    """The outcomes in a comma list of --retry. Raises SpecError on one that needs no asking, or that is none."""
+    """The outcomes in a comma list of `retry`. Raises SpecError on one that needs no asking, or that is none."""
     chosen = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         if word not in set(Outcome):
-            raise SpecError(
-                f"--retry {word!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(word, RETRIED)}"
-            )
+            raise SpecError(f"retry {word!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(word, RETRIED)}")
         outcome = Outcome(word)
         if outcome is Outcome.OK:
-            raise SpecError("--retry ok: what ended ok is measured; --force runs everything again")
+            raise SpecError("retry ok: what ended ok is measured; --force runs everything again")
         if outcome not in SETTLING:
-            raise SpecError(f"--retry {word}: a run that ended so is run again without asking: leave it out")
+            raise SpecError(f"retry {word}: a run that ended so is run again without asking: leave it out")
         chosen.append(outcome)
     if not chosen:
-        raise SpecError(f"--retry names no outcome; it takes {', '.join(RETRIED)}")
+        raise SpecError(f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}")
     return tuple(chosen)
 
 
@@ -69,7 +67,7 @@ def ask_for(wish: Wish, runs: Sequence[RunSpec], traces: Path, site: Site | None
     if wish.retry:
         retried = [run_id for run_id, record in standing.items() if record.outcome in wish.retry]
         chosen += retried
-        say(f"--retry {','.join(wish.retry)}: {len(retried)} runs once more")
+        say(f"retry {','.join(wish.retry)}: {len(retried)} runs once more")
     if wish.if_changed:
         measured = [(run, standing[run.run_id]) for run in settled if standing[run.run_id].outcome is Outcome.OK]
         chosen += _changed(measured, traces, site, say)

@@ -35,7 +35,7 @@ from launch.sweep.spec import SweepSpec
 from launch.sweep.submit import sayer
 
 PATIENCE_S = 600
-"""How long --cancel waits for jobs to end: a script gets KillWait, and nodes may be slow to clean up."""
+"""How long `cancel` waits for jobs to end: a script gets KillWait, and nodes may be slow to clean up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def _shown(asked: SweepSpec | None, settings: Mapping[str, str]) -> Shown:
     if not sweeps:
         nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"
         if any(folders.jobs.glob("plan.*.json")):
-            nothing += f", or say the words of the sweep too: in {folders.jobs} are dry runs alone"
+            nothing += f", or give the options of the sweep too: in {folders.jobs} are dry runs alone"
         raise SpecError("; ".join(problems) or nothing)
     return Shown(
         sweeps={key: [run.run_id for run in runs] for key, runs in sweeps.items()}, folders=folders, problems=problems

@@ -35,6 +35,10 @@ def sweep(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return command(tmp_path, *sweep_argv(*LOCAL, *arguments))
 
 
+def cancel(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return command(tmp_path, *sweep_argv("cancel", *LOCAL, *arguments))
+
+
 def ended(tmp_path: Path) -> list[str]:
     """As what, by run and attempt."""
     return list(outcomes(tmp_path).values())
@@ -196,15 +200,15 @@ def test_status_and_cancel_reach_a_detached_sweep(tmp_path: Path) -> None:
     endless = ("--nodes", "1,2", *ENDLESS)
     assert sweep(tmp_path, *endless, "--detach").returncode == 0
     until(lambda: begun(tmp_path), "a run has begun")
-    shown = command(tmp_path, *sweep_argv("--status", "--out", "."))
+    shown = command(tmp_path, *sweep_argv("status", "--out", "."))
     assert shown.returncode == 1
     assert re.search(r"^1n1g\S+ +running in job local-", shown.stdout, re.MULTILINE), shown.stdout
     assert "1 begun, 1 never ran" in shown.stdout
-    cancelled = sweep(tmp_path, *endless, "--cancel")
+    cancelled = cancel(tmp_path, *endless)
     assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
     assert ended(tmp_path) == ["cancelled"]
     assert not list((tmp_path / "traces").glob("2n1g*.begin.json"))
-    after = command(tmp_path, *sweep_argv("--status"))
+    after = command(tmp_path, *sweep_argv("status"))
     assert "cancelled, to be done" in after.stdout, after.stdout
 
 
@@ -216,7 +220,7 @@ def test_a_killed_sweep_leaves_its_script_the_lock(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     assert not FolderLock(tmp_path / "jobs").take()
-    cancelled = sweep(tmp_path, "--nodes", "1", *ENDLESS, "--cancel")
+    cancelled = cancel(tmp_path, "--nodes", "1", *ENDLESS)
     assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
     assert ended(tmp_path) == ["cancelled"]
     assert FolderLock(tmp_path / "jobs").take()

@@ -46,7 +46,9 @@ class Person:
 
     def start(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> Started:
         """A sweep that goes on; what it prints goes to a file that `said` reads."""
-        argv = sweep_argv("--site", str(self.cluster.site_file), "--out", out, *arguments)
+        words = 2 if arguments[0] == "retry" else int(not arguments[0].startswith("-"))
+        where = ("--site", str(self.cluster.site_file), "--out", out)
+        argv = sweep_argv(*arguments[:words], *where, *arguments[words:])
         with (self.folder / f"said{len(self._started)}").open("w") as said:
             process = subprocess.Popen(argv, cwd=self.folder, env=env or self.env, stdout=said, stderr=said, text=True)
         self._started.append(process)
@@ -166,10 +168,10 @@ def test_what_failed_is_run_again_when_asked(person: Person, tmp_path: Path) -> 
     gate.touch()
     status, said = person.sweep(*asked)
     assert (status, "every run is settled" in said, "ValueError: broken" in said) == (1, True, True), said
-    status, said = person.sweep(*asked, "--retry", "oom")
-    assert (status, "--retry oom: 0 runs once more" in said) == (1, True), said
-    status, said = person.sweep(*asked, "--retry", "oom,rank_fail")
-    assert (status, "--retry oom,rank_fail: 1 runs once more" in said) == (0, True), said
+    status, said = person.sweep("retry", "oom", *asked)
+    assert (status, "retry oom: 0 runs once more" in said) == (1, True), said
+    status, said = person.sweep("retry", "oom,rank_fail", *asked)
+    assert (status, "retry oom,rank_fail: 1 runs once more" in said) == (0, True), said
     assert ended(tmp_path) == {"rank_fail": 1, "ok": 1}
 
 
@@ -183,9 +185,9 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     [theirs] = json.loads((tmp_path / "other" / "jobs" / "1n.job.json").read_text())["job_ids"]
     assert len(person.jobs()) == 4
 
-    status, said = person.sweep("--status", "--nodes", "1,2", *ENDLESS)
+    status, said = person.sweep("status", "--nodes", "1,2", *ENDLESS)
     assert (status, "running in job" in said, "1 begun, 1 never ran" in said) == (1, True, True), said
-    status, said = person.sweep("--cancel", "--nodes", "1,2", *ENDLESS)
+    status, said = person.sweep("cancel", "--nodes", "1,2", *ENDLESS)
     assert (status, f"job {by_hand}: ended" in said) == (0, True), said
     assert {job_id for job_id, state in person.jobs()} == {theirs, foreign}
     assert sweep.wait(timeout=300) == 1
@@ -193,10 +195,10 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     assert "2n.sh: submitted" not in said
     assert "not submitted, because its sweep was cancelled" in said or f"2n.sh: job {by_hand} is there already" in said
     assert ended(tmp_path) == {"cancelled": 1}
-    status, said = person.sweep("--status")  # whatever was planned in the folder
+    status, said = person.sweep("status")  # whatever was planned in the folder
     assert (status, "cancelled, to be done" in said) == (1, True), said
 
-    status, said = person.sweep("--cancel", out="other")
+    status, said = person.sweep("cancel", out="other")
     assert (status, other.wait(timeout=300)) == (0, 1), said
     assert {job_id for job_id, state in person.jobs()} == {foreign}
 

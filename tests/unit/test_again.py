@@ -41,10 +41,10 @@ def ask(traces: Path, **wish: object) -> list[str]:
     ("text", "words"),
     [
         ("timeout", "a run that ended so is run again without asking"),
-        ("oom,lost", "--retry lost: a run that ended so is run again"),
+        ("oom,lost", "retry lost: a run that ended so is run again"),
         ("ok", "what ended ok is measured; --force runs everything again"),
-        ("fail", "--retry 'fail' is no outcome; it takes invalid, oom, rank_fail"),
-        (" , ", "--retry names no outcome"),
+        ("fail", "retry 'fail' is no outcome; it takes invalid, oom, rank_fail"),
+        (" , ", "retry names no outcome"),
     ],
 )
 def test_what_cannot_be_retried_is_refused_with_the_reason(text: str, words: str) -> None:
@@ -55,10 +55,10 @@ def test_what_cannot_be_retried_is_refused_with_the_reason(text: str, words: str
 def test_retry_asks_for_runs_whose_outcome_that_is(traces: Path) -> None:
     """An oom before an ok is not the run's outcome."""
     assert outcomes_to_retry(" oom, invalid") == (Outcome.OOM, Outcome.INVALID)
-    assert ask(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["--retry oom,invalid: 1 runs once more"]
+    assert ask(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["retry oom,invalid: 1 runs once more"]
     assert asked_again(traces) == {stem(OOM, 1)}
     assert left_of([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
-    assert ask(traces, retry=(Outcome.OOM,)) == ["--retry oom: 0 runs once more"]  # it is wanted already
+    assert ask(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already
 
 
 def test_force_asks_for_all_that_is_settled(traces: Path) -> None:

@@ -165,7 +165,7 @@ def test_the_package_can_be_parsed_by_an_old_python() -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ("hpc.sweep", "--nodes", "1", "--dry-run"), ("hpc.sweep", "--status"), ("parse.summarize", "."),
+        ("hpc.sweep", "--nodes", "1", "--dry-run"), ("hpc.sweep", "status"), ("parse.summarize", "."),
         ("parse.summarize", "--explain", "x.log"), ("parse.airank", "."), ("hpc.recovery.recover", "."),
         ("launch.doctor", "--cluster", "local"),
     ],
@@ -180,7 +180,7 @@ def test_a_bare_checkout_names_the_cure(argv: tuple[str, ...], tmp_path: Path) -
     assert f"-m pip install -e {ROOT}`" in line
 
 
-@pytest.mark.parametrize("argv", [("launch.devcluster", "status", "--root", "/nonexistent"), ("hpc.sweep", "--list")])
+@pytest.mark.parametrize("argv", [("launch.devcluster", "status", "--root", "/nonexistent"), ("hpc.sweep", "list")])
 def test_a_command_that_needs_no_package_runs_without(argv: tuple[str, ...], tmp_path: Path) -> None:
     done = command(argv[0], *argv[1:], cwd=tmp_path, options=("-S",))
     assert (done.stderr, "Traceback" in done.stdout) == ("", False)
@@ -265,7 +265,7 @@ def outputs() -> list[tuple[str, ...]]:
     return [
         *((name, "--help") for name in COMMANDS),
         DRY_RUN,
-        ("hpc.sweep", "--list"),
+        ("hpc.sweep", "list"),
         ("parse.summarize", "traces"),
         ("parse.summarize", "traces", "--format", "json"),
         ("hpc.recovery.recover", "traces"),

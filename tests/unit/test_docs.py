@@ -33,10 +33,11 @@ TARGET = re.compile(r"(?<=`)make ([a-z]+)(?=[` ])|^make ([a-z]+)  +#", re.MULTIL
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--overlap", "--requeue"}
 ACTIONS = {
+    "hpc.sweep": ("status", "cancel", "retry", "list"),
     "hpc.recovery": ("collect", "clean"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
-PROGRAMS = ("hpc.sweep", "hpc.rank", "hpc.collectives", "hpc.preflight", "launch.step", "parse.summarize",
+PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.preflight", "launch.step", "parse.summarize",
             "hpc.recovery.recover", "parse.airank", "launch.doctor", *ACTIONS)  # fmt: skip
 
 
@@ -102,12 +103,12 @@ def help_of(module: str, action: str = "") -> str:
     assert file is not None, module
     main = import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)).main
     with contextlib.redirect_stdout(printed), pytest.raises(SystemExit):
-        main([*filter(None, [action]), "--help"])
+        main([*filter(None, [action]), "--help-all" if module == "hpc.sweep" and action != "list" else "--help"])
     return printed.getvalue()
 
 
 def options_of(module: str, action: str = "") -> set[str]:
-    """Of a command of ours, by its --help, with those of one of its actions."""
+    """Of a command of ours, by its longest help, with those of one of its actions."""
     return set(OPTION.findall(help_of(module) + (help_of(module, action) if action else "")))
 
 
@@ -237,4 +238,4 @@ def test_what_is_not_there_is_found():
         not is_there("hpc.model.spec.NOTHING") and not is_there("hpc.leftovers") and is_there("hpc.model.spec.RunSpec")
     )
     assert module_file("hpc.nothing") is None and module_file("hpc.recovery") and module_file("hpc.sweep")
-    assert "--nothing" not in help_of("hpc.sweep") and "--cancel" in help_of("hpc.sweep")
+    assert "--nothing" not in help_of("hpc.sweep") and "--hang-steps" in help_of("hpc.sweep")

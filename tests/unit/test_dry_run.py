@@ -53,7 +53,7 @@ def test_the_plan_of_a_dry_run_is_written_with_the_traces_when_the_sweep_is_aske
     dry_run(tmp_path, capsys)
     [plan] = (tmp_path / "jobs").glob("plan.*.json")
     assert not list((tmp_path / "traces").iterdir())
-    assert sweep.main(["--status", "--out", str(tmp_path)]) == 2
+    assert sweep.main(["status", "--out", str(tmp_path)]) == 2
     assert "are dry runs alone" in capsys.readouterr().err
 
     class Planned(Exception):

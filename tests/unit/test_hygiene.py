@@ -75,7 +75,7 @@ def test_hostile_records_do_nothing_to_who_asks_how_a_sweep_stands(tmp_path: Pat
     put_plan(traces, [run])
     record = json.loads(put_exit_record(traces, run, Outcome.RANK_FAIL).read_text())
     (traces / f"{run.run_id}.2.exit.json").write_text(json.dumps(record | {"run_id": "\x1b]0;owned\x07\x1b[2J"}))
-    argv = [sys.executable, "-m", "hpc.sweep", "--status", "--out", str(tmp_path)]
+    argv = [sys.executable, "-m", "hpc.sweep", "status", "--out", str(tmp_path)]
     env = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert "owned" in done.stdout + done.stderr

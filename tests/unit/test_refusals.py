@@ -174,7 +174,6 @@ def test_sizes_that_no_run_could_have_are_refused(asked: dict[str, object], word
         (["--time", "999999999"], "it must be at most 525600 minutes"),
         (["--minutes-per-run", "nan"], "--minutes-per-run 'nan' is not a number of whole minutes"),
         (["--max-jobs", "9" * 5000], "is no number of jobs, from 1 to 2147483647"),
-        (["--retry", "omm"], "Did you mean oom?"),
     ],
 )
 def test_limits_that_nothing_could_keep_are_refused(

@@ -232,7 +232,7 @@ def test_a_config_file_that_is_wrong_about_them_is_refused(tmp_path: Path, text:
 
 
 def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
-    listed = sweep(tmp_path, "--list").stdout
+    listed = sweep(tmp_path, "list").stdout
     for word in ("torch-ddp", "resnet50", "image_size", "example"):
         assert word in listed
     assert "python -m hpc.sweep --nodes 1,2,4" in sweep(tmp_path, "--help").stdout
@@ -267,7 +267,6 @@ def test_a_known_site_without_its_controller_does_not_train_on_the_login_node(tm
     ("arguments", "words"),
     [
         (["--max-jobs", "0"], "--max-jobs '0' is no number of jobs"),
-        (["--retry", "timeout"], "run again without asking"),
         (["--copy-s", "soon"], "--copy-s 'soon' is not a number"),
         (["--start-limit-s", "0"], "--start-limit-s is 0; it must be at least 1"),
         (["--hang-steps", "nan"], "--hang-steps is nan; it must be at least 1"),
@@ -288,7 +287,7 @@ def test_what_watches_over_a_run_stands_in_its_script(tmp_path: Path) -> None:
 
 
 def test_status_needs_no_scheduler_and_no_command(tmp_path: Path) -> None:
-    nothing = sweep(tmp_path, "--status", path=NO_SLURM)
+    nothing = sweep(tmp_path, "status", path=NO_SLURM)
     assert (nothing.returncode, "no sweep was planned in" in nothing.stderr) == (2, True)
     run = make_run()
     (tmp_path / "traces").mkdir()
@@ -300,12 +299,12 @@ def test_status_needs_no_scheduler_and_no_command(tmp_path: Path) -> None:
     (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_text(
         json.dumps({"run_id": run.run_id, "attempt": 1, "job_id": "7", "begin_unix_s": 1})
     )
-    shown = sweep(tmp_path, "--status", path=NO_SLURM)
+    shown = sweep(tmp_path, "status", path=NO_SLURM)
     assert shown.returncode == 1, shown.stderr
     assert f"{run.run_id}  begun in job 7: no record, and nobody here to ask\n" in shown.stdout
     assert "rankwise-1n-x: 7 unknown\n" in shown.stdout and ": 1 begun\n" in shown.stdout
     put_exit_record(tmp_path / "traces", run, Outcome.OK)
-    shown = sweep(tmp_path, "--status", path=NO_SLURM)
+    shown = sweep(tmp_path, "status", path=NO_SLURM)
     assert (shown.returncode, f"{run.run_id}  ok\n" in shown.stdout) == (0, True)
 
 
@@ -331,7 +330,7 @@ def test_status_does_not_take_a_job_of_another_name_for_the_attempts(tmp_path: P
     for name, body in fakes.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    shown = sweep(tmp_path, "--status", path=f"{tmp_path}:/usr/bin:/bin")
+    shown = sweep(tmp_path, "status", path=f"{tmp_path}:/usr/bin:/bin")
     assert f"{run.run_id}  {said}" in shown.stdout, shown.stdout + shown.stderr
 
 

@@ -81,7 +81,7 @@ def test_a_horovod_built_for_another_framework_is_said(tmp_path: Path) -> None:
 def test_list_says_what_is_installed_and_imports_no_framework(tmp_path: Path) -> None:
     code = (
         "import sys, hpc.sweep\n"
-        "try: hpc.sweep.main(['--list'])\n"
+        "try: hpc.sweep.main(['list'])\n"
         "finally: print('loaded', *sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     env = {**os.environ, **without_modules(tmp_path / "hiding", "tensorflow", "horovod")}

@@ -9,9 +9,10 @@ import pytest
 
 from hpc.model.spec import SpecError
 from launch.sweep import cli
+from launch.sweep.arguments import read_arguments, sweep_parser
 from launch.sweep.config import read_config
 
-COMMAND_LINE_ONLY = {"config", "list", "version", "status", "cancel", "help"}
+COMMAND_LINE_ONLY = {"config", "version", "help", "help-all"}
 
 
 def read(folder: Path, text: str) -> dict[str, Any]:
@@ -24,14 +25,13 @@ def merged(folder: Path, text: str, *arguments: str) -> tuple[dict[str, Any], di
     """What a file and a command line ask for together."""
     (folder / "sweep.toml").write_text(text)
     argv = ["--config", str(folder / "sweep.toml"), *arguments]
-    return cli._merge(vars(cli._parser().parse_args(argv)))
+    return cli._merge(read_arguments(argv).options)
 
 
 def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) -> None:
-    options = {word for action in cli._parser()._actions for word in action.option_strings if word.startswith("--")}
-    for name in sorted({option[2:] for option in options} - COMMAND_LINE_ONLY):
+    for name in sorted({option[2:] for option in sweep_parser().long_options()} - COMMAND_LINE_ONLY):
         for key in {name, name.replace("-", "_")}:
-            value = {"env": '["A=1"]', "option": '["a=1"]', "retry": '["oom"]'}.get(name, "true")
+            value = {"env": '["A=1"]', "option": '["a=1"]'}.get(name, "true")
             assert read(tmp_path, f"{key} = {value}\n")
 
 
@@ -51,8 +51,7 @@ def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) ->
         ("baseline = false", {"baseline": False}),
         ("xla = true", {"options": {"xla": True}}),
         ('xla = true\n[option]\nsgd = "auto"', {"options": {"sgd": "auto", "xla": True}}),
-        ('retry = ["oom", "invalid"]\ndetach = true\nforce = false', {"retry": "oom,invalid", "detach": "on",
-                                                                     "force": ""}),
+        ("detach = true\nforce = false", {"detach": "on", "force": ""}),
     ],
 )  # fmt: skip
 def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
@@ -71,9 +70,12 @@ def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dic
         ('env = ["A=1", "A=2"]', "A=1 and A=2: say one"),
         ('no-baseline = "yes"', "no-baseline must be true or false"),
         ("no-baseline = true\nbaseline = true", "and baseline not be there too"),
-        ("status = true", "status is said on the command line"),
+        ("status = true", "status is a word of the command line, .*: python -m hpc.sweep status --config FILE"),
+        ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
+        ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
+        ('retry = ["oom"]', "retry is a word .*: python -m hpc.sweep retry OUTCOME,… --config FILE"),
+        ("help-all = true", "unknown name help-all"),
         ("detach = 1", "detach must be true or false, not 1"),
-        ("retry = true", "retry must be a list of outcomes"),
         (f"seed = 0x{'f' * 5000}", "not TOML"),
         ("nodes = [1", "not TOML"),
     ],
@@ -84,12 +86,12 @@ def test_what_a_file_cannot_say_is_refused(tmp_path: Path, text: str, words: str
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
-    text = 'batch-size = 8\nretry = ["oom"]\ndetach = true\nnodelist = ["a", "b"]\n[env]\nA = 1\nB = 2\n'
-    words = ("--batch-size", "16", "--env", "A=3", "--retry", "invalid")
+    text = 'batch-size = 8\ndetach = true\nnodelist = ["a", "b"]\n[env]\nA = 1\nB = 2\n'
+    words = ("--batch-size", "16", "--env", "A=3")
     asked, settings = merged(tmp_path, text, *words)
     assert (asked["batch_size"], asked["env"]) == ("16", {"A": "3", "B": 2})
-    assert settings == {"nodelist": "a,b", "retry": "oom", "detach": "on"}
-    how = cli._how(vars(cli._parser().parse_args([*words])), settings)
+    assert settings == {"nodelist": "a,b", "detach": "on"}
+    how = cli._how(read_arguments(["retry", "invalid", *words]), settings)
     assert (how.detach, how.dry_run, [str(word) for word in how.wish.retry]) == (True, False, ["invalid"])
 
 

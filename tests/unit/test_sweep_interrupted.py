@@ -25,18 +25,18 @@ PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload
 def test_ctrl_c_ends_it_with_a_word_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C comes while --cancel waits, as a fake that raises what Python then raises."""
+    """Ctrl-C comes while cancel waits, as a fake that raises what Python then raises."""
 
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(status, "cancel", interrupted)
     monkeypatch.setattr(command_line, "open_streams", lambda: None)  # pytest's own
-    assert command_line.run(lambda: sweep.main(["--cancel"]), "hpc.sweep") == 130
+    assert command_line.run(lambda: sweep.main(["cancel"]), "hpc.sweep") == 130
     assert capsys.readouterr().err == "hpc.sweep: interrupted\n"
 
 
-@pytest.mark.parametrize("arguments", [("--list",), PLANNED])
+@pytest.mark.parametrize("arguments", [("list",), PLANNED])
 def test_a_reader_that_has_gone_is_no_error_to_be_shown(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     reads, writes = os.pipe()
     os.close(reads)
@@ -111,11 +111,11 @@ def test_a_cancel_that_finds_nothing_says_so(
         (tmp_path / name).mkdir()
     put_plan(tmp_path / "traces", [make_run()])
     monkeypatch.setattr(status, "slurm_is_installed", lambda: False)  # whatever this machine has
-    assert sweep.main(["--cancel", "--out", str(tmp_path)]) == 0
+    assert sweep.main(["cancel", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "no job of this sweep runs here\n"
 
 
 def test_of_a_run_that_another_job_has_begun_it_is_said_where(tmp_path: Path) -> None:
     begun = BeginRecord(run_id="a_r1", attempt=1, job_id="7", begin_unix_s=5)
     said = in_words([Standing(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
-    assert said == ["1 begun", "  a_r1: begun in job 7, no record yet; --status tells how that is"]
+    assert said == ["1 begun", "  a_r1: begun in job 7, no record yet; python -m hpc.sweep status shows its state"]

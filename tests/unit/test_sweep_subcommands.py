@@ -1,0 +1,154 @@
+"""The first argument of `python -m hpc.sweep`, the flags that it replaces, and the length of the help."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc import sweep
+from launch.sweep import status
+from launch.sweep.arguments import read_arguments, sweep_parser
+from launch.sweep.config import SUBCOMMANDS
+from launch.sweep.rerun import RETRIED
+
+ROOT = Path(__file__).resolve().parents[2]
+Capture = pytest.CaptureFixture[str]
+
+
+def refusal(capsys: Capture, *argv: str) -> str:
+    """The one line with which a command line is refused, without the name of the command."""
+    assert sweep.main(argv) == 2
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert (shown.out, line[:11]) == ("", "hpc.sweep: ")
+    return line[11:]
+
+
+def help_text(capsys: Capture, *argv: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        sweep.main(argv)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("subcommand", ["status", "cancel"])
+@pytest.mark.parametrize(("words", "nodes"), [((), None), (("--nodes", "1,2", "--repeats", "3"), (1, 2))])
+def test_status_and_cancel_take_a_folder_or_a_sweep(
+    monkeypatch: pytest.MonkeyPatch, subcommand: str, words: tuple[str, ...], nodes: tuple[int, ...] | None
+) -> None:
+    calls = []
+
+    def record(name: str) -> Callable[..., int]:
+        return lambda spec, settings: calls.append((name, spec, settings)) or 7
+
+    monkeypatch.setattr(status, "show", record("status"))
+    monkeypatch.setattr(status, "cancel", record("cancel"))
+    assert sweep.main([subcommand, "--out", "here", *words]) == 7
+    ((name, spec, settings),) = calls
+    assert (name, settings) == (subcommand, {"out": "here"})
+    assert (spec and tuple(spec.nodes)) == nodes
+
+
+def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
+    request = read_arguments(["retry", "oom,rank_fail", "--nodes", "1", "--dry-run"])
+    assert (request.subcommand, request.outcomes) == ("retry", "oom,rank_fail")
+    assert (request.options["nodes"], request.options["dry_run"]) == ("1", True)
+    request = read_arguments(["--nodes", "1"])
+    assert (request.subcommand, request.outcomes, request.options["nodes"]) == ("", None, "1")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--status", "--status is now a word: python -m hpc.sweep status"),
+        ("--cancel", "--cancel is now a word: python -m hpc.sweep cancel"),
+        ("--list", "--list is now a word: python -m hpc.sweep list"),
+        ("--nodes 1 --list", "--list is now a word: python -m hpc.sweep list"),
+        ("--retry=oom", "--retry is now a word: python -m hpc.sweep retry OUTCOME,…"),
+        ("--nodes 1 --retry oom",
+         "--retry is now a word: python -m hpc.sweep retry OUTCOME,…, followed by the other options"),
+        ("--status --out a", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
+        ("--stat", "--status is now a word: python -m hpc.sweep status"),
+        ("--status --help", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
+    ],
+)  # fmt: skip
+def test_a_former_flag_is_answered_with_its_word(capsys: Capture, argv: str, message: str) -> None:
+    assert refusal(capsys, *argv.split()) == message
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("statsu", r"unknown word 'statsu'; the first argument is status, .* \(--help\)\. Did you mean status\?"),
+        ("cancle --nodes 1", r"unknown word 'cancle'; .*\. Did you mean cancel\?"),
+        ("ls", r"unknown word 'ls'; .*\. Did you mean list\?"),
+        ("retyr oom --nodes 1", r".*\. Did you mean retry\?"),
+        ("help", r"unknown word 'help'; .*, or an option \(--help\)"),
+        ("--nodes 1 status", "status must be the first argument: python -m hpc.sweep status"),
+        ("retry", f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}"),
+        ("retry --nodes 1 oom", "retry takes its outcomes as one comma list, .*; 'oom' is apart"),
+        ("retry oom rank_fail --nodes 1", "retry takes its outcomes as one comma list, .*; 'rank_fail' is apart"),
+        ("retry oom, invalid --nodes 1", "retry takes its outcomes as one comma list, .*; 'invalid' is apart"),
+        ("retry omm --nodes 1", "retry 'omm' is no outcome; .*Did you mean oom\\?"),
+        ("retry timeout --nodes 1", "retry timeout: a run that ended so is run again without asking.*"),
+        ("list --nodes 1", "list takes no options: leave out --nodes"),
+        ("cancel --dry-run", "cancel submits nothing: leave out --dry-run"),
+        ("status --max-jobs=3", "status submits nothing: leave out --max-jobs=3"),
+    ],
+)
+def test_what_no_subcommand_takes_is_refused_in_one_line(capsys: Capture, argv: str, message: str) -> None:
+    answer = refusal(capsys, *argv.split())
+    assert re.fullmatch(message, answer), answer
+
+
+@pytest.mark.parametrize("argv", ["list more", "status more", "cancel --nodez 1"])
+def test_what_nobody_knows_is_refused_with_the_usage(capsys: Capture, argv: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        sweep.main(argv.split())
+    assert ended.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith(f"usage: python -m hpc.sweep {argv.split(maxsplit=1)[0]}")
+    assert "error: unrecognized arguments: " in error
+
+
+@pytest.mark.parametrize("columns", range(80, 121, 5))
+def test_help_fits_and_shows_what_is_needed_daily(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = help_text(capsys, "--help").splitlines()
+    assert len(lines) < 70
+    assert max(map(len, lines)) <= 80 or columns > 80
+    assert {"--nodes", "--dry-run", "--help-all"} <= {word for line in lines for word in line.split()}
+    assert not any("--hang-steps" in line for line in lines)
+    for subcommand, form in SUBCOMMANDS.items():
+        shown = help_text(capsys, subcommand, "--help").splitlines()
+        assert shown[0].startswith(f"usage: python -m hpc.sweep {form}")
+        assert len(shown) < 40
+    assert all(any(f"hpc.sweep {name} " in line for line in lines) for name in SUBCOMMANDS)
+
+
+def test_help_all_shows_every_option(capsys: Capture) -> None:
+    shown = help_text(capsys, "--help-all").split()
+    options = sweep_parser().long_options()
+    assert len(options) > 40 and set(options) <= set(shown)
+    assert "--hang-steps" in help_text(capsys, "status", "--help-all")
+    assert ", ".join(RETRIED) in help_text(capsys, "retry", "--help")
+
+
+@pytest.mark.parametrize("argv", ["--help", "--help-all", "status --help", "--status", "statsu"])
+def test_help_and_refusals_import_nothing_heavy(argv: str) -> None:
+    code = (
+        "import sys, hpc.sweep\n"
+        f"try: hpc.sweep.main({argv.split()!r})\n"
+        "finally: print('loaded', *{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    loaded = set(done.stdout.rpartition("loaded")[2].split())
+    assert "argparse" in loaded
+    assert not loaded & {"torch", "numpy", "h5py", "rich", "submitit", "jinja2", "mpi4py"}
