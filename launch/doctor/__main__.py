@@ -31,7 +31,14 @@ from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
 from launch.cluster.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
 from launch.cluster.query import JobState
-from launch.cluster.slurm import NotNow, SlurmCluster, SubmitError, header, slurm_is_installed, why_unreachable
+from launch.cluster.slurm import (
+    SlurmCluster,
+    SubmitError,
+    TransientSubmitError,
+    header,
+    slurm_is_installed,
+    why_unreachable,
+)
 from launch.doctor.advice import Advice, Word, as_json, as_text, change
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_site
@@ -201,7 +208,7 @@ def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
     cluster = SlurmCluster(folders.logs)
     try:
         job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
-    except NotNow as error:
+    except TransientSubmitError as error:
         raise SubmitError(f"not now: {error}") from None
     if sys.stderr.isatty():
         print(f"job {job_id}: {look.run.ranks} ranks on {look.run.nodes} nodes", file=sys.stderr)

@@ -83,12 +83,12 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
     jobs = []
     for name, nodes, pieces in groups:
         for part, chosen in enumerate(_fitting(pieces, limit, minutes_per_run), start=1):
-            own = name if part == 1 else f"{name}-part{part}"
+            part_name = name if part == 1 else f"{name}-part{part}"
             minutes = time_min if time_min is not None and limit == time_min else len(chosen) * minutes_per_run
-            request = _request(own, nodes, chosen, site, minutes)
+            request = _request(part_name, nodes, chosen, site, minutes)
             jobs.append(
                 JobPlan(
-                    name=own, nodes=nodes, time_min=minutes, runs=chosen, request=request,
+                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request,
                     subsets=_subsets(chosen, nodes),
                 )
             )  # fmt: skip
@@ -130,16 +130,16 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     return subsets
 
 
-def nested_in_words(jobs: Sequence[JobPlan]) -> list[str]:
+def describe_nested(jobs: Sequence[JobPlan]) -> list[str]:
     """What a nested plan costs against a separate one, and where its blocks may meet different nodes; else nothing."""
     nested = [job for job in jobs if job.subsets]
     if not nested:
         return []
-    asked = sum(job.node_hours for job in nested)
+    node_hours = sum(job.node_hours for job in nested)
     runs = sum(len(job.runs) for job in nested)
     separate = sum(run.nodes * job.time_min / len(job.runs) / 60 for job in nested for run in job.runs)
     lines = [
-        f"nested: {runs} runs share allocations of {nested[0].nodes} nodes, {asked:.1f} node-hours at most; "
+        f"nested: {runs} runs share allocations of {nested[0].nodes} nodes, {node_hours:.1f} node-hours at most; "
         f"separate jobs would ask for {separate:.1f}"
     ]
     if len(nested) > 1:
@@ -151,7 +151,7 @@ def nested_in_words(jobs: Sequence[JobPlan]) -> list[str]:
 
 
 def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes: int) -> dict[str, RequestValue]:
-    asked: dict[str, RequestValue] = {
+    request: dict[str, RequestValue] = {
         "job_name": f"rankwise-{name}",
         "nodes": nodes,
         "ntasks_per_node": max(run.ranks_per_node for run in runs),
@@ -159,16 +159,16 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
         "time": minutes,
     }
     if gpus := max(run.gpus_per_node for run in runs):
-        asked["gpus_per_node"] = gpus
+        request["gpus_per_node"] = gpus
     if site.exclusive:
-        asked["exclusive"] = True
+        request["exclusive"] = True
     for key in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude"):
         if value := getattr(site, key):
-            asked[key] = value
-    for key, value in asked.items():
+            request[key] = value
+    for key, value in request.items():
         if isinstance(value, str) and ("\n" in value or "\r" in value):
             raise PlanError(f"{key}: {value!r} holds a line break, which no line of a job script's header can")
-    return asked
+    return request
 
 
 def write_sweep(
@@ -231,7 +231,7 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
 def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
     """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
     words = script.read_text(errors="replace").split()
-    named = {word for before, word in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
+    named = {token for before, token in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
     return {run.run_id for run in runs} <= named
 
 

@@ -140,16 +140,16 @@ def known_sites(folder: Path = SITES) -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def find_site(asked: str | None, hostname: str | None = None, folder: Path = SITES) -> Site | None:
+def find_site(requested: str | None, hostname: str | None = None, folder: Path = SITES) -> Site | None:
     """The site asked for by name or file, else the one whose `hostname_pattern` fits this host, else None."""
     sites = known_sites(folder)
-    if asked is not None:
-        if asked in sites:
-            return read_site(sites[asked])
-        if asked.endswith(".toml") or "/" in asked:
-            return read_site(Path(asked))
+    if requested is not None:
+        if requested in sites:
+            return read_site(sites[requested])
+        if requested.endswith(".toml") or "/" in requested:
+            return read_site(Path(requested))
         known = ", ".join(sites) or "none"
-        raise SiteError(f"unknown site {asked!r}; known sites: {known}; or give the path of a .toml file")
+        raise SiteError(f"unknown site {requested!r}; known sites: {known}; or give the path of a .toml file")
     hostname = hostname or socket.gethostname()
     for path in sites.values():
         site = read_site(path)

@@ -139,7 +139,7 @@ class Claim:
 
     def _open_elsewhere(self) -> list[tuple[Path, BeginRecord]]:
         """The run's attempts that began in other jobs and have no whole exit record."""
-        found = []
+        open_attempts = []
         for path in sorted(self._traces.glob(f"{escape(self._run_id)}.*{BEGIN}")):
             if BEGIN_RECORD.fullmatch(path.name) is None or _is_recorded(exit_of(path)):
                 continue
@@ -148,8 +148,8 @@ class Claim:
             except RecordError:  # half-written or damaged: which job began it is not known
                 continue
             if begin.job_id and begin.job_id != self._job.job_id:
-                found.append((path, begin))
-        return found
+                open_attempts.append((path, begin))
+        return open_attempts
 
     def _end_of(self, begin: BeginRecord) -> JobEnd | None:
         """How the job that began the attempt ended. None where it is there still, or nobody can tell."""
@@ -160,13 +160,13 @@ class Claim:
             return None if alive else JobEnd(word="", source=HERE)
         names = {job_id: begin.job_name}
         for remaining in reversed(range(MAX_LOOKS)):
-            sight = look([job_id], names)[job_id]
-            if sight.state is not JobState.UNREACHABLE:
+            query = look([job_id], names)[job_id]
+            if query.state is not JobState.UNREACHABLE:
                 break
-            self._say(f"is job {job_id} there still? {sight.said}")
+            self._say(f"is job {job_id} there still? {query.error}")
             if remaining:
                 self._pause(LOOK_PAUSE_S)
-        return ends([job_id], names).get(job_id) if sight.end else None
+        return ends([job_id], names).get(job_id) if query.end else None
 
 
 def _is_recorded(record: Path) -> bool:

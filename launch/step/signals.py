@@ -42,8 +42,8 @@ class SignalLog:
     def sleep(self, seconds: float) -> None:
         """Sleeps so long, less long where one of the signals comes."""
         until_s, before = time.monotonic() + seconds, self.last
-        while self.last == before and (left_s := until_s - time.monotonic()) > 0:
-            self.pause(left_s)
+        while self.last == before and (remaining_s := until_s - time.monotonic()) > 0:
+            self.pause(remaining_s)
 
     def pause(self, seconds: float) -> None:
         """Sleeps so long at most: a signal ends it, a child that ends, too, and one that ended shortly before."""

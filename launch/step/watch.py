@@ -76,8 +76,8 @@ class Launcher:
     def wait(self, seconds: float) -> bool:
         """Waits until it has ended, this long at most; whether it has."""
         limit = time.monotonic() + seconds
-        while self.is_alive and (left_s := limit - time.monotonic()) > 0:
-            self._pause(min(_SLICE_S, left_s))
+        while self.is_alive and (remaining_s := limit - time.monotonic()) > 0:
+            self._pause(min(_SLICE_S, remaining_s))
         return not self.is_alive
 
     def end(self, patience_s: float) -> bool:

@@ -14,8 +14,8 @@ from hpc.model.spec import Plan, SpecError
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
-from launch.jobs.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
-from launch.jobs.script import Folders, Guards, render_job, render_local
+from launch.jobs.plan import JobPlan, WrittenJob, describe_nested, plan_jobs, write_sweep
+from launch.jobs.script import Folders, RunLimits, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.refusals import notes, refuse_invalid
 from launch.sweep.spec import SweepSpec, expand
@@ -46,7 +46,7 @@ class Prepared:
     jobs: tuple[JobPlan, ...]
     site: Site | None
     folders: Folders
-    guards: Guards
+    guards: RunLimits
     nodes: SiteNodes | None = None
 
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
@@ -96,7 +96,7 @@ class Prepared:
         if not simulated:
             hours = sum(job.node_hours for job in self.jobs)
             say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
-            for line in nested_in_words(self.jobs):
+            for line in describe_nested(self.jobs):
                 say(line)
         elif any(job.subsets for job in self.jobs):
             say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
@@ -180,10 +180,10 @@ _LONGEST_MIN = 365 * 1_440
 """A year: no limit of a run or a job is longer."""
 
 
-def _guards(settings: Mapping[str, str]) -> Guards:
+def _guards(settings: Mapping[str, str]) -> RunLimits:
     """What watches over the runs. Raises SpecError where a limit is no number, or none that a run could keep."""
     values: dict[str, float] = {}
-    for guard in dataclasses.fields(Guards):
+    for guard in dataclasses.fields(RunLimits):
         if (text := settings.get(guard.name)) is not None:
             flag = f"--{guard.name.replace('_', '-')}"
             try:
@@ -195,7 +195,7 @@ def _guards(settings: Mapping[str, str]) -> Guards:
                 raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
             if values[guard.name] > _LONGEST_S:
                 raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_S}")
-    return Guards(**values)
+    return RunLimits(**values)
 
 
 def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:

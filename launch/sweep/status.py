@@ -19,15 +19,15 @@ from launch.cluster.local import ended_here, script_processes
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
 from launch.cluster.slurm import (
-    NotNow,
     SlurmCluster,
     SubmitError,
+    TransientSubmitError,
     controller_answers,
     slurm_is_installed,
     why_unreachable,
 )
 from launch.jobs.script import Folders
-from launch.queue import Memory, recall
+from launch.queue import SubmissionRecord, recall
 from launch.sweep.finalize import close_attempts, close_ended, note_cancel
 from launch.sweep.prepare import Say, prepare
 from launch.sweep.run_status import Standing, planned_sweeps, standings, whole
@@ -53,7 +53,7 @@ class Shown:
         return list(dict.fromkeys(run_id for runs in self.sweeps.values() for run_id in runs))
 
     @property
-    def jobs(self) -> list[Memory]:
+    def jobs(self) -> list[SubmissionRecord]:
         """The scripts of these sweeps, and the jobs that were made of them; none that holds other sweeps' runs too."""
         runs = set(self.run_ids)
         return [memory for memory in recall(self.folders.jobs) if set(memory.runs) <= runs]
@@ -134,8 +134,8 @@ def _job_words(shown: Shown) -> tuple[dict[str, str], dict[str, str]]:
         return words | dict.fromkeys(of_slurm, "unknown"), {}
     cluster = SlurmCluster(shown.folders.logs)
     try:
-        living = cluster.living(memory.job_name for memory in shown.jobs)
-    except NotNow:
+        living = cluster.active_jobs(memory.job_name for memory in shown.jobs)
+    except TransientSubmitError:
         return words | dict.fromkeys(of_slurm, "unknown"), {}
     states = cluster.states(list(living))
     why = {job_id: f" ({reason})" for job_id, reason in cluster.reasons.items()}
@@ -193,7 +193,7 @@ def _cancel_jobs(shown: Shown, say: Say) -> list[str]:
     lock = FolderLock(shown.folders.jobs)
     try:
         with lock.held(lambda holder: say(f"waiting for {holder}, which is submitting")):
-            ours = list(cluster.living(memories))
+            ours = list(cluster.active_jobs(memories))
             cluster.cancel(ours)
         until_s = time.monotonic() + PATIENCE_S
         left = ours
@@ -201,7 +201,7 @@ def _cancel_jobs(shown: Shown, say: Say) -> list[str]:
             time.sleep(min(cluster.poll_s, 1.0))
             states = cluster.states(left)
             left = [job_id for job_id in left if states[job_id] not in (JobState.ENDED, JobState.UNKNOWN)]
-    except NotNow as reason:
+    except TransientSubmitError as reason:
         raise SubmitError(f"nothing was cancelled: {reason}") from None
     close_attempts(cluster, [job_id for job_id in ours if job_id not in left], shown.folders, say)
     for job_id in ours:

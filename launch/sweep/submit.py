@@ -135,7 +135,7 @@ class Sweep:
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row that measured nothing
         local = prepared.site is None
         logs = prepared.folders.logs
-        self._cluster = LocalCluster(logs, self._lock) if local else SlurmCluster(logs, at_most=how.max_jobs)
+        self._cluster = LocalCluster(logs, self._lock) if local else SlurmCluster(logs, max_jobs=how.max_jobs)
 
     def run(self) -> int:
         """Submits, follows and closes; on this machine the lock is held to the end, else while it submits."""
@@ -150,7 +150,7 @@ class Sweep:
             ask_for(self._how.wish, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
             self._check_limits(written)
             queue = Queue(self._cluster, written, self, self._lock)
-            if self._how.detach and here and any(map(self.left, written)):
+            if self._how.detach and here and any(map(self.remaining_runs, written)):
                 if (process := _fork(self._prepared.folders.logs / "detached.out")) is not None:
                     self.say(f"running in process {process}")
                     return 0
@@ -165,7 +165,7 @@ class Sweep:
                 self._follow(queue, written, before)
         return self._conclude(written, queue)
 
-    def left(self, job: WrittenJob) -> list[str]:
+    def remaining_runs(self, job: WrittenJob) -> list[str]:
         """See Owner."""
         return left_of(_ids([job]), self._traces)
 
@@ -181,7 +181,7 @@ class Sweep:
         took = durations_s(self._prepared.plan.runs, records)
         cut_off = cut_off_s(self._prepared.plan.runs, records)
         for job in written:
-            left = set(self.left(job))
+            left = set(self.remaining_runs(job))
             room = Room(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
             runs = [run for run in job.plan.runs if run.run_id in left]
             for line in check_room(room, runs, took, cut_off):
@@ -229,7 +229,7 @@ class Sweep:
         ends = self._cluster.ends(job_ids)
         self._ended[job.script.name] = ", ".join(f"job {job_id} {end.word}" for job_id, end in ends.items() if end.word)
         close_ended(ends, self._prepared.folders, self.say)
-        left = self.left(job)
+        left = self.remaining_runs(job)
         if not left or any(end.word.startswith("CANCELLED") for end in ends.values()):
             return False
         records, again = exit_records(self._traces), asked_again(self._traces)
