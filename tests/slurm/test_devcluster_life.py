@@ -104,10 +104,10 @@ def test_the_number_of_a_namespace_that_is_gone_tells_nothing(new_root):
     if not ending.host.own_names:
         pytest.skip("unshare is refused here: nodes have no namespaces of their own")
     known = Processes([str(ending.conf)], own_names=True)
-    assert set(known.living().values()) == {"slurmctld", "node1"}
+    assert set(known.alive().values()) == {"slurmctld", "node1"}
     ending.stop()
     with DevCluster(new_root(), ONE) as starting:
-        assert known.living() == {}
+        assert known.alive() == {}
         assert starting.daemons() == {"slurmctld", "node1"}
 
 

@@ -67,9 +67,11 @@ class Shape:
         if self.preempt_mode not in _PREEMPT_MODES:
             known = ", ".join(_PREEMPT_MODES)
             raise DevClusterError(f"preempt_mode is {self.preempt_mode!r}; a development cluster takes {known}")
-        for name, least, most in (("nodes", 1, 64), ("cpus", 1, 1024), ("gpus", 0, 64)):
-            if not least <= getattr(self, name) <= most:
-                raise DevClusterError(f"{name} is {getattr(self, name)}; a development cluster takes {least} to {most}")
+        for name, smallest, largest in (("nodes", 1, 64), ("cpus", 1, 1024), ("gpus", 0, 64)):
+            if not smallest <= getattr(self, name) <= largest:
+                raise DevClusterError(
+                    f"{name} is {getattr(self, name)}; a development cluster takes {smallest} to {largest}"
+                )
 
     @property
     def node_names(self) -> list[str]:
