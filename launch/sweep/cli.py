@@ -183,7 +183,7 @@ def _print_options(options: Mapping[str, Option]) -> None:
 
 def _how(arguments: Mapping[str, Any], settings: Mapping[str, str]) -> submit.SweepOptions:
     """What is done with the sweep. Raises SpecError where that cannot be."""
-    from launch.sweep.rerun import Wish, outcomes_to_retry
+    from launch.sweep.rerun import RerunRequest, outcomes_to_retry
     from launch.sweep.submit import SweepOptions
 
     most = settings.get("max_jobs")
@@ -195,7 +195,7 @@ def _how(arguments: Mapping[str, Any], settings: Mapping[str, str]) -> submit.Sw
         dry_run=on["dry_run"],
         detach=on["detach"],
         max_jobs=None if most is None else int(most),
-        wish=Wish(
+        rerun=RerunRequest(
             retry=() if retry is None else outcomes_to_retry(retry),
             if_changed=on["rerun_if_changed"],
             force=on["force"],

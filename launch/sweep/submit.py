@@ -28,7 +28,7 @@ from launch.jobs.site import SiteError
 from launch.queue import Queue
 from launch.sweep.finalize import cancelled_at_ns, close_attempts, close_ended, describe_runs, mend_records
 from launch.sweep.prepare import Prepared, Say, count, prepare
-from launch.sweep.rerun import Wish, ask_for
+from launch.sweep.rerun import RerunRequest, ask_for
 from launch.sweep.run_status import pending_runs, run_statuses, whole
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import TargetError
@@ -51,7 +51,7 @@ class SweepOptions:
     dry_run: bool = False
     detach: bool = False
     max_jobs: int | None = None
-    wish: Wish = field(default_factory=Wish)
+    rerun: RerunRequest = field(default_factory=RerunRequest)
 
 
 def sweep(spec: SweepSpec, settings: Mapping[str, str], options: SweepOptions) -> int:
@@ -78,7 +78,7 @@ def sweep(spec: SweepSpec, settings: Mapping[str, str], options: SweepOptions) -
 def _jobs_to_do(prepared: Prepared, options: SweepOptions) -> list[JobPlan]:
     """The jobs with a run still to be done: only these are submitted, so only their requests are checked."""
     traces = prepared.folders.traces
-    if options.wish != Wish() or not traces.is_dir():
+    if options.rerun != RerunRequest() or not traces.is_dir():
         return list(prepared.jobs)
     return [job for job in prepared.jobs if pending_runs([run.run_id for run in job.runs], traces)]
 
@@ -149,7 +149,7 @@ class Sweep:
             written = _write(self._prepared, self._console)
             self._prepared.tell(written, self.say)
             mend_records(self._prepared.folders, self.say)
-            ask_for(self._options.wish, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
+            ask_for(self._options.rerun, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
             self._check_limits(written)
             queue = Queue(self._cluster, written, self, self._lock)
             if self._options.detach and here and any(map(self.remaining_runs, written)):

@@ -49,7 +49,7 @@ from launch.step.hang import Limits
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
 from launch.sweep.finalize import describe_runs, mend_records
-from launch.sweep.rerun import Wish, ask_for
+from launch.sweep.rerun import RerunRequest, ask_for
 from launch.sweep.run_status import RunStatus, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
 from parse import summarize
@@ -237,7 +237,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         lock = FolderLock(folders.jobs)
         with lock.held(lambda holder: None):
             mend_records(folders, print)
-            ask_for(Wish(retry=(Outcome.OOM,)), RUNS, traces, None, print)
+            ask_for(RerunRequest(retry=(Outcome.OOM,)), RUNS, traces, None, print)
             pending_runs(_ids(), traces)
             recall(folders.jobs)
 

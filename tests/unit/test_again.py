@@ -12,7 +12,7 @@ from hpc.model.outcome import BeginRecord, Outcome, RecordError, asked_again, st
 from hpc.model.spec import SpecError
 from launch.sweep import rerun as again
 from launch.sweep.provenance import Changes
-from launch.sweep.rerun import Wish, ask_for, outcomes_to_retry
+from launch.sweep.rerun import RerunRequest, ask_for, outcomes_to_retry
 from launch.sweep.run_status import RunStatus, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
@@ -33,7 +33,7 @@ def traces(tmp_path: Path) -> Path:
 
 def ask(traces: Path, **wish: object) -> list[str]:
     said: list[str] = []
-    ask_for(Wish(**wish), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
+    ask_for(RerunRequest(**wish), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
     return said
 
 
