@@ -211,7 +211,7 @@ def test_a_normal_user_can_start_one(new_root, nap):
     if not pythons:
         pytest.skip("no Python 3.11 here that a normal user can run")
     root = new_root(TMP)  # where each node has a /tmp of its own, with this folder in it
-    for package in ("launch", "hpc"):
+    for package in ("launch", "hpc", "tools/devcluster"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     os.chown(root, 65534, 65534)
     script = f"""
