@@ -1,5 +1,4 @@
-"""One job per node count, or nested one for all; split where it would not fit the time limit. And its files, written
-once and kept."""
+"""Plans jobs: one per node count, or one nested job for all, split to fit the time limit. Writes their files once."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ RequestValue = str | int | bool
 
 
 class PlanError(ValueError):
-    """The plan cannot be written or does not fit the site; the text says what was asked and what is possible."""
+    """The plan cannot be written or does not fit the site; the text has the request and what is possible."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class JobPlan:
 
     @property
     def node_hours(self) -> float:
-        """What the job asks for, as far as its time limit reaches."""
+        """The node-hours of the job up to its time limit."""
         return self.nodes * self.time_min / 60
 
 
@@ -98,7 +97,7 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
 def _fitting(
     pieces: Sequence[Sequence[RunSpec]], limit: int | None, minutes_per_run: int
 ) -> Iterator[tuple[RunSpec, ...]]:
-    """The runs of as many whole pieces at a time as the limit allows. Raises PlanError where one does not fit."""
+    """The runs of as many whole pieces at a time as the limit allows. Raises PlanError if one does not fit."""
     chosen: list[RunSpec] = []
     for piece in pieces:
         if limit is not None and len(piece) * minutes_per_run > limit:
@@ -131,7 +130,7 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
 
 
 def describe_nested(jobs: Sequence[JobPlan]) -> list[str]:
-    """What a nested plan costs against a separate one, and where its blocks may meet different nodes; else nothing."""
+    """For nested jobs: their cost against separate ones, and whether blocks may get different nodes; else no lines."""
     nested = [job for job in jobs if job.subsets]
     if not nested:
         return []
@@ -236,7 +235,7 @@ def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
 
 
 def make_folders(folders: Folders) -> None:
-    """Makes the folders of a sweep. Raises PlanError where they cannot be."""
+    """Makes the folders of a sweep. Raises PlanError if that fails."""
     try:
         for folder in (folders.jobs / "runs", folders.logs, folders.traces):
             folder.mkdir(parents=True, exist_ok=True)
@@ -250,13 +249,13 @@ def _cannot_be_written(folders: Folders, error: OSError) -> str:
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Leaves a file alone that says the same already; else writes beside and renames, so no reader sees half."""
+    """Writes a file atomically, unless it already has this text."""
     if _read(path) != text.encode():
         write_whole(path, text)
 
 
 def _read(path: Path) -> bytes | None:
-    """What a file holds; None where there is none. Raises PlanError where it cannot be read, with who can cure that."""
+    """The contents of a file, None if it does not exist. Raises PlanError with the fix if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -34,23 +34,23 @@ class Folders:
 
     @property
     def logs(self) -> Path:
-        """What the jobs and the runs print."""
+        """The folder for the output of jobs and runs."""
         return self.jobs / "logs"
 
     @property
     def runs(self) -> Path:
-        """What each run was asked to do: RUN.json files."""
+        """The folder for RUN.json files, the specifications of runs."""
         return self.jobs / "runs"
 
     def run_file(self, run: RunSpec) -> Path:
-        """RUN.json: what `hpc.rank` is given."""
+        """RUN.json, the input of `hpc.rank`."""
         return self.runs / f"{run.run_id}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLimits:
-    """What watches over a run: how often its records are copied from the nodes (0: never), and how long it may make no
-    step before it counts as hanging: from its start, then `hang_steps` times its median step and `hang_extra_s`."""
+    """Limits of a run. `copy_s`: seconds between copies of its records from the nodes (0: never). It counts as hanging
+    `start_limit_s` after its start without a step, later after `hang_steps` median steps plus `hang_extra_s`."""
 
     copy_s: float = 10
     start_limit_s: float = 600
@@ -69,7 +69,7 @@ class Raw:
 
 
 def here_python() -> str:
-    """This interpreter by a path that keeps its virtual environment: a resolved link would lose its packages."""
+    """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost."""
     return str(Path(sys.executable).absolute())
 
 
@@ -158,13 +158,13 @@ def render_doctor(
 
 
 def _program(python: str, script_python: str) -> list[str]:
-    """What every rank runs; `script_python` is the interpreter that the script has in its variable."""
+    """The command of every rank; `script_python` is the interpreter in the script's variable."""
     interpreter = Unquoted('"$python"') if python == script_python else python
     return [interpreter, "-m", "hpc.rank", Unquoted('"$jobs/runs/$1.json"'), "--traces", Unquoted('"$traces"')]
 
 
 def promised(site: Site) -> list[str]:
-    """What the site promises and changes of the checks that every run begins with, as arguments of the ranks."""
+    """The site's promised transport and its changed check levels, as arguments of the ranks."""
     transport = ["--expect-transport", site.expect_transport] if site.expect_transport else []
     return [*transport, *(token for level in site.check_words for token in ("--check", level))]
 

@@ -161,7 +161,7 @@ class Watchdog:
 
 
 def _folder_now(traces: Path, stem: str) -> TracesFolder:
-    """The traces folder as it is; one that cannot be looked at now is told by its path alone."""
+    """The traces folder with its identity; only its path if it cannot be read now."""
     try:
         return TracesFolder.at_start(traces, stem)
     except OSError:

@@ -107,7 +107,7 @@ class Host:
 
     @property
     def notes(self) -> list[str]:
-        """What this machine does not allow, in words for a person."""
+        """The features that this machine does not allow, as text."""
         notes = []
         if not self.own_names:
             notes.append(
@@ -129,7 +129,7 @@ class Host:
 
     @property
     def private_folders(self) -> str:
-        """What nodes do not share, in words for a person; empty where they share all."""
+        """The folders that nodes do not share, as text; empty if they share all."""
         if not self.own_storage:
             return ""
         seen = f"only {', '.join(self.shared)} is seen on all nodes" if self.shared else "no folder of it is shared"
