@@ -1,4 +1,4 @@
-"""A sweep's jobs on their way through the scheduler: what is there is joined, the rest submitted, so many at a time."""
+"""The queue of a sweep's jobs: joins jobs that exist, submits the others, at most `max_jobs` at a time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hpc.model.outcome import RecordError, read_object
 from hpc.system.whole_file import write_whole
 from launch.cluster.lock import FolderLock, user_name
 from launch.cluster.query import JobState
-from launch.cluster.slurm import NotNow
+from launch.cluster.slurm import TransientSubmitError
 from launch.jobs.plan import WrittenJob
 
 PAUSES_S = (5.0, 60.0)
-"""How long to wait after a refusal that passes: this at first, twice as long each time, at most the other."""
+"""Pause after a transient refusal, in seconds: the first, doubled each time, up to the second."""
 
 ORDINARY = frozenset({"Priority", "Resources"})
-"""Slurm's words for a job that waits its turn: no news."""
+"""Slurm's reasons of a job that waits for its turn; they are not reported."""
 UNKNOWN_FOR_GOOD = 3
-"""A job that the scheduler says so often in succession not to know has ended."""
+"""A job has ended once the scheduler has answered this many times in a row that it does not know it."""
 MEMORY = ".job.json"
 
 
@@ -33,10 +33,10 @@ class Scheduler(Protocol):
 
     @property
     def poll_s(self) -> float:
-        """Seconds between two looks."""
+        """Seconds between two queries."""
 
     @property
-    def at_most(self) -> int | None:
+    def max_jobs(self) -> int | None:
         """How many jobs of a sweep may be in the queue; None for any number."""
 
     @property
@@ -44,38 +44,37 @@ class Scheduler(Protocol):
         """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
 
     @property
-    def said(self) -> str:
-        """What its commands said where they did not answer last, empty where they did."""
+    def error(self) -> str:
+        """The errors of its commands if they did not answer last, else empty."""
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why jobs are pending, in the scheduler's word, by id, as of the last look; not each says why."""
+        """By job id: the scheduler's reason why it is pending, as of the last query; not every job has one."""
 
     def name_of(self, job: WrittenJob) -> str:
         """The name by which the scheduler knows the job."""
 
     def submit(self, job: WrittenJob) -> str:
-        """The id of the job. Raises NotNow for a reason that passes, SubmitError for one that does not."""
+        """The id of the job. Raises TransientSubmitError for a transient refusal, SubmitError for any other."""
 
-    def living(self, names: Iterable[str]) -> dict[str, str]:
-        """The jobs with these names that have not ended, id → name. Raises NotNow where it cannot tell."""
+    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
+        """The jobs with these names that have not ended, id → name; TransientSubmitError if that is not known."""
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state now."""
 
-    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Releases those of these pending jobs that the scheduler holds for its own failure: id → why not, empty where
-        it is released."""
+    def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Releases the pending jobs that the scheduler holds after its own failure: id → why not, empty if released."""
 
 
 class Owner(Protocol):
     """The sweep whose jobs these are."""
 
-    def left(self, job: WrittenJob) -> Sequence[str]:
-        """Which of the job's runs are not settled at this moment."""
+    def remaining_runs(self, job: WrittenJob) -> Sequence[str]:
+        """The job's runs that are not final now."""
 
     def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
-        """Told once of each job that has ended; whether it is to be submitted again."""
+        """Called once for each job that has ended; whether to submit it again."""
 
     def cancelled(self) -> bool:
         """Whether somebody has cancelled the sweep since it began."""
@@ -85,8 +84,8 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
-    """What is remembered beside a script that was submitted: the jobs made of it, and the runs that they hold."""
+class SubmissionRecord:
+    """The file beside a submitted script: the jobs made of it, and the runs that they hold."""
 
     job_name: str
     job_ids: tuple[str, ...]
@@ -108,28 +107,28 @@ class Queue:
         self._waiting = dict.fromkeys(self._jobs, True)  # in order
         self._ids: dict[str, tuple[str, ...]] = {}
         self._over: set[str] = set()  # scripts whose jobs have ended
-        self._unknown: dict[str, int] = {}  # how many times running the scheduler has not known a script's jobs
+        self._unknown: dict[str, int] = {}  # by script: successive queries in which its jobs were unknown
         self._pause_s, self._not_before_s = PAUSES_S[0], 0.0
         self._silent = False
-        self._told: set[tuple[str, str]] = set()  # jobs and why they are pending, as the person was told
+        self._reported: set[tuple[str, str]] = set()  # jobs and the reasons that were shown
         self.refusal = ""
 
     @property
-    def said(self) -> str:
-        """What the scheduler's commands said where they did not answer last, empty where they did."""
-        return self._scheduler.said or (self.refusal if self._silent else "")
+    def error(self) -> str:
+        """The errors of the scheduler's commands if they did not answer last, else empty."""
+        return self._scheduler.error or (self.refusal if self._silent else "")
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why scripts' jobs are pending, in the scheduler's word, as of the last look."""
+        """By script: the scheduler's reasons why its jobs are pending, as of the last query."""
         known = self._scheduler.reasons
-        found = {script: ", ".join(known[each] for each in ids if each in known) for script, ids in self._ids.items()}
-        return {script: reason for script, reason in found.items() if reason and script not in self._waiting}
+        reasons = {script: ", ".join(known[each] for each in ids if each in known) for script, ids in self._ids.items()}
+        return {script: reason for script, reason in reasons.items() if reason and script not in self._waiting}
 
     @property
     def max_jobs(self) -> int | None:
         """How many jobs of the sweep there may be at the same time; None for any number."""
-        return self._scheduler.at_most
+        return self._scheduler.max_jobs
 
     @property
     def queued(self) -> bool:
@@ -147,13 +146,13 @@ class Queue:
         return dict(self._ids)
 
     def advance(self) -> None:
-        """Joins or submits what waits, as far as there is room. Raises SubmitError on a refusal that does not pass."""
+        """Joins or submits waiting jobs, up to `max_jobs`. Raises SubmitError on a refusal that is not transient."""
         if not self._waiting or time.monotonic() < self._not_before_s:
             return
         with self._lock.held(lambda holder: self._owner.say(f"waiting for {holder}, which is submitting")):
             try:
                 self._submit_what_fits()
-            except NotNow as reason:
+            except TransientSubmitError as reason:
                 self.refusal = str(reason)
                 self._not_before_s = time.monotonic() + self._pause_s
                 self._owner.say(f"{len(self._waiting)} jobs wait: {reason}; asked again in {self._pause_s:.0f} s")
@@ -162,12 +161,12 @@ class Queue:
                 self._pause_s, self.refusal = PAUSES_S[0], ""
 
     def states(self, scripts: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state now; submits what there is room for first."""
+        """Every job's state now; first submits up to `max_jobs`."""
         self.advance()
         ids = [job_id for script in scripts for job_id in self._ids.get(script, ())]
         known = self._scheduler.states(ids) if ids else {}
         if pending := [job_id for job_id, state in known.items() if state is JobState.PENDING]:
-            for job_id, problem in self._scheduler.release(pending).items():
+            for job_id, problem in self._scheduler.release_held(pending).items():
                 done = f"not released: {problem}" if problem else "released"
                 self._owner.say(f"job {job_id} was put back and held because its launch failed: {done}")
             self._tell_reasons(pending)
@@ -176,7 +175,7 @@ class Queue:
             self._unknown[script] = self._unknown.get(script, 0) + 1 if state is JobState.UNKNOWN else 0
             gone = state is JobState.ENDED or self._unknown[script] >= UNKNOWN_FOR_GOOD
             if gone and script in self._ids and script not in self._over:
-                if self._owner.ended(self._jobs[script], self._ids[script]):  # asked again where it raises
+                if self._owner.ended(self._jobs[script], self._ids[script]):  # called again if it raises
                     self._waiting[script] = True
                     states[script] = JobState.PENDING
                 else:
@@ -184,11 +183,11 @@ class Queue:
         return states
 
     def _tell_reasons(self, pending: Sequence[str]) -> None:
-        """Says once of each job for which reason it is pending, unless that is that others are before it."""
+        """Shows once for each job why it is pending, except for ORDINARY reasons."""
         for job_id in pending:
             reason = self._scheduler.reasons.get(job_id, "")
-            if reason and reason not in ORDINARY and (job_id, reason) not in self._told:
-                self._told.add((job_id, reason))
+            if reason and reason not in ORDINARY and (job_id, reason) not in self._reported:
+                self._reported.add((job_id, reason))
                 self._owner.say(f"job {job_id} is pending: {reason}")
 
     def _state(self, script: str, states: Mapping[str, JobState]) -> JobState:
@@ -199,75 +198,75 @@ class Queue:
         return next((state for state in liveliest if state in its), JobState.ENDED)
 
     def _submit_what_fits(self) -> None:
-        memories = {memory.job_name: memory for memory in recall(self._lock.path.parent)}
+        records = {record.job_name: record for record in recall(self._lock.path.parent)}
         for script, name in self._names.items():
-            if name not in memories:  # so that jobs made of the script by hand are known for this sweep's, too
-                memories[name] = remember(self._jobs[script], name, ())
+            if name not in records:  # so that jobs submitted by hand are recognised as this sweep's
+                records[name] = remember(self._jobs[script], name, ())
         self._silent = True
-        living = self._scheduler.living(memories)
+        active_jobs = self._scheduler.active_jobs(records)
         self._silent = False
         for script in self.waiting:
             job, name = self._jobs[script], self._names[script]
-            left = self._owner.left(job)
-            if not left:
+            remaining = self._owner.remaining_runs(job)
+            if not remaining:
                 self._owner.say(f"{script}: every run is settled, nothing to submit")
                 del self._waiting[script]
             elif self._owner.cancelled():
                 self._owner.say(f"{script}: not submitted, because its sweep was cancelled meanwhile")
                 del self._waiting[script]
-            elif holders := _holders(name, left, living, memories):
+            elif holders := _holders(name, remaining, active_jobs, records):
                 self._owner.say(f"{script}: job {', '.join(holders)} is there already, joined")
                 self._ids[script] = holders
                 del self._waiting[script]
-            elif self._room(living):
-                job_id = self._submit(script, memories[name])
-                living[job_id] = name
-                runs = "1 run" if len(left) == 1 else f"{len(left)} runs"
+            elif self._has_room(active_jobs):
+                job_id = self._submit(script, records[name])
+                active_jobs[job_id] = name
+                runs = "1 run" if len(remaining) == 1 else f"{len(remaining)} runs"
                 self._owner.say(f"{script}: submitted as {job_id}, {runs} to do")
 
-    def _submit(self, script: str, memory: Memory) -> str:
-        """A sweep that dies before the id is remembered finds the job by its name."""
+    def _submit(self, script: str, record: SubmissionRecord) -> str:
+        """Submits and records the job id; a sweep that dies in between finds the job by its name."""
         job, name = self._jobs[script], self._names[script]
         job_id = self._scheduler.submit(job)
-        remember(job, name, (*memory.job_ids, job_id))
+        remember(job, name, (*record.job_ids, job_id))
         self._ids[script] = (job_id,)
         del self._waiting[script]
         return job_id
 
-    def _room(self, living: Mapping[str, str]) -> bool:
-        most, own = self._scheduler.at_most, set(self._names.values())
-        return most is None or sum(name in own for name in living.values()) < most
+    def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
+        max_jobs, names = self._scheduler.max_jobs, set(self._names.values())
+        return max_jobs is None or sum(name in names for name in active_jobs.values()) < max_jobs
 
 
-def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> Memory:
+def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRecord:
     """Writes beside the script which jobs were made of it."""
-    memory = Memory(
+    record = SubmissionRecord(
         job_name=name, job_ids=tuple(job_ids), runs=tuple(run.run_id for run in job.plan.runs), user=user_name(),
         host=socket.gethostname(),
     )  # fmt: skip
-    write_whole(job.script.with_suffix(MEMORY), json.dumps(asdict(memory), indent=1) + "\n")
-    return memory
+    write_whole(job.script.with_suffix(MEMORY), json.dumps(asdict(record), indent=1) + "\n")
+    return record
 
 
-def recall(jobs: Path) -> list[Memory]:
-    """What is remembered of all scripts in the folder; what cannot be read was written by other versions."""
-    found = []
+def recall(jobs: Path) -> list[SubmissionRecord]:
+    """The submission records of all scripts in the folder; unreadable ones, of other versions, are skipped."""
+    records = []
     for path in sorted(jobs.glob(f"*{MEMORY}")):
         with contextlib.suppress(RecordError, KeyError, TypeError):
             values = read_object(path)
-            listed = {name: tuple(str(word) for word in values[name]) for name in ("job_ids", "runs")}
-            words = {name: str(values[name]) for name in ("job_name", "user", "host")}
-            found.append(Memory(job_ids=listed["job_ids"], runs=listed["runs"], **words))
-    return found
+            listed = {name: tuple(str(item) for item in values[name]) for name in ("job_ids", "runs")}
+            texts = {name: str(values[name]) for name in ("job_name", "user", "host")}
+            records.append(SubmissionRecord(job_ids=listed["job_ids"], runs=listed["runs"], **texts))
+    return records
 
 
 def _holders(
-    name: str, left: Sequence[str], living: Mapping[str, str], memories: Mapping[str, Memory]
+    name: str, remaining: Sequence[str], active_jobs: Mapping[str, str], records: Mapping[str, SubmissionRecord]
 ) -> tuple[str, ...]:
-    """The jobs that will run all that is left: those of this name, else others of the folder that hold the runs."""
-    if own := tuple(job_id for job_id, its in living.items() if its == name):
-        return own
-    others = {job_id: set(memories[its].runs) & set(left) for job_id, its in living.items() if its in memories}
-    if set(left) <= set().union(*others.values()):
+    """The jobs that will do all remaining runs: those of this name, else others of the folder that hold the runs."""
+    if same_name := tuple(job_id for job_id, its in active_jobs.items() if its == name):
+        return same_name
+    others = {job_id: set(records[its].runs) & set(remaining) for job_id, its in active_jobs.items() if its in records}
+    if set(remaining) <= set().union(*others.values()):
         return tuple(job_id for job_id, runs in others.items() if runs)
     return ()

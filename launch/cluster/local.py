@@ -1,4 +1,4 @@
-"""This machine as a cluster: the same scripts, run by bash one after the other, mpiexec in place of srun."""
+"""This machine as a cluster: bash runs the same scripts one after another, with mpiexec in place of srun."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from types import MappingProxyType
 from hpc.model.verdict import JobEnd
 from hpc.system.tool import Failure, find_tool, run_tool
 from launch.cluster.lock import FolderLock
-from launch.cluster.parent_job import variables_of_the_enclosing_job
+from launch.cluster.parent_job import parent_job_variables
 from launch.cluster.query import HERE, JobState
 from launch.jobs.plan import WrittenJob
 
 GROUP_PATIENCE_S = 10
 NVIDIA_SMI_TIMEOUT_S = 60
 NO_HOME = "/nonexistent"
-"""HOME of the ranks where nothing names one, as Debian has it for its `nobody`: without any, PMIx 4 crashes. A folder
-that others can write to, as /tmp, could hold settings of theirs."""
+"""HOME of the ranks if the user has none, as Debian sets it for `nobody`: without HOME, PMIx 4 crashes. A folder that
+others can write to, such as /tmp, could hold their settings."""
 PATIENCE_S = 60
-"""What a script gets to end its ranks and to record what became of them."""
+"""Seconds that a script has to end its ranks and to record their outcome."""
 
 
 def what_is_missing() -> list[str]:
-    """What this machine lacks to run ranks of any kind, each with the command that brings it."""
+    """What this machine lacks to run ranks, each with the command that installs it."""
     lines = []
     if importlib.util.find_spec("mpi4py") is None:
         lines.append("mpi4py is not installed here: pip install -e '.[mpi]'")
@@ -47,15 +47,15 @@ def what_is_missing() -> list[str]:
 def _mpiexec() -> str | None:
     """The mpiexec of the MPI that mpi4py will load: the wheel's beside this interpreter, else the system's.
 
-    The two must belong together, or every rank believes to be alone.
+    Those two must belong together; otherwise every rank initialises as the only one.
     """
     beside = Path(sys.executable).absolute().parent
-    found = shutil.which("mpiexec", path=str(beside)) or find_tool("mpiexec")
-    return None if found is None else str(found)
+    path = shutil.which("mpiexec", path=str(beside)) or find_tool("mpiexec")
+    return None if path is None else str(path)
 
 
 class GpuCountError(RuntimeError):
-    """nvidia-smi is here and does not tell how many GPUs there are; the text has its own words."""
+    """nvidia-smi is installed and cannot count the GPUs; the text has its message."""
 
 
 def _has_home() -> bool:
@@ -70,7 +70,7 @@ def _has_home() -> bool:
 def gpus_here() -> int:
     """How many NVIDIA GPUs nvidia-smi lists; 0 where there is no nvidia-smi.
 
-    Raises GpuCountError where it fails, hangs or may not be executed: that is no machine without GPUs.
+    Raises GpuCountError if it fails, hangs or may not be executed: such a machine may have GPUs.
     """
     answer = run_tool(["nvidia-smi", "-L"], timeout_s=NVIDIA_SMI_TIMEOUT_S)
     if answer.failure is Failure.ABSENT:
@@ -86,7 +86,7 @@ def cpus_here() -> int:
 
 
 def launcher() -> list[str]:
-    """The tokens that start ranks here: mpiexec, told to let any number of them share this machine unbound."""
+    """The tokens that start ranks here: mpiexec, set to oversubscribe this machine without binding."""
     settings = {
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -105,7 +105,7 @@ def launcher() -> list[str]:
 
 
 def ranks_env() -> dict[str, str]:
-    """What the ranks are told here, as a site tells its ranks: loopback only, and to yield a core they wait on."""
+    """The environment of ranks on this machine, like a site's `env`: loopback only, idle ranks yield the core."""
     return {
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_mpi_yield_when_idle": "1",
@@ -115,16 +115,16 @@ def ranks_env() -> dict[str, str]:
 
 
 class LocalCluster:
-    """Runs one script at a time: two at once would measure each other.
+    """Runs one script at a time: two at once would disturb each other's measurement.
 
-    A script's standard input is the lock of the sweep's folder, so that whoever runs a script holds the lock, even
-    where the sweep that started it was killed. A job's id names this host and the process of its script.
+    A script's standard input is the lock of the sweep's folder, so that a running script holds the lock even if the
+    sweep that started it was killed. A job's id contains this host and the process id of its script.
     """
 
     poll_s = 0.5
-    at_most = 1
+    max_jobs = 1
     queued = False
-    said = ""
+    error = ""
     reasons: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, logs: Path, lock: FolderLock) -> None:
@@ -134,7 +134,7 @@ class LocalCluster:
         self._count = 0
 
     def name_of(self, job: WrittenJob) -> str:
-        """The name by which `living` finds the job again."""
+        """The name by which `active_jobs` identifies the job."""
         return str(job.script)
 
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
@@ -145,9 +145,9 @@ class LocalCluster:
         """Starts the script; its job id, `local-<host>-<process>-<n>`."""
         self._count += 1
         host = f"local-{socket.gethostname()}"
-        # The id has the process in it, which is known where the script becomes it.
+        # The id contains the process id, which only the process itself knows before it becomes the script.
         become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
-        of_a_job = variables_of_the_enclosing_job()
+        of_a_job = parent_job_variables()
         variables = {name: value for name, value in os.environ.items() if name not in of_a_job}
         with self.output_of(job, "").open("ab") as output:
             process = subprocess.Popen(
@@ -158,8 +158,8 @@ class LocalCluster:
         self._running[job_id] = (self.name_of(job), process)
         return job_id
 
-    def living(self, names: Iterable[str]) -> dict[str, str]:
-        """Which of the jobs with these names run, id → name: those of this process, because it holds the lock."""
+    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
+        """The running jobs with these names, id → name; only this process can have any, because it holds the lock."""
         self._look()
         wanted = set(names)
         return {job_id: name for job_id, (name, _) in self._running.items() if name in wanted}
@@ -169,12 +169,12 @@ class LocalCluster:
         self._look()
         return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
-    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Nothing is held here."""
+    def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Returns nothing: no job is held on this machine."""
         return {}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Ends those that run: asks the script, which ends its ranks; after a minute all of its processes end."""
+        """Ends the running ones: SIGTERM to the script, which ends its ranks; after PATIENCE_S all of its processes."""
         for job_id in job_ids:
             if job_id in self._running:
                 _, process = self._running.pop(job_id)
@@ -186,7 +186,7 @@ class LocalCluster:
                 self._words[job_id] = "CANCELLED"
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
-        """How each of these jobs ended that has ended."""
+        """How these jobs ended, without those that run."""
         self._look()
         return {job_id: ended_here(self._words[job_id]) for job_id in job_ids if job_id in self._words}
 
@@ -200,7 +200,7 @@ class LocalCluster:
 
 
 def _end_group(group: int) -> None:
-    """Ends what a script left running in its group: a launcher whose script was killed, which ends its ranks then."""
+    """Ends the processes left in a script's group: the launcher of a killed script, which then ends its ranks."""
     with contextlib.suppress(ProcessLookupError):  # nobody is left
         for number in (signal.SIGTERM, signal.SIGKILL):
             os.killpg(group, number)
@@ -210,22 +210,22 @@ def _end_group(group: int) -> None:
                 time.sleep(0.1)
 
 
-def ended_here(word: str) -> JobEnd:
-    """The end of a job of this machine, in Slurm's words."""
-    return JobEnd(word=word, source=HERE)
+def ended_here(state: str) -> JobEnd:
+    """The end of a job of this machine; `state` is one of Slurm's."""
+    return JobEnd(word=state, source=HERE)
 
 
 def script_processes(job_ids: Iterable[str]) -> dict[str, int]:
-    """Of these local jobs those whose script runs on this host now, with its process; ids of others are passed over.
+    """The local jobs whose script runs on this host now, id → process id; other ids are skipped.
 
-    A process counts where its environment says that it is that job's: numbers of processes are given again.
+    The process must have the job's id in its environment, because process ids are reused.
     """
-    living = {}
+    processes = {}
     here = f"local-{socket.gethostname()}-"
     for job_id in job_ids:
         if job_id.startswith(here) and (number := job_id.removeprefix(here).partition("-")[0]).isdigit():
             with contextlib.suppress(OSError):
                 variables = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
                 if f"RANKWISE_JOB_ID={job_id}".encode() in variables:
-                    living[job_id] = int(number)
-    return living
+                    processes[job_id] = int(number)
+    return processes

@@ -1,4 +1,4 @@
-"""One process at a time decides what becomes of a sweep's folder: a lock that the kernel drops with its last holder."""
+"""The lock of a sweep's folder: one process at a time submits; the kernel drops the lock with its last holder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 class LockError(RuntimeError):
-    """The folder cannot be locked; the text says why and what to do."""
+    """The folder cannot be locked; the text has the reason and what to do."""
 
 
 class FolderLock:
-    """The lock of a folder of jobs. The descriptor may be handed to other processes: who has it, holds the lock.
+    """The lock of a folder of jobs. Every process that inherits the descriptor holds the lock.
 
-    It is a `flock`: gone when the last process that has the descriptor has ended, whatever ended it.
+    It is a `flock`: released when the last process with the descriptor has ended, for whatever reason.
     """
 
     def __init__(self, jobs: Path) -> None:
@@ -43,16 +43,16 @@ class FolderLock:
 
     @contextlib.contextmanager
     def held(self, waiting: Callable[[str], None], poll_s: float = 0.5) -> Iterator[None]:
-        """Holds the lock, waiting for whoever has it; `waiting` is told once who that is. May be nested.
+        """Holds the lock, after waiting for it; `waiting` is called once with the present holder. May be nested.
 
-        Raises LockError where the file system has no locks or the file cannot be opened.
+        Raises LockError if the file system has no locks or the file cannot be opened.
         """
         if self._depth == 0:
-            said = False
+            reported = False
             while not self.take():
-                if not said:
+                if not reported:
                     waiting(self.holder())
-                    said = True
+                    reported = True
                 time.sleep(poll_s)
         self._depth += 1
         try:
@@ -63,7 +63,7 @@ class FolderLock:
                 self.release()
 
     def take(self) -> bool:
-        """Takes the lock; False where another process has it."""
+        """Takes the lock; False if another process has it."""
         file = self._open()
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,31 +71,31 @@ class FolderLock:
             os.close(file)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
-            raise LockError(self._why(error)) from None
+            raise LockError(self._describe_error(error)) from None
         self._file = file
         self.sign()
         return True
 
     def sign(self) -> None:
-        """Writes into the file who holds the lock: this process."""
+        """Writes this process into the file as the holder of the lock."""
         words = {
             "user": user_name(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "since_unix_s": int(time.time()),
         }
-        with contextlib.suppress(OSError):  # a colleague's file that we may lock and not write: only the name is lost
+        with contextlib.suppress(OSError):  # another user's file that is read-only for us: only the name is lost
             os.ftruncate(self.file, 0)
             os.pwrite(self.file, json.dumps(words).encode(), 0)
 
     def release(self) -> None:
-        """Closes the descriptor; processes that it was handed to hold the lock on."""
+        """Closes the descriptor; processes that inherited it keep the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def signed_by(self) -> dict[str, str | int]:
-        """What the last holder wrote of itself: user, host, pid, since_unix_s; empty where it could not."""
+        """The last holder's user, host, pid and since_unix_s; empty if it could not write them."""
         try:
             words = read_object(self.path)
         except RecordError:
@@ -105,7 +105,7 @@ class FolderLock:
         return {name: words[name] for name in known} if whole else {}
 
     def holder(self) -> str:
-        """Who holds the lock, in words."""
+        """The holder of the lock as text."""
         words = self.signed_by()
         if not words:
             return "somebody who could not leave a name"
@@ -113,7 +113,7 @@ class FolderLock:
         return f"process {words['pid']} on {words['host']}, of {words['user']}, since {since}"
 
     def process_here(self) -> int | None:
-        """The process of this host that signed the lock and still has it; None where there is none."""
+        """The process id on this host that signed the lock and still has it; None if there is none."""
         words = self.signed_by()
         if words.get("host") != socket.gethostname():
             return None
@@ -127,7 +127,7 @@ class FolderLock:
 
     def _open(self) -> int:
         try:
-            # Group-writable where the folder's users want that; never for the world, whatever the umask.
+            # Group-writable if the umask allows it; never writable for others, whatever the umask.
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
         except PermissionError:
             pass
@@ -138,7 +138,7 @@ class FolderLock:
         except OSError as error:
             raise LockError(f"{self.path} cannot be opened: {error.strerror}") from None
 
-    def _why(self, error: OSError) -> str:
+    def _describe_error(self, error: OSError) -> str:
         if error.errno in _NO_LOCKS:
             return (
                 f"the file system of {self.path.parent} has no locks ({error.strerror}), so that two sweeps could "
@@ -160,7 +160,7 @@ class FolderLock:
 
 
 def user_name() -> str:
-    """Who runs this process: by name where it has one."""
+    """The user of this process: the name, or the uid if there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""The job that a sweep is started in, if it is: an interactive one, as a rule. Its variables are not for other jobs."""
+"""The job that a sweep is started in, usually an interactive one. Its variables must not reach other jobs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_")
 _OF_A_PERSON = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"})
-"""Of these names those that say where Slurm is and how to speak to it."""
+"""Exceptions from these prefixes: variables that locate Slurm and configure access to it."""
 
 
-def variables_of_the_enclosing_job(variables: Mapping[str, str] = os.environ) -> list[str]:
-    """The names of variables that Slurm gave the job which this process runs in; none outside of a job.
+def parent_job_variables(variables: Mapping[str, str] = os.environ) -> list[str]:
+    """The names of the variables that Slurm set for the job which this process runs in; none outside of a job.
 
-    A job submitted with them takes them for its own: `srun --pty bash` leaves SLURM_CPU_BIND, by which every srun of
-    the new job binds its ranks to cores of the old one, or fails.
+    A submitted job would inherit them: `srun --pty bash` sets SLURM_CPU_BIND, with which every srun of the new job
+    binds its ranks to cores of the old one, or fails.
     """
     if "SLURM_JOB_ID" not in variables:
         return []

@@ -17,13 +17,13 @@ from launch.jobs.site import Site
 
 _FIELDS = ("%N", "%P", "%T", "%c", "%l", "%s", "%B", "%G", "%f")
 _UNAVAILABLE = re.compile(r"blocked|down|drain|error|fail|future|inval|maint|perfctrs|unknown")
-"""States of nodes that take no job now; a `*` behind a state is a node that does not respond."""
+"""States of nodes that take no job now; a `*` after a state marks a node that does not respond."""
 _MAX_SIZES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node of a partition; `cpus` is None where sinfo does not tell. A node that is down or drained is not `up`."""
+    """A node of a partition; `cpus` is None if sinfo does not report it. A node that is down or drained is not `up`."""
 
     name: str
     cpus: int | None
@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A partition and its limits; None is no limit. `gpus` of its nodes are the GRES of that name."""
+    """A partition and its limits; None is no limit. The GPUs of its nodes are their GRES `gpu`."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -44,14 +44,14 @@ class Partition:
     max_cpus_per_node: int | None = None
 
     def cpus_of(self, node: Node) -> float:
-        """How many CPUs of the node a job may have; infinite where nobody tells."""
+        """How many CPUs of the node a job may have; infinite if neither node nor partition states it."""
         limits = [limit for limit in (node.cpus, self.max_cpus_per_node) if limit is not None]
         return min(limits, default=float("inf"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a job asks of each of its nodes, and of how many."""
+    """What a job requests: the number of nodes, and ranks, CPUs and GPUs on each."""
 
     nodes: int
     ranks: int
@@ -62,10 +62,10 @@ class Request:
     @classmethod
     def of(cls, job: JobPlan) -> Request:
         """The request in the header of the job's script."""
-        asked = {key: int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task", "gpus_per_node")}
+        per_node = {key: int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task", "gpus_per_node")}
         return cls(
-            nodes=job.nodes, ranks=asked["ntasks_per_node"], cpus_per_rank=asked["cpus_per_task"],
-            gpus=asked["gpus_per_node"], time_min=job.time_min,
+            nodes=job.nodes, ranks=per_node["ntasks_per_node"], cpus_per_rank=per_node["cpus_per_task"],
+            gpus=per_node["gpus_per_node"], time_min=job.time_min,
         )  # fmt: skip
 
     @property
@@ -85,29 +85,29 @@ class Request:
 
 
 class SiteNodes:
-    """The nodes that a site's jobs can get; sinfo is asked once, when something is first read."""
+    """The nodes that a site's jobs can get; sinfo runs once, when a property is first read."""
 
     def __init__(self, site: Site, environ: Mapping[str, str] = os.environ) -> None:
         self._site = site
-        # sbatch takes SBATCH_PARTITION for more than the script's own line.
+        # SBATCH_PARTITION overrides the script's own line.
         self._partition = environ.get("SBATCH_PARTITION") or site.partition
 
     @cached_property
     def unreachable(self) -> str:
-        """Why nobody can be asked about the nodes, nor take a job; empty where a controller answers."""
+        """Why the nodes cannot be queried and no job be submitted; empty if a controller answers."""
         return why_unreachable()
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
-        """The partitions that were named, else all. Raises SubmitError where sinfo fails or shows no node."""
+        """The named partitions, else all. Raises SubmitError if sinfo fails or lists no node."""
         named = ["-p", self._partition] if self._partition else []
         answer = run_tool(["sinfo", "-h", "-N", "-o", "|".join(_FIELDS), *named], timeout_s=COMMAND_TIMEOUT_S)
         if not answer.ok:
             raise SubmitError(f"the nodes of partition {self._partition or '(default)'}: {answer.describe()}")
-        found = read_partitions(answer.stdout)
-        if not found:
+        partitions = read_partitions(answer.stdout)
+        if not partitions:
             raise SubmitError(f"sinfo knows no node of partition {self._partition or '(default)'}")
-        return found
+        return partitions
 
     @cached_property
     def candidates(self) -> tuple[Partition, ...]:
@@ -119,16 +119,16 @@ class SiteNodes:
     def per_node(self) -> tuple[int | None, int | None]:
         """GPUs and CPUs of every node; None where nodes differ.
 
-        A node without GPUs, and one whose GPUs nobody configured, look alike to sinfo: None.
+        sinfo does not distinguish a node without GPUs from one whose GPUs are not configured: None for both.
         """
         nodes = [node for partition in self.candidates for node in partition.nodes]
         gpus, cpus = {node.gpus for node in nodes}, {node.cpus for node in nodes}
         return (gpus.pop() if len(gpus) == 1 and gpus != {0} else None, cpus.pop() if len(cpus) == 1 else None)
 
     def check(self, jobs: Sequence[JobPlan]) -> list[str]:
-        """Warnings of jobs that must wait for nodes to come back. Raises PlanError where a job can never start."""
+        """Warnings about jobs that must wait for nodes to come back. Raises PlanError if a job can never start."""
         if self._site.reservation and not self._partition:
-            return []  # the reservation's partition counts, which only the controller knows
+            return []  # the job runs in the reservation's partition, which only the controller knows
         allowed = [(partition, self._allowed(partition)) for partition in self.candidates]
         refusals, warnings = {}, []
         for job in jobs:
@@ -147,7 +147,7 @@ class SiteNodes:
         return warnings
 
     def _allowed(self, partition: Partition) -> list[Node]:
-        """Nodes that the site's `exclude` and `constraint` leave; of a constraint with operators nothing is known."""
+        """Nodes that the site's `exclude` and `constraint` allow; a constraint with operators is not evaluated."""
         plain = re.fullmatch(r"\w+", self._site.constraint)
         return [
             node
@@ -165,14 +165,14 @@ class SiteNodes:
         return frozenset(answer.stdout.split())
 
     def _elsewhere(self, request: Request) -> str:
-        """Which other partitions the job would fit in, where none was named."""
+        """The other partitions that the job would fit in, as text; empty if there is none."""
         others = [each for each in self.partitions if each not in self.candidates]
         names = [each.name for each in others if not _refusal(request, each, self._allowed(each))]
         return f"; it fits in --partition {' or '.join(names)}" if names else ""
 
 
 def read_partitions(printed: str) -> tuple[Partition, ...]:
-    """The partitions in what `sinfo -h -N` printed with the columns of this module."""
+    """The partitions in the output of `sinfo -h -N` with the columns of this module."""
     partitions: dict[str, Partition] = {}
     for line in printed.splitlines():
         values = [value.strip() for value in line.split("|", len(_FIELDS) - 1)]
@@ -194,23 +194,23 @@ def read_partitions(printed: str) -> tuple[Partition, ...]:
 
 
 def minutes_of(text: str) -> int | None:
-    """Whole minutes of Slurm's `days-hours:minutes:seconds`; None for `infinite` and what is no duration."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if found is None:
+    """Whole minutes of Slurm's `days-hours:minutes:seconds`; None for `infinite` and any other text."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
         return None
-    days, hours, minutes, _ = (int(part or 0) for part in found.groups())
+    days, hours, minutes, _ = (int(part or 0) for part in match.groups())
     return (24 * days + hours) * 60 + minutes
 
 
 def _refusal(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
-    """Why the job can never start in the partition: what was asked, what there is, the cure; empty where it fits."""
+    """Why the job can never start in the partition: the request, the nodes, what to change; empty if it fits."""
     fitting = [node for node in nodes if request.fits_on(node, partition)]
     limit = partition.max_nodes
     if len(fitting) < request.nodes or (limit is not None and limit < request.nodes):
-        most = "" if limit is None or limit >= request.nodes else f", and lets a job have {_count(limit, 'node')}"
+        node_limit = "" if limit is None or limit >= request.nodes else f", and lets a job have {_count(limit, 'node')}"
         return (
             f"it asks for {request.describe()}; sinfo shows {_sizes(nodes, partition)} in partition "
-            f"{partition.name}{most}: {_largest(request, partition, nodes)}"
+            f"{partition.name}{node_limit}: {_largest(request, partition, nodes)}"
         )
     if partition.max_time_min is not None and request.time_min > partition.max_time_min:
         return (
@@ -221,7 +221,7 @@ def _refusal(request: Request, partition: Partition, nodes: Sequence[Node]) -> s
 
 
 def _largest(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
-    """The largest case that fits, with the ranks per node asked where a node can hold them, and which flag to lower."""
+    """The largest case that fits, with the requested ranks per node if a node can hold them, and the flag to lower."""
 
     def ranks_on(node: Node) -> float:
         by_cpus = partition.cpus_of(node) // max(1, request.cpus_per_rank)
@@ -244,7 +244,7 @@ def _largest(request: Request, partition: Partition, nodes: Sequence[Node]) -> s
 
 
 def _shortage(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
-    """What the job waits for where too few of the nodes that it fits on are up; empty where there are enough."""
+    """What the job waits for if too few of the nodes that it fits on are up; empty if there are enough."""
     fitting = [node for node in nodes if request.fits_on(node, partition)]
     up = sum(node.up for node in fitting)
     if up >= request.nodes:

@@ -1,8 +1,8 @@
-"""Jobs as Slurm shows them: the controller's word while it knows a job, the accounts' when it has forgotten it.
+"""Job states from Slurm: from the controller while it knows a job, then from the accounting database.
 
-`squeue` is asked before `sacct`, though `sacct` knows more: the accounts lag (a job that goes back to the queue stands
-there as PREEMPTED for seconds, one that has ended as RUNNING), and where slurmdbd is down they lag until it is back.
-A command that does not answer is told from one that answers and does not know the job: an outage is no end.
+`squeue` runs before `sacct`, although `sacct` keeps more: the accounts lag by seconds (a requeued job is still
+PREEMPTED there, an ended one RUNNING), and for as long as slurmdbd is down. A command that fails to answer is
+distinguished from one that answers and does not know the job: an outage does not end a job.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from hpc.system.tool import Failure, run_tool
 
 COMMAND_TIMEOUT_S = 60
 HERE = "this machine"
-"""The source of what is known of jobs that no scheduler runs."""
+"""The `source` of the end of a job that no scheduler runs."""
 
 
 class StateError(RuntimeError):
-    """The scheduler has not answered for too long; the text says since when, and what its commands said."""
+    """The scheduler has not answered for too long; the text has the time of the last answer and the errors of its
+    commands."""
 
 
 class JobState(StrEnum):
-    """As much of Slurm's many states as a sweep needs to follow its jobs.
+    """The states that a sweep distinguishes, fewer than Slurm's.
 
-    UNKNOWN: the scheduler answered and has forgotten the job. UNREACHABLE: it did not answer, so that nobody knows.
+    UNKNOWN: the scheduler answered and has forgotten the job. UNREACHABLE: it did not answer, the state is not known.
     """
 
     PENDING = "pending"
@@ -39,12 +40,12 @@ class JobState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
-    """A job as it is seen now.
+class JobQuery:
+    """The answer to a query for one job.
 
-    `end` is how it ended, with an empty word where whoever answered has forgotten it, None while it lives and where
-    nobody answered. `reason` is why it is pending, in Slurm's word. `said` is what commands said in place of an answer,
-    in their own words. `name` is the job's name, empty where it is not known.
+    `end` is how the job ended, with an empty `word` if the source has forgotten it; None for an active job and without
+    an answer. `reason` is Slurm's reason for a pending job. `error` is the output of commands that did not answer.
+    `name` is the job's name, empty if it is not known.
     """
 
     state: JobState
@@ -52,25 +53,25 @@ class Sight:
     partition: str = ""
     end: JobEnd | None = None
     reason: str = ""
-    said: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSettings:
-    """What of a cluster's configuration an end follows from, in Slurm's own words; partitions may differ in one."""
+    """The settings of a cluster that explain why jobs end, as Slurm prints them; `preempt_modes` is by partition."""
 
     values: Mapping[str, str]
     preempt_modes: Mapping[str, str]
 
-    def behind(self, word: str, partition: str) -> list[str]:
-        """The settings that this end follows from, as `Name=value`."""
+    def behind(self, state: str, partition: str) -> list[str]:
+        """The settings that explain an end in this state, as `Name=value`."""
         values = {**self.values, "PreemptMode": self.preempt_modes.get(partition, self.values.get("PreemptMode", ""))}
-        return [f"{name}={values[name]}" for name in _OF_SETTINGS.get(word, ()) if values.get(name)]
+        return [f"{name}={values[name]}" for name in _OF_SETTINGS.get(state, ()) if values.get(name)]
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a command printed; `refused` is empty where it answered, else what it said in place of that."""
+    """What a command printed; `refused` is empty if it answered, else its error."""
 
     text: str = ""
     refused: str = ""
@@ -78,9 +79,9 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A job as one command shows it; what the command does not tell is empty."""
+    """A job as one command prints it; fields that the command does not print are empty."""
 
-    word: str
+    state: str
     source: str
     name: str = ""
     nodelist: str = ""
@@ -112,7 +113,7 @@ _OF_SETTINGS = {
     "NODE_FAIL": ("SlurmdTimeout",),
     "": ("MinJobAge", "AccountingStorageType"),
 }
-"""Slurm's words for ends, "" where it has forgotten the job, and the settings that they follow from."""
+"""By state of an ended job, "" for one that Slurm has forgotten: the settings that explain the end."""
 _QUEUE_FIELDS = ("JobID", "State", "NodeList", "Partition", "RestartCnt", "Requeue", "Name", "Reason")
 _ACCOUNT_FIELDS = ("JobID", "State", "NodeList", "Partition", "JobName", "Reason")
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
@@ -121,7 +122,7 @@ _FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
 _SILENT = re.compile(
     r"contact|connect|timed out|no answer|Zero Bytes|standby|Message (send|receive)|shut ?down", re.IGNORECASE
 )
-"""What a client says that did not reach its controller: another client would not reach it either."""
+"""Errors of a client that did not reach its controller: another client would not reach it either."""
 
 
 def is_job_id(text: str) -> bool:
@@ -135,66 +136,66 @@ def is_job_id(text: str) -> bool:
 def job_name_of(job_id: str) -> str | None:
     """The name of the job that has this number now.
 
-    Empty where the scheduler answered and knows no such job, or where the text is no job id; None where it did not
-    answer. A controller that lost its state gives numbers again: compare with the name that the job was given.
+    Empty if the scheduler knows no such job or the text is no job id; None if it did not answer. A controller that
+    lost its state reuses numbers: compare with the name that the job was submitted under.
     """
     seen = look([job_id])[job_id]
     return None if seen.state is JobState.UNREACHABLE else seen.name
 
 
-def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, Sight]:
-    """How every one of these jobs is now; a few commands, each ended after COMMAND_TIMEOUT_S.
+def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, JobQuery]:
+    """Queries the state of these jobs; runs a few commands, each ended after COMMAND_TIMEOUT_S.
 
-    `names` holds the job names that are known, by job id: where another job has the number now, the one that was asked
-    about has ended and is forgotten. A text that is no job id is reported as an unknown job, and no command sees it.
+    `names` holds known job names by job id: if a job of another name has the number now, the queried job has ended and
+    is forgotten. A text that is no job id is reported as an unknown job and passed to no command.
     """
     known = {job_id: _not_an_id(job_id) for job_id in job_ids if not is_job_id(job_id)}
-    if asked := [job_id for job_id in job_ids if job_id not in known]:
-        rows, refused = _in_the_queue(asked)
-        sights = {job_id: _sight(row) for job_id, row in rows.items()}
-        if missing := [job_id for job_id in asked if job_id not in sights]:
+    if valid_ids := [job_id for job_id in job_ids if job_id not in known]:
+        rows, refused = _in_the_queue(valid_ids)
+        queries = {job_id: _query_from_row(row) for job_id, row in rows.items()}
+        if missing := [job_id for job_id in valid_ids if job_id not in queries]:
             accounts, refused_too = _in_the_accounts(missing, names)
-            said = "; ".join(text for text in (refused, refused_too) if text)
+            error = "; ".join(text for text in (refused, refused_too) if text)
             for job_id in missing:
-                sights[job_id] = _second_sight(accounts.get(job_id), said, controller_answers=not refused)
-        known |= {job_id: _of_name(job_id, sights[job_id], names.get(job_id, "")) for job_id in asked}
+                queries[job_id] = _query_from_accounts(accounts.get(job_id), error, controller_answers=not refused)
+        known |= {job_id: _of_name(job_id, queries[job_id], names.get(job_id, "")) for job_id in valid_ids}
     return {job_id: known[job_id] for job_id in job_ids}
 
 
 def ends(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, JobEnd]:
-    """How those of these jobs ended that have ended for certain: for those alone attempts may be closed.
+    """How these jobs ended, without those that may not have ended: only attempts of the returned jobs may be closed.
 
-    With what of the cluster's settings the end follows from: that a preempted job is not put back, for one. `names` is
-    as `look` has it.
+    The reasons include the settings that explain the end, for example that a preempted job is not requeued. `names` is
+    as in `look`.
     """
-    sights = look(job_ids, names)
-    seen = {job_id: (sight.end, sight.partition) for job_id, sight in sights.items() if sight.end is not None}
+    queries = look(job_ids, names)
+    seen = {job_id: (query.end, query.partition) for job_id, query in queries.items() if query.end is not None}
     settings = cluster_settings() if any(end.word in _OF_SETTINGS for end, _ in seen.values()) else None
-    found = {}
+    job_ends = {}
     for job_id, (end, partition) in seen.items():
         earlier = lives(job_id, names.get(job_id, ""))[:-1] if end.source == "sacct" else ()
-        told = [end.reason, *(settings.behind(end.word, partition) if settings else [])]
+        reasons = [end.reason, *(settings.behind(end.word, partition) if settings else [])]
         restarts = max(end.restarts, len(earlier))
-        found[job_id] = replace(end, reason=", ".join(filter(None, told)), restarts=restarts)
-    return found
+        job_ends[job_id] = replace(end, reason=", ".join(filter(None, reasons)), restarts=restarts)
+    return job_ends
 
 
 def lives(job_id: str, name: str = "") -> list[JobEnd]:
-    """How each life of a job ended that was put back into the queue, in order; the last is the job's present one.
+    """The ends of all starts of a requeued job, in order; the last one is that of the present start.
 
-    The accounts alone keep them: empty where there are none, or where they do not answer. With a `name`, jobs of
-    another name that had the same number are left out.
+    Only the accounts keep them: empty without accounting, or if it does not answer. With a `name`, jobs of another
+    name that had the same number are left out.
     """
     if not is_job_id(job_id):
         return []
     answer = _ask("sacct", "-X", "-D", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", job_id)
-    found = [_end(row) for key, row in _account_rows(answer.text) if key == job_id and _is_named(row.name, name)]
-    numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(found)]
+    life_ends = [_end(row) for key, row in _account_rows(answer.text) if key == job_id and _is_named(row.name, name)]
+    numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(life_ends)]
     return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
 
 
 def cluster_settings() -> ClusterSettings | None:
-    """What the controller says of its configuration; None where it does not answer."""
+    """The controller's configuration; None if it does not answer."""
     config = _ask("scontrol", "show", "config")
     if config.refused:
         return None
@@ -205,7 +206,7 @@ def cluster_settings() -> ClusterSettings | None:
 
 
 def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
-    """What the controller knows of the jobs, and what its commands said where it did not answer."""
+    """The controller's rows of the jobs, and the errors of its commands if it did not answer."""
     columns = ",".join(f"{name}:|" for name in _QUEUE_FIELDS)
     queue = _ask("squeue", "-h", "-t", "all", "-O", columns, "-j", ",".join(job_ids))
     if not queue.refused:
@@ -228,47 +229,47 @@ def _in_the_accounts(job_ids: Sequence[str], names: Mapping[str, str]) -> tuple[
     return {job_id: row for job_id, row in rows if _is_named(row.name, names.get(job_id, ""))}, answer.refused
 
 
-def _not_an_id(text: str) -> Sight:
+def _not_an_id(text: str) -> JobQuery:
     end = JobEnd(word="", source="the record", reason=f"{text!r} is no Slurm job id: the record is damaged")
-    return Sight(state=JobState.UNKNOWN, end=end)
+    return JobQuery(state=JobState.UNKNOWN, end=end)
 
 
-def _is_named(found: str, expected: str) -> bool:
-    """Whether a job of the name found may be the one expected; an empty name is an unknown one."""
-    return not found or not expected or found == expected
+def _is_named(name: str, expected: str) -> bool:
+    """Whether a job of this name may be the expected one; an empty name is not known."""
+    return not name or not expected or name == expected
 
 
-def _of_name(job_id: str, sight: Sight, expected: str) -> Sight:
-    """The sight of the job expected: forgotten where another job has its number."""
-    if _is_named(sight.name, expected):
-        end = sight.end and replace(sight.end, name=expected or sight.end.name)
-        return replace(sight, end=end)
-    reason = f"{job_id} is the number of another job now, {sight.name}"
+def _of_name(job_id: str, query: JobQuery, expected: str) -> JobQuery:
+    """The query of the expected job: forgotten if another job has its number."""
+    if _is_named(query.name, expected):
+        end = query.end and replace(query.end, name=expected or query.end.name)
+        return replace(query, end=end)
+    reason = f"{job_id} is the number of another job now, {query.name}"
     end = JobEnd(word="", source="squeue", name=expected, reason=reason)
-    return Sight(state=JobState.UNKNOWN, name=sight.name, end=end)
+    return JobQuery(state=JobState.UNKNOWN, name=query.name, end=end)
 
 
-def _sight(row: _Row, said: str = "") -> Sight:
-    state = _LIVE.get(row.word, JobState.ENDED)
+def _query_from_row(row: _Row, error: str = "") -> JobQuery:
+    state = _LIVE.get(row.state, JobState.ENDED)
     end = _end(row) if state is JobState.ENDED else None
     reason = row.reason if state is JobState.PENDING else ""
-    return Sight(state=state, name=row.name, partition=row.partition, end=end, reason=reason, said=said)
+    return JobQuery(state=state, name=row.name, partition=row.partition, end=end, reason=reason, error=error)
 
 
-def _second_sight(row: _Row | None, said: str, *, controller_answers: bool) -> Sight:
-    """A job that the controller does not show: what the accounts say of it, None where they do not know it."""
-    if row is not None and row.word not in _LIVE and (controller_answers or row.word not in _GOES_BACK):
-        return _sight(row, said)
+def _query_from_accounts(row: _Row | None, error: str, *, controller_answers: bool) -> JobQuery:
+    """The query of a job that the controller does not list, from its row in the accounts (None: not there)."""
+    if row is not None and row.state not in _LIVE and (controller_answers or row.state not in _GOES_BACK):
+        return _query_from_row(row, error)
     if not controller_answers:
-        return Sight(state=JobState.UNREACHABLE, said=said)
-    lagging = f"sacct still says {row.word}" if row else ""
-    end = JobEnd(word="", source="squeue", reason="; ".join(filter(None, (lagging, said))))
-    return Sight(state=JobState.UNKNOWN, end=end, said=said)
+        return JobQuery(state=JobState.UNREACHABLE, error=error)
+    lagging = f"sacct still says {row.state}" if row else ""
+    end = JobEnd(word="", source="squeue", reason="; ".join(filter(None, (lagging, error))))
+    return JobQuery(state=JobState.UNKNOWN, end=end, error=error)
 
 
 def _end(row: _Row) -> JobEnd:
     return JobEnd(
-        word=row.word, source=row.source, name=row.name, reason=row.reason, nodelist=row.nodelist,
+        word=row.state, source=row.source, name=row.name, reason=row.reason, nodelist=row.nodelist,
         restarts=row.restarts,
     )  # fmt: skip
 
@@ -278,10 +279,10 @@ def _queue_rows(text: str) -> list[tuple[str, _Row]]:
     for line in text.splitlines():
         values = [value.strip() for value in line.split("|", len(_QUEUE_FIELDS) - 1)]
         if len(values) == len(_QUEUE_FIELDS):
-            job_id, word, nodelist, partition, restarts, requeue, name, reason = values
+            job_id, state, nodelist, partition, restarts, requeue, name, reason = values
             row = _Row(
-                word=word, source="squeue", name=name, nodelist=nodelist, partition=partition,
-                restarts=_number(restarts), reason=_reason(word, requeue, reason.removesuffix("|")),
+                state=state, source="squeue", name=name, nodelist=nodelist, partition=partition,
+                restarts=_number(restarts), reason=_reason(state, requeue, reason.removesuffix("|")),
             )  # fmt: skip
             rows.append((job_id, row))
     return rows
@@ -292,40 +293,40 @@ def _account_rows(text: str) -> list[tuple[str, _Row]]:
     for line in text.splitlines():
         values = line.split("|", len(_ACCOUNT_FIELDS) - 1)
         if len(values) == len(_ACCOUNT_FIELDS) and values[1].strip():
-            job_id, state, nodelist, partition, name, reason = values
-            word, _, by = state.partition(" ")  # "CANCELLED by 1000"
-            why = " ".join(text for text in (by and f"{by} (user id)", _told(reason)) if text)
-            row = _Row(word=word, source="sacct", name=name, nodelist=nodelist, partition=partition, reason=why)
+            job_id, state_text, nodelist, partition, name, reason = values
+            state, _, by = state_text.partition(" ")  # "CANCELLED by 1000"
+            details = " ".join(text for text in (by and f"{by} (user id)", _without_none(reason)) if text)
+            row = _Row(state=state, source="sacct", name=name, nodelist=nodelist, partition=partition, reason=details)
             rows.append((job_id, row))
     return rows
 
 
 def _shown(text: str) -> _Row | None:
-    """What `scontrol -o show job` says, None where it says nothing of the kind."""
-    found = dict(re.findall(r"\b(JobState|Reason|Partition|NodeList|Restarts|Requeue)=(\S*)", text))
-    if "JobState" not in found:
+    """The job in the output of `scontrol -o show job`; None if there is none."""
+    fields = dict(re.findall(r"\b(JobState|Reason|Partition|NodeList|Restarts|Requeue)=(\S*)", text))
+    if "JobState" not in fields:
         return None
     name = re.search(r"\bJobName=(.*?)(?: \w+=|$)", text, re.MULTILINE)
     return _Row(
-        word=found["JobState"],
+        state=fields["JobState"],
         source="scontrol",
         name=name[1] if name else "",
-        nodelist=found.get("NodeList", "").replace("(null)", ""),
-        partition=found.get("Partition", ""),
-        restarts=_number(found.get("Restarts", "")),
-        reason=_reason(found["JobState"], found.get("Requeue", ""), found.get("Reason", "")),
+        nodelist=fields.get("NodeList", "").replace("(null)", ""),
+        partition=fields.get("Partition", ""),
+        restarts=_number(fields.get("Restarts", "")),
+        reason=_reason(fields["JobState"], fields.get("Requeue", ""), fields.get("Reason", "")),
     )
 
 
-def _told(reason: str) -> str:
-    """Slurm's "None" is no reason."""
+def _without_none(reason: str) -> str:
+    """The reason, empty for Slurm's "None" and "(null)"."""
     return "" if reason.strip() in ("None", "(null)") else reason.strip()
 
 
-def _reason(word: str, requeue: str, reason: str) -> str:
-    """Slurm's reason; of an end after which a job could have gone back, whether it was submitted so."""
-    own = f"Requeue={requeue}" if word in _GOES_BACK and requeue else ""
-    return ", ".join(filter(None, (_told(reason), own)))
+def _reason(state: str, requeue: str, reason: str) -> str:
+    """Slurm's reason; for an end that allows a requeue, also the job's Requeue setting."""
+    requeue_setting = f"Requeue={requeue}" if state in _GOES_BACK and requeue else ""
+    return ", ".join(filter(None, (_without_none(reason), requeue_setting)))
 
 
 def _number(text: str) -> int:
@@ -333,7 +334,7 @@ def _number(text: str) -> int:
 
 
 def _ask(*command: str) -> _Answer:
-    """Runs a command of Slurm's. It has answered where it ends well, and where it says that there is no such job."""
+    """Runs a Slurm command. It has answered if it succeeds or reports that there is no such job."""
     answer = run_tool(command, timeout_s=COMMAND_TIMEOUT_S)
     if answer.ok or (answer.failure is Failure.FAILING and _FORGOTTEN.search(answer.stderr)):
         return _Answer(text=answer.stdout)

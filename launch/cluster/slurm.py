@@ -15,18 +15,18 @@ from typing import Any, ClassVar
 
 from hpc.model.verdict import JobEnd
 from hpc.system.tool import Failure, find_tool, run_tool
-from launch.cluster.parent_job import variables_of_the_enclosing_job
+from launch.cluster.parent_job import parent_job_variables
 from launch.cluster.query import COMMAND_TIMEOUT_S, JobState, ends, is_job_id, look
 from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders
 
 
 class SubmitError(RuntimeError):
-    """Slurm is not there or refused; the text holds its own words."""
+    """Slurm is not installed or refused a request; the text has its message."""
 
 
-class NotNow(Exception):
-    """Slurm refuses or does not answer for a reason that passes by itself; the text holds its own words."""
+class TransientSubmitError(Exception):
+    """Slurm refuses or does not answer for a transient reason; the text has its message."""
 
 
 _PASSES = re.compile(
@@ -36,12 +36,12 @@ _PASSES = re.compile(
     r"|backup controller in standby",
     re.IGNORECASE,
 )
-"""What sbatch and squeue say of limits on the number of jobs and of a controller that is busy or away."""
+"""Messages of sbatch and squeue about job count limits and about a controller that is busy or down."""
 
 
 _COMMANDS = ("scontrol", "sbatch")
 _UP = re.compile(r"(?<![\w.-])UP(?![\w.-])")  # the word, and no part of a host's name
-MOST_RELEASES = 3
+MAX_RELEASES = 3
 _LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
 
 
@@ -51,7 +51,7 @@ def slurm_is_installed() -> bool:
 
 
 def why_unreachable() -> str:
-    """Why no job can be submitted from here, in the words of Slurm's commands; empty where a controller answers."""
+    """Why no job can be submitted from here, with the message of the Slurm command; empty if a controller answers."""
     for name in _COMMANDS:
         path = find_tool(name)
         if path is None:
@@ -96,32 +96,32 @@ _UNKNOWN_TO_SUBMITIT = {"reservation"}
 
 
 def warning_s(job: JobPlan) -> int:
-    """How long before its time limit the script is told, so that it can end the present run and record it."""
+    """Seconds before its time limit at which the script gets its signal, to end the present run and record it."""
     return 60 if job.time_min >= 5 else 30
 
 
 def job_name(job: JobPlan, jobs: Path) -> str:
-    """The name by which Slurm knows the job: it ends with a digest of its folder and its runs, so that a sweep finds
-    its jobs again, those submitted by hand too, and takes no other for its own."""
+    """The job's name in Slurm. It ends with a digest of its folder and its runs: by that a sweep recognises its jobs,
+    also those submitted by hand, and no others."""
     digest = hashlib.sha256("\n".join([str(jobs), *sorted(run.run_id for run in job.runs)]).encode())
     return f"{job.request['job_name']}-{digest.hexdigest()[:8]}"
 
 
 @dataclass
 class SlurmCluster:
-    """Submits scripts byte for byte and tells how their jobs are."""
+    """Submits scripts byte for byte and queries the state of their jobs."""
 
     logs: Path
-    poll_s: float = 3.0  # a controller serves many; whoever follows a sweep can wait
-    at_most: int | None = None
+    poll_s: float = 3.0  # a controller serves many users
+    max_jobs: int | None = None
     queued: ClassVar[bool] = True
-    said: str = ""
+    error: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
     _releases: dict[str, int] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
 
     def name_of(self, job: WrittenJob) -> str:
-        """The name by which `living` finds the job again."""
+        """The name by which `active_jobs` identifies the job."""
         return job_name(job.plan, job.script.parent)
 
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
@@ -131,9 +131,9 @@ class SlurmCluster:
     def submit(self, job: WrittenJob) -> str:
         """The id of the job that Slurm made of the script.
 
-        Raises NotNow where sbatch refuses for a reason that passes or does not answer: the job may be there all the
-        same, `living` knows. Raises SubmitError with sbatch's own words on any other refusal. submitit keeps a copy
-        of what it submitted as `jobs/logs/<job id>_submission.sh`.
+        Raises TransientSubmitError if sbatch refuses for a transient reason or does not answer: the job may exist
+        nevertheless, see `active_jobs`. Raises SubmitError with sbatch's message on any other refusal. submitit keeps a
+        copy of the submitted script as `jobs/logs/<job id>_submission.sh`.
         """
         from submitit.core.utils import FailedJobError, FailedSubmissionError
         from submitit.slurm.slurm import SlurmExecutor
@@ -147,27 +147,30 @@ class SlurmCluster:
                 return job.text
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-                # The name once more: SBATCH_JOB_NAME would win over the script's. sbatch waits minutes for a full
-                # queue without a word that we would see: it is ended, and asked again with the reason on the screen.
+                # The name once more: SBATCH_JOB_NAME overrides the script's. sbatch waits minutes for a full queue
+                # without output: it is ended, and run again after the reason was shown.
                 patience = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                without = [word for variable in variables_of_the_enclosing_job() for word in ("-u", variable)]
+                without = [flag for variable in parent_job_variables() for flag in ("-u", variable)]
                 return [*patience, "env", *without, "sbatch", f"--job-name={name}", str(submission_file_path)]
 
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error says anyway
                 job_id = ExactScript(self.logs)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
-            said = " ".join(str(error).split())
-            if _PASSES.search(said) or _timed_out(error):
-                raise NotNow(f"sbatch: {said or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
-            raise SubmitError(f"sbatch refused {job.script.name}: {said}") from None
+            message = " ".join(str(error).split())
+            if _PASSES.search(message) or _timed_out(error):
+                raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
+            raise SubmitError(f"sbatch refused {job.script.name}: {message}") from None
         finally:
             self._tidy()
         self._names[job_id] = name
         return job_id
 
-    def living(self, names: Iterable[str]) -> dict[str, str]:
-        """The jobs with these names that have not ended, id → name, oldest first. Raises NotNow where squeue fails."""
+    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
+        """The jobs with these names that have not ended, id → name, oldest first.
+
+        Raises TransientSubmitError if squeue fails, SubmitError if it is not installed or not executable.
+        """
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -175,38 +178,39 @@ class SlurmCluster:
         if answer.failure in (Failure.ABSENT, Failure.FORBIDDEN):
             raise SubmitError(answer.describe())
         if not answer.ok:
-            raise NotNow(answer.describe())
+            raise TransientSubmitError(answer.describe())
         rows = [line.strip().partition("|") for line in answer.stdout.splitlines()]
-        found = {job_id: name for job_id, _, name in rows if name in wanted}
-        self._names |= found
-        return dict(sorted(found.items(), key=lambda row: (len(row[0]), row[0])))
+        jobs = {job_id: name for job_id, _, name in rows if name in wanted}
+        self._names |= jobs
+        return dict(sorted(jobs.items(), key=lambda row: (len(row[0]), row[0])))
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state; `said` is what commands said where they did not answer, `reasons` why jobs are pending.
+        """Every job's state; sets `error` (of commands that did not answer) and `reasons` (why jobs are pending).
 
-        A controller that was killed forgets the jobs of its last seconds and gives their numbers to others: a job of
-        another name is not the one that was asked about, which is unknown then.
+        A controller that was killed forgets the jobs of its last seconds and reuses their numbers: if a job of another
+        name has the number, the queried job is unknown.
         """
-        sights = look(job_ids, self._names)
-        silent = [sight.said for sight in sights.values() if sight.state is JobState.UNREACHABLE]
-        self.said = silent[0] if silent else ""
-        self.reasons = {job_id: sight.reason for job_id, sight in sights.items() if sight.reason}
-        return {job_id: sight.state for job_id, sight in sights.items()}
+        queries = look(job_ids, self._names)
+        silent = [query.error for query in queries.values() if query.state is JobState.UNREACHABLE]
+        self.error = silent[0] if silent else ""
+        self.reasons = {job_id: query.reason for job_id, query in queries.items() if query.reason}
+        return {job_id: query.state for job_id, query in queries.items()}
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
-        """How each of these jobs ended that has ended for certain."""
+        """How these jobs ended, without those that may not have ended."""
         return ends(list(job_ids), self._names)
 
-    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Releases those of these pending jobs that Slurm put back and held because their launch failed, by the reasons
-        of the last look; why not by job id, empty where it is released.
+    def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
+        """Releases the pending jobs that Slurm requeued and held because their launch failed, by `reasons`.
 
-        Each is tried MOST_RELEASES times: held again, a person must look.
+        Returns by job id why it was not released, empty if it was.
+
+        Each job is released MAX_RELEASES times at most; after that a person must look.
         """
         held = [job_id for job_id in job_ids if _LAUNCH_FAILED.search(self.reasons.get(job_id, ""))]
-        again = [job_id for job_id in held if self._releases.setdefault(job_id, 0) < MOST_RELEASES]
+        to_release = [job_id for job_id in held if self._releases.setdefault(job_id, 0) < MAX_RELEASES]
         problems = {}
-        for job_id in again:
+        for job_id in to_release:
             self._releases[job_id] += 1
             problems[job_id] = run_tool(["scontrol", "release", job_id], timeout_s=COMMAND_TIMEOUT_S).describe()
         return problems
@@ -220,12 +224,12 @@ class SlurmCluster:
         answer = run_tool(["scancel", *job_ids], timeout_s=COMMAND_TIMEOUT_S)
         if answer.failure is Failure.HANGING:
             raise SubmitError(f"{answer.describe()}: try again")
-        # One that has ended by itself in the meantime is as wanted.
+        # A job that has ended by itself meanwhile is no error.
         if not answer.ok and "already completing or completed" not in answer.stderr:
             raise SubmitError(f"scancel {' '.join(job_ids)}: {answer.output or answer.describe()}")
 
     def _tidy(self) -> None:
-        """Removes what submitit leaves of a submission beside the copy: links, and the file of one that failed."""
+        """Removes submitit's other files of a submission: links, and the file of one that failed."""
         for path in (*self.logs.glob("submission_file_*.sh"), *self.logs.glob(".submission_file_*.sh")):
             path.unlink(missing_ok=True)
 

@@ -31,8 +31,15 @@ from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
 from launch.cluster.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
 from launch.cluster.query import JobState
-from launch.cluster.slurm import NotNow, SlurmCluster, SubmitError, header, slurm_is_installed, why_unreachable
-from launch.doctor.advice import Advice, Word, as_json, as_text, change
+from launch.cluster.slurm import (
+    SlurmCluster,
+    SubmitError,
+    TransientSubmitError,
+    header,
+    slurm_is_installed,
+    why_unreachable,
+)
+from launch.doctor.advice import Advice, AdviceLevel, as_json, as_text, change
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_site
 from launch.doctor.diagnosis_nodes import of_job
@@ -44,29 +51,29 @@ from launch.jobs.site import Site, SiteError, find_site
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
 LATE_S = 10.0
-"""How late a file that a node wrote may show here."""
+"""How late a file that a node wrote may become visible here, in seconds."""
 
 
 class DoctorError(Exception):
-    """The cluster cannot be looked at; the text says why and what to do."""
+    """The cluster cannot be examined; the text has the reason and what to do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m launch.doctor`."""
-    asked = _parser().parse_args(argv)
+    args = _parser().parse_args(argv)
     deny_world_writing()
     signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
     try:
-        site = _site(asked)
-        advice = _local(asked) if site is None else _slurm(asked, site)
+        site = _site(args)
+        advice = _local(args) if site is None else _slurm(args, site)
     except (SiteError, SpecError, PlanError, SubmitError, DoctorError) as error:
         print(f"launch.doctor: {plain(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, SpecError) else 1
     except KeyboardInterrupt:
         print("launch.doctor: stopped, and its job cancelled", file=sys.stderr)
         return 130
-    print(as_json(advice) if asked.format == "json" else as_text(advice))
-    return int(any(one.word is Word.CHANGE for one in advice))
+    print(as_json(advice) if args.format == "json" else as_text(advice))
+    return int(any(item.word is AdviceLevel.CHANGE for item in advice))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,51 +106,51 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _site(asked: argparse.Namespace) -> Site | None:
+def _site(args: argparse.Namespace) -> Site | None:
     """The Slurm site to look at; None is this machine."""
-    if asked.cluster == "local":
+    if args.cluster == "local":
         return None
-    site = find_site(asked.site)
-    if site is None and asked.cluster == "auto" and not slurm_is_installed():
+    site = find_site(args.site)
+    if site is None and args.cluster == "auto" and not slurm_is_installed():
         return None
     if site is None and (reason := why_unreachable()):
         raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
-    changes = {key: getattr(asked, key) for key in ("partition", "account", "qos") if getattr(asked, key) is not None}
+    changes = {key: getattr(args, key) for key in ("partition", "account", "qos") if getattr(args, key) is not None}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
 
 
-def _slurm(asked: argparse.Namespace, site: Site) -> list[Advice]:
+def _slurm(args: argparse.Namespace, site: Site) -> list[Advice]:
     if reason := why_unreachable():
         raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
     cluster = read_cluster(site.partition)
     advice = of_site(site, cluster)
     if not cluster.partition:
         return advice  # no job could be made
-    look = _look(asked, site, cluster)
+    look = _look(args, site, cluster)
     try:
-        return [*advice, *_by_slurm(asked, look)]
+        return [*advice, *_by_slurm(args, look)]
     except SubmitError as error:
         return [*advice, change("job", str(error))]
     finally:
         shutil.rmtree(look.folder, ignore_errors=True)
 
 
-def _look(asked: argparse.Namespace, site: Site, cluster: ClusterFacts) -> Look:
+def _look(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> Look:
     """The sizes of the job: no more than what is there, whatever the site says."""
-    nodes = cluster.nodes if asked.nodes == "all" else _number(asked.nodes or str(min(2, cluster.nodes)))
+    nodes = cluster.nodes if args.nodes == "all" else _number(args.nodes or str(min(2, cluster.nodes)))
     if nodes > cluster.nodes:
         raise DoctorError(f"asked to look at {nodes} nodes; {cluster.partition['PartitionName']} has {cluster.nodes}")
     gpus = (max(cluster.gpus) if cluster.gpus else 0) if site.gpus_per_node is None else site.gpus_per_node
     gpus = min(gpus, max(cluster.gpus)) if cluster.gpus else gpus
     cpus = min(cluster.cpus, default=site.cpus_per_node or 1)
-    ranks = asked.ranks_per_node or gpus or min(2, cpus)
-    return _prepared(asked, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
+    ranks = args.ranks_per_node or gpus or min(2, cpus)
+    return _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
 
 
-def _local(asked: argparse.Namespace) -> list[Advice]:
+def _local(args: argparse.Namespace) -> list[Advice]:
     if missing := what_is_missing():
         return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
-    nodes = 1 if asked.nodes == "all" else _number(asked.nodes or "2")
+    nodes = 1 if args.nodes == "all" else _number(args.nodes or "2")
     site = Site(name="local", exclusive=False, env=ranks_env())
     advice = []
     try:
@@ -151,9 +158,9 @@ def _local(asked: argparse.Namespace) -> list[Advice]:
     except GpuCountError as error:
         gpus = 0
         advice.append(change("nvidia-smi", f"{error}: a sweep is refused", "--gpus-per-node 0, for runs on CPUs"))
-    ranks = asked.ranks_per_node or gpus or 2
+    ranks = args.ranks_per_node or gpus or 2
     cpus = max(1, cpus_here() // (nodes * ranks))
-    look = _prepared(asked, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
+    look = _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
     try:
         script = look.folder / "doctor.sh"
         script.write_text(look.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
@@ -168,7 +175,7 @@ def _local(asked: argparse.Namespace) -> list[Advice]:
 
 
 def _prepared(
-    asked: argparse.Namespace, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
+    args: argparse.Namespace, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
 ) -> Look:
     run = RunSpec(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
@@ -176,9 +183,9 @@ def _prepared(
         site=site.name, env=site.env, container=_image(site),
     )  # fmt: skip
     try:
-        folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=asked.out.absolute()))
+        folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=args.out.absolute()))
     except OSError as error:
-        raise DoctorError(f"{asked.out.absolute()} takes no files: {error.strerror}") from None
+        raise DoctorError(f"{args.out.absolute()} takes no files: {error.strerror}") from None
     look = Look(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)
     look.prepare()
     return look
@@ -189,8 +196,8 @@ def _image(site: Site) -> str:
     return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 
-def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
-    """Submits the job, waits for it, says what it found. Raises SubmitError where Slurm refuses."""
+def _by_slurm(args: argparse.Namespace, look: Look) -> list[Advice]:
+    """Submits the job, waits for it, and returns advice from its results. Raises SubmitError if Slurm refuses."""
     folders = Folders(jobs=look.folder, traces=look.folder)
     folders.logs.mkdir()
     (plan,) = plan_jobs([look.run], look.site, min(MINUTES, look.site.time_limit_min or MINUTES), None)
@@ -201,13 +208,13 @@ def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
     cluster = SlurmCluster(folders.logs)
     try:
         job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
-    except NotNow as error:
+    except TransientSubmitError as error:
         raise SubmitError(f"not now: {error}") from None
     if sys.stderr.isatty():
         print(f"job {job_id}: {look.run.ranks} ranks on {look.run.nodes} nodes", file=sys.stderr)
     ended = False
     try:
-        waited = _wait(cluster, job_id, look, 60 * asked.wait)
+        waited = _wait(cluster, job_id, look, 60 * args.wait)
         ended = not waited
     finally:
         if not ended:
@@ -223,26 +230,26 @@ def _by_slurm(asked: argparse.Namespace, look: Look) -> list[Advice]:
 
 
 def _wait(cluster: SlurmCluster, job_id: str, look: Look, patience_s: float) -> str:
-    """Until the job has ended; else why it was given up."""
-    limit, began, asked_s = time.monotonic() + patience_s, False, -cluster.poll_s
+    """Waits until the job has ended; empty then, else why the wait was given up."""
+    limit, began, polled_s = time.monotonic() + patience_s, False, -cluster.poll_s
     while not (look.folder / "end").exists():
-        if time.monotonic() < asked_s + cluster.poll_s:
+        if time.monotonic() < polled_s + cluster.poll_s:
             time.sleep(0.2)
             continue
-        asked_s = time.monotonic()
+        polled_s = time.monotonic()
         state = cluster.states([job_id])[job_id]
         if state in (JobState.ENDED, JobState.UNKNOWN):
             return ""
         if state is JobState.RUNNING and not began:
             began, limit = True, time.monotonic() + 60 * (MINUTES + 1)
-        if asked_s > limit:
-            why = cluster.reasons.get(job_id, "squeue does not say why")
-            return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({why})"
+        if polled_s > limit:
+            reason = cluster.reasons.get(job_id, "squeue does not say why")
+            return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({reason})"
     return ""
 
 
 def _arrived(look: Look, logs: Path) -> JobFacts:
-    """What the job left, once all of it shows here: a shared file system may be late."""
+    """The job's results, once all of them are visible here: a shared file system may be late."""
     limit = time.monotonic() + LATE_S
     while True:
         (look.folder / "asked").touch()  # a client of NFS that writes to a folder looks anew at what is there

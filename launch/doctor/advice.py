@@ -1,4 +1,4 @@
-"""What the doctor says: one thing each, how it stands, and the line to write where it should be otherwise."""
+"""The doctor's advice: the name of a setting, its level, a text, and the line to write where it should change."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpc.system.sanitize import plain
 _NAMED = 8
 
 
-class Word(StrEnum):
-    """How it stands with one thing. `note` is what only administrators could change, or what may be as you want it;
-    `unknown` says that nothing told."""
+class AdviceLevel(StrEnum):
+    """The level of an item of advice. `note`: only administrators can change it, or it is optional; `unknown`: it could
+    not be read."""
 
     OK = "ok"
     CHANGE = "change"
@@ -25,52 +25,52 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """One entry of the list; `write` is what to write into the site file, or to run; empty where nothing is."""
+    """One item; `write` is the text for the site file or the command to run, empty if there is nothing to change."""
 
     name: str
-    word: Word
+    word: AdviceLevel
     text: str
     write: str = ""
 
 
 def ok(name: str, text: str) -> Advice:
     """Nothing to do."""
-    return Advice(name=name, word=Word.OK, text=text)
+    return Advice(name=name, word=AdviceLevel.OK, text=text)
 
 
 def change(name: str, text: str, write: str = "") -> Advice:
     """Something to do; `write` is what."""
-    return Advice(name=name, word=Word.CHANGE, text=text, write=write)
+    return Advice(name=name, word=AdviceLevel.CHANGE, text=text, write=write)
 
 
 def note(name: str, text: str, write: str = "") -> Advice:
     """Something to know."""
-    return Advice(name=name, word=Word.NOTE, text=text, write=write)
+    return Advice(name=name, word=AdviceLevel.NOTE, text=text, write=write)
 
 
 def unknown(name: str, text: str) -> Advice:
-    """Something that nothing told."""
-    return Advice(name=name, word=Word.UNKNOWN, text=text)
+    """Something that could not be read."""
+    return Advice(name=name, word=AdviceLevel.UNKNOWN, text=text)
 
 
 def hosts(names: Iterable[str]) -> str:
-    """The names, so many of them as a line takes."""
+    """The first names, and the number of the others."""
     names = list(names)
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def as_text(advice: Sequence[Advice]) -> str:
-    """A line each, and under it what to write."""
-    names, words = max(len(one.name) for one in advice), max(len(word) for word in Word)
+    """The advice as text: a line for each item, below it what to write, and the number of changes."""
+    names, width = max(len(item.name) for item in advice), max(len(level) for level in AdviceLevel)
     lines = []
-    for one in advice:
-        word = one.word.upper() if one.word is Word.CHANGE else one.word
-        lines.append(f"{word:<{words}}  {plain(one.name):<{names}}  {plain(one.text)}")
-        lines += [f"{'':<{words}}  {'':<{names}}  → {plain(line)}" for line in one.write.splitlines()]
-    changes = sum(one.word is Word.CHANGE for one in advice)
+    for item in advice:
+        level = item.word.upper() if item.word is AdviceLevel.CHANGE else item.word
+        lines.append(f"{level:<{width}}  {plain(item.name):<{names}}  {plain(item.text)}")
+        lines += [f"{'':<{width}}  {'':<{names}}  → {plain(line)}" for line in item.write.splitlines()]
+    changes = sum(item.word is AdviceLevel.CHANGE for item in advice)
     return "\n".join([*lines, f"{changes} to change" if changes else "nothing to change"])
 
 
 def as_json(advice: Sequence[Advice]) -> str:
-    """The same for programs."""
-    return json.dumps({"advice": [dataclasses.asdict(one) for one in advice]}, indent=1)
+    """The advice as JSON."""
+    return json.dumps({"advice": [dataclasses.asdict(item) for item in advice]}, indent=1)

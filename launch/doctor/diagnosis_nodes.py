@@ -1,25 +1,27 @@
-"""What the doctor's job found on the nodes, and what its ranks found of themselves: a list of advice."""
+"""Advice from the results of the doctor's job: the checks of nodes and of ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launch.doctor.advice import Advice, Word, change, hosts, note, ok, unknown
+from launch.doctor.advice import Advice, AdviceLevel, change, hosts, note, ok, unknown
 from launch.doctor.look import JobFacts, NodeLook, Start
 from launch.jobs.site import Site
 
 LEAST_LOCAL_BYTES = 64 << 20
-"""Stamps of 16 ranks of 80,000 steps each."""
+"""The size of the stamps of 16 ranks with 80,000 steps each."""
 
 
 def of_job(site: Site, job: JobFacts) -> list[Advice]:
-    """What is well and what is not on the nodes."""
-    modules = [change("modules", f"module load {name}: {why}", "modules = […]") for name, why in job.modules.items()]
+    """Advice about the nodes and the ranks on them."""
+    modules = [
+        change("modules", f"module load {name}: {error}", "modules = […]") for name, error in job.modules.items()
+    ]
     on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.looks else [_no_look(job)]
     ranks = list(_mpi(site, job))
-    seen = {one.name for one in ranks if one.word is Word.CHANGE}
-    # The ranks' own word on adapters says more.
-    return [*modules, *(one for one in on_nodes if one.name != "expect_transport" or "fabric" not in seen), *ranks]
+    seen = {item.name for item in ranks if item.word is AdviceLevel.CHANGE}
+    # The ranks' own check of adapters is more precise.
+    return [*modules, *(item for item in on_nodes if item.name != "expect_transport" or "fabric" not in seen), *ranks]
 
 
 def _no_look(job: JobFacts) -> Advice:
@@ -38,11 +40,11 @@ def _folder(job: JobFacts) -> Iterator[Advice]:
 
 
 def _local(job: JobFacts) -> Iterator[Advice]:
-    """Stamps go to the first node-local folder that takes them."""
+    """Whether each node has a writable node-local folder; stamps go to the first one."""
     places = {look.name: next(iter(look.free_bytes.items()), None) for look in job.looks}
     if nowhere := [name for name, place in places.items() if place is None]:
-        why = next((why for look in job.looks for why in look.closed.values()), "no folder")
-        text = f"{hosts(nowhere)} can write neither to /dev/shm nor to $TMPDIR: {why}"
+        reason = next((reason for look in job.looks for reason in look.closed.values()), "no folder")
+        text = f"{hosts(nowhere)} can write neither to /dev/shm nor to $TMPDIR: {reason}"
         yield change("local storage", text, '[env] TMPDIR = "…"')
         return
     folder, least = min((place for place in places.values() if place), key=lambda place: place[1])
@@ -59,8 +61,8 @@ def _local(job: JobFacts) -> Iterator[Advice]:
 def _pythons(job: JobFacts) -> Iterator[Advice]:
     for python in dict.fromkeys(path for look in job.looks for path in (*look.pythons, *look.missing)):
         gone = {look.name: look.missing[python] for look in job.looks if python in look.missing}
-        said = {look.name: look.mpi4py.get(python, "") for look in job.looks if look.name not in gone}
-        without = {name: text for name, text in said.items() if not _is_version(text)}
+        mpi4py = {look.name: look.mpi4py.get(python, "") for look in job.looks if look.name not in gone}
+        without = {name: text for name, text in mpi4py.items() if not _is_version(text)}
         versions = sorted({look.pythons[python] for look in job.looks if python in look.pythons})
         elsewhere = '[interpreter] default = "…", one that all nodes have'
         if gone:
@@ -83,7 +85,7 @@ def _is_version(text: str) -> bool:
 
 
 def _adapters(site: Site, job: JobFacts) -> Iterator[Advice]:
-    """A transport that the site could promise, or promises and nodes do not have."""
+    """A transport that the site could promise, or one that it promises and nodes do not have."""
     without = [look.name for look in job.looks if not any("ACTIVE" in port for port in look.ports)]
     name = "expect_transport"
     if len(without) == len(job.looks):
@@ -100,30 +102,30 @@ def _adapters(site: Site, job: JobFacts) -> Iterator[Advice]:
 
 
 def _mpi(site: Site, job: JobFacts) -> Iterator[Advice]:
-    own, *others = job.starts
+    configured, *others = job.starts
     better = next((start for start in others if start.met), None)
-    if own.met:
-        launched = own.told.get("launched", {})
+    if configured.met:
+        launched = configured.report.get("launched", {})
         library = str(launched.get("library", "")).partition(",")[0]
-        yield ok("mpi", f"{launched.get('size')} ranks found one another by {_way(own)} ({library})")
-        yield from _findings(own)
+        yield ok("mpi", f"{launched.get('size')} ranks found one another by {_way(configured)} ({library})")
+        yield from _findings(configured)
     elif any(look.missing or not _all_have_mpi4py(look) for look in job.looks):
         yield unknown("mpi", "no ranks without an interpreter that has mpi4py on all nodes")
     elif better is not None:
         launcher = f'launcher = "{better.launcher}"\n' if better.launcher != site.launcher else ""
-        text = f"{_way(own)} does not bring the ranks together ({_failure(own)}); {_way(better)} does"
+        text = f"{_way(configured)} does not bring the ranks together ({_failure(configured)}); {_way(better)} does"
         yield change("mpi", text, f'{launcher}mpi = "{better.mpi}"')
         yield from _findings(better)
-    elif own.status is None:
+    elif configured.status is None:
         yield unknown("mpi", f"no ranks were started: {job.printed or job.nodes_error or 'the job left nothing'}")
     else:
         tried = "; ".join(f"{_way(start)}: {_failure(start)}" for start in job.starts if start.status is not None)
-        cure = "load the MPI that mpi4py belongs to (modules = […]), or name its library by MPI4PY_LIBMPI"
-        yield change("mpi", f"nothing brings the ranks together: {tried}", cure)
+        fix = "load the MPI that mpi4py belongs to (modules = […]), or name its library by MPI4PY_LIBMPI"
+        yield change("mpi", f"nothing brings the ranks together: {tried}", fix)
 
 
 def _findings(start: Start) -> Iterator[Advice]:
-    """What the ranks' own checks found wrong, or could not look at."""
+    """The failed and unknown checks of the ranks."""
     for finding in start.findings:
         name, text, state = finding.get("name", ""), finding.get("text", ""), finding.get("state", "")
         if state == "failed":

@@ -1,4 +1,4 @@
-"""The doctor's job: what its script starts on the nodes, and what it leaves in its folder."""
+"""The doctor's job: its script, and the results that it writes into its folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PART_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLook:
-    """What the shell of one node found. `read` and `wrote` are empty where the shared folder took part, else say why
-    not. `free_bytes` and `closed` are of node-local folders; `pythons` and `missing` of interpreters, by their path."""
+    """The results of the shell on one node. `read` and `wrote` are empty if that worked in the shared folder, else the
+    reason. `free_bytes` and `closed` are by node-local folder, `pythons` and `missing` by interpreter path."""
 
     name: str
     cores: int | None = None
@@ -39,32 +39,32 @@ class NodeLook:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One way to start ranks and what came of it: `status` is None where it was not tried, `told` what rank 0 wrote.
+    """One way to start ranks and its result: `status` is None if it was not tried, `report` is rank 0's JSON.
 
-    `launcher` is empty on this machine, where mpiexec is the only one.
+    `launcher` is empty on this machine, where only mpiexec is used.
     """
 
     launcher: str
     mpi: str
     status: int | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 
     @property
     def met(self) -> bool:
         """Whether the ranks found one another."""
-        return bool(self.told.get("ranks"))
+        return bool(self.report.get("ranks"))
 
     @property
     def findings(self) -> list[Mapping[str, str]]:
-        """What the checks of the ranks came to."""
-        return list(self.told.get("findings", ()))
+        """The results of the ranks' checks."""
+        return list(self.report.get("findings", ()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """What the job left. `modules` says of each that could not be loaded why, `printed` is what the script itself said,
-    `ended` whether it came to its end."""
+    """The results of the job. `modules` has the errors of modules that could not be loaded, `printed` the script's own
+    output; `ended`: the script came to its end."""
 
     ended: bool
     looks: tuple[NodeLook, ...]
@@ -77,8 +77,8 @@ class JobFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What is to be looked at: `run` has the sizes, `token` is what nodes must read in `folder` and write there; `here`
-    says that it is this machine, without Slurm."""
+    """The job to start: `run` has the sizes, `token` is the text that nodes must read from `folder` and write there;
+    `here`: on this machine, without Slurm."""
 
     run: RunSpec
     site: Site
@@ -87,7 +87,7 @@ class Look:
     here: bool = False
 
     def prepare(self) -> None:
-        """Writes what nodes and ranks read."""
+        """Writes the files that nodes and ranks read."""
         (self.folder / "token").write_text(f"{self.token}\n")
         (self.folder / "run.json").write_text(json.dumps(self.run.to_json(), indent=1) + "\n")
 
@@ -97,29 +97,29 @@ class Look:
         return list(dict.fromkeys([*here, *self.site.interpreter.values()]))
 
     def ways(self) -> list[tuple[str, str]]:
-        """The site's launcher and what it speaks, then all others."""
+        """The site's launcher with its PMI or MPI type, then all other pairs."""
         if self.here:
             return [("", "")]
         all_ways = [(launcher, mpi) for launcher, speaks in LAUNCHERS.items() for mpi in speaks]
-        own = (self.site.launcher, self.site.mpi)
-        return [own, *(way for way in all_ways if way != own)]
+        configured = (self.site.launcher, self.site.mpi)
+        return [configured, *(way for way in all_ways if way != configured)]
 
     def script(self, header: str) -> str:
         """The job's script for Slurm."""
         ways = [dataclasses.replace(self.site, launcher=launcher, mpi=mpi) for launcher, mpi in self.ways()]
         starts = [run_argv(self.run, way, self._program(at)) for at, way in enumerate(ways)]
-        # Whatever the site's own launcher is: Slurm's is there.
+        # srun, whatever the site's launcher is: every Slurm site has it.
         container = in_container(self.run, self.site)
         look = once_per_node_argv("srun", self.run.nodes, "", container, self._node_program())
         return render_doctor(header, self.site, self.folder, PART_S, look, starts)
 
     def local_script(self, launcher: Sequence[str]) -> str:
-        """The same for this machine, by its mpiexec."""
+        """The job's script for this machine, with mpiexec."""
         start = local_argv(self.run, launcher, [*self._program(0), "--simulate-nodes"])
         return render_doctor("#!/bin/bash\n", self.site, self.folder, PART_S, self._node_program(), [start])
 
     def read(self, printed: str = "") -> JobFacts:
-        """What the job has left so far."""
+        """The results that the job has written so far."""
         modules = {}
         for at, module in enumerate(self.site.modules):
             if (status := self._status(f"module{at}")) != 0:
@@ -137,7 +137,7 @@ class Look:
     def _program(self, at: int) -> list[str]:
         words = ["--run", str(self.folder / "run.json"), "--out", str(self.folder / f"mpi{at}.json")]
         promised = ["--expect-transport", self.site.expect_transport] if self.site.expect_transport else []
-        checks = [word for check in self.site.check_words for word in ("--check", check)]
+        checks = [argument for check in self.site.check_words for argument in ("--check", check)]
         return [self.site.python("default", here_python()), "-m", "hpc.preflight", *words, *promised, *checks]
 
     def _node_program(self) -> list[str]:
@@ -145,11 +145,11 @@ class Look:
 
     def _start(self, at: int, launcher: str, mpi: str) -> Start:
         try:
-            told = json.loads(self._text(f"mpi{at}.json") or "{}")
+            report = json.loads(self._text(f"mpi{at}.json") or "{}")
         except ValueError:
-            told = {}
+            report = {}
         return Start(
-            launcher=launcher, mpi=mpi, status=self._status(f"mpi{at}"), told=told, error=self._tail(f"mpi{at}.err")
+            launcher=launcher, mpi=mpi, status=self._status(f"mpi{at}"), report=report, error=self._tail(f"mpi{at}.err")
         )
 
     def _status(self, name: str) -> int | None:
@@ -157,7 +157,7 @@ class Look:
         return int(text) if text.isdigit() else None
 
     def _tail(self, name: str) -> str:
-        """The first and the last line that say anything; what srun says of its own where nothing else is."""
+        """The first and the last line with text; lines of srun itself only if there are no others."""
         lines = [line.strip("* \t") for line in self._text(name).splitlines()]
         lines = [line for line in lines if re.search(r"\w", line)]
         lines = [line for line in lines if not line.startswith("srun: ")] or lines
@@ -166,18 +166,18 @@ class Look:
     def _text(self, name: str) -> str:
         try:
             return (self.folder / name).read_text(errors="replace")
-        except OSError:  # it never came to that part
+        except OSError:  # that part was not reached
             return ""
 
 
 def read_looks(printed: str) -> tuple[NodeLook, ...]:
-    """What `node.sh.j2` printed on all nodes: NAME<tab>FACT<tab>VALUE."""
+    """The output of `node.sh.j2` on all nodes: lines of NAME<tab>FACT<tab>VALUE."""
     facts: dict[str, list[tuple[str, str]]] = {}
     for line in printed.splitlines():
         if line.count("\t") >= 2:
             name, fact, value = line.split("\t", 2)
             facts.setdefault(name, []).append((fact, value))
-    return tuple(_look(name, found) for name, found in sorted(facts.items()))
+    return tuple(_look(name, values) for name, values in sorted(facts.items()))
 
 
 def _look(name: str, facts: Sequence[tuple[str, str]]) -> NodeLook:
@@ -191,8 +191,8 @@ def _look(name: str, facts: Sequence[tuple[str, str]]) -> NodeLook:
     return NodeLook(
         name=name,
         cores=number("cores"),
-        read="" if (told := alone.get("read", "nothing was said")) == "yes" else told or "it is empty there",
-        wrote="" if (told := alone.get("wrote", "nothing was said")) == "yes" else told,
+        read="" if (answer := alone.get("read", "nothing was said")) == "yes" else answer or "it is empty there",
+        wrote="" if (answer := alone.get("wrote", "nothing was said")) == "yes" else answer,
         free_bytes={folder: int(kib) * 1024 for folder, kib in of("free").items() if kib.isdigit()},
         closed=of("closed"),
         pythons=of("python"),

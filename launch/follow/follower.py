@@ -34,7 +34,7 @@ from launch.follow.rows import (
     RUNNING,
     Row,
     RunDurations,
-    Silence,
+    SchedulerOutage,
     SweepTimeLeft,
     attempt_elapsed_s,
     sweep_time_left,
@@ -47,17 +47,17 @@ SPEED = Callable[[Path], float | None]
 """The throughput in samples/s that a trace holds, None where it holds none."""
 
 PATIENCE_S = 3600.0
-"""How long a scheduler that does not answer is asked again."""
+"""How long a scheduler that does not answer is queried again, in seconds."""
 
 RECORD_PATIENCE_S = 5.0
-"""How long a record may take from the node that wrote it to who looks for it."""
+"""How long a record may take to become visible on another node, in seconds."""
 
 
 class Cluster(Protocol):
-    """Where jobs run: Slurm, or this machine. It may be asked again after `poll_s` seconds.
+    """Where jobs run: Slurm, or this machine. It may be queried every `poll_s` seconds.
 
-    `said` is what its commands said where they did not answer last, empty where they did; `reasons` has why jobs are
-    pending, in the scheduler's word. At most `max_jobs` jobs of the sweep are there at the same time, None for any
+    `error` has the errors of its commands if they did not answer last, else it is empty; `reasons` has the scheduler's
+    reasons why jobs are pending. At most `max_jobs` jobs of the sweep are there at the same time, None for any
     number; `queued` says that jobs of others may make ours wait.
     """
 
@@ -72,32 +72,32 @@ class Cluster(Protocol):
         """Whether jobs wait in a scheduler's queue, where they stay if this process ends."""
 
     @property
-    def said(self) -> str:
-        """In their own words."""
+    def error(self) -> str:
+        """The errors as the commands printed them."""
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """By job, as of the last look."""
+        """By job, as of the last query."""
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
         """Every job's state now."""
 
 
 class Follower:
-    """Reads what the jobs write into the traces folder; asks the cluster only how the jobs are."""
+    """Reads the records in the traces folder; queries the cluster only for job states."""
 
     def __init__(
         self, cluster: Cluster, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED,
         to_do: Mapping[str, int], now_unix_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`to_do` names the runs that are not settled, with the last attempt that had ended before."""
+        """`to_do` maps the runs that are not final to the last attempt that had ended before."""
         self._cluster, self._jobs, self._traces, self._speed_of = cluster, jobs, traces, speed_of
         self._to_do = to_do
         self._speeds: dict[str, float | None] = {}
         self._records: dict[str, ExitRecord] = {}
         self.job_states: dict[str, JobState] = dict.fromkeys(jobs, JobState.PENDING)
-        self.silence: Silence | None = None
-        self._silent_from_s = 0.0
+        self.outage: SchedulerOutage | None = None
+        self._outage_from_s = 0.0
         self._rows: list[Row] = []
         self._steps = StepReader(traces)
         self._now_unix_s = now_unix_s
@@ -106,26 +106,26 @@ class Follower:
         self.time_left: SweepTimeLeft | None = None
 
     def rows(self) -> list[Row]:
-        """All runs of the jobs as they are now; as they were last while the traces cannot be read or written."""
+        """All runs of the jobs as they are now; the last rows again while the traces cannot be read or written."""
         self.time_left = None
         try:
             self._rows = self._look()
         except OSError as error:
-            self._be_silent(FOLDER, str(error))
+            self._note_outage(FOLDER, str(error))
         else:
             if JobState.UNREACHABLE in self.job_states.values():
-                self._be_silent(SCHEDULER, self._cluster.said)
+                self._note_outage(SCHEDULER, self._cluster.error)
             else:
-                self.silence = None
+                self.outage = None
         return self._rows
 
     def _look(self) -> list[Row]:
         self.job_states = self._cluster.states(list(self._jobs))
         names = [entry.name for entry in os.scandir(self._traces)]
         for name in names:
-            # A record is written once and whole: what was read is not read again, however many runs there are.
+            # A record is written once, atomically: it is not read again.
             if EXIT_RECORD.fullmatch(name) and name not in self._records:
-                with suppress(RecordError):  # who closes the attempt judges it anew
+                with suppress(RecordError):  # whoever closes the attempt writes a new one
                     self._records[name] = read_own_record(self._traces / name)
         latest: dict[str, ExitRecord] = {}
         for record in sorted(self._records.values(), key=lambda record: record.attempt):
@@ -141,7 +141,7 @@ class Follower:
         return [row for its in rows.values() for row in its]
 
     def _durations(self) -> RunDurations:
-        """Of all attempts of these runs that ended `ok`, those of earlier sweeps too."""
+        """The durations of all attempts of these runs that ended `ok`, in earlier sweeps too."""
         runs = {run.run_id: run for job in self._jobs.values() for run in job.plan.runs}
         return RunDurations(
             (runs[record.run_id], record.end_unix_s - record.begin_unix_s)
@@ -178,7 +178,7 @@ class Follower:
         self, run: RunSpec, attempt: int, record: ExitRecord | None = None, speed: float | None = None, *,
         news: bool = True,
     ) -> Row:  # fmt: skip
-        """The row of a run whose attempt runs; `record` and `speed` are of the attempt before it."""
+        """The row of a run whose attempt is running; `record` and `speed` are of the previous attempt."""
         name = stem(run.run_id, attempt)
         if name not in self._begins:
             with suppress(RecordError):  # it may be half written: the next look reads it again
@@ -201,7 +201,7 @@ class Follower:
         return self._cluster.poll_s
 
     def describe(self) -> str:
-        """What is followed, and what an interrupt does to it."""
+        """The number of runs and jobs, and what an interrupt does to them, as text."""
         runs = [run.run_id for job in self._jobs.values() for run in job.plan.runs]
         to_do, jobs = len(self._to_do.keys() & set(runs)), len(self._jobs)
         on_interrupt = "leaves them to the scheduler" if self._cluster.queued else "ends them"
@@ -211,48 +211,48 @@ class Follower:
         )
 
     def all_ended(self) -> bool:
-        """Whether no job is pending or running any more; of one that nobody can be asked about it is not known."""
+        """Whether no job is pending, running or UNREACHABLE."""
         return {JobState.ENDED, JobState.UNKNOWN}.issuperset(self.job_states.values())
 
-    def _be_silent(self, what: str, said: str) -> None:
-        before, now_s = self.silence, time.monotonic()
+    def _note_outage(self, what: str, error: str) -> None:
+        before, now_s = self.outage, time.monotonic()
         if before is None or before.what != what:
-            before, self._silent_from_s = None, now_s
-        self.silence = Silence(
+            before, self._outage_from_s = None, now_s
+        self.outage = SchedulerOutage(
             what=what, since_unix_s=before.since_unix_s if before else time.time(),
-            lasts_s=now_s - self._silent_from_s, said=said,
+            lasts_s=now_s - self._outage_from_s, error=error,
         )  # fmt: skip
 
 
 def last_attempts(names: Sequence[str]) -> dict[str, int]:
-    """The highest attempt that has begun, for every run that has one among these names of files."""
+    """The highest attempt that has begun, by run, from these file names."""
     begun: dict[str, int] = {}
     for name in names:
-        if found := BEGIN_RECORD.fullmatch(name):
-            begun[found["run_id"]] = max(begun.get(found["run_id"], 0), int(found["attempt"]))
+        if match := BEGIN_RECORD.fullmatch(name):
+            begun[match["run_id"]] = max(begun.get(match["run_id"], 0), int(match["attempt"]))
     return begun
 
 
 def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S) -> list[Row]:
-    """Shows the runs until every job has ended; the rows as they were at the end.
+    """Shows the runs until every job has ended; returns the last rows.
 
-    A job that the scheduler answers not to know any more counts as ended once it has been unknown three times running;
-    while it does not answer, or the traces cannot be read or written, nothing has ended. Raises StateError after
-    `patience_s` of that.
+    A job that the scheduler does not know counts as ended after three such answers in a row. While the scheduler does
+    not answer, or the traces cannot be read or written, no job counts as ended. Raises StateError after `patience_s` of
+    that.
     """
     unknown = 0
     with open_view(console, follower.describe()) as view:
         while True:
             rows = follower.rows()
-            view.show(rows, follower.silence, follower.time_left)
-            if follower.silence is not None and follower.silence.lasts_s >= patience_s:
-                raise StateError(follower.silence.in_words())
+            view.show(rows, follower.outage, follower.time_left)
+            if follower.outage is not None and follower.outage.lasts_s >= patience_s:
+                raise StateError(follower.outage.describe())
             unknown = unknown + 1 if JobState.UNKNOWN in follower.job_states.values() else 0
-            if follower.silence is None and follower.all_ended() and (unknown == 0 or unknown > 2):
+            if follower.outage is None and follower.all_ended() and (unknown == 0 or unknown > 2):
                 # A record may reach a shared file system a little after its job has left the queue.
                 time.sleep(follower.poll_s)
                 rows = follower.rows()
-                view.show(rows, follower.silence, follower.time_left)
+                view.show(rows, follower.outage, follower.time_left)
                 return rows
             time.sleep(follower.poll_s)
 
@@ -261,11 +261,11 @@ def write_missing_records(
     traces: Path, ends: Mapping[str, JobEnd], logs: Path, recover: Callable[[str], None] = lambda stem: None,
     patience_s: float = RECORD_PATIENCE_S,
 ) -> list[ExitRecord]:  # fmt: skip
-    """Writes the exit record of attempts that began in jobs which ended without writing one.
+    """Writes the missing exit records of attempts whose jobs have ended.
 
-    `ends` holds how each job ended that has ended for certain; other jobs' attempts are left alone. A record that the
-    job wrote last may come late from another machine: it is waited for that long. `recover` is told the stem of each
-    attempt before its end is judged, and makes a trace of what was copied of it.
+    `ends` holds the ends of jobs that have certainly ended; attempts of other jobs are left alone. A record written on
+    another machine may become visible late: this waits up to `patience_s` for it. `recover` is called with the stem of
+    each attempt before its outcome is decided, and makes a trace of its copies.
     """
     missing = _open_attempts_of(traces, ends)
     elsewhere = any(ends[begin.job_id].source != HERE for begin in missing)
@@ -279,9 +279,9 @@ def write_missing_records(
 
 
 def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRecord]:
-    """The open attempts of these jobs; where either name is not known the number alone counts.
+    """The open attempts of these jobs, matched by job id and, if both are known, by job name.
 
-    A controller that lost its state gives numbers again: an attempt begun in a job of another name is not these jobs'.
+    A controller that lost its state reuses job ids: an attempt begun in a job of another name belongs to another job.
     """
     return [
         begin
@@ -292,13 +292,13 @@ def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRec
 
 
 def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
-    """The record of one attempt, of the job's last life or of one after which it was put back into the queue."""
+    """Closes one attempt, with the end of the job's last start or of the earlier start that the attempt began in."""
     job = end if begin.restart_count >= end.restarts else _former_life(begin, end)
     return close_attempt(begin, logs, traces, job)
 
 
 def _former_life(begin: BeginRecord, end: JobEnd) -> JobEnd:
-    """How the life ended that the attempt began in: by the accounts where they know it, else no more than that."""
+    """The end of the earlier start that the attempt began in: from the accounts, else only that it was requeued."""
     all_lives = lives(begin.job_id, begin.job_name)
     known = [life for life in all_lives if life.restarts == begin.restart_count and life.requeued]
     restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first life"

@@ -1,4 +1,4 @@
-"""The runs of a sweep as its follower shows them, and estimates of the time that they still take."""
+"""The runs of a sweep as rows of the display, and estimates of their remaining time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc.model.spec import RunSpec
 from launch.cluster.query import JobState
 
 MIN_STEPS_FOR_PACE = 10
-"""A run's pace is measured over at least so many steps: the first ones compile and allocate."""
+"""The least number of steps to measure a run's pace: the first steps compile and allocate."""
 RUNNING, PENDING, NO_RECORD, NEVER_BEGAN = "running", "pending", "no record", "never began"
 
 
@@ -29,7 +29,7 @@ class StepCount:
     median_step_s: float | None = None
 
     @property
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """Time that the remaining steps take at the measured pace; None before MIN_STEPS_FOR_PACE steps."""
         if self.median_step_s is None or self.completed < MIN_STEPS_FOR_PACE:
             return None
@@ -38,11 +38,11 @@ class StepCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One run as the table shows it; `record` is of the last attempt that ended, which this sweep started or found.
+    """One run as a row of the table; `record` is of the last attempt that ended, in this sweep or an earlier one.
 
-    `reason` is why the job of a pending run is pending. `news` says that the run was not settled when the following
-    began. A run whose job was put back may have a record and run once more: its state is that of the attempt that runs,
-    `attempt`, and so are `steps` and `elapsed_s`, None where they are not known.
+    `reason` is why the job of a pending run is pending. `news`: the run was not final when the following began. A run
+    whose job was requeued may have a record and be running again: `state`, `attempt`, `steps` and `elapsed_s` are then
+    of the running attempt. `steps` and `elapsed_s` are None if they are not known.
     """
 
     run: RunSpec
@@ -67,21 +67,21 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Silence:
-    """A scheduler that does not answer, or a shared folder that is away, full or closed: since when, by the clock and
-    how long, and what was said."""
+class SchedulerOutage:
+    """An outage of the scheduler, or of a shared folder that is away, full or closed: its start, its duration and the
+    error."""
 
     what: str
     since_unix_s: float
     lasts_s: float
-    said: str
+    error: str
 
-    def in_words(self) -> str:
-        """One sentence."""
+    def describe(self) -> str:
+        """The outage as one sentence."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_unix_s))
         how_long = f"{self.lasts_s:.0f} s" if self.lasts_s < 120 else f"{self.lasts_s / 60:.0f} min"
-        said = f": {self.said}" if self.said else ""
-        return f"{self.what} since {since} ({how_long}), how the jobs are is not known{said}"
+        error = f": {self.error}" if self.error else ""
+        return f"{self.what} since {since} ({how_long}), how the jobs are is not known{error}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class SweepTimeLeft:
 
 
 class RunDurations:
-    """Durations of runs that ended `ok`, which tell how long others of the same point or case take."""
+    """Durations of runs that ended `ok`, to estimate others of the same point or case."""
 
     def __init__(self, ended: Iterable[tuple[RunSpec, float]]) -> None:
         """`ended` holds pairs of a run and its duration in seconds."""
@@ -106,7 +106,7 @@ class RunDurations:
         self._cases = {case: median(durations) for case, durations in cases.items()}
 
     def expected_s(self, run: RunSpec) -> float | None:
-        """Median duration of the run's point, else of the same workload in its case; None where none has ended."""
+        """Median duration of the run's point, else of the same workload in its case; None if none has ended."""
         return self._points.get(run.point_id, self._cases.get(_case(run)))
 
 
@@ -124,12 +124,12 @@ def attempt_elapsed_s(begin_unix_s: float | None, first_seen_unix_s: float, now_
     return max(0.0, now_unix_s - begin)
 
 
-def row_left_s(row: Row, durations: RunDurations) -> float | None:
-    """Time that a run still takes: 0 where it is over, None where neither pace nor earlier runs tell."""
+def row_remaining_s(row: Row, durations: RunDurations) -> float | None:
+    """Remaining time of a run: 0 if it is over, None without a pace and without earlier runs."""
     if row.over:
         return 0.0
-    if row.state == RUNNING and row.steps is not None and row.steps.left_s is not None:
-        return row.steps.left_s
+    if row.state == RUNNING and row.steps is not None and row.steps.remaining_s is not None:
+        return row.steps.remaining_s
     expected_s = durations.expected_s(row.run)
     if expected_s is None or row.state not in (RUNNING, PENDING):
         return None
@@ -140,24 +140,24 @@ def sweep_time_left(
     jobs: Mapping[str, Sequence[Row]], states: Mapping[str, JobState], durations: RunDurations, max_jobs: int | None,
     *, queued: bool,
 ) -> SweepTimeLeft | None:  # fmt: skip
-    """Estimated time until all jobs have ended; None where the time left of one of their runs is not known.
+    """Estimated time until all jobs have ended; None if the remaining time of one of their runs is not known.
 
-    The runs of a job run one after another, `max_jobs` jobs at the same time (None: all), those that run now first.
-    `queued` says that a pending job waits in a scheduler's queue, for a time that nobody knows.
+    The runs of a job run one after another, `max_jobs` jobs at the same time (None: all), running jobs first.
+    `queued`: a pending job waits in a scheduler's queue for an unknown time.
     """
     live = [name for name in jobs if states[name] in (JobState.RUNNING, JobState.PENDING)]
     if not live or any(state is JobState.UNREACHABLE for state in states.values()):
         return None
     live.sort(key=lambda name: states[name] is not JobState.RUNNING)
-    left_s: list[float] = []
+    remaining_s: list[float] = []
     for name in live:
-        times_s = [row_left_s(row, durations) for row in jobs[name]]
+        times_s = [row_remaining_s(row, durations) for row in jobs[name]]
         known_s = [time_s for time_s in times_s if time_s is not None]
         if len(known_s) < len(times_s):
             return None
-        left_s.append(sum(known_s))
+        remaining_s.append(sum(known_s))
     pending = any(states[name] is JobState.PENDING for name in live)
-    return SweepTimeLeft(seconds=_makespan_s(left_s, max_jobs), queue_wait=queued and pending)
+    return SweepTimeLeft(seconds=_makespan_s(remaining_s, max_jobs), queue_wait=queued and pending)
 
 
 def _makespan_s(jobs_s: Sequence[float], max_jobs: int | None) -> float:

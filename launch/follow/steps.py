@@ -1,4 +1,4 @@
-"""How far a running attempt is, read from a journal of this node or a copy beside the traces; one file per look."""
+"""Progress of a running attempt, from a journal on this node or a copy beside the traces; reads one file per look."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class StepReader:
     def read(self, stem: str) -> StepCount | None:
         """Steps that one rank of the attempt has completed; None where nothing is known or reading failed.
 
-        Ranks reduce gradients at each step, so one rank stands for all. A copy is as old as the copier's interval. Once
-        the files have been removed, as at the end of a run, the last count stands, without a pace.
+        Ranks reduce gradients at each step, so one rank stands for all. A copy is as old as the copier's interval.
+        After the files have been removed, as at the end of a run, the last count is returned, without a pace.
         """
         try:
             return self._read(stem)

@@ -17,7 +17,7 @@ from rich.text import Text
 from hpc.model.outcome import ExitRecord, Outcome, stem
 from hpc.model.spec import RunSpec
 from hpc.system.sanitize import plain
-from launch.follow.rows import PENDING, RUNNING, Row, Silence, SweepTimeLeft
+from launch.follow.rows import PENDING, RUNNING, Row, SchedulerOutage, SweepTimeLeft
 
 SCHEDULER, FOLDER = "the scheduler has not answered", "the traces could not be read or written"
 _AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be read and written again"}
@@ -26,21 +26,21 @@ _MIN_RESULT_WIDTH = 10
 _ROOM_BESIDE_IDS = 68
 """With fewer columns beside run ids the runs have short names: state 11, step 11, two times of 7, results, gaps."""
 _MAX_TITLE_LINES = 2
-_MAX_SILENCE_LINES = 3
+_MAX_OUTAGE_LINES = 3
 
 
 class View(Protocol):
     """Shows how the runs are now."""
 
-    def show(self, rows: Sequence[Row], silence: Silence | None, time_left: SweepTimeLeft | None) -> None:
-        """Called after each look; `silence` says that the rows are as they were last."""
+    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
+        """Called after each look; with an `outage` the rows are the last known ones."""
 
 
 @contextmanager
 def open_view(console: Console, heading: str) -> Iterator[View]:
     """A live table where the console can move its cursor, else a line per event; `heading` is printed first.
 
-    However the block is left, an interrupt included, the cursor is shown again.
+    The cursor is shown again however the block ends, also by an interrupt.
     """
     _print(console, heading)
     # FORCE_COLOR has rich call a pipe a terminal.
@@ -60,7 +60,7 @@ def open_view(console: Console, heading: str) -> Iterator[View]:
 
 
 class EventLines:
-    """Prints a line for each attempt that began or ended and for each silence.
+    """Prints a line for each attempt that began or ended and for each outage.
 
     `<run id> attempt <n>: began`, `<run id> attempt <n>: <outcome>[, <speed> samples/s | : <reason>] (<i> of <m>)`. An
     attempt that began and ended between two looks has the second line alone.
@@ -71,11 +71,11 @@ class EventLines:
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._over: set[str] = set()
-        self._silent = ""
+        self._last_outage = ""
 
-    def show(self, rows: Sequence[Row], silence: Silence | None, time_left: SweepTimeLeft | None) -> None:
+    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
         """See View."""
-        self._show_silence(silence)
+        self._show_outage(outage)
         for row in rows:
             if row.record is not None and (name := stem(row.run.run_id, row.record.attempt)) not in self._ended:
                 self._ended.add(name)
@@ -87,13 +87,13 @@ class EventLines:
                 if row.news:
                     _print(self._console, f"{row.run.run_id} attempt {row.attempt}: began")
 
-    def _show_silence(self, silence: Silence | None) -> None:
-        what = "" if silence is None else silence.what
-        if self._silent and what != self._silent:
-            _print(self._console, _AGAIN[self._silent])
-        if silence is not None and what != self._silent:
-            _print(self._console, silence.in_words())
-        self._silent = what
+    def _show_outage(self, outage: SchedulerOutage | None) -> None:
+        what = "" if outage is None else outage.what
+        if self._last_outage and what != self._last_outage:
+            _print(self._console, _AGAIN[self._last_outage])
+        if outage is not None and what != self._last_outage:
+            _print(self._console, outage.describe())
+        self._last_outage = what
 
 
 class LiveTable:
@@ -104,12 +104,12 @@ class LiveTable:
         self._names: Mapping[str, str] = {}
         self._common = ""
 
-    def show(self, rows: Sequence[Row], silence: Silence | None, time_left: SweepTimeLeft | None) -> None:
+    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
         """See View."""
         if any(row.run.run_id not in self._names for row in rows):
             self._common, self._names = short_names([row.run for row in rows])
         table = SweepTable(
-            rows=rows, silence=silence, time_left=time_left, names=self._names, common=self._common
+            rows=rows, outage=outage, time_left=time_left, names=self._names, common=self._common
         )  # fmt: skip
         self._live.update(table, refresh=True)
 
@@ -119,7 +119,7 @@ class SweepTable:
     """The table as it is drawn, at most a terminal's lines and columns; `names` and `common` are `short_names`."""
 
     rows: Sequence[Row]
-    silence: Silence | None
+    outage: SchedulerOutage | None
     time_left: SweepTimeLeft | None
     names: Mapping[str, str]
     common: str
@@ -128,40 +128,40 @@ class SweepTable:
         yield Text("\n").join(self.lines(console.width, console.height - 1))
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """The counts, the rows that matter most now, how many more there are, and whether anything is silent."""
-        silence = [] if self.silence is None else _wrap(self.silence.in_words(), width, _MAX_SILENCE_LINES)
-        # By the ids alone: the layout must not change from look to look.
+        """The counts, the most important rows, the number of other rows, and the outage if there is one."""
+        outage = [] if self.outage is None else _wrap(self.outage.describe(), width, _MAX_OUTAGE_LINES)
+        # Decided by the ids alone, so that the layout does not change while the sweep runs.
         full = max((len(row.run.run_id) for row in self.rows), default=0) + _ROOM_BESIDE_IDS <= width
         names = {row.run.run_id: row.run.run_id for row in self.rows} if full else self.names
         common = "" if full else self.common
         title = _wrap(_title(self.rows, self.time_left, common), width, min(_MAX_TITLE_LINES, max(1, height // 4)))
-        shown, hidden = choose_rows(self.rows, max(1, height - len(title) - len(silence) - 1))
+        shown, hidden = choose_rows(self.rows, max(1, height - len(title) - len(outage) - 1))
         columns = _columns(shown, names, ended=all(row.over for row in self.rows))
         table = _lay_out(shown, columns, width)
         rest = [] if hidden is None else [Text(f"… and {hidden}", style="dim")]
-        lines = [*(Text(line, style="bold") for line in title), *table, *rest, *(Text(line) for line in silence)]
+        lines = [*(Text(line, style="bold") for line in title), *table, *rest, *(Text(line) for line in outage)]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         return lines[: max(1, height)]
 
 
-def choose_rows(rows: Sequence[Row], room: int) -> tuple[list[Row], str | None]:
-    """The rows that fit into `room` lines in the order of their display, and the rest as counts, None where all fit.
+def choose_rows(rows: Sequence[Row], max_lines: int) -> tuple[list[Row], str | None]:
+    """The rows that fit into `max_lines` lines in the order of their display, and the rest as counts, None if all fit.
 
-    Running ones come first, then those that are over, failures before others and the latest first, then the next ones
-    in order. Of the last two kinds at least one row is kept where there are three lines or more.
+    Running rows come first, then ended ones, failures before others and the latest first, then pending ones in order.
+    With three lines or more, at least one ended and one pending row is shown, if there are any.
     """
     running = [row for row in rows if row.state == RUNNING]
     over = sorted((row for row in rows if row.over), key=_rank_of_end)
     coming = [row for row in rows if row.state != RUNNING and not row.over]
-    if len(rows) <= room:
+    if len(rows) <= max_lines:
         return [*running, *over, *coming], None
-    room = max(1, room - 1)  # a line is for the counts
-    for_others = min(bool(over) + bool(coming), room - 1) if room > 2 else 0
-    running_shown = running[: room - for_others]
-    room -= len(running_shown)
-    coming_room = min(len(coming), max(room - len(over), -(-room // 3)))
-    over_shown, coming_shown = over[: room - coming_room], coming[:coming_room]
+    max_lines = max(1, max_lines - 1)  # a line is for the counts
+    for_others = min(bool(over) + bool(coming), max_lines - 1) if max_lines > 2 else 0
+    running_shown = running[: max_lines - for_others]
+    max_lines -= len(running_shown)
+    max_coming = min(len(coming), max(max_lines - len(over), -(-max_lines // 3)))
+    over_shown, coming_shown = over[: max_lines - max_coming], coming[:max_coming]
     shown = [*running_shown, *over_shown, *coming_shown]
     ids = {row.run.run_id for row in shown}
     hidden = [row for row in rows if row.run.run_id not in ids]
@@ -169,9 +169,9 @@ def choose_rows(rows: Sequence[Row], room: int) -> tuple[list[Row], str | None]:
 
 
 def short_names(runs: Sequence[RunSpec]) -> tuple[str, dict[str, str]]:
-    """The words that the ids of all runs have in common, and by run id a name of the others: `2n8g b64 r3`.
+    """The parts that all run ids have in common, and by run id a short name of the other parts: `2n8g b64 r3`.
 
-    The digest is left out where the other words tell the points apart.
+    The digest is left out if the other parts distinguish the points.
     """
     words = {run.run_id: run.run_id.split("_") for run in runs}
     differ = [len(set(column)) > 1 for column in zip(*words.values(), strict=True)]
@@ -196,16 +196,16 @@ def format_clock(seconds: float | None) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def format_time_left(left: SweepTimeLeft) -> str:
-    """`about 12 min left`; `plus queue time` where that is not in it."""
-    if left.seconds < 90:
-        about = f"{left.seconds:.0f} s"
-    elif left.seconds < 90 * 60:
-        about = f"{left.seconds / 60:.0f} min"
+def format_time_left(time_left: SweepTimeLeft) -> str:
+    """`about 12 min left`; with `plus queue time` if that comes on top."""
+    if time_left.seconds < 90:
+        about = f"{time_left.seconds:.0f} s"
+    elif time_left.seconds < 90 * 60:
+        about = f"{time_left.seconds / 60:.0f} min"
     else:
-        hours, minutes = divmod(round(left.seconds / 60), 60)
+        hours, minutes = divmod(round(time_left.seconds / 60), 60)
         about = f"{hours} h {minutes:02d} min"
-    return f"about {about} left" + (" plus queue time" if left.queue_wait else "")
+    return f"about {about} left" + (" plus queue time" if time_left.queue_wait else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +229,7 @@ class _Column:
 
 
 def _columns(shown: Sequence[Row], names: Mapping[str, str], *, ended: bool) -> list[_Column]:
-    """All columns but the last, which takes the room that these leave; of a sweep that has ended those with content."""
+    """All columns but the last, which takes the remaining width; after the end of a sweep, those with content."""
     steps = [row.steps for row in shown]
     columns = [
         _Column(heading="run", cells=[names[row.run.run_id] for row in shown], keep=9),
@@ -241,7 +241,7 @@ def _columns(shown: Sequence[Row], names: Mapping[str, str], *, ended: bool) -> 
         _Column(heading="elapsed", right=True, keep=1, cells=[format_clock(row.elapsed_s) for row in shown]),
         _Column(
             heading="left", right=True, keep=2,
-            cells=[format_clock(None if count is None else count.left_s) for count in steps],
+            cells=[format_clock(None if count is None else count.remaining_s) for count in steps],
         ),
     ]  # fmt: skip
     return [column for column in columns if any(column.cells)] if ended else columns
@@ -286,9 +286,9 @@ def _rank_of_end(row: Row) -> tuple[bool, int]:
     return row.state == Outcome.OK, -row.record.end_unix_s if row.record is not None else 0
 
 
-def _title(rows: Sequence[Row], left: SweepTimeLeft | None, common: str) -> str:
+def _title(rows: Sequence[Row], time_left: SweepTimeLeft | None, common: str) -> str:
     ended = f"{sum(row.over for row in rows)} of {len(rows)} runs ended"
-    head = ", ".join(filter(None, (ended, format_time_left(left) if left else "")))
+    head = ", ".join(filter(None, (ended, format_time_left(time_left) if time_left else "")))
     return "; ".join(filter(None, (f"{head}: {_describe_counts(rows)}", common)))
 
 

@@ -14,7 +14,7 @@ that is still in it can crash: docs/outcomes.md."""
 
 
 class Unquoted(str):
-    """A token that stands in the script as it is, for the shell to fill in; all others are quoted."""
+    """A token written into the script unquoted, for the shell to expand; all others are quoted."""
 
 
 def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
@@ -53,7 +53,7 @@ def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
 
 
 def local_argv(run: RunSpec, launcher: Sequence[str], program: Sequence[str]) -> list[str]:
-    """Starts `program` as the run's ranks on this machine; `launcher` are the tokens that end with mpiexec."""
+    """The argv of `program` as the run's ranks on this machine; `launcher` are tokens that end with mpiexec."""
     return [*_env(run.env), *launcher, "-n", str(run.ranks), *program]
 
 
@@ -85,7 +85,7 @@ def _env(variables: Mapping[str, str]) -> list[str]:
 
 
 def in_container(run: RunSpec, site: Site) -> list[str]:
-    """What stands before a program on the nodes so that it runs in the run's container."""
+    """The tokens before a program that run it in the run's container."""
     if not run.container:
         return []
     if site.container == "pyxis":

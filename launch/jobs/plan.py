@@ -1,5 +1,4 @@
-"""One job per node count, or nested one for all; split where it would not fit the time limit. And its files, written
-once and kept."""
+"""Plans jobs: one per node count, or one nested job for all, split to fit the time limit. Writes their files once."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ RequestValue = str | int | bool
 
 
 class PlanError(ValueError):
-    """The plan cannot be written or does not fit the site; the text says what was asked and what is possible."""
+    """The plan cannot be written or does not fit the site; the text has the request and what is possible."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class JobPlan:
 
     @property
     def node_hours(self) -> float:
-        """What the job asks for, as far as its time limit reaches."""
+        """The node-hours of the job up to its time limit."""
         return self.nodes * self.time_min / 60
 
 
@@ -83,12 +82,12 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
     jobs = []
     for name, nodes, pieces in groups:
         for part, chosen in enumerate(_fitting(pieces, limit, minutes_per_run), start=1):
-            own = name if part == 1 else f"{name}-part{part}"
+            part_name = name if part == 1 else f"{name}-part{part}"
             minutes = time_min if time_min is not None and limit == time_min else len(chosen) * minutes_per_run
-            request = _request(own, nodes, chosen, site, minutes)
+            request = _request(part_name, nodes, chosen, site, minutes)
             jobs.append(
                 JobPlan(
-                    name=own, nodes=nodes, time_min=minutes, runs=chosen, request=request,
+                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request,
                     subsets=_subsets(chosen, nodes),
                 )
             )  # fmt: skip
@@ -98,7 +97,7 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
 def _fitting(
     pieces: Sequence[Sequence[RunSpec]], limit: int | None, minutes_per_run: int
 ) -> Iterator[tuple[RunSpec, ...]]:
-    """The runs of as many whole pieces at a time as the limit allows. Raises PlanError where one does not fit."""
+    """The runs of as many whole pieces at a time as the limit allows. Raises PlanError if one does not fit."""
     chosen: list[RunSpec] = []
     for piece in pieces:
         if limit is not None and len(piece) * minutes_per_run > limit:
@@ -130,16 +129,16 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     return subsets
 
 
-def nested_in_words(jobs: Sequence[JobPlan]) -> list[str]:
-    """What a nested plan costs against a separate one, and where its blocks may meet different nodes; else nothing."""
+def describe_nested(jobs: Sequence[JobPlan]) -> list[str]:
+    """For nested jobs: their cost against separate ones, and whether blocks may get different nodes; else no lines."""
     nested = [job for job in jobs if job.subsets]
     if not nested:
         return []
-    asked = sum(job.node_hours for job in nested)
+    node_hours = sum(job.node_hours for job in nested)
     runs = sum(len(job.runs) for job in nested)
     separate = sum(run.nodes * job.time_min / len(job.runs) / 60 for job in nested for run in job.runs)
     lines = [
-        f"nested: {runs} runs share allocations of {nested[0].nodes} nodes, {asked:.1f} node-hours at most; "
+        f"nested: {runs} runs share allocations of {nested[0].nodes} nodes, {node_hours:.1f} node-hours at most; "
         f"separate jobs would ask for {separate:.1f}"
     ]
     if len(nested) > 1:
@@ -151,7 +150,7 @@ def nested_in_words(jobs: Sequence[JobPlan]) -> list[str]:
 
 
 def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes: int) -> dict[str, RequestValue]:
-    asked: dict[str, RequestValue] = {
+    request: dict[str, RequestValue] = {
         "job_name": f"rankwise-{name}",
         "nodes": nodes,
         "ntasks_per_node": max(run.ranks_per_node for run in runs),
@@ -159,16 +158,16 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
         "time": minutes,
     }
     if gpus := max(run.gpus_per_node for run in runs):
-        asked["gpus_per_node"] = gpus
+        request["gpus_per_node"] = gpus
     if site.exclusive:
-        asked["exclusive"] = True
+        request["exclusive"] = True
     for key in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude"):
         if value := getattr(site, key):
-            asked[key] = value
-    for key, value in asked.items():
+            request[key] = value
+    for key, value in request.items():
         if isinstance(value, str) and ("\n" in value or "\r" in value):
             raise PlanError(f"{key}: {value!r} holds a line break, which no line of a job script's header can")
-    return asked
+    return request
 
 
 def write_sweep(
@@ -231,12 +230,12 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
 def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
     """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
     words = script.read_text(errors="replace").split()
-    named = {word for before, word in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
+    named = {token for before, token in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
     return {run.run_id for run in runs} <= named
 
 
 def make_folders(folders: Folders) -> None:
-    """Makes the folders of a sweep. Raises PlanError where they cannot be."""
+    """Makes the folders of a sweep. Raises PlanError if that fails."""
     try:
         for folder in (folders.jobs / "runs", folders.logs, folders.traces):
             folder.mkdir(parents=True, exist_ok=True)
@@ -250,13 +249,13 @@ def _cannot_be_written(folders: Folders, error: OSError) -> str:
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Leaves a file alone that says the same already; else writes beside and renames, so no reader sees half."""
+    """Writes a file atomically, unless it already has this text."""
     if _read(path) != text.encode():
         write_whole(path, text)
 
 
 def _read(path: Path) -> bytes | None:
-    """What a file holds; None where there is none. Raises PlanError where it cannot be read, with who can cure that."""
+    """The contents of a file, None if it does not exist. Raises PlanError with the fix if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -34,23 +34,23 @@ class Folders:
 
     @property
     def logs(self) -> Path:
-        """What the jobs and the runs print."""
+        """The folder for the output of jobs and runs."""
         return self.jobs / "logs"
 
     @property
     def runs(self) -> Path:
-        """What each run was asked to do: RUN.json files."""
+        """The folder for RUN.json files, the specifications of runs."""
         return self.jobs / "runs"
 
     def run_file(self, run: RunSpec) -> Path:
-        """RUN.json: what `hpc.rank` is given."""
+        """RUN.json, the input of `hpc.rank`."""
         return self.runs / f"{run.run_id}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guards:
-    """What watches over a run: how often its records are copied from the nodes (0: never), and how long it may make no
-    step before it counts as hanging: from its start, then `hang_steps` times its median step and `hang_extra_s`."""
+class RunLimits:
+    """Limits of a run. `copy_s`: seconds between copies of its records from the nodes (0: never). It counts as hanging
+    `start_limit_s` after its start without a step, later after `hang_steps` median steps plus `hang_extra_s`."""
 
     copy_s: float = 10
     start_limit_s: float = 600
@@ -69,13 +69,13 @@ class Raw:
 
 
 def here_python() -> str:
-    """This interpreter by a path that keeps its virtual environment: a resolved link would lose its packages."""
+    """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost."""
     return str(Path(sys.executable).absolute())
 
 
 def render_job(
     runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
-    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), guards: Guards = Guards(),
+    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), run_limits: RunLimits = RunLimits(),
 ) -> str:  # fmt: skip
     """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
     the nodes of the job that each nested run uses, as indices."""
@@ -84,19 +84,21 @@ def render_job(
         program = _program(site.python(frameworks[run.backend], here_python()), python)
         argv = run_argv(run, site, [*program, *promised(site)])
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
-        container = [f"--container={word}" for word in in_container(run, site)]
+        container = [f"--container={token}" for token in in_container(run, site)]
         return _Point(options=("--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
 
     python = site.python("default", here_python())
     launcher = site.launcher if site.launcher == "srun" else site.mpi
     warning = re.search(r"^#SBATCH --signal=B:USR1@(\d+)$", header, re.MULTILINE)
     return _render(
-        runs, point, subsets, folders, guards, header=header, submit=Raw("sbatch"), python=python,
+        runs, point, subsets, folders, run_limits, header=header, submit=Raw("sbatch"), python=python,
         modules=site.modules, options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
     )  # fmt: skip
 
 
-def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, guards: Guards = Guards()) -> str:
+def render_local(
+    runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, run_limits: RunLimits = RunLimits()
+) -> str:
     """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
     python = here_python()
 
@@ -106,7 +108,7 @@ def render_local(runs: Sequence[RunSpec], launcher: Sequence[str], folders: Fold
         )
 
     return _render(
-        runs, point, {}, folders, guards, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
+        runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
         options="--launcher local",
     )  # fmt: skip
 
@@ -121,7 +123,7 @@ class _Point:
 
 def _render(
     runs: Sequence[RunSpec], point_of: Callable[[RunSpec], _Point], subsets: Mapping[str, Sequence[int]],
-    folders: Folders, guards: Guards, *, header: str, options: str, **values: object,
+    folders: Folders, run_limits: RunLimits, *, header: str, options: str, **values: object,
 ) -> str:  # fmt: skip
     """The script: a shell function for each point, a line for each run."""
     points: dict[_Point, str] = {}
@@ -130,13 +132,13 @@ def _render(
         name = points.setdefault(point_of(run), f"point{len(points) + 1}")
         nodes = ",".join(f"${{node[{index}]}}" for index in subsets.get(run.run_id, ()))
         lines.append(" ".join([name, shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
-    limits = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in asdict(guards).items())
+    limits = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
         header=Raw("\n".join(line for line in header.splitlines() if line and line != "# Parameters")),
         traces=folders.traces, jobs=folders.jobs, checkout=CHECKOUT, options=Raw(options), limits=Raw(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[
-            {"name": Raw(name), "options": Raw("".join(f" {_token(word)}" for word in point.options)),
+            {"name": Raw(name), "options": Raw("".join(f" {_token(option)}" for option in point.options)),
              "lines": _lines(point.argv)}
             for point, name in points.items()
         ],
@@ -156,15 +158,15 @@ def render_doctor(
 
 
 def _program(python: str, script_python: str) -> list[str]:
-    """What every rank runs; `script_python` is the interpreter that the script has in its variable."""
+    """The command of every rank; `script_python` is the interpreter in the script's variable."""
     interpreter = Unquoted('"$python"') if python == script_python else python
     return [interpreter, "-m", "hpc.rank", Unquoted('"$jobs/runs/$1.json"'), "--traces", Unquoted('"$traces"')]
 
 
 def promised(site: Site) -> list[str]:
-    """What the site promises and changes of the checks that every run begins with, as arguments of the ranks."""
+    """The site's promised transport and its changed check levels, as arguments of the ranks."""
     transport = ["--expect-transport", site.expect_transport] if site.expect_transport else []
-    return [*transport, *(word for level in site.check_words for word in ("--check", level))]
+    return [*transport, *(token for level in site.check_words for token in ("--check", level))]
 
 
 def _lines(argv: Sequence[str], width: int = 100) -> list[Raw]:

@@ -16,7 +16,7 @@ from hpc.system.sanitize import is_secret, without_secrets
 
 SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
-"""Each launcher with the words that `mpi` may then be."""
+"""By launcher: the allowed values of `mpi`."""
 CONTAINERS = ("", "apptainer", "pyxis")
 
 
@@ -104,7 +104,7 @@ class Site:
         return [f"{name}={level}" for name, level in sorted(self.preflight.items())]
 
     def image(self, framework: str) -> str:
-        """The container image for a framework, empty where the site uses none."""
+        """The container image for a framework, empty if the site uses none."""
         if not self.container:
             return ""
         image = self.images.get(framework) or self.images.get("default")
@@ -136,20 +136,20 @@ def read_site(path: Path) -> Site:
 
 
 def known_sites(folder: Path = SITES) -> dict[str, Path]:
-    """Name → file of the sites that come with the project."""
+    """The site files of the project, by name."""
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def find_site(asked: str | None, hostname: str | None = None, folder: Path = SITES) -> Site | None:
-    """The site asked for by name or file, else the one whose `hostname_pattern` fits this host, else None."""
+def find_site(requested: str | None, hostname: str | None = None, folder: Path = SITES) -> Site | None:
+    """The site requested by name or file, else the one whose `hostname_pattern` matches this host, else None."""
     sites = known_sites(folder)
-    if asked is not None:
-        if asked in sites:
-            return read_site(sites[asked])
-        if asked.endswith(".toml") or "/" in asked:
-            return read_site(Path(asked))
+    if requested is not None:
+        if requested in sites:
+            return read_site(sites[requested])
+        if requested.endswith(".toml") or "/" in requested:
+            return read_site(Path(requested))
         known = ", ".join(sites) or "none"
-        raise SiteError(f"unknown site {asked!r}; known sites: {known}; or give the path of a .toml file")
+        raise SiteError(f"unknown site {requested!r}; known sites: {known}; or give the path of a .toml file")
     hostname = hostname or socket.gethostname()
     for path in sites.values():
         site = read_site(path)
@@ -162,7 +162,7 @@ _KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
 
 
 def _value(name: str, kind: str, value: Any) -> Any:
-    """A TOML value as the field wants it; a wrong type is the file's error, never a guess."""
+    """A TOML value in the type of the field; a wrong type is an error of the file, nothing is guessed."""
     if kind.startswith("Mapping"):
         texts = isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values())
         if texts and not any(isinstance(v, bool) for v in value.values()):  # "True" would be a guess

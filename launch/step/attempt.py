@@ -1,4 +1,4 @@
-"""One attempt of a run, from the look at its records to its own record. docs/outcomes.md has the rules."""
+"""One attempt of a run, from reading its records to writing its own. docs/outcomes.md has the rules."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from hpc.system.sanitize import plain
 from hpc.system.tool import Failure, run_tool
 from hpc.system.whole_file import write_whole
 from launch.jobs.launchers import once_per_node_argv
-from launch.step.claim import Claim, Job, RunStatus
+from launch.step.claim import Claim, ClaimStatus, Job
 from launch.step.hang import Limits
 from launch.step.signals import SignalLog
 from launch.step.watch import Launcher, Watchdog
 
-DONE, NOT_OK, TOLD_TO_END, UNWRITABLE, DEFECT = 0, 10, 12, 13, 14
+DONE, NOT_OK, INTERRUPTED, UNWRITABLE, DEFECT = 0, 10, 12, 13, 14
 END_PATIENCE_S = 10.0
 AWAY_PATIENCE_S = 120.0
-"""How long a folder of traces that has gone away is waited for before an attempt is given up."""
+"""How long to wait for a vanished folder of traces before the attempt is given up, in seconds."""
 _WRITE_PAUSES_S = (0.2, 1.0, 4.0)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
 class StepError(Exception):
-    """The attempt cannot be recorded; the text says why."""
+    """The attempt cannot be recorded; the text has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class StepOptions:
 
 
 class Step:
-    """One attempt, from the look at its records to its own record."""
+    """One attempt, from reading the run's records to writing its own."""
 
     def __init__(self, options: StepOptions, job: Job, signals: SignalLog, script: bytes) -> None:
         self._options, self._job, self._signals, self._script = options, job, signals, script
@@ -69,7 +69,7 @@ class Step:
         )  # fmt: skip
 
     def run(self) -> int:
-        """Does the attempt where there is one to do; the exit status of this process."""
+        """Runs the attempt unless the run is final or elsewhere; returns the exit status of this process."""
         options = self._options
         if self._job.restarts:
             self._close(self._job.job_id, JobEnd(
@@ -83,39 +83,39 @@ class Step:
         say(f"{name}: begins on {begin.nodelist}")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
-        if self._signals.orphaned:  # why the script was shot, or its node lost power, the scheduler may know
+        if self._signals.orphaned:  # the scheduler may know why the script was killed
             say(f"{name}: no record: the job script has died")
-            return TOLD_TO_END
+            return INTERRUPTED
         ends_now = self._signals.last in ("SIGTERM", "SIGINT")
-        # srun ends with 0 where a node fails, too; only before anything is recovered is a trace known to be rank 0's.
+        # srun ends with 0 also if a node fails; only before the recovery is a trace known to be rank 0's.
         look = look_at_trace(options.traces / f"{name}.h5", expected=True, trusted=True) if not exit_status else None
         recovers = look is None or not look.whole
         if recovers and not ends_now:
             self._recover(name)
         status = self._record(begin, exit_status, look)
-        if recovers and ends_now:  # little time was left: the record came first
+        if recovers and ends_now:  # little time remained: the record came first
             self._recover(name)
         if self._signals.last == "SIGUSR1":
             self._await_preemption()
-        return TOLD_TO_END if self._signals.last else status
+        return INTERRUPTED if self._signals.last else status
 
     def _take(self) -> BeginRecord | int:
         """The attempt's begin record, which takes its number; else the exit status of a step that does nothing."""
         options = self._options
         self._await_controller()
         while True:
-            attempt = self._claim.next_attempt()  # before the look: what others take or end meanwhile is seen below
+            attempt = self._claim.next_attempt()  # before the status, which then sees what others take or end meanwhile
             status = self._claim.status()
-            if status is RunStatus.FINAL:
+            if status is ClaimStatus.FINAL:
                 say(f"{options.run} is final, passed over (--force runs it again)")
                 return DONE
-            if status is RunStatus.ELSEWHERE:
+            if status is ClaimStatus.ELSEWHERE:
                 return NOT_OK
             if last := self._signals.last:
                 say(f"{options.run} is not begun: this job was told to end ({last})")
                 if last == "SIGUSR1":
                     self._await_preemption()
-                return TOLD_TO_END
+                return INTERRUPTED
             begin = BeginRecord(
                 run_id=options.run, attempt=attempt, job_id=self._job.job_id, begin_unix_s=int(time.time()),
                 restart_count=self._job.restarts, nodelist=options.nodelist, job_name=self._job.name,
@@ -163,7 +163,7 @@ class Step:
         return launcher.exit_status
 
     def _keep_script(self) -> Path:
-        """The job script's text in the traces, under a name made of it: ranks on other nodes have no other copy."""
+        """Keeps the job script in the traces, named by its digest: ranks on other nodes have no other copy."""
         folder = self._options.traces / "scripts"
         path = folder / f"{hashlib.sha256(self._script).hexdigest()[:16]}.sh"
         try:
@@ -196,7 +196,7 @@ class Step:
         return DONE if record.outcome is Outcome.OK else NOT_OK
 
     def _try_to_write(self, write: Callable[[], object]) -> bool:
-        """Writes, again where it fails: a file system may be away for a moment."""
+        """Writes, with retries: a file system may be away for a moment. False if all tries failed."""
         for pause_s in (*_WRITE_PAUSES_S, None):
             try:
                 write()
@@ -210,9 +210,9 @@ class Step:
         raise AssertionError("the last pause is None")
 
     def _await_traces(self, begin: BeginRecord) -> None:
-        """Waits until the traces are those that the attempt began in: its begin record is there.
+        """Waits until the folder of traces has the attempt's begin record, and so is the one that it began in.
 
-        Raises StepError where they do not come back: nothing is written into what stands in their place.
+        Raises StepError after AWAY_PATIENCE_S: nothing is written into another folder in its place.
         """
         path = self._options.traces / f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
         until_s, is_reported = time.monotonic() + AWAY_PATIENCE_S, False
@@ -230,8 +230,8 @@ class Step:
             self._signals.sleep(1.0)
 
     def _recover(self, name: str) -> None:
-        """Makes a trace of what the attempt's ranks left. A job that is being ended can start no step on its nodes:
-        what this node has and what was copied from the others is all there is then."""
+        """Makes a trace of what the attempt's ranks wrote. A job that is being ended can start no step on its nodes:
+        then only this node's files and the copies from the others are used."""
         options = self._options
         python, command = sys.executable, [sys.executable, "-m", "hpc.recovery", "collect"]
         ends_now = self._signals.last in ("SIGTERM", "SIGINT")
@@ -244,7 +244,7 @@ class Step:
         self._run_logged(name, [python, "-m", "hpc.recovery.recover", str(options.traces), "--stem", name], None)
 
     def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> None:
-        """Runs a program of ours whose output belongs to the attempt's."""
+        """Runs a program of Rankwise, with its output in the attempt's logs."""
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=error)
@@ -261,7 +261,7 @@ class Step:
         )
 
     def _await_controller(self) -> None:
-        """Waits for a controller that is away: srun needs it, and each run would fail within a minute or two."""
+        """Waits while the controller is away: without it srun fails within a minute or two."""
         is_reported = False
         while self._job.in_slurm and not self._signals.last:
             answer = run_tool(["squeue", "-h", "-j", self._job.job_id, "-o", "%T"])
@@ -274,7 +274,7 @@ class Step:
             self._signals.sleep(5.0)
 
     def _await_preemption(self) -> None:
-        """Slurm requeues only jobs that are still running when it preempts them: waits to be ended."""
+        """Waits until a preempted job is ended: Slurm requeues only jobs that are still running."""
         if not self._job.in_slurm or "PreemptTime=" not in (text := self._job_text(self._job.job_id)):
             return
         if text.partition("PreemptTime=")[2][:1].isdigit():
@@ -283,14 +283,14 @@ class Step:
                 self._signals.sleep(1.0)
 
     def _job_text(self, job_id: str) -> str:
-        """What scontrol says of a job; empty where it does not answer."""
+        """The output of scontrol about a job; empty if it fails."""
         if not job_id.isdecimal():
             return ""
         answer = run_tool(["scontrol", "-o", "show", "job", job_id], timeout_s=10)
         return answer.stdout if answer.ok else ""
 
     def _open_log(self, name: str, kind: str) -> BinaryIO:
-        """The file for what the attempt prints; where it cannot be opened, after some tries, the job's own output."""
+        """The file for the attempt's output; the job's own output if the file cannot be opened after some tries."""
         path, opened = self._log(name, kind), list[BinaryIO]()
         if self._try_to_write(lambda: opened.append(path.open("ab"))):
             return opened[0]
@@ -302,11 +302,11 @@ class Step:
 
 
 def say(text: str) -> None:
-    """A line in the job's output."""
+    """Prints a line into the job's output."""
     print(f"rankwise {time.strftime('%F %T')}: {plain(text)}", flush=True)
 
 
 def end_with_parent() -> None:
-    """Has the kernel send this process SIGTERM when its parent dies: what nobody watches any more must end. Of a parent
-    that dies in this very moment nobody tells."""
+    """Has the kernel send this process SIGTERM when its parent dies, so that it ends with it. There is no signal if the
+    parent dies just before the call."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(Signals.SIGTERM))

@@ -1,4 +1,4 @@
-"""Whether a run is to be begun in this job, so that none is measured twice: by its records and the jobs behind them."""
+"""Decides whether a run is begun in this job, by its records and their jobs, so that no run is measured twice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The job that this process runs in: its id and name, how often it was started before, its nodes."""
+    """The job of this process: its id and name, the number of earlier starts, its nodes."""
 
     job_id: str
     name: str = ""
@@ -52,7 +52,7 @@ class Job:
 
     @classmethod
     def here(cls, variables: Mapping[str, str] = os.environ, parent: int | None = None) -> Job:
-        """By the variables of Slurm, or of the sweep that started the script; else named after the script's process."""
+        """From the variables of Slurm or of the sweep that started the script; else the id has the script's process."""
         restarts = variables.get("SLURM_RESTART_COUNT", "0")
         host = socket.gethostname()
         local = variables.get("RANKWISE_JOB_ID") or f"local-{host}-{parent or os.getppid()}-0"
@@ -64,8 +64,8 @@ class Job:
         )
 
 
-class RunStatus(StrEnum):
-    """Why a run is begun here, or is not."""
+class ClaimStatus(StrEnum):
+    """Whether a run is to be begun in this job: only if PENDING."""
 
     PENDING = "pending"
     FINAL = "final"
@@ -73,8 +73,8 @@ class RunStatus(StrEnum):
 
 
 class Claim:
-    """Decides about one run in one job. `say` is told why; `close` closes the attempts that a job left open,
-    and takes how it ended."""
+    """Decides about one run in one job. `say` shows the reason; `close` closes the open attempts of a job, given its
+    end."""
 
     def __init__(
         self, run_id: str, traces: Path, job: Job, *, force: bool, say: Callable[[str], None],
@@ -83,26 +83,26 @@ class Claim:
         self._run_id, self._traces, self._job, self._force = run_id, traces, job, force
         self._say, self._close, self._pause = say, close, pause
 
-    def status(self) -> RunStatus:
-        """Whether the run is to be begun here. Attempts of jobs that have ended are closed on the way."""
+    def status(self) -> ClaimStatus:
+        """Whether the run is to be begun here. Closes attempts of jobs that have ended."""
         while True:
             status = self._by_records()
-            if status is not RunStatus.PENDING:
+            if status is not ClaimStatus.PENDING:
                 return status
             others = self._open_elsewhere()
             if not others:
-                return RunStatus.PENDING
+                return ClaimStatus.PENDING
             closed = 0
             for path, begin in others:
                 end = self._end_of(begin)
                 if end is None:
                     began = f"job {begin.job_id}, which began it ({path.name})"
                     self._say(f"{self._run_id} is left to {began} and may still run it")
-                    return RunStatus.ELSEWHERE
+                    return ClaimStatus.ELSEWHERE
                 self._close(begin.job_id, end)
                 closed += _is_recorded(exit_of(path))
             if not closed:  # nothing could be written: the run is not held up by that
-                return RunStatus.PENDING
+                return ClaimStatus.PENDING
 
     def next_attempt(self) -> int:
         """The first number that no attempt of the run has."""
@@ -113,18 +113,18 @@ class Claim:
                 numbers.append(int(number) if number.isdecimal() else 0)
         return max(numbers) + 1
 
-    def _by_records(self) -> RunStatus:
+    def _by_records(self) -> ClaimStatus:
         for path in sorted(self._traces.glob(f"{escape(self._run_id)}.*{EXIT}")):
             try:
                 record = read_own_record(path)
             except RecordAway as error:
                 self._say(f"{self._run_id} is left alone: {error}, and it may be final")
-                return RunStatus.ELSEWHERE
+                return ClaimStatus.ELSEWHERE
             except RecordError:  # damaged: its attempt counts as open
                 continue
             if self._is_final(record):
-                return RunStatus.FINAL
-        return RunStatus.PENDING
+                return ClaimStatus.FINAL
+        return ClaimStatus.PENDING
 
     def _is_final(self, record: ExitRecord) -> bool:
         if corrected := corrected_record(record, self._traces):
@@ -134,12 +134,12 @@ class Claim:
             record = corrected
         if not record.settles or (self._traces / f"{stem(record.run_id, record.attempt)}{AGAIN}").exists():
             return False
-        # What this very job has measured stays so under --force: the job may have been requeued since.
+        # With --force, a run that this job measured stays final: the job may have been requeued since.
         return not self._force or record.job_id == self._job.job_id
 
     def _open_elsewhere(self) -> list[tuple[Path, BeginRecord]]:
         """The run's attempts that began in other jobs and have no whole exit record."""
-        found = []
+        open_attempts = []
         for path in sorted(self._traces.glob(f"{escape(self._run_id)}.*{BEGIN}")):
             if BEGIN_RECORD.fullmatch(path.name) is None or _is_recorded(exit_of(path)):
                 continue
@@ -148,11 +148,11 @@ class Claim:
             except RecordError:  # half-written or damaged: which job began it is not known
                 continue
             if begin.job_id and begin.job_id != self._job.job_id:
-                found.append((path, begin))
-        return found
+                open_attempts.append((path, begin))
+        return open_attempts
 
     def _end_of(self, begin: BeginRecord) -> JobEnd | None:
-        """How the job that began the attempt ended. None where it is there still, or nobody can tell."""
+        """How the job that began the attempt ended; None if it has not, or that cannot be known."""
         job_id = begin.job_id
         if local := _LOCAL_JOB.fullmatch(job_id):
             by_hand = local["number"] == "0"
@@ -160,13 +160,13 @@ class Claim:
             return None if alive else JobEnd(word="", source=HERE)
         names = {job_id: begin.job_name}
         for remaining in reversed(range(MAX_LOOKS)):
-            sight = look([job_id], names)[job_id]
-            if sight.state is not JobState.UNREACHABLE:
+            query = look([job_id], names)[job_id]
+            if query.state is not JobState.UNREACHABLE:
                 break
-            self._say(f"is job {job_id} there still? {sight.said}")
+            self._say(f"is job {job_id} there still? {query.error}")
             if remaining:
                 self._pause(LOOK_PAUSE_S)
-        return ends([job_id], names).get(job_id) if sight.end else None
+        return ends([job_id], names).get(job_id) if query.end else None
 
 
 def _is_recorded(record: Path) -> bool:
@@ -174,7 +174,7 @@ def _is_recorded(record: Path) -> bool:
 
 
 def lives_here(job_id: str, host: str, pid: int, *, by_hand: bool) -> bool:
-    """Whether the script of a job of this machine runs. Of another machine it cannot be known."""
+    """Whether the script of a job of this machine runs. True for another machine, where that cannot be known."""
     if host != socket.gethostname():
         return True
     try:
@@ -184,6 +184,6 @@ def lives_here(job_id: str, host: str, pid: int, *, by_hand: bool) -> bool:
         os.kill(pid, 0)
     except (FileNotFoundError, ProcessLookupError):
         return False
-    except PermissionError:  # another user's lives
+    except PermissionError:  # a process of another user
         return True
     return True

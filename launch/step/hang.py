@@ -1,4 +1,4 @@
-"""When a run hangs: what was seen of it over time against what it may take. No clock, no files, no processes."""
+"""Decides when a run hangs, from its progress over time and its limits. Uses no clock, no files, no processes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from enum import StrEnum
 from hpc.recovery.progress import name_ranks
 
 STOPPED_S = 10.0
-"""A look that comes this much later than it should was not taken by a process that ran all the time."""
+"""If a look comes this much later than planned, this process was stopped in between."""
 NODE_PATIENCE_S = 600.0
-"""Where a node is silent it may be lost: the scheduler, which notices later, is the one to say so and end the job."""
+"""A silent node may be lost: the scheduler notices that later and ends the job with the right reason."""
 
 
 class Phase(StrEnum):
@@ -25,8 +25,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How long a run may take to its first step, and from its last to its end; for a step (`steps` times the median and
-    `extra_s`). Copies come every `copy_s`, 0: never; so late may be what is seen, and every limit is longer by that."""
+    """Limits of a run: `start_s` to its first step and from its last step to its end; `steps` times the median plus
+    `extra_s` for a step. Copies are written every `copy_s` (0: never), and every limit is extended by that."""
 
     start_s: float = 600
     steps: float = 10
@@ -36,10 +36,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One look at a run. `completed` is steps by rank, `steps` how many there are (0 before that is known).
+    """One look at a run. `completed` is steps by rank, `steps` the planned number (0 before that is known).
 
-    `beats` is by node a number that changes whenever its copies were written. `local` says that the ranks of this node
-    are looked at directly, `trace` that the trace is written. `unreadable` says why nothing could be seen.
+    `beats` is by node a number that changes whenever its copies are written. `local`: ranks of this node are read
+    directly. `trace`: the trace is written. `unreadable` is the error if nothing could be read.
     """
 
     completed: Mapping[int, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Seen:
 
     @property
     def phase(self) -> Phase:
-        """What the run has to do next, so far as was seen."""
+        """What the run has to do next, from this look."""
         counts = self.completed.values()
         if self.trace or (counts and min(counts) >= self.steps):
             return Phase.END
@@ -61,7 +61,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Hang:
-    """A run that hangs: in which phase, for how long, what it was allowed, and all of that as one sentence."""
+    """A run that hangs: its phase, for how long, the limit, and all of that as one sentence."""
 
     phase: Phase
     waited_s: float
@@ -74,9 +74,9 @@ class Hang:
 
 
 class HangWatch:
-    """Judges look after look. Time counts against a run only where its progress would have been seen.
+    """Judges successive looks. Time counts against a run only while its progress would have been seen.
 
-    `say` is told, once each time, of what keeps it from counting.
+    `say` shows, once each time, why time does not count.
     """
 
     def __init__(self, limits: Limits, now_s: float, say: Callable[[str], None]) -> None:
@@ -84,19 +84,19 @@ class HangWatch:
         self._last_s = now_s
         self._waited_s = 0.0
         self._seen = Seen()
-        self._heard: dict[str, tuple[int, float]] = {}  # node: its last beat, and when that was first seen
+        self._last_beats: dict[str, tuple[int, float]] = {}  # by node: its last beat, and when that was first seen
         # Where the pace counts from: when, of which rank, from how many steps on.
         self._first: tuple[float, int, int] | None = None
         self._pace_s: float | None = None
         self._blind = ""
 
-    def look(self, now_s: float, asked_s: float, seen: Seen) -> Hang | None:
-        """What this look makes of the run, None as long as it may go on; `asked_s` is how long after the last look
-        this one was meant to be."""
+    def look(self, now_s: float, planned_s: float, seen: Seen) -> Hang | None:
+        """The hang of the run by this look, None while it may go on; `planned_s` is the planned time since the last
+        look."""
         elapsed_s = now_s - self._last_s
         self._last_s = now_s
-        if elapsed_s > asked_s + STOPPED_S:
-            self._say(f"was stopped for {elapsed_s - asked_s:.0f} s: the wait starts anew")
+        if elapsed_s > planned_s + STOPPED_S:
+            self._say(f"was stopped for {elapsed_s - planned_s:.0f} s: the wait starts anew")
             self.start_anew(now_s)
         elif not self._is_blind(now_s, seen):
             self._waited_s += elapsed_s
@@ -109,39 +109,41 @@ class HangWatch:
         return self._judge(now_s)
 
     def start_anew(self, now_s: float) -> None:
-        """Forgets how long has been waited."""
+        """Restarts the waiting time."""
         self._waited_s = 0.0
-        self._heard = {node: (beat, now_s) for node, (beat, _) in self._heard.items()}
+        self._last_beats = {node: (beat, now_s) for node, (beat, _) in self._last_beats.items()}
         self._first = self._pace_s = None
 
     def _is_blind(self, now_s: float, seen: Seen) -> bool:
-        """Whether progress could have been made since the last look without being seen; said when that begins."""
+        """Whether progress since the last look could have gone unseen; shows the reason when that begins."""
         if not seen.unreadable:
-            changed = {node: beat for node, beat in seen.beats.items() if self._heard.get(node, (None,))[0] != beat}
-            self._heard |= {node: (beat, now_s) for node, beat in changed.items()}
-        why = self._why_blind(now_s, seen)
-        if why and not self._blind:
-            self._say(f"{why}: until that changes, time does not count against the run")
-        self._blind = why
-        return bool(why)
+            changed = {
+                node: beat for node, beat in seen.beats.items() if self._last_beats.get(node, (None,))[0] != beat
+            }
+            self._last_beats |= {node: (beat, now_s) for node, beat in changed.items()}
+        reason = self._blind_reason(now_s, seen)
+        if reason and not self._blind:
+            self._say(f"{reason}: until that changes, time does not count against the run")
+        self._blind = reason
+        return bool(reason)
 
-    def _why_blind(self, now_s: float, seen: Seen) -> str:
+    def _blind_reason(self, now_s: float, seen: Seen) -> str:
         if seen.unreadable:
             return seen.unreadable
         if seen.local or seen.trace:
             return ""
         if not self._limits.copy_s:
             return "copies are off and no rank is on this node, so that nothing can be seen of the run"
-        heard_s = max((at for _, at in self._heard.values()), default=-math.inf)
-        if seen.phase is not Phase.START and self._is_late(now_s, heard_s):
+        newest_s = max((at for _, at in self._last_beats.values()), default=-math.inf)
+        if seen.phase is not Phase.START and self._is_late(now_s, newest_s):
             return "no node's copies come any more"
         return ""
 
-    def _is_late(self, now_s: float, heard_s: float) -> bool:
-        return now_s - heard_s > 3 * self._limits.copy_s + 5
+    def _is_late(self, now_s: float, newest_s: float) -> bool:
+        return now_s - newest_s > 3 * self._limits.copy_s + 5
 
     def _keep_pace(self, now_s: float, seen: Seen) -> None:
-        """Seconds per step of one rank since it was first seen: all there is while stamps are still on a device."""
+        """Updates the seconds per step of one rank since it was first seen, for while stamps are still on a device."""
         if not seen.completed:
             return
         rank = min(seen.completed)
@@ -153,19 +155,19 @@ class HangWatch:
 
     def _judge(self, now_s: float) -> Hang | None:
         seen, limits = self._seen, self._limits
-        late = tuple(sorted(node for node, (_, at) in self._heard.items() if self._is_late(now_s, at)))
-        silent = () if len(late) == len(self._heard) else late
+        late = tuple(sorted(node for node, (_, at) in self._last_beats.items() if self._is_late(now_s, at)))
+        silent = () if len(late) == len(self._last_beats) else late
         step_s = seen.median_step_s if seen.median_step_s is not None else self._pace_s
-        allowed_s, why = limits.start_s, f"{limits.start_s:g} s"
+        allowed_s, limit_text = limits.start_s, f"{limits.start_s:g} s"
         if seen.phase is Phase.STEPS and step_s is not None:
             allowed_s = limits.steps * step_s + limits.extra_s
-            why = f"{limits.steps:g} times the median step of {step_s:.3g} s and {limits.extra_s:g} s"
+            limit_text = f"{limits.steps:g} times the median step of {step_s:.3g} s and {limits.extra_s:g} s"
         limit_s = allowed_s + limits.copy_s + (NODE_PATIENCE_S if silent else 0.0)
         if self._waited_s <= limit_s:
             return None
-        why += f", {limits.copy_s:g} s between copies" if limits.copy_s else ""
-        why += f", {NODE_PATIENCE_S:g} s for a node that may be lost" if silent else ""
-        text = f"{_SAID[seen.phase]} for {self._waited_s:.0f} s (limit {limit_s:.0f} s: {why})"
+        limit_text += f", {limits.copy_s:g} s between copies" if limits.copy_s else ""
+        limit_text += f", {NODE_PATIENCE_S:g} s for a node that may be lost" if silent else ""
+        text = f"{_PHASE_TEXTS[seen.phase]} for {self._waited_s:.0f} s (limit {limit_s:.0f} s: {limit_text})"
         if seen.completed:
             text += f"; {_steps_of_ranks(seen)}"
         if silent:
@@ -182,7 +184,7 @@ class HangWatch:
         )
 
 
-_SAID = {
+_PHASE_TEXTS = {
     Phase.START: "the run hangs: since its start no rank has completed a step",
     Phase.STEPS: "the run hangs: no rank has completed a step",
     Phase.END: "the run hangs at its end: all steps are completed, and the ranks have not ended",
@@ -198,8 +200,8 @@ def by_steps(completed: Mapping[int, int]) -> dict[int, str]:
 
 
 def _steps_of_ranks(seen: Seen) -> str:
-    said = [f"{ranks} completed {steps} of {seen.steps}" for steps, ranks in by_steps(seen.completed).items()]
-    return f"{', '.join(said[:4])}{', …' if len(said) > 4 else ''} steps"
+    counts = [f"{ranks} completed {steps} of {seen.steps}" for steps, ranks in by_steps(seen.completed).items()]
+    return f"{', '.join(counts[:4])}{', …' if len(counts) > 4 else ''} steps"
 
 
 def _further(now: Mapping[int, int], before: Mapping[int, int]) -> bool:

@@ -1,4 +1,4 @@
-"""Signals as they come: noted at once, and a sleep that they end."""
+"""A log of received signals, and sleeps that signals end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SignalLog:
     def __init__(self, names: Sequence[str]) -> None:
         self.first = self.last = ""
         self.orphaned = False
-        """Whether the parent has died, of which the kernel tells by SIGTERM: nobody told this process to end."""
+        """Whether the parent has died, for which the kernel sends SIGTERM: that is no request to end."""
         self._parent = os.getppid()
         self._note: Path | None = None
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -29,24 +29,24 @@ class SignalLog:
             signal.signal(signal.Signals[f"SIG{name}"], self._received)
 
     def note_in(self, path: Path) -> None:
-        """From now on the first signal is written to this file at once, with the time: this process may not live to
-        tell anybody else."""
+        """From now on writes the first signal to this file at once, with the time: this process may be killed soon
+        after."""
         self._note = path
         if self.first:
             self._write()
 
     def add(self, name: str) -> None:
-        """Notes a signal that somebody else has received for this process."""
+        """Notes a signal that another process has received for this one."""
         self.first, self.last = self.first or name, name
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps so long, less long where one of the signals comes."""
+        """Sleeps `seconds`; a signal of the log ends it early."""
         until_s, before = time.monotonic() + seconds, self.last
-        while self.last == before and (left_s := until_s - time.monotonic()) > 0:
-            self.pause(left_s)
+        while self.last == before and (remaining_s := until_s - time.monotonic()) > 0:
+            self.pause(remaining_s)
 
     def pause(self, seconds: float) -> None:
-        """Sleeps so long at most: a signal ends it, a child that ends, too, and one that ended shortly before."""
+        """Sleeps `seconds` at most: a signal ends it, or a child that ends or ended shortly before."""
         with suppress(InterruptedError):
             select.select([self._reading], [], [], max(0.0, seconds))
         with suppress(BlockingIOError):

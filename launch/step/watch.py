@@ -33,7 +33,7 @@ _SLICE_S = 1.0
 
 
 class Launcher:
-    """The process that started the ranks, a child of this one. `pause` sleeps, less long where the child ends."""
+    """The process that started the ranks, a child of this one. `pause` sleeps, and returns early if the child ends."""
 
     def __init__(self, process: subprocess.Popen[Any], pause: Callable[[float], None] = time.sleep) -> None:
         self.pid = process.pid
@@ -46,7 +46,7 @@ class Launcher:
 
     @property
     def exit_status(self) -> int:
-        """As a shell has it: 128 + N where signal N ended it. Waits for it."""
+        """The exit status as in a shell: 128 + N if signal N ended it. Waits for the process."""
         status = self._process.wait()
         return 128 - status if status < 0 else status
 
@@ -55,12 +55,12 @@ class Launcher:
         self._process.send_signal(number)
 
     def ask_for_stacks(self) -> bool:
-        """Has all ranks write where they stand; False where nobody here listens to that signal.
+        """Requests the stacks of all ranks by signal; False if no process on this node handles the signal.
 
-        A launcher that listens hands it on (srun, Open MPI's mpirun). Where it does not (MPICH's would die of it), it
-        goes to those below it on this node who do: ranks, or the launcher inside a wrapper.
+        srun and Open MPI's mpirun forward the signal. If the launcher does not handle it (it would end MPICH's), the
+        signal goes to its descendants on this node that do: ranks, or the launcher inside a wrapper.
         """
-        asked = False
+        signalled = False
         waiting = [self.pid] if self.is_alive else []
         children = _children()
         while waiting:
@@ -68,20 +68,20 @@ class Launcher:
             if _listens(pid, ASKED_BY):
                 with suppress(ProcessLookupError):  # it ended just now
                     os.kill(pid, ASKED_BY)
-                asked = True
+                signalled = True
             else:
                 waiting += children.get(pid, [])
-        return asked
+        return signalled
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it has ended, this long at most; whether it has."""
+        """Waits until the process has ended, `seconds` at most; whether it has."""
         limit = time.monotonic() + seconds
-        while self.is_alive and (left_s := limit - time.monotonic()) > 0:
-            self._pause(min(_SLICE_S, left_s))
+        while self.is_alive and (remaining_s := limit - time.monotonic()) > 0:
+            self._pause(min(_SLICE_S, remaining_s))
         return not self.is_alive
 
     def end(self, patience_s: float) -> bool:
-        """Asks it to end, and kills it where it has not after `patience_s`; whether it had to be killed."""
+        """Sends SIGTERM, and SIGKILL after `patience_s`; whether SIGKILL was needed."""
         self.send(signal.SIGTERM)
         if self.wait(patience_s):
             return False
@@ -90,7 +90,7 @@ class Launcher:
 
 
 class Watchdog:
-    """Looks at one attempt every `pause_s` seconds; `say` is told of what it finds."""
+    """Watches one attempt, every `pause_s` seconds; `say` shows what it finds."""
 
     def __init__(
         self, traces: Path, stem: str, launcher: Launcher, limits: Limits, say: Callable[[str], None]
@@ -100,11 +100,11 @@ class Watchdog:
         self.pause_s = max(_SLICE_S, min(limits.copy_s / 2, 5.0))
         self._local: dict[int, RankProgress] = {}
         self._copied: dict[int, RankProgress] = {}
-        self._asked = False  # whether anybody heard when stacks were asked for
+        self._stacks_requested = False  # whether a process got the signal for stacks
         self._watch = HangWatch(limits, _now_s(), say)
 
     def look(self) -> None:
-        """Looks once; a run that hangs is ended."""
+        """Looks once; ends a run that hangs."""
         hang = self._watch.look(_now_s(), self.pause_s, self.see())
         if hang is not None and self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
             self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
@@ -113,7 +113,7 @@ class Watchdog:
         """One look at the journals of this node, at the copies, and at the trace."""
         partial = self._traces / f"{self._stem}{PARTIAL}"
         try:
-            self._folder.require()  # a folder that has gone, or an empty one in its place, is none without copies
+            self._folder.require()  # a folder that was unmounted must not look like one without copies
             local = attempt_folders(self._traces, self._stem)
             for folder in local:
                 self._local = read_progress(folder, self._local)
@@ -131,10 +131,10 @@ class Watchdog:
             return Seen(unreadable=f"{self._traces} cannot be read ({error})")
 
     def _is_stuck(self, hang: Hang) -> bool:
-        """Has the stacks written, and looks once more: a run that only was very slow goes on."""
+        """Requests the stacks and looks once more; False if the run has made progress meanwhile."""
         self._say(hang.text)
-        self._asked = self._launcher.ask_for_stacks()
-        if not self._asked:
+        self._stacks_requested = self._launcher.ask_for_stacks()
+        if not self._stacks_requested:
             self._say("nobody on this node listens to SIGUSR2: there will be no stacks")
         if self._launcher.wait(_STACKS_S):
             return False
@@ -146,10 +146,10 @@ class Watchdog:
         return True
 
     def _write(self, hang: Hang) -> bool:
-        """Leaves the reason before anything is ended; where it cannot be left, nothing is."""
+        """Writes the reason before the run is ended; False if it cannot be written: the run is left alone then."""
         path = self._traces / f"{self._stem}{HANG}"
         values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed)}
-        if self._asked:
+        if self._stacks_requested:
             values["text"] += f"; where every rank stood is in {self._stem}{STACKS}.txt"
         try:
             self._folder.require()
@@ -161,7 +161,7 @@ class Watchdog:
 
 
 def _folder_now(traces: Path, stem: str) -> TracesFolder:
-    """The traces folder as it is; one that cannot be looked at now is told by its path alone."""
+    """The traces folder with its identity; only its path if it cannot be read now."""
     try:
         return TracesFolder.at_start(traces, stem)
     except OSError:
@@ -200,11 +200,11 @@ def _stat(pid: int | str) -> list[str]:
 
 
 def _children() -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit() and (fields := _stat(path.name)):
-            found.setdefault(int(fields[1]), []).append(int(path.name))
-    return found
+            children.setdefault(int(fields[1]), []).append(int(path.name))
+    return children
 
 
 def _listens(pid: int, number: signal.Signals) -> bool:

@@ -85,20 +85,20 @@ def _print_options(options: Mapping[str, Option]) -> None:
         print(f"      {name}: {option.help} (default {default})")
 
 
-def _how(request: Request, settings: Mapping[str, str]) -> submit.How:
+def _how(request: Request, settings: Mapping[str, str]) -> submit.SweepOptions:
     """What is done with the sweep. Raises SpecError where that cannot be."""
-    from launch.sweep.rerun import Wish, outcomes_to_retry
-    from launch.sweep.submit import How
+    from launch.sweep.rerun import RerunRequest, outcomes_to_retry
+    from launch.sweep.submit import SweepOptions
 
     most = settings.get("max_jobs")
     if most is not None and (not (most.isascii() and most.isdigit()) or not 1 <= int(most[:12]) <= MAX_WHOLE):
         raise SpecError(f"--max-jobs {most!r} is no number of jobs, from 1 to {MAX_WHOLE}")
     on = {name: bool(request.options[name] or settings.get(name)) for name in ACTIONS}
-    return How(
+    return SweepOptions(
         dry_run=on["dry_run"],
         detach=on["detach"],
         max_jobs=None if most is None else int(most),
-        wish=Wish(
+        rerun=RerunRequest(
             retry=() if request.outcomes is None else outcomes_to_retry(request.outcomes),
             if_changed=on["rerun_if_changed"],
             force=on["force"],

@@ -15,7 +15,7 @@ from launch.cluster.local import LocalCluster
 from launch.cluster.slurm import SlurmCluster
 from launch.follow.follower import write_missing_records
 from launch.jobs.script import Folders
-from launch.sweep.run_status import Standing
+from launch.sweep.run_status import RunStatus
 
 
 def close_attempts(
@@ -86,7 +86,7 @@ def _recover(partial: Path, say: Callable[[str], None]) -> None:
 
 
 def note_cancel(folders: Folders, sweep_id: str) -> None:
-    """Tells whoever follows the sweep, on whatever machine, to submit no more of it."""
+    """Marks the sweep as cancelled: a process that follows it, on any machine, submits no more of it."""
     write_whole(folders.jobs / f"{sweep_id}.cancel", "")
 
 
@@ -98,34 +98,34 @@ def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
         return 0
 
 
-def in_words(found: Sequence[Standing], folders: Folders) -> list[str]:
-    """How many runs ended how, and a line for each that did not end ok or has not ended."""
+def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> list[str]:
+    """Counts of the runs by state, and a line for each that is begun or not ok."""
     counts: dict[str, int] = {}
-    for run in found:
-        counts[run.word] = counts.get(run.word, 0) + 1
-    lines = [", ".join(f"{count} {word}" for word, count in counts.items())]
-    for run in found:
-        if run.open is not None and not run.settled:
+    for run in runs:
+        counts[run.state] = counts.get(run.state, 0) + 1
+    lines = [", ".join(f"{count} {state}" for state, count in counts.items())]
+    for run in runs:
+        if run.open is not None and not run.final:
             lines.append(
                 f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; "
                 "python -m hpc.sweep status shows its state"
             )
         elif run.record is not None and run.record.outcome is not Outcome.OK:
-            lines.append(f"  {run.run_id}: {run.record.outcome}: {why(run.record, folders)}")
+            lines.append(f"  {run.run_id}: {run.record.outcome}: {describe_failure(run.record, folders)}")
         lines += [f"  {problem}" for problem in run.problems]
     return lines
 
 
-def why(record: ExitRecord, folders: Folders) -> str:
-    """What the outcome was decided from, and where the attempt's whole output is."""
+def describe_failure(record: ExitRecord, folders: Folders) -> str:
+    """The evidence of the outcome, and the path of the attempt's whole output."""
     name = stem(record.run_id, record.attempt)
-    said = list(record.evidence[:1])
-    if not said:
+    reasons = list(record.evidence[:1])
+    if not reasons:
         for path in sorted(folders.traces.glob(f"{name}.rank*.json"))[:1]:
             try:
                 note = read_rank_note(path)
             except RecordError as error:
-                said.append(str(error))
+                reasons.append(str(error))
             else:
-                said.append(f"rank {note.rank}: {note.exception}: {note.message}")
-    return "; ".join([*said, f"see {folders.logs / name}.err"])
+                reasons.append(f"rank {note.rank}: {note.exception}: {note.message}")
+    return "; ".join([*reasons, f"see {folders.logs / name}.err"])

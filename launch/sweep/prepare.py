@@ -14,8 +14,8 @@ from hpc.model.spec import Plan, SpecError
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
-from launch.jobs.plan import JobPlan, WrittenJob, nested_in_words, plan_jobs, write_sweep
-from launch.jobs.script import Folders, Guards, render_job, render_local
+from launch.jobs.plan import JobPlan, WrittenJob, describe_nested, plan_jobs, write_sweep
+from launch.jobs.script import Folders, RunLimits, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.refusals import notes, refuse_invalid
 from launch.sweep.spec import SweepSpec, expand
@@ -39,14 +39,14 @@ def count(number: int, noun: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A planned sweep and where it is to run; `site` is None for this machine."""
+    """A planned sweep and its target; `site` is None for this machine."""
 
-    asked: SweepSpec
+    spec: SweepSpec
     plan: Plan
     jobs: tuple[JobPlan, ...]
     site: Site | None
     folders: Folders
-    guards: Guards
+    run_limits: RunLimits
     nodes: SiteNodes | None = None
 
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
@@ -71,13 +71,13 @@ class Prepared:
 
     @property
     def unable(self) -> dict[str, str]:
-        """Of each backend that cannot run, why."""
-        return cannot_run(self.asked.backend, self.site)
+        """By backend that cannot run: the reason."""
+        return cannot_run(self.spec.backend, self.site)
 
     def check(self) -> None:
-        """Raises TargetError where nothing of the sweep could run."""
+        """Raises TargetError if nothing of the sweep can run."""
         unable, missing = self.unable, self.missing
-        if missing or len(unable) == len(self.asked.backend):
+        if missing or len(unable) == len(self.spec.backend):
             hint = [] if self.site is None else ["if the nodes have it, name their Python in [interpreter] of the site "
                                                  "file"]  # fmt: skip
             raise TargetError("; ".join([*unable.values(), *missing, *hint]))
@@ -87,7 +87,7 @@ class Prepared:
         return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
 
     def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
-        """What is about to be done, in numbers, before anything is."""
+        """Shows the size of the plan, its jobs and its warnings, before anything is done."""
         plan, simulated = self.plan, self.plan.target.nodes_simulated
         points = len({run.point_id for run in plan.runs})
         where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
@@ -96,7 +96,7 @@ class Prepared:
         if not simulated:
             hours = sum(job.node_hours for job in self.jobs)
             say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
-            for line in nested_in_words(self.jobs):
+            for line in describe_nested(self.jobs):
                 say(line)
         elif any(job.subsets for job in self.jobs):
             say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
@@ -111,38 +111,40 @@ class Prepared:
                     "version, with other options or in another folder): it stays as it is, for who submits it by hand"
                 )
         unable = self.unable
-        odd = odd_builds([name for name in self.asked.backend if name not in unable], self.site)
-        said = notes(self.asked, self.plan, self.site.env if self.site is not None else ())
-        for line in (*unable.values(), *odd, *no_twins(self.asked), *said):
+        odd = odd_builds([name for name in self.spec.backend if name not in unable], self.site)
+        warnings = notes(self.spec, self.plan, self.site.env if self.site is not None else ())
+        for line in (*unable.values(), *odd, *no_twins(self.spec), *warnings):
             say(line)
         if unable:
             say("their runs end as launch_fail; the same command runs them once they can")
 
     def _render(self, job: JobPlan) -> str:
         if self.site is None:
-            return render_local(job.runs, launcher(), self.folders, self.guards)
+            return render_local(job.runs, launcher(), self.folders, self.run_limits)
         frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
         return render_job(
-            job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, self.guards
+            job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, self.run_limits
         )
 
 
-def prepare(asked: SweepSpec, settings: Mapping[str, str]) -> Prepared:
+def prepare(spec: SweepSpec, settings: Mapping[str, str]) -> Prepared:
     """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
-    site = _site(settings, asked)
+    site = _site(settings, spec)
     nodes = None if site is None else SiteNodes(site)
-    asked = with_absolute_paths(asked)
-    plan = expand(asked, decide_target(asked, site, nodes), options_of)
+    spec = with_absolute_paths(spec)
+    plan = expand(spec, decide_target(spec, site, nodes), options_of)
     refuse_invalid(plan.runs)
     jobs = _jobs(plan, site, settings)
     folders = Folders.under(Path(settings.get("out", ".")))
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
         raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
-    guards = _guards(settings)
-    return Prepared(asked=asked, plan=plan, jobs=tuple(jobs), site=site, folders=folders, guards=guards, nodes=nodes)
+    run_limits = _run_limits(settings)
+    return Prepared(
+        spec=spec, plan=plan, jobs=tuple(jobs), site=site, folders=folders, run_limits=run_limits, nodes=nodes
+    )
 
 
-def _site(settings: Mapping[str, str], asked: SweepSpec) -> Site | None:
+def _site(settings: Mapping[str, str], spec: SweepSpec) -> Site | None:
     """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
 
     Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
@@ -160,7 +162,7 @@ def _site(settings: Mapping[str, str], asked: SweepSpec) -> Site | None:
             return None
         if reason := why_unreachable():
             raise SubmitError(
-                f"{_sizes(asked)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
+                f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
                 "them on this machine"
             )
     overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
@@ -168,10 +170,10 @@ def _site(settings: Mapping[str, str], asked: SweepSpec) -> Site | None:
     return dataclasses.replace(site or Site(name="slurm"), **changes)
 
 
-def _sizes(asked: SweepSpec) -> str:
+def _sizes(spec: SweepSpec) -> str:
     """The sizes that were asked for, as the command line has them."""
-    cases = [f"{nodes}n{ranks}g" for nodes, ranks in asked.cases]
-    lists = {"--nodes": asked.nodes, "--ranks-per-node": asked.ranks_per_node or (), "--cases": cases}
+    cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
+    lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
     return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
 
 
@@ -180,22 +182,22 @@ _LONGEST_MIN = 365 * 1_440
 """A year: no limit of a run or a job is longer."""
 
 
-def _guards(settings: Mapping[str, str]) -> Guards:
-    """What watches over the runs. Raises SpecError where a limit is no number, or none that a run could keep."""
+def _run_limits(settings: Mapping[str, str]) -> RunLimits:
+    """The limits in the settings. Raises SpecError if a limit is no number or out of range."""
     values: dict[str, float] = {}
-    for guard in dataclasses.fields(Guards):
-        if (text := settings.get(guard.name)) is not None:
-            flag = f"--{guard.name.replace('_', '-')}"
+    for limit in dataclasses.fields(RunLimits):
+        if (text := settings.get(limit.name)) is not None:
+            flag = f"--{limit.name.replace('_', '-')}"
             try:
-                values[guard.name] = int(text) if text.isdigit() else float(text)
+                values[limit.name] = int(text) if text.isdigit() else float(text)
             except ValueError:
                 raise SpecError(f"{flag} {text[:40]!r} is not a number") from None
-            least = 0.0 if guard.name in ("copy_s", "hang_extra_s") else 1.0
-            if not least <= values[guard.name]:
+            least = 0.0 if limit.name in ("copy_s", "hang_extra_s") else 1.0
+            if not least <= values[limit.name]:
                 raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
-            if values[guard.name] > _LONGEST_S:
+            if values[limit.name] > _LONGEST_S:
                 raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_S}")
-    return Guards(**values)
+    return RunLimits(**values)
 
 
 def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:

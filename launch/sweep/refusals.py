@@ -1,4 +1,4 @@
-"""Runs that would end as `invalid` on every node: what is known of them before anything is submitted."""
+"""Refuses, before anything is submitted, runs that would end as `invalid` on every node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launch.sweep.spec import SweepSpec
 def refuse_invalid(runs: Iterable[RunSpec]) -> None:
     """Raises SpecError for the first run that its backend or its workload would refuse on any machine.
 
-    The refusal is of the whole sweep: a point that cannot be measured is left out by who asks for it.
+    The whole sweep is refused: the user must leave out a point that cannot be measured.
     """
     for run in runs:
         if run.repeat > 1:
@@ -25,13 +25,13 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
 
-def notes(asked: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
-    """What a person should know of the plan and need not change: backends that leave GPUs idle, unknown variables."""
+def notes(spec: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
+    """Notes on a valid plan: backends that leave GPUs idle, unknown NCCL variables."""
     lines = []
     if plan.target.gpus_per_node:
-        idle = [name for name in asked.backend if not BACKENDS[name].uses_gpus]
+        idle = [name for name in spec.backend if not BACKENDS[name].uses_gpus]
         lines += [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs" for name in idle]
-    return lines + [f"warning: {line}" for line in unknown_nccl_variables(dict.fromkeys((*asked.env, *site_env)))]
+    return lines + [f"warning: {line}" for line in unknown_nccl_variables(dict.fromkeys((*spec.env, *site_env)))]
 
 
 def _of_precision(run: RunSpec) -> str:

@@ -27,7 +27,7 @@ RETRIED = tuple(sorted(SETTLING - {Outcome.OK}))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class RerunRequest:
     """Which settled runs somebody wants again: those with these outcomes, those whose environment changed, all."""
 
     retry: tuple[Outcome, ...] = ()
@@ -52,7 +52,9 @@ def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
     return tuple(chosen)
 
 
-def ask_for(wish: Wish, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]) -> None:
+def ask_for(
+    request: RerunRequest, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]
+) -> None:
     """Notes beside the records which settled runs are wanted again, and says how many and why.
 
     To be called with the folder's lock held.
@@ -61,14 +63,14 @@ def ask_for(wish: Wish, runs: Sequence[RunSpec], traces: Path, site: Site | None
     settled = [run for run in runs if is_settled(records.get(run.run_id, []), again)]
     standing = {run.run_id: record for run in settled if (record := settling_record(records[run.run_id])) is not None}
     chosen: list[str] = []
-    if wish.force:
+    if request.force:
         chosen += standing
         say(f"--force: {len(standing)} settled runs once more")
-    if wish.retry:
-        retried = [run_id for run_id, record in standing.items() if record.outcome in wish.retry]
+    if request.retry:
+        retried = [run_id for run_id, record in standing.items() if record.outcome in request.retry]
         chosen += retried
-        say(f"retry {','.join(wish.retry)}: {len(retried)} runs once more")
-    if wish.if_changed:
+        say(f"retry {','.join(request.retry)}: {len(retried)} runs once more")
+    if request.if_changed:
         measured = [(run, standing[run.run_id]) for run in settled if standing[run.run_id].outcome is Outcome.OK]
         chosen += _changed(measured, traces, site, say)
     ask_again(traces, [record for run_id in chosen for record in records[run_id] if record.settles])

@@ -1,4 +1,4 @@
-"""How the runs of a sweep stand, from the files beside the traces alone: records, begun attempts, copies, plans."""
+"""The status of a sweep's runs, from the files beside the traces alone: records, begun attempts, copies, plans."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ _RECORD = re.compile(r"(?P<run_id>.+)\.\d+\.(?:begin|exit)\.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """How one run stands: how many attempts began, the number of the last one that ended.
+class RunStatus:
+    """The status of one run: the number of attempts that began, and the number of the last one that ended.
 
-    `record` is the one that its outcome is from: the settling one, else the last. `open` is the last attempt where
-    that began and left no record; `last_step` and `copy_age_s` tell of that one, None where nothing was copied.
-    `settled` says that the run needs no further attempt, `asked_again` that it would not but that somebody asked.
-    `problems` names files of it that cannot be read, each with what to do; `held` says that one of these may be the
-    record that settles it, so that it is not to be run; `trace_damaged` that the trace
-    which settles it is not whole.
+    `record` gives its outcome: the final one, else the last. `open` is the last attempt if it began and has no record;
+    `last_step` and `copy_age_s` are of that attempt, None if nothing was copied. `final`: the run needs no further
+    attempt. `rerun_requested`: it would need none, but a rerun was requested. `problems` names its unreadable files,
+    each with what to do. `held`: one of these may be the final record, so the run must not be run. `trace_damaged`: the
+    trace of the final record is not whole.
     """
 
     run_id: str
@@ -53,8 +52,8 @@ class Standing:
     ended: int = 0
     record: ExitRecord | None = None
     open: BeginRecord | None = None
-    settled: bool = False
-    asked_again: bool = False
+    final: bool = False
+    rerun_requested: bool = False
     last_step: int | None = None
     copy_age_s: float | None = None
     problems: tuple[str, ...] = ()
@@ -62,47 +61,47 @@ class Standing:
     trace_damaged: bool = False
 
     @property
-    def word(self) -> str:
-        """The outcome, or what there is in place of one."""
-        if self.held and not self.settled:
+    def state(self) -> str:
+        """The outcome as text, or the state of a run without one."""
+        if self.held and not self.final:
             return "held back"
-        if self.open is not None and not self.settled:
+        if self.open is not None and not self.final:
             return "begun"
         if self.record is None:
             return "never ran"
-        if self.asked_again:
+        if self.rerun_requested:
             return f"{self.record.outcome}, wanted again"
         return f"{self.record.outcome}, trace damaged" if self.trace_damaged else self.record.outcome
 
 
-def standings(run_ids: Iterable[str], traces: Path) -> list[Standing]:
-    """How each run stands, in the order given."""
+def run_statuses(run_ids: Iterable[str], traces: Path) -> list[RunStatus]:
+    """The status of each run, in the order given."""
     broken: list[RecordError] = []
-    records, again = exit_records(traces, broken), asked_again(traces)
+    records, rerun_requests = exit_records(traces, broken), asked_again(traces)
     begun = _last_begun(traces, broken)
     away = _by_run(broken)
     return [
-        _standing(run_id, records.get(run_id, []), again, begun.get(run_id), traces, away.get(run_id, []))
+        _run_status(run_id, records.get(run_id, []), rerun_requests, begun.get(run_id), traces, away.get(run_id, []))
         for run_id in run_ids
     ]
 
 
-def left_of(run_ids: Sequence[str], traces: Path) -> list[str]:
-    """Which of the runs are to be done: not settled, and without a record that may settle them and cannot be got at.
+def pending_runs(run_ids: Sequence[str], traces: Path) -> list[str]:
+    """The runs to be done: not final, and without an unreachable record that may be final.
 
-    Raises OSError where the folder is not there: one that was unmounted must not look like one without records.
+    Raises OSError if the folder does not exist: an unmounted one must not look like one without records.
     """
     traces.stat()
     broken: list[RecordError] = []
-    records, again = exit_records(traces, broken), asked_again(traces)
+    records, rerun_requests = exit_records(traces, broken), asked_again(traces)
     held = {run_id for run_id, its in _by_run(broken).items() if _may_settle(its)}
-    return [run for run in run_ids if run not in held and not is_settled(records.get(run, []), again)]
+    return [run for run in run_ids if run not in held and not is_settled(records.get(run, []), rerun_requests)]
 
 
 def planned_sweeps(traces: Path, broken: list[RecordError] | None = None) -> dict[str, tuple[RunSpec, ...]]:
-    """The sweeps whose plans lie in the folder, by their ids.
+    """The sweeps whose plans are in the folder, by sweep id.
 
-    What is no plan is named in `broken`; without such a list it raises RecordError.
+    Unreadable plans are appended to `broken`; without that list they raise RecordError.
     """
     sweeps = {}
     for path in sorted(traces.glob("plan.*.json")):
@@ -110,45 +109,44 @@ def planned_sweeps(traces: Path, broken: list[RecordError] | None = None) -> dic
             values = read_object(path, MOST_PLAN_BYTES, "a plan of ours")
             sweeps[str(values["sweep_id"])] = tuple(RunSpec.from_json(run) for run in values["runs"])
         except (ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
-            found = RecordError(
+            record_error = RecordError(
                 f"{path}: no plan that this version can read ({error}); the command that planned it writes it again"
             )
             if broken is None:
-                raise found from None
-            broken.append(found)
+                raise record_error from None
+            broken.append(record_error)
     return sweeps
 
 
-def whole(standing: Iterable[Standing]) -> bool:
-    """Whether every run is `ok`, and what says so can be read."""
+def whole(runs: Iterable[RunStatus]) -> bool:
+    """Whether every run is final with outcome `ok` and has no unreadable files."""
     return all(
-        run.record is not None and run.record.outcome is Outcome.OK and run.settled and not run.problems
-        for run in standing
+        run.record is not None and run.record.outcome is Outcome.OK and run.final and not run.problems for run in runs
     )
 
 
-def _standing(
+def _run_status(
     run_id: str,
     records: Sequence[ExitRecord],
-    again: Collection[str],
+    rerun_requests: Collection[str],
     begun: BeginRecord | None,
     traces: Path,
     broken: Sequence[RecordError],
-) -> Standing:
+) -> RunStatus:
     last = max((record.attempt for record in records), default=0)
     open_attempt = begun if begun is not None and begun.attempt > last else None
-    settled = is_settled(records, again)
+    final = is_settled(records, rerun_requests)
     last_step, age = _copied(traces / f"{stem(run_id, open_attempt.attempt)}{PARTIAL}") if open_attempt else (None,) * 2
-    standing = settling_record(records)
-    of_trace = _of_trace(standing, traces)
-    return Standing(
+    final_record = settling_record(records)
+    of_trace = _of_trace(final_record, traces)
+    return RunStatus(
         run_id=run_id,
         attempts=max(last, begun.attempt if begun else 0),
         ended=last,
-        record=standing or (records[-1] if records else None),
+        record=final_record or (records[-1] if records else None),
         open=open_attempt,
-        settled=settled,
-        asked_again=not settled and any(record.settles for record in records),
+        final=final,
+        rerun_requested=not final and any(record.settles for record in records),
         last_step=last_step,
         copy_age_s=age,
         problems=(*map(_what_to_do, broken), *of_trace),
@@ -158,12 +156,12 @@ def _standing(
 
 
 def _by_run(broken: Iterable[RecordError]) -> dict[str, list[RecordError]]:
-    """The errors of records that are named after a run's attempt."""
-    found: dict[str, list[RecordError]] = {}
+    """The errors by run, of records that are named after an attempt."""
+    by_run: dict[str, list[RecordError]] = {}
     for error in broken:
         if error.path is not None and (of := _RECORD.fullmatch(error.path.name)):
-            found.setdefault(of["run_id"], []).append(error)
-    return found
+            by_run.setdefault(of["run_id"], []).append(error)
+    return by_run
 
 
 def _may_settle(broken: Iterable[RecordError]) -> bool:
@@ -179,11 +177,11 @@ def _what_to_do(error: RecordError) -> str:
 
 
 def _of_trace(record: ExitRecord | None, traces: Path) -> list[str]:
-    """What is wrong with the trace that a run is settled by, as far as its beginning and its length tell."""
+    """The damage of the trace of a final record, as far as its beginning and its length show it."""
     if record is None or record.outcome is not Outcome.OK:
         return []
     path = traces / f"{stem(record.run_id, record.attempt)}.h5"
-    problem = why_not_whole(path) if path.exists() else ""  # else somebody has brought it elsewhere
+    problem = why_not_whole(path) if path.exists() else ""  # else it was moved elsewhere
     if not problem:
         return []
     return [f"{path}: {problem}, and its record says ok: {path.name.removesuffix('.h5')}{AGAIN} beside it, an empty "
@@ -193,8 +191,8 @@ def _of_trace(record: ExitRecord | None, traces: Path) -> list[str]:
 def _last_begun(traces: Path, broken: list[RecordError]) -> dict[str, BeginRecord]:
     last: dict[str, int] = {}
     for path in traces.glob(f"*{BEGIN}"):
-        if found := BEGIN_RECORD.fullmatch(path.name):
-            last[found["run_id"]] = max(last.get(found["run_id"], 0), int(found["attempt"]))
+        if match := BEGIN_RECORD.fullmatch(path.name):
+            last[match["run_id"]] = max(last.get(match["run_id"], 0), int(match["attempt"]))
     begun = {}
     for run_id, attempt in last.items():
         path = traces / f"{stem(run_id, attempt)}{BEGIN}"
@@ -207,7 +205,7 @@ def _last_begun(traces: Path, broken: list[RecordError]) -> dict[str, BeginRecor
 
 
 def _copied(partial: Path) -> tuple[int | None, float | None]:
-    """The last step that every rank copied has completed, and the age of the newest copy in seconds."""
+    """The last step that all copied ranks have completed, and the age of the newest copy in seconds."""
     try:
         newest = max((path.stat().st_mtime for path in partial.iterdir()), default=None)
     except OSError:
@@ -217,5 +215,5 @@ def _copied(partial: Path) -> tuple[int | None, float | None]:
     try:
         steps = [journal.steps_completed for journal in read_journals(partial)]
     except (JournalError, OSError):
-        steps = []  # a copy in the making
+        steps = []  # a copy that is being written
     return (min(steps) - 1 if steps else None), max(0.0, time.time() - newest)

@@ -1,4 +1,4 @@
-"""A sweep as a person asks for it, from the command line or a TOML file, and the runs that it expands to."""
+"""The specification of a sweep, from the command line or a TOML file, and its expansion into runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hpc.system.sanitize import is_secret
 Value = TypeVar("Value")
 
 LONGEST_BLOCK = 500
-"""Measured steps of a block unless somebody says otherwise: runs with more have several."""
+"""Measured steps of a block by default: runs with more have several."""
 
 MAX_RUNS = 100_000
 """A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
@@ -45,7 +45,7 @@ _LISTS = ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size")
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "precision": PRECISIONS, "scaling": SCALINGS, "stamps": STAMPINGS,
 }  # fmt: skip
-"""What each word of these lists must be one of."""
+"""The allowed values of these lists."""
 
 _CASE = re.compile(r"(\d+)n(\d+)g")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -53,7 +53,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSpec:
-    """What a person asks for. None is a size that nobody chose: the target decides it (`expand`).
+    """The specification of a sweep. None is a size that was not chosen: the target decides it (`expand`).
 
     `block_steps` is how many measured steps a block has at most, 0 for one block however long. `twin` adds to every
     training on several ranks the same without its reduction, `collectives` one run of what communication costs there.
@@ -85,33 +85,33 @@ class SweepSpec:
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def from_mapping(cls, asked: Mapping[str, Any]) -> SweepSpec:
+    def from_mapping(cls, settings: Mapping[str, Any]) -> SweepSpec:
         """A sweep from a TOML table or a parsed command line: comma lists, lists or single values alike."""
         names = {f.name for f in dataclasses.fields(cls)}
-        if unknown := sorted(set(asked) - names):
+        if unknown := sorted(set(settings) - names):
             near = did_you_mean(unknown[0], names)
             raise SpecError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(names))}{near}")
         values: dict[str, Any] = {}
-        for name, value in asked.items():
+        for name, value in settings.items():
             if value is None:
                 continue
             if name == "cases":
-                values[name] = _distinct(name, [_case(word) for word in _words(name, value)])
+                values[name] = _distinct(name, [_case(text) for text in _words(name, value)])
             elif name in ("options", "env"):
                 table = _table(name, value).items()
                 values[name] = {key: _distinct(f"{name} {key}", _words(f"{name} {key}", v)) for key, v in table}
             elif name in _LISTS:
-                values[name] = _distinct(name, [_number(name, word) for word in _words(name, value)])
+                values[name] = _distinct(name, [_number(name, text) for text in _words(name, value)])
             elif name in _LIMITS:
                 values[name] = _number(name, value)
             elif name in ("baseline", "twin", "collectives"):
                 values[name] = _truth(name, value)
             elif name == "placement":
-                values[name] = _one_of(name, value, PLACEMENTS)
+                values[name] = _choice(name, value, PLACEMENTS)
             else:
                 values[name] = _distinct(name, _words(name, value))
-                for word in values[name] if name in _WORDS else ():
-                    _one_of(name, word, _WORDS[name])
+                for text in values[name] if name in _WORDS else ():
+                    _choice(name, text, _WORDS[name])
         _check_env(values.get("env", {}))
         sweep = cls(**values)
         if not sweep.nodes and not sweep.cases:
@@ -122,17 +122,17 @@ class SweepSpec:
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "steps": 120, "warmup": 20, "repeats": 5}
 """The reference protocol: 5 repeats of 120 steps, the first 20 of them warm-up."""
 SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "steps": 16, "warmup": 6, "repeats": 3}
-"""What two cores do in about three minutes for 1, 2 and 4 ranks of ResNet-50: shows the product, rates no machine."""
+"""Sizes for CPUs: 1, 2 and 4 ranks of ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
 
 OptionsOf = Callable[[str, str], Mapping[str, Option]]
-"""(backend, workload) → the options the two know together; raises SpecError where one of them is unknown."""
+"""(backend, workload) → the options that the pair accepts; raises SpecError if one of them is unknown."""
 
 
 def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     """Decides every size for the target and multiplies the axes out; adds the 1n1g baselines, and twins if asked for.
 
-    Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike. Nested, the points of
-    each repeat come in an order of its own, made from the seed.
+    Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike. With
+    nested placement, each repeat has its own order of points, shuffled with the seed.
     """
     sweep, reduced = _with_sizes(sweep, target)
     points: dict[str, RunSpec] = {}
@@ -168,19 +168,19 @@ def _block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list
 
 
 def _add_collectives(points: dict[str, RunSpec], sweep: SweepSpec, target: Target) -> tuple[str, ...]:
-    """Adds the collectives of each set of ranks that trains, if asked for; a line for each size made small."""
+    """Adds the collectives of each set of ranks that trains, if requested; returns a line for each reduced size."""
     if not sweep.collectives:
         return ()
     options, reduced = _with_options(sweep, COLLECTIVE_OPTIONS, small=target.gpus_per_node == 0)
-    found = list(collectives_beside(points.values(), _combinations(options), target.collectives))
-    if not found:
+    runs = list(collectives_beside(points.values(), _combinations(options), target.collectives))
+    if not runs:
         raise SpecError("collectives were asked for, and no point has ranks between which anything goes: add --nodes 2")
-    points.update((run.point_id, run) for run in found)
+    points.update((run.point_id, run) for run in runs)
     return tuple(reduced)
 
 
 def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str, ...]]:
-    """The sweep with no size left open, and a line for each one made small because the target has no GPU."""
+    """The sweep with all sizes decided, and a line for each one reduced because the target has no GPU."""
     small = target.gpus_per_node == 0
     chosen: dict[str, Any] = {}
     reduced = []
@@ -194,7 +194,7 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
             size = max(size, sweep.warmup + SMALL_SIZES["steps"] - SMALL_SIZES["warmup"])
         chosen[name] = size
         if small:
-            reduced.append(f"{name.replace('_', '-')} {_one(size)} instead of {_one(usual)}")
+            reduced.append(f"{name.replace('_', '-')} {_single(size)} instead of {_single(usual)}")
     if sweep.ranks_per_node is None:
         chosen["ranks_per_node"] = (target.gpus_per_node or 1,)
     sweep = dataclasses.replace(sweep, **chosen)
@@ -209,7 +209,7 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
 def _with_options(
     sweep: SweepSpec, known: Mapping[str, Option], small: bool
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Those options of the sweep that one backend and workload know, and the lines for those made small."""
+    """The options of the sweep that the backend and workload accept, and a line for each reduced one."""
     options = {name: values for name, values in sweep.options.items() if name in known}
     reduced = []
     for name, option in known.items():
@@ -223,7 +223,7 @@ def _with_options(
 
 
 def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
-    """Raises SpecError where so many points make more runs than a plan may have."""
+    """Raises SpecError if this number of points makes more runs than a plan may have."""
     assert sweep.repeats is not None
     if (runs := points * sweep.repeats) > MAX_RUNS:
         raise SpecError(
@@ -242,7 +242,7 @@ def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> Non
         )
 
 
-def _one(size: Any) -> Any:
+def _single(size: Any) -> Any:
     return size[0] if isinstance(size, tuple) else size
 
 
@@ -252,7 +252,7 @@ def _cases(sweep: SweepSpec) -> list[tuple[int, int]]:
 
 
 def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
-    """The cores of a node shared by the most ranks that the sweep puts on one; the same for every point."""
+    """The cores of a node divided by the largest number of ranks on a node; the same for every point."""
     if target.cpus_per_node is None:
         return 1
     share = max(nodes * ranks if target.nodes_simulated else ranks for nodes, ranks in _cases(sweep))
@@ -260,7 +260,7 @@ def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
 
 
 def _multiply(
-    sweep: SweepSpec, target: Target, backend: str, workload: str, asked: Mapping[str, tuple[str, ...]]
+    sweep: SweepSpec, target: Target, backend: str, workload: str, option_values: Mapping[str, tuple[str, ...]]
 ) -> Iterator[RunSpec]:
     assert sweep.batch_size and sweep.cpus_per_rank and sweep.steps and sweep.warmup
     axes = product(
@@ -271,7 +271,7 @@ def _multiply(
         sweep.scaling,
         sweep.stamps,
         sweep.telemetry,
-        _combinations(asked),
+        _combinations(option_values),
         _combinations(sweep.env),
     )
     measured_steps = sweep.steps - sweep.warmup
@@ -317,18 +317,18 @@ def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 def _words(name: str, value: Any) -> list[str]:
     """A comma list (`\\,` is a comma inside a value), a list, or one value, as words."""
     if isinstance(value, str):
-        words = [word.replace("\\,", ",") for word in re.split(r"(?<!\\),", value)]
+        words = [text.replace("\\,", ",") for text in re.split(r"(?<!\\),", value)]
     else:
-        words = [_word(name, one) for one in (value if isinstance(value, list | tuple) else [value])]
-    if not words or (not name.startswith("env ") and any(word.strip() == "" for word in words)):
+        words = [_value_text(name, item) for item in (value if isinstance(value, list | tuple) else [value])]
+    if not words or (not name.startswith("env ") and any(text.strip() == "" for text in words)):
         raise SpecError(f"{name}: an empty value in {value!r}")
-    if any("\0" in word for word in words):
+    if any("\0" in text for text in words):
         raise SpecError(f"{name}: a NUL character in {value!r}")
     return words
 
 
 def _distinct(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
-    """The values of a list. Raises SpecError where one is there twice: a list of points names each of them once."""
+    """The values of a list. Raises SpecError if one is there twice."""
     for value, times in Counter(values).items():
         if times > 1:
             raise SpecError(f"{name}: {_shown(value)} is there {times} times; name each value once")
@@ -351,8 +351,8 @@ def _check_env(env: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _word(name: str, value: Any) -> str:
-    """One value as the command line would say it: options are switched on and off."""
+def _value_text(name: str, value: Any) -> str:
+    """A value as text, as on the command line: booleans of options are `on` and `off`."""
     if isinstance(value, bool) and (name.startswith("options ") or name == "telemetry"):
         return "on" if value else "off"
     return str(value)
@@ -364,11 +364,11 @@ def _table(name: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _case(word: str) -> tuple[int, int]:
-    found = _CASE.fullmatch(word.strip())
-    if not found:
-        raise SpecError(f"cases: {word!r} is not of the form 2n8g (nodes, ranks per node)")
-    return _number("nodes", found[1]), _number("ranks_per_node", found[2])
+def _case(text: str) -> tuple[int, int]:
+    match = _CASE.fullmatch(text.strip())
+    if not match:
+        raise SpecError(f"cases: {text!r} is not of the form 2n8g (nodes, ranks per node)")
+    return _number("nodes", match[1]), _number("ranks_per_node", match[2])
 
 
 def _whole(name: str, value: Any) -> int:
@@ -383,17 +383,17 @@ def _whole(name: str, value: Any) -> int:
 def _number(name: str, value: Any) -> int:
     """A whole number within the limits of its name."""
     number = _whole(name, value)
-    least, most = _LIMITS[name]
-    if number < -MAX_WHOLE or number > most:
+    smallest, largest = _LIMITS[name]
+    if number < -MAX_WHOLE or number > largest:
         shown = number if abs(number) < 10**40 else "a number of more than 40 digits"
-        raise SpecError(f"{name}: {shown} is out of range; it must be from {least} to {most}")
-    if number < least:
-        shape = "{0}: {1} is not a count; it must be at least {2}" if least else "{0} is {1}; it must be {2} or more"
-        raise SpecError(shape.format(name, number, least))
+        raise SpecError(f"{name}: {shown} is out of range; it must be from {smallest} to {largest}")
+    if number < smallest:
+        shape = "{0}: {1} is not a count; it must be at least {2}" if smallest else "{0} is {1}; it must be {2} or more"
+        raise SpecError(shape.format(name, number, smallest))
     return number
 
 
-def _one_of(name: str, value: Any, words: Sequence[str]) -> str:
+def _choice(name: str, value: Any, words: Sequence[str]) -> str:
     if value not in words:
         near = did_you_mean(str(value), words)
         raise SpecError(f"{name} {value!r} is not one of {', '.join(words)}{near}")

@@ -19,18 +19,18 @@ from launch.cluster.local import ended_here, script_processes
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
 from launch.cluster.slurm import (
-    NotNow,
     SlurmCluster,
     SubmitError,
+    TransientSubmitError,
     controller_answers,
     slurm_is_installed,
     why_unreachable,
 )
 from launch.jobs.script import Folders
-from launch.queue import Memory, recall
+from launch.queue import SubmissionRecord, recall
 from launch.sweep.finalize import close_attempts, close_ended, note_cancel
 from launch.sweep.prepare import Say, prepare
-from launch.sweep.run_status import Standing, planned_sweeps, standings, whole
+from launch.sweep.run_status import RunStatus, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import SweepSpec
 from launch.sweep.submit import sayer
 
@@ -53,7 +53,7 @@ class Shown:
         return list(dict.fromkeys(run_id for runs in self.sweeps.values() for run_id in runs))
 
     @property
-    def jobs(self) -> list[Memory]:
+    def jobs(self) -> list[SubmissionRecord]:
         """The scripts of these sweeps, and the jobs that were made of them; none that holds other sweeps' runs too."""
         runs = set(self.run_ids)
         return [memory for memory in recall(self.folders.jobs) if set(memory.runs) <= runs]
@@ -64,13 +64,13 @@ def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     say = sayer(Console(soft_wrap=True))
     shown = _shown(asked, settings)
     jobs, names = _job_words(shown)
-    found = standings(shown.run_ids, shown.folders.traces)
+    found = run_statuses(shown.run_ids, shown.folders.traces)
     width = max(map(len, shown.run_ids), default=0)
     for run in found:
         say(f"{run.run_id:{width}}  {_state(run, jobs, names)}")
     counts: dict[str, int] = {}
     for run in found:
-        counts[run.word] = counts.get(run.word, 0) + 1
+        counts[run.state] = counts.get(run.state, 0) + 1
     for memory in shown.jobs:
         words = ", ".join(f"{job_id} {jobs.get(job_id, 'ended')}" for job_id in memory.job_ids) or "not submitted"
         say(f"{memory.job_name}: {words}")
@@ -134,25 +134,25 @@ def _job_words(shown: Shown) -> tuple[dict[str, str], dict[str, str]]:
         return words | dict.fromkeys(of_slurm, "unknown"), {}
     cluster = SlurmCluster(shown.folders.logs)
     try:
-        living = cluster.living(memory.job_name for memory in shown.jobs)
-    except NotNow:
+        living = cluster.active_jobs(memory.job_name for memory in shown.jobs)
+    except TransientSubmitError:
         return words | dict.fromkeys(of_slurm, "unknown"), {}
     states = cluster.states(list(living))
     why = {job_id: f" ({reason})" for job_id, reason in cluster.reasons.items()}
     return words | {job_id: f"{state}{why.get(job_id, '')}" for job_id, state in states.items()}, living
 
 
-def _state(run: Standing, jobs: Mapping[str, str], names: Mapping[str, str]) -> str:
+def _state(run: RunStatus, jobs: Mapping[str, str], names: Mapping[str, str]) -> str:
     """One run in words: what stands, or what is going on.
 
     A job of another name with the attempt's number is another job: a controller that lost its state reuses numbers.
     """
-    if run.held and not run.settled:
+    if run.held and not run.final:
         return "held back: its record cannot be read"
     attempts = "" if run.attempts < 2 else f", {run.attempts} attempts"
-    if run.open is None or run.settled:
-        to_do = "" if run.settled or run.asked_again or run.record is None else ", to be done"
-        return f"{run.word}{attempts}{to_do}"
+    if run.open is None or run.final:
+        to_do = "" if run.final or run.rerun_requested or run.record is None else ", to be done"
+        return f"{run.state}{attempts}{to_do}"
     name = names.get(run.open.job_id, "")
     is_another = bool(name and run.open.job_name and name != run.open.job_name)
     word = "ended" if is_another else jobs.get(run.open.job_id, "ended")
@@ -193,7 +193,7 @@ def _cancel_jobs(shown: Shown, say: Say) -> list[str]:
     lock = FolderLock(shown.folders.jobs)
     try:
         with lock.held(lambda holder: say(f"waiting for {holder}, which is submitting")):
-            ours = list(cluster.living(memories))
+            ours = list(cluster.active_jobs(memories))
             cluster.cancel(ours)
         until_s = time.monotonic() + PATIENCE_S
         left = ours
@@ -201,7 +201,7 @@ def _cancel_jobs(shown: Shown, say: Say) -> list[str]:
             time.sleep(min(cluster.poll_s, 1.0))
             states = cluster.states(left)
             left = [job_id for job_id in left if states[job_id] not in (JobState.ENDED, JobState.UNKNOWN)]
-    except NotNow as reason:
+    except TransientSubmitError as reason:
         raise SubmitError(f"nothing was cancelled: {reason}") from None
     close_attempts(cluster, [job_id for job_id in ours if job_id not in left], shown.folders, say)
     for job_id in ours:

@@ -47,18 +47,18 @@ def options_of(backend: str, workload: str) -> Mapping[str, Option]:
 
 
 def cannot_run(backends: Sequence[str], site: Site | None) -> dict[str, str]:
-    """Of each backend that this interpreter cannot run, a line that says why, and how it can.
+    """By backend that this interpreter cannot run: a line with the reason and the fix.
 
-    Nothing is said of a site whose runs may find other packages than this interpreter does.
+    Empty for a site whose runs may use other packages than this interpreter.
     """
     missing = {name: missing_modules(name) for name in backends if _runs_by_this_interpreter(name, site)}
     return {name: f"backend {name} cannot run: {'; '.join(lines)}" for name, lines in missing.items() if lines}
 
 
 def odd_builds(backends: Sequence[str], site: Site | None) -> list[str]:
-    """A line for each backend whose Horovod was built for another framework than the one that its runs will meet."""
-    asked = [name for name in backends if "horovod" in BACKENDS[name].modules and _runs_by_this_interpreter(name, site)]
-    problems = {name: build_problem(BACKENDS[name].framework) for name in asked}
+    """A line for each backend whose Horovod was built for another framework than its runs use."""
+    names = [name for name in backends if "horovod" in BACKENDS[name].modules and _runs_by_this_interpreter(name, site)]
+    problems = {name: build_problem(BACKENDS[name].framework) for name in names}
     return [f"backend {name}: {problem}" for name, problem in problems.items() if problem]
 
 
@@ -69,20 +69,20 @@ def _runs_by_this_interpreter(backend: str, site: Site | None) -> bool:
     return not (named or site.container or site.modules or "PYTHONPATH" in site.env)
 
 
-def with_absolute_paths(asked: SweepSpec) -> SweepSpec:
-    """The sweep with a person's own files named from the root: the job may run from any folder."""
+def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
+    """The sweep with absolute paths of user code, because the job may run from any folder."""
 
     def absolute(workload: str) -> str:
         path, _, factory = workload.partition(":")
         return f"{Path(path).absolute()}:{factory}" if is_user_code(workload) and factory else workload
 
-    return dataclasses.replace(asked, workload=tuple(absolute(name) for name in asked.workload))
+    return dataclasses.replace(spec, workload=tuple(absolute(name) for name in spec.workload))
 
 
-def no_twins(asked: SweepSpec) -> list[str]:
-    """Where twins are asked for, a line for each backend that has none, with the reason."""
-    why = {name: BACKENDS[name].no_twin for name in asked.backend if asked.twin}
-    return [f"no twins of backend {name}: {reason}" for name, reason in why.items() if reason]
+def no_twins(spec: SweepSpec) -> list[str]:
+    """If twins are requested: a line for each backend that has none, with the reason."""
+    reasons = {name: BACKENDS[name].no_twin for name in spec.backend if spec.twin}
+    return [f"no twins of backend {name}: {reason}" for name, reason in reasons.items() if reason]
 
 
 WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
@@ -90,34 +90,34 @@ ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_
 WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
 
 
-def decide_target(asked: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
-    """What the sizes depend on, of the machine that the runs are for; `nodes` are the site's, read where needed.
+def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
+    """The facts of the target machine that sizes depend on; `nodes` are the site's, read if needed.
 
-    Raises TargetError where nvidia-smi does not tell how many GPUs this machine has.
+    Raises TargetError if nvidia-smi cannot count the GPUs of this machine.
     """
-    own = [name for name in asked.workload if is_user_code(name)]
-    for name in own:
+    user_code = [name for name in spec.workload if is_user_code(name)]
+    for name in user_code:
         check_factory(name)
-    digests = {name: code_digest(name) for name in own}
+    digests = {name: code_digest(name) for name in user_code}
     if site is None:
-        return _local_target(asked, digests)
+        return _local_target(spec, digests)
     nodes = nodes or SiteNodes(site)
-    gpus = asked.gpus_per_node if asked.gpus_per_node is not None else site.gpus_per_node
+    gpus = spec.gpus_per_node if spec.gpus_per_node is not None else site.gpus_per_node
     cpus = site.cpus_per_node
-    why = "sinfo does not say"
-    if gpus is None or (cpus is None and asked.cpus_per_rank is None):
+    explanation = "sinfo does not say"
+    if gpus is None or (cpus is None and spec.cpus_per_rank is None):
         if reason := nodes.unreachable:
-            why = f"no Slurm controller answers here that could be asked ({reason})"
+            explanation = f"no Slurm controller answers here that could be asked ({reason})"
         else:
-            found_gpus, found_cpus = nodes.per_node
-            gpus = found_gpus if gpus is None else gpus
-            cpus = found_cpus if cpus is None else cpus
+            sinfo_gpus, sinfo_cpus = nodes.per_node
+            gpus = sinfo_gpus if gpus is None else gpus
+            cpus = sinfo_cpus if cpus is None else cpus
     if gpus is None:
         raise SpecError(
-            f"how many GPUs has a node of site {site.name}? {why}; state it with --gpus-per-node N (0 for CPU runs) or "
-            "gpus_per_node in the site file"
+            f"how many GPUs has a node of site {site.name}? {explanation}; state it with --gpus-per-node N (0 for CPU "
+            "runs) or gpus_per_node in the site file"
         )
-    names = [name for name in asked.backend if name in BACKENDS]
+    names = [name for name in spec.backend if name in BACKENDS]
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
@@ -126,15 +126,15 @@ def decide_target(asked: SweepSpec, site: Site | None, nodes: SiteNodes | None =
     )  # fmt: skip
 
 
-def _local_target(asked: SweepSpec, digests: Mapping[str, str]) -> Target:
-    """This machine, its GPUs shared by the simulated nodes."""
-    most = max((*asked.nodes, *(nodes for nodes, _ in asked.cases)))
-    gpus = asked.gpus_per_node
+def _local_target(spec: SweepSpec, digests: Mapping[str, str]) -> Target:
+    """This machine as a target; the simulated nodes share its GPUs."""
+    max_nodes = max((*spec.nodes, *(nodes for nodes, _ in spec.cases)))
+    gpus = spec.gpus_per_node
     reduced: tuple[str, ...] = ()
     if gpus is None and (here := _gpus_here()):
-        gpus = here // most
+        gpus = here // max_nodes
         if gpus == 0:
-            reduced = (f"CPUs instead of GPUs: {most} simulated nodes cannot share the {here} of this machine",)
+            reduced = (f"CPUs instead of GPUs: {max_nodes} simulated nodes cannot share the {here} of this machine",)
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
         env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,

@@ -48,9 +48,9 @@ from launch.step.claim import Claim, Job
 from launch.step.hang import Limits
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
-from launch.sweep.finalize import in_words, mend_records
-from launch.sweep.rerun import Wish, ask_for
-from launch.sweep.run_status import Standing, left_of, standings
+from launch.sweep.finalize import describe_runs, mend_records
+from launch.sweep.rerun import RerunRequest, ask_for
+from launch.sweep.run_status import RunStatus, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
 from parse import summarize
 from tests.fuzz.damages import ERRORS, HUGE_BYTES, OF_ANY, OF_JSON, Damage, empty, folder, refused, zeros
@@ -180,7 +180,7 @@ def files_of(out: Path) -> list[str]:
 
 def check(
     template: Path, out: Path, one: Input | None, usual: Mapping[str, str] | None = None
-) -> tuple[str, list[Standing]]:
+) -> tuple[str, list[RunStatus]]:
     """Damages a copy of the sweep and has everything read it; what was printed, and how the runs stand then.
 
     `usual` is how they stand where nothing was damaged. Raises Defect.
@@ -200,8 +200,8 @@ def check(
     away = refused(out / one.refused[0], one.refused[1]) if one.refused else contextlib.nullcontext()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), away:
         _read_everything(out, rng)
-        found, left = standings(_ids(), traces), left_of(_ids(), traces)
-        print(*in_words(found, Folders.under(out)), sep="\n")
+        found, left = run_statuses(_ids(), traces), pending_runs(_ids(), traces)
+        print(*describe_runs(found, Folders.under(out)), sep="\n")
     said.seek(0)
     text = said.read()
     _true("Traceback" not in text, "a traceback is printed")
@@ -237,8 +237,8 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         lock = FolderLock(folders.jobs)
         with lock.held(lambda holder: None):
             mend_records(folders, print)
-            ask_for(Wish(retry=(Outcome.OOM,)), RUNS, traces, None, print)
-            left_of(_ids(), traces)
+            ask_for(RerunRequest(retry=(Outcome.OOM,)), RUNS, traces, None, print)
+            pending_runs(_ids(), traces)
             recall(folders.jobs)
 
     def closed(end: JobEnd) -> None:
@@ -333,12 +333,12 @@ def _hold_stamps(traces: Path, before: Mapping[str, bytes]) -> None:
         _true(bool(there) or brought, f"what rank {rank} recorded is nowhere")
 
 
-def _hold_runs(one: Input, found: Sequence[Standing], left: Sequence[str], usual: Mapping[str, str]) -> None:
+def _hold_runs(one: Input, found: Sequence[RunStatus], left: Sequence[str], usual: Mapping[str, str]) -> None:
     """Runs of which nothing was damaged are as they would have been; what was measured is not measured again."""
     touched = [name for name, _ in one.damages] + ([one.refused[0]] if one.refused else [])
     for run in found:
         if not any(run.run_id in name for name in touched):
-            _true(run.word == usual[run.run_id], f"{run.run_id} is {run.word}, without damage {usual[run.run_id]}")
+            _true(run.state == usual[run.run_id], f"{run.run_id} is {run.state}, without damage {usual[run.run_id]}")
     for run, attempt in ((MEASURED, 1), (LATE, 2)):
         of_attempt = [name for name in touched if f"{run.run_id}.{attempt}." in name]
         if not any(name.endswith(".h5") for name in of_attempt) and len(of_attempt) < 2:
@@ -367,7 +367,7 @@ def run(first: int, count: int, place: Path, failures: int = 10, show: bool = Fa
     """Tries so many seeds; prints what fails. Returns how many did."""
     template, begin, failed = place / "template", perf_counter(), 0
     make_sweep(template)
-    usual = {run.run_id: run.word for run in check(template, place / "usual", None)[1]}
+    usual = {run.run_id: run.state for run in check(template, place / "usual", None)[1]}
     for seed in range(first, first + count):
         one = input_of(seed, files_of(template))
         out = place / f"sweep {seed}"

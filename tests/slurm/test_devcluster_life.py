@@ -104,10 +104,10 @@ def test_the_number_of_a_namespace_that_is_gone_tells_nothing(new_root):
     if not ending.host.own_names:
         pytest.skip("unshare is refused here: nodes have no namespaces of their own")
     known = Processes([str(ending.conf)], own_names=True)
-    assert set(known.living().values()) == {"slurmctld", "node1"}
+    assert set(known.alive().values()) == {"slurmctld", "node1"}
     ending.stop()
     with DevCluster(new_root(), ONE) as starting:
-        assert known.living() == {}
+        assert known.alive() == {}
         assert starting.daemons() == {"slurmctld", "node1"}
 
 
@@ -211,7 +211,7 @@ def test_a_normal_user_can_start_one(new_root, nap):
     if not pythons:
         pytest.skip("no Python 3.11 here that a normal user can run")
     root = new_root(TMP)  # where each node has a /tmp of its own, with this folder in it
-    for package in ("launch", "hpc"):
+    for package in ("launch", "hpc", "tools/devcluster"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     os.chown(root, 65534, 65534)
     script = f"""

@@ -78,7 +78,7 @@ def test_accounts_that_lag_fall_silent_or_are_not_there(
         patience.setattr(state, "COMMAND_TIMEOUT_S", 5)
         seen = look([living, cancelled])
     assert (seen[living].state, seen[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
-    assert "sacct: no answer within 5 s" in seen[cancelled].said
+    assert "sacct: no answer within 5 s" in seen[cancelled].error
 
     # The controller dies before its news has come to the accounts: they say that the job runs still.
     save_state(cluster, living)
@@ -87,7 +87,7 @@ def test_accounts_that_lag_fall_silent_or_are_not_there(
     assert in_accounts(cluster, living) == "RUNNING"
     unreachable = look([living, cancelled])
     assert unreachable[living].state is JobState.UNREACHABLE
-    assert "Unable to contact slurm controller" in unreachable[living].said
+    assert "Unable to contact slurm controller" in unreachable[living].error
     assert set(ends([living, cancelled])) <= {cancelled}
     cluster.start_controller()
     assert look([living])[living].state is JobState.RUNNING
@@ -119,7 +119,7 @@ def test_the_accounts_tell_what_the_controller_has_forgotten(
     cluster.kill("slurmdbd")  # the last test that needs it
     refused = look([job])[job]
     assert refused.state is JobState.UNKNOWN
-    assert "Connection refused" in refused.said
+    assert "Connection refused" in refused.error
 
 
 def test_why_a_job_is_pending(cluster: DevCluster, tmp_path: Path) -> None:
@@ -141,5 +141,5 @@ def test_a_controller_that_hangs(cluster: DevCluster, monkeypatch: pytest.Monkey
     finally:
         cluster.thaw("slurmctld")
     assert seen.state is JobState.UNREACHABLE
-    assert "squeue: no answer within 3 s" in seen.said
+    assert "squeue: no answer within 3 s" in seen.error
     assert look([job])[job].state in (JobState.PENDING, JobState.RUNNING)

@@ -114,7 +114,7 @@ def leftovers(cluster: DevCluster) -> list[str]:
 def processes_left(cluster: DevCluster) -> list[str]:
     """Processes in the cluster that are no daemon's, and children of these that nobody waits for."""
     confs = (str(cluster.conf), str(cluster.root / "login.conf"))
-    living = Processes(confs, own_names=cluster.host.own_names).living()
+    living = Processes(confs, own_names=cluster.host.own_names).alive()
     return [f"{pid} {name}" for pid, name in _names(living) if name not in _DAEMONS] + [
         f"{pid} {name} (zombie)" for pid, name in _zombies(living)
     ]

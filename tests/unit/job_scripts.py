@@ -10,7 +10,7 @@ from typing import Any
 
 from hpc.model.spec import RunSpec
 from hpc.model.trace_file import write_trace
-from launch.jobs.script import Folders, Guards, render_local
+from launch.jobs.script import Folders, RunLimits, render_local
 from launch.jobs.site import Site
 from tests.unit.traces import make_trace
 
@@ -33,10 +33,10 @@ def fake_launcher(tmp_path: Path, body: str) -> Path:
     return path
 
 
-GUARDS = Guards()
+GUARDS = RunLimits()
 
 
-def write_job(tmp_path: Path, body: str, guards: Guards = GUARDS) -> Path:
+def write_job(tmp_path: Path, body: str, guards: RunLimits = GUARDS) -> Path:
     """The script of one run, whose launcher does `body`."""
     folders = Folders.under(tmp_path)
     folders.logs.mkdir(parents=True, exist_ok=True)

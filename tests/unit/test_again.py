@@ -12,8 +12,8 @@ from hpc.model.outcome import BeginRecord, Outcome, RecordError, asked_again, st
 from hpc.model.spec import SpecError
 from launch.sweep import rerun as again
 from launch.sweep.provenance import Changes
-from launch.sweep.rerun import Wish, ask_for, outcomes_to_retry
-from launch.sweep.run_status import Standing, left_of, planned_sweeps, standings, whole
+from launch.sweep.rerun import RerunRequest, ask_for, outcomes_to_retry
+from launch.sweep.run_status import RunStatus, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 RUNS = repeats(make_run(), 4)
@@ -33,7 +33,7 @@ def traces(tmp_path: Path) -> Path:
 
 def ask(traces: Path, **wish: object) -> list[str]:
     said: list[str] = []
-    ask_for(Wish(**wish), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
+    ask_for(RerunRequest(**wish), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
     return said
 
 
@@ -57,16 +57,16 @@ def test_retry_asks_for_runs_whose_outcome_that_is(traces: Path) -> None:
     assert outcomes_to_retry(" oom, invalid") == (Outcome.OOM, Outcome.INVALID)
     assert ask(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["retry oom,invalid: 1 runs once more"]
     assert asked_again(traces) == {stem(OOM, 1)}
-    assert left_of([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
+    assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
     assert ask(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already
 
 
 def test_force_asks_for_all_that_is_settled(traces: Path) -> None:
     assert ask(traces, force=True) == ["--force: 3 settled runs once more"]
     assert asked_again(traces) == {stem(OK, 1), stem(OK, 2), stem(OOM, 1), stem(FAILED, 1)}
-    assert left_of([OK, OOM, FAILED, LATE], traces) == [OK, OOM, FAILED, LATE]
+    assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OK, OOM, FAILED, LATE]
     put_exit_record(traces, RUNS[0], Outcome.OK, 3)
-    assert left_of([OK], traces) == []
+    assert pending_runs([OK], traces) == []
 
 
 def test_only_what_ended_ok_is_compared_with_what_is_here(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_only_what_ended_ok_is_compared_with_what_is_here(traces: Path, monkeypa
         f"{OK}: numpy was 1, is 2", "--rerun-if-changed: 1 of 1 runs that ended ok once more",
         "not compared: the weather",
     ]  # fmt: skip
-    assert left_of([OK], traces) == [OK]
+    assert pending_runs([OK], traces) == [OK]
 
 
 def test_how_runs_stand(traces: Path) -> None:
@@ -89,14 +89,14 @@ def test_how_runs_stand(traces: Path) -> None:
     (partial / "node1.beat").touch()
     os.utime(partial / "node1.beat", (time.time() - 1000,) * 2)
     ask(traces, retry=(Outcome.OOM,))
-    ok, oom, failed, late = standings([OK, OOM, FAILED, LATE], traces)
-    assert (ok.word, ok.attempts, ok.settled, ok.asked_again) == ("ok", 2, True, False)
-    assert (oom.word, oom.settled, oom.asked_again) == ("oom, wanted again", False, True)
-    assert (failed.word, failed.settled) == ("rank_fail", True)
-    assert (late.word, late.attempts, late.ended, late.open) == ("begun", 2, 1, begin)
+    ok, oom, failed, late = run_statuses([OK, OOM, FAILED, LATE], traces)
+    assert (ok.state, ok.attempts, ok.final, ok.rerun_requested) == ("ok", 2, True, False)
+    assert (oom.state, oom.final, oom.rerun_requested) == ("oom, wanted again", False, True)
+    assert (failed.state, failed.final) == ("rank_fail", True)
+    assert (late.state, late.attempts, late.ended, late.open) == ("begun", 2, 1, begin)
     assert late.last_step is None and late.copy_age_s is not None and late.copy_age_s >= 1000
-    assert standings(["none"], traces) == [Standing(run_id="none")]
-    assert Standing(run_id="none").word == "never ran"
+    assert run_statuses(["none"], traces) == [RunStatus(run_id="none")]
+    assert RunStatus(run_id="none").state == "never ran"
     assert whole([ok]) and not whole([ok, oom]) and not whole([failed]) and whole([])
 
 

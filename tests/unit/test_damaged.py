@@ -23,8 +23,8 @@ from hpc.recovery.journal import Journal
 from launch.follow.follower import write_missing_records
 from launch.jobs.plan import write_sweep
 from launch.jobs.script import Folders
-from launch.sweep.finalize import in_words, mend_records, why
-from launch.sweep.run_status import left_of, planned_sweeps, standings, whole
+from launch.sweep.finalize import describe_failure, describe_runs, mend_records
+from launch.sweep.run_status import pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit import job_scripts as scripts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
 
@@ -108,10 +108,10 @@ def test_a_damaged_record_is_made_anew_of_what_else_is_there(
     if traced:
         trace = put(folders.traces, make_trace(RUN))
         os.utime(trace, (1_700_000_000, 1_700_000_000))
-    [before, there] = standings([RUN.run_id, other.run_id], folders.traces)
-    assert before.word == "begun" and there.word == "ok" and not there.problems
+    [before, there] = run_statuses([RUN.run_id, other.run_id], folders.traces)
+    assert before.state == "begun" and there.state == "ok" and not there.problems
     assert not whole([before]) and "judges the attempt anew" in before.problems[0]
-    assert f"{STEM}.exit.json" in in_words([before], folders)[-1]
+    assert f"{STEM}.exit.json" in describe_runs([before], folders)[-1]
     said: list[str] = []
     mend_records(folders, said.append)
     [line] = said
@@ -120,7 +120,7 @@ def test_a_damaged_record_is_made_anew_of_what_else_is_there(
     assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]
     assert (record.end_unix_s == 1_700_000_000) is traced  # when the trace was written, not when somebody looked
     assert (folders.traces / f"{STEM}.exit.json.damaged").read_bytes() == damage
-    assert left_of([RUN.run_id], folders.traces) == ([] if traced else [RUN.run_id])
+    assert pending_runs([RUN.run_id], folders.traces) == ([] if traced else [RUN.run_id])
     mend_records(folders, said.append)
     assert said == [line]
 
@@ -131,9 +131,9 @@ def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
         if number == 0:
             put(folders.traces, make_trace(run))
     mend_records(folders, [].append)
-    first, second = standings([RUN.run_id, make_run(repeat=2).run_id], folders.traces)
-    assert (first.word, first.settled, whole([first])) == ("ok", True, True)
-    assert (second.word, second.settled) == ("never ran", False)
+    first, second = run_statuses([RUN.run_id, make_run(repeat=2).run_id], folders.traces)
+    assert (first.state, first.final, whole([first])) == ("ok", True, True)
+    assert (second.state, second.final) == ("never ran", False)
     assert ".begin.json: cannot be read" in second.problems[0] and "the run is done again" in second.problems[0]
 
 
@@ -163,10 +163,10 @@ def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> Non
         begin(traces)
         put_exit_record(traces, RUN, Outcome.OK).chmod(0)
         with nobody():
-            [held, free] = standings([RUN.run_id, other.run_id], traces)
-            assert left_of([RUN.run_id, other.run_id], traces) == [other.run_id]
+            [held, free] = run_statuses([RUN.run_id, other.run_id], traces)
+            assert pending_runs([RUN.run_id, other.run_id], traces) == [other.run_id]
             assert evidence.open_attempts(traces, "7") == [] == evidence.damaged_attempts(traces)
-    assert (held.word, whole([held]), free.word) == ("held back", False, "never ran")
+    assert (held.state, whole([held]), free.state) == ("held back", False, "never ran")
     assert "Permission denied): it may be whole, so the run is left alone" in held.problems[0]
 
 
@@ -227,7 +227,7 @@ def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
 def test_a_damaged_note_does_not_keep_a_sweep_from_its_end(folders: Folders) -> None:
     (folders.traces / f"{STEM}.rank0.json").write_bytes(b"")
     path = put_exit_record(folders.traces, RUN, Outcome.RANK_FAIL)
-    assert f"{STEM}.rank0.json: cannot be read" in why(read_own_record(path), folders)
+    assert f"{STEM}.rank0.json: cannot be read" in describe_failure(read_own_record(path), folders)
 
 
 def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_path: Path) -> None:
@@ -257,9 +257,9 @@ def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, 
     put_exit_record(folders.traces, RUN, Outcome.OK)
     path.write_bytes(path.read_bytes()[:keep])
     assert why_not in why_not_whole(path) and bool(why_not_whole(path)) is bool(why_not)
-    [run] = standings([RUN.run_id], folders.traces)
-    assert run.word == ("ok, trace damaged" if why_not else "ok")
-    assert run.settled and whole([run]) is not bool(why_not)  # nothing is measured again unasked
+    [run] = run_statuses([RUN.run_id], folders.traces)
+    assert run.state == ("ok, trace damaged" if why_not else "ok")
+    assert run.final and whole([run]) is not bool(why_not)  # nothing is measured again unasked
     assert [f"{STEM}.again" in problem and str(path) in problem for problem in run.problems] == [True] * bool(why_not)
 
 

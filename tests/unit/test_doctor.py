@@ -11,7 +11,7 @@ import pytest
 
 from launch.cluster.partitions import minutes_of
 from launch.doctor.__main__ import DoctorError, _look, _parser, main
-from launch.doctor.advice import Advice, Word, as_json, as_text
+from launch.doctor.advice import Advice, AdviceLevel, as_json, as_text
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_site
 from launch.doctor.diagnosis_nodes import of_job
@@ -54,7 +54,7 @@ def finding(name: str, state: str, level: str = "fatal") -> dict[str, str]:
 
 def start(mpi: str = "pmix", *findings: dict[str, str], met: bool = True, **facts) -> Start:
     told = {"launched": {"size": 4, "library": "Open MPI v5, x"}, "ranks": [{}] if met else [], "findings": [*findings]}
-    return Start(**({"launcher": "srun", "mpi": mpi, "status": 0, "told": told} | facts))
+    return Start(**({"launcher": "srun", "mpi": mpi, "status": 0, "report": told} | facts))
 
 
 def job(*looks: NodeLook, starts: tuple[Start, ...] = (start(),), **facts) -> JobFacts:
@@ -64,7 +64,7 @@ def job(*looks: NodeLook, starts: tuple[Start, ...] = (start(),), **facts) -> Jo
 
 def test_nothing_is_said_against_a_cluster_where_all_is_well() -> None:
     advice = [*of_site(site(), cluster()), *of_job(site(), job(look(), look("n1")))]
-    assert {one.word for one in advice} == {Word.OK}
+    assert {one.word for one in advice} == {AdviceLevel.OK}
     assert as_text(advice).endswith("\nnothing to change")
 
 
@@ -140,9 +140,12 @@ def test_nodes_and_ranks_are_heard(found: JobFacts, name: str, told: tuple[str, 
 
 
 def test_what_nothing_could_start_is_told_way_by_way() -> None:
-    never = (start(met=False, told={}, status=124), start("pmi2", met=False, told={}, status=1, error="no PMI here"))
+    never = (
+        start(met=False, report={}, status=124),
+        start("pmi2", met=False, report={}, status=1, error="no PMI here"),
+    )
     (one,) = [one for one in of_job(site(), job(look(), starts=never)) if one.name == "mpi"]
-    assert one.word is Word.CHANGE
+    assert one.word is AdviceLevel.CHANGE
     assert "srun --mpi=pmix: no answer in time; srun --mpi=pmi2: no PMI here" in one.text
 
 
@@ -198,7 +201,7 @@ def test_the_shell_of_a_node_tells_what_it_sees(tmp_path: Path) -> None:
 
 
 def test_what_comes_from_outside_steers_no_terminal() -> None:
-    hostile = [Advice(name="x", word=Word.CHANGE, text="a\x1b[2Jb\nc", write='mpi = "\x07"')]
+    hostile = [Advice(name="x", word=AdviceLevel.CHANGE, text="a\x1b[2Jb\nc", write='mpi = "\x07"')]
     assert as_text(hostile) == 'CHANGE   x  a\\x1b[2Jb\\nc\n            → mpi = "\\x07"\n1 to change'
     assert json.loads(as_json(hostile))["advice"][0]["text"] == "a\x1b[2Jb\nc"
 

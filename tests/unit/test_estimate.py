@@ -7,13 +7,13 @@ import dataclasses
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
-from launch.sweep.time_limit import Room, TooShort, check_room, cut_off_s, durations_s
+from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, cut_off_s, durations_s
 from tests.unit.traces import make_run
 
 RUN = make_run()
 RUNS = [dataclasses.replace(RUN, repeat=repeat) for repeat in (1, 2, 3)]
 OTHER = dataclasses.replace(RUN, batch_size=RUN.batch_size * 2)
-ROOM = Room(job="1n.sh", limit_s=300, margin_s=60)
+BUDGET = TimeBudget(job="1n.sh", limit_s=300, margin_s=60)
 
 
 def record(run_id: str, attempt: int, seconds: int, outcome: Outcome = Outcome.OK) -> ExitRecord:
@@ -43,7 +43,7 @@ def test_only_attempts_that_ended_ok_tell_how_long_a_point_takes() -> None:
     ],
 )
 def test_a_limit_that_may_be_too_short_is_a_warning(took: dict[str, list[float]], words: list[str]) -> None:
-    said = check_room(ROOM, RUNS, took, {})
+    said = check_budget(BUDGET, RUNS, took, {})
     assert len(said) == len(words)
     for line, wanted in zip(said, words, strict=True):
         assert line.startswith("1n.sh has 5 min, less 60 s before its end: ") and wanted in line
@@ -52,9 +52,11 @@ def test_a_limit_that_may_be_too_short_is_a_warning(took: dict[str, list[float]]
 
 def test_a_first_run_that_never_was_so_quick_is_an_error_and_a_later_one_a_warning() -> None:
     took = {RUN.point_id: [241.0, 250.0]}
-    with pytest.raises(TooShort, match=r"its first run, \S+_r1, cannot end in that; .* 241 to 250 s: raise --minutes"):
-        check_room(ROOM, RUNS, took, {})
-    [line] = check_room(ROOM, [OTHER, *RUNS], took, {})
+    with pytest.raises(
+        TimeLimitTooShort, match=r"its first run, \S+_r1, cannot end in that; .* 241 to 250 s: raise --minutes"
+    ):
+        check_budget(BUDGET, RUNS, took, {})
+    [line] = check_budget(BUDGET, [OTHER, *RUNS], took, {})
     assert "may not end in that" in line
 
 
@@ -66,12 +68,12 @@ def test_an_attempt_that_was_cut_off_tells_that_more_is_needed() -> None:
     }
     cut_off = cut_off_s(RUNS, records)
     assert cut_off == {RUN.point_id: 200.0}
-    [line] = check_room(ROOM, RUNS, {}, cut_off)
+    [line] = check_budget(BUDGET, RUNS, {}, cut_off)
     assert line == (
         f"1n.sh has 5 min, less 60 s before its end: {first} may not end in that, an attempt of its point was cut off "
         "after 200 s, and none has ended yet: raise --minutes-per-run or --time"
     )
-    assert check_room(Room(job="1n.sh", limit_s=600, margin_s=60), RUNS, {}, cut_off) == []
-    assert check_room(ROOM, RUNS, {RUN.point_id: [70.0]}, cut_off) == []
-    [line] = check_room(ROOM, [OTHER, *RUNS], {OTHER.point_id: [70.0]}, cut_off)
+    assert check_budget(TimeBudget(job="1n.sh", limit_s=600, margin_s=60), RUNS, {}, cut_off) == []
+    assert check_budget(BUDGET, RUNS, {RUN.point_id: [70.0]}, cut_off) == []
+    [line] = check_budget(BUDGET, [OTHER, *RUNS], {OTHER.point_id: [70.0]}, cut_off)
     assert f"{first} may not end in that" in line

@@ -36,7 +36,7 @@ class ScriptedCluster:
     poll_s = 0.0
     max_jobs = None
     queued = True
-    said = "squeue: \x1b[31mno"
+    error = "squeue: \x1b[31mno"
     reasons: ClassVar[dict[str, str]] = {"7": "QOSMax\x1b[31mJobs"}
 
     def __init__(self, scenes: list[tuple[JobState, list[tuple[str, RunSpec, int, Outcome | None]]]], traces: Path):

@@ -12,7 +12,7 @@ from launch.follow.rows import (
     StepCount,
     SweepTimeLeft,
     attempt_elapsed_s,
-    row_left_s,
+    row_remaining_s,
     sweep_time_left,
 )
 from tests.unit.follow_rows import RUN, over, pending, running
@@ -30,7 +30,7 @@ P, R, E = JobState.PENDING, JobState.RUNNING, JobState.ENDED
 def test_time_left_of_a_run_comes_from_enough_timed_steps(
     completed: int, median_step_s: float | None, left_s: float | None
 ) -> None:
-    assert StepCount(completed=completed, planned=100, median_step_s=median_step_s).left_s == left_s
+    assert StepCount(completed=completed, planned=100, median_step_s=median_step_s).remaining_s == left_s
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,16 @@ def test_durations_come_from_the_point_then_from_the_case() -> None:
 
 def test_time_left_of_a_row() -> None:
     durations = RunDurations([(RUN, 100.0)])
-    assert row_left_s(over(RUN), durations) == 0.0
-    assert row_left_s(Row(run=RUN, state=NEVER_BEGAN), durations) == 0.0
-    assert row_left_s(pending(RUN), durations) == 100.0
-    assert row_left_s(running(RUN, completed=900), durations) == pytest.approx(31.0)  # its pace before others' times
-    assert row_left_s(running(RUN, completed=3, elapsed_s=30.0), durations) == 70.0
-    assert row_left_s(running(RUN, completed=3, elapsed_s=130.0), durations) == 0.0
-    assert row_left_s(pending(TWO_NODES), durations) is None
-    assert row_left_s(Row(run=RUN, state="unreachable"), durations) is None
+    assert row_remaining_s(over(RUN), durations) == 0.0
+    assert row_remaining_s(Row(run=RUN, state=NEVER_BEGAN), durations) == 0.0
+    assert row_remaining_s(pending(RUN), durations) == 100.0
+    assert row_remaining_s(running(RUN, completed=900), durations) == pytest.approx(
+        31.0
+    )  # its pace before others' times
+    assert row_remaining_s(running(RUN, completed=3, elapsed_s=30.0), durations) == 70.0
+    assert row_remaining_s(running(RUN, completed=3, elapsed_s=130.0), durations) == 0.0
+    assert row_remaining_s(pending(TWO_NODES), durations) is None
+    assert row_remaining_s(Row(run=RUN, state="unreachable"), durations) is None
 
 
 JOBS = {

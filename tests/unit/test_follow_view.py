@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from hpc.model.outcome import Outcome
-from launch.follow.rows import NEVER_BEGAN, PENDING, Row, Silence, SweepTimeLeft
+from launch.follow.rows import NEVER_BEGAN, PENDING, Row, SchedulerOutage, SweepTimeLeft
 from launch.follow.view import (
     SCHEDULER,
     SweepTable,
@@ -27,29 +27,31 @@ from launch.follow.view import (
 from tests.unit.follow_rows import RUN, Terminal, over, pending, running, runs, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
-SILENCE = Silence(what=SCHEDULER, since_unix_s=0.0, lasts_s=300.0, said="squeue: error: Unable to contact controller")
+OUTAGE = SchedulerOutage(
+    what=SCHEDULER, since_unix_s=0.0, lasts_s=300.0, error="squeue: error: Unable to contact controller"
+)
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
-def drawn(rows: list[Row], width: int, height: int, silence: Silence | None = None) -> list[str]:
+def drawn(rows: list[Row], width: int, height: int, outage: SchedulerOutage | None = None) -> list[str]:
     """The table as a terminal of this size shows it; one that wraps long lines, as the sweep's console lets it."""
     common, names = short_names([row.run for row in rows])
     left = SweepTimeLeft(seconds=720.0, queue_wait=True)
-    table = SweepTable(rows=rows, silence=silence, time_left=left, names=names, common=common)
+    table = SweepTable(rows=rows, outage=outage, time_left=left, names=names, common=common)
     console = Console(file=Terminal(), width=width, height=height, soft_wrap=True, color_system=None)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().removesuffix("\n").split("\n")
 
 
-@pytest.mark.parametrize("silence", [None, SILENCE])
+@pytest.mark.parametrize("outage", [None, OUTAGE])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 50), (40, 10), (200, 24), (20, 6)])
 @pytest.mark.parametrize("count", [1, 6, 50, 500])
 def test_the_table_fits_the_terminal_and_has_the_running_run(
-    count: int, width: int, height: int, silence: Silence | None
+    count: int, width: int, height: int, outage: SchedulerOutage | None
 ) -> None:
     rows = sweep(count, count // 2, count // 2 + 1)
-    lines = drawn(rows, width, height, silence)
+    lines = drawn(rows, width, height, outage)
     assert len(lines) < height
     assert max(map(len, lines)) <= width
     assert sum("running" in line and not line.startswith((str(count // 2), "…")) for line in lines) >= (height > 6)

@@ -48,7 +48,7 @@ def test_a_defect_is_found(
 ) -> None:
     make_sweep(tmp_path / "template")
     _, found = check(tmp_path / "template", tmp_path / "usual", None)
-    usual = {each.run_id: each.word for each in found}
+    usual = {each.run_id: each.state for each in found}
     if "measured again" in says:
         usual[LATE.run_id] = "ok, wanted again"
     summarize = fuzz_evidence.summarize.main

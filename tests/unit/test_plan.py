@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, Target
-from launch.jobs.plan import JobPlan, PlanError, WrittenJob, nested_in_words, plan_jobs, write_sweep
+from launch.jobs.plan import JobPlan, PlanError, WrittenJob, describe_nested, plan_jobs, write_sweep
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
 from tests.unit.test_damaged import nobody
@@ -196,7 +196,7 @@ def test_nested_jobs_are_split_between_blocks_and_it_is_said() -> None:
     assert [sorted({run.repeat for run in job.runs}) for job in jobs] == [[1, 2], [3, 4], [5]]
     whole = plan_jobs(NESTED, SITE, minutes_per_run=10, time_min=None)[0].subsets
     assert {name: subset for job in jobs for name, subset in job.subsets.items()} == whole
-    cost, split = nested_in_words(jobs)
+    cost, split = describe_nested(jobs)
     assert "15 runs share allocations of 4 nodes, 10.0 node-hours at most; separate jobs would ask for 5.8" in cost
     assert "3 jobs" in split and "an allocation of its own" in split
 
@@ -209,4 +209,4 @@ def test_a_nested_block_that_no_job_could_hold_is_refused() -> None:
 def test_separate_jobs_have_no_subsets_and_nothing_is_said_of_them() -> None:
     jobs = plan_jobs(RUNS, SITE, 10, None)
     assert [job.subsets for job in jobs] == [{}, {}, {}]
-    assert nested_in_words(jobs) == []
+    assert describe_nested(jobs) == []

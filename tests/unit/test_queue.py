@@ -13,7 +13,7 @@ from hpc.model.spec import RunSpec
 from launch import queue
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
-from launch.cluster.slurm import NotNow, SubmitError
+from launch.cluster.slurm import SubmitError, TransientSubmitError
 from launch.jobs.plan import JobPlan, WrittenJob
 from launch.queue import MEMORY, Queue, recall, remember
 
@@ -28,10 +28,10 @@ class MockScheduler:
     """Jobs are numbered from 1; `queue` is what it holds, `refusals` what it answers instead, in order."""
 
     poll_s = 0.0
-    said = ""
+    error = ""
 
-    def __init__(self, at_most: int | None = None) -> None:
-        self.at_most = at_most
+    def __init__(self, max_jobs: int | None = None) -> None:
+        self.max_jobs = max_jobs
         self.reasons: dict[str, str] = {}
         self.queue: dict[str, str] = {}
         self.held: dict[str, str] = {}
@@ -51,12 +51,12 @@ class MockScheduler:
         self.queue[str(self.count)] = self.name_of(job)
         if self.lost_answers:
             self.lost_answers -= 1
-            raise NotNow("Socket timed out on send/recv operation")
+            raise TransientSubmitError("Socket timed out on send/recv operation")
         return str(self.count)
 
-    def living(self, names: Iterable[str]) -> dict[str, str]:
+    def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
         if self.silent:
-            raise NotNow("Unable to contact slurm controller")
+            raise TransientSubmitError("Unable to contact slurm controller")
         wanted = set(names)
         return {job_id: name for job_id, name in self.queue.items() if name in wanted}
 
@@ -64,12 +64,12 @@ class MockScheduler:
         unknown = dict.fromkeys(self.forgotten, JobState.UNKNOWN)
         return {job_id: unknown.get(job_id, LIVE if job_id in self.queue else OVER) for job_id in job_ids}
 
-    def release(self, job_ids: Sequence[str]) -> dict[str, str]:
+    def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
         return {job_id: self.held[job_id] for job_id in job_ids if job_id in self.held}
 
 
 class Sweep:
-    """The owner of the jobs: what is left of each, and whether one that ended is wanted again."""
+    """The owner of the jobs: the remaining runs of each, and whether to submit an ended one again."""
 
     def __init__(self) -> None:
         self.settled: set[str] = set()
@@ -78,7 +78,7 @@ class Sweep:
         self.is_cancelled = False
         self.lines: list[str] = []
 
-    def left(self, job: WrittenJob) -> list[str]:
+    def remaining_runs(self, job: WrittenJob) -> list[str]:
         return [run.run_id for run in job.plan.runs if job.plan.name not in self.settled]
 
     def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
@@ -154,7 +154,10 @@ def test_a_submission_whose_answer_was_lost_is_found_and_not_made_twice(tmp_path
 
 def test_a_refusal_that_passes_is_waited_for_and_said(tmp_path: Path) -> None:
     scheduler, sweep = MockScheduler(), Sweep()
-    scheduler.refusals = [NotNow("sbatch: QOSMaxSubmitJobPerUserLimit"), NotNow("sbatch: QOSMaxSubmitJobPerUserLimit")]
+    scheduler.refusals = [
+        TransientSubmitError("sbatch: QOSMaxSubmitJobPerUserLimit"),
+        TransientSubmitError("sbatch: QOSMaxSubmitJobPerUserLimit"),
+    ]
     made, scripts = make(tmp_path, scheduler, sweep)
     for waiting in (3, 3, 0):
         made.states(scripts)
@@ -191,7 +194,7 @@ def test_the_pause_after_refusals_grows_to_a_minute(tmp_path: Path, monkeypatch:
 
 
 def test_at_most_so_many_jobs_of_this_sweep_are_in_the_queue(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(at_most=2), Sweep()
+    scheduler, sweep = MockScheduler(max_jobs=2), Sweep()
     scheduler.queue["500"] = "rankwise-of-somebody"
     made, scripts = make(tmp_path, scheduler, sweep, 4)
     made.advance()
@@ -232,7 +235,7 @@ def test_a_job_is_forgotten_for_good_after_three_times(tmp_path: Path) -> None:
 
 
 def test_after_a_cancel_from_elsewhere_nothing_more_is_submitted(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(at_most=1), Sweep()
+    scheduler, sweep = MockScheduler(max_jobs=1), Sweep()
     made, scripts = make(tmp_path, scheduler, sweep, 2)
     made.advance()
     scheduler.queue.clear()

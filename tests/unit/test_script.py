@@ -13,7 +13,7 @@ from hpc.model.spec import RunSpec
 from launch.cluster.slurm import SubmitError, header
 from launch.jobs import script
 from launch.jobs.plan import plan_jobs
-from launch.jobs.script import Folders, Guards, render_job, render_local
+from launch.jobs.script import Folders, RunLimits, render_job, render_local
 from launch.jobs.site import Site
 from tests.conftest import GOLDEN
 from tests.unit.job_scripts import FRAMEWORKS, RUN, SITE
@@ -131,7 +131,7 @@ def test_hostile_names_cannot_leave_their_header_line(tmp_path: Path, name: str)
 
 
 def test_guards_reach_the_ranks_and_the_watchdog(tmp_path: Path) -> None:
-    text = render_local([RUN], ["mpiexec"], Folders.under(tmp_path), Guards(copy_s=1, hang_steps=2.5))
+    text = render_local([RUN], ["mpiexec"], Folders.under(tmp_path), RunLimits(copy_s=1, hang_steps=2.5))
     assert "--copy-s 1 --start-limit-s 600 --hang-steps 2.5 --hang-extra-s 60 " in text
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpc.model.spec import RunSpec
 from launch.cluster.query import JobState
-from launch.cluster.slurm import NotNow, SlurmCluster, SubmitError, job_name
+from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, job_name
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
 
@@ -62,7 +62,7 @@ def job(tmp_path: Path) -> WrittenJob:
 )
 def test_refusals_that_pass_by_themselves(fake: Fake, job: WrittenJob, said: str, tmp_path: Path) -> None:
     fake("sbatch", f"printf '%s\\n' \"sbatch: error: {said}\" >&2; exit 1")
-    with pytest.raises(NotNow, match=r"^sbatch: sbatch: error: "):
+    with pytest.raises(TransientSubmitError, match=r"^sbatch: sbatch: error: "):
         SlurmCluster(tmp_path / "logs").submit(job)
     assert not list((tmp_path / "logs").iterdir())
 
@@ -85,7 +85,7 @@ def test_refusals_that_do_not(fake: Fake, job: WrittenJob, said: str, tmp_path: 
 
 def test_an_sbatch_that_does_not_answer_is_asked_again(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     fake("timeout", "exit 124")
-    with pytest.raises(NotNow, match="no answer within 60 s"):
+    with pytest.raises(TransientSubmitError, match="no answer within 60 s"):
         SlurmCluster(tmp_path / "logs").submit(job)
 
 
@@ -127,11 +127,11 @@ def test_a_name_is_of_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -
 def test_squeue_is_believed_by_name_and_not_where_it_fails(fake: Fake, tmp_path: Path) -> None:
     cluster = SlurmCluster(tmp_path)
     fake("squeue", "printf '12|rankwise-1n-a\\n9|rankwise-2n-b\\n10|rankwise-1n-ab\\n'")
-    assert cluster.living(["rankwise-1n-a", "rankwise-2n-b"]) == {"9": "rankwise-2n-b", "12": "rankwise-1n-a"}
-    assert cluster.living([]) == {}
+    assert cluster.active_jobs(["rankwise-1n-a", "rankwise-2n-b"]) == {"9": "rankwise-2n-b", "12": "rankwise-1n-a"}
+    assert cluster.active_jobs([]) == {}
     fake("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(NotNow, match="squeue: slurm_load_jobs error: Unable to contact"):
-        cluster.living(["rankwise-1n-a"])
+    with pytest.raises(TransientSubmitError, match="squeue: slurm_load_jobs error: Unable to contact"):
+        cluster.active_jobs(["rankwise-1n-a"])
 
 
 def test_a_number_that_another_job_has_now_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_job_held_for_slurms_own_failure_is_released_a_few_times(fake: Fake, t
     fake("scontrol", f'echo "$@" >>{tmp_path}/asked')
     cluster = SlurmCluster(tmp_path)
     cluster.states(["17", "18", "19"])
-    assert [cluster.release(["17", "18", "19"]) for _ in range(4)] == [{"17": ""}, {"17": ""}, {"17": ""}, {}]
+    assert [cluster.release_held(["17", "18", "19"]) for _ in range(4)] == [{"17": ""}, {"17": ""}, {"17": ""}, {}]
     assert (tmp_path / "asked").read_text() == "release 17\n" * 3
 
 
@@ -165,7 +165,7 @@ def test_a_release_that_fails_is_not_called_one(fake: Fake, tmp_path: Path) -> N
     fake("scontrol", "echo 'Access/permission denied for job 17' >&2; exit 1")
     cluster = SlurmCluster(tmp_path)
     cluster.states(["17"])
-    assert cluster.release(["17"]) == {"17": "scontrol: Access/permission denied for job 17"}
+    assert cluster.release_held(["17"]) == {"17": "scontrol: Access/permission denied for job 17"}
 
 
 def test_a_look_that_fails_does_not_give_a_number_back(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_commands_that_may_not_be_executed_are_named(fake: Fake, tmp_path: Path,
     (tmp_path / "bin" / broken).chmod(0o644)
     os.environ["PATH"] = f"{tmp_path}/bin"  # set back by the fixture
     with pytest.raises(SubmitError, match=rf"{broken} cannot be run: .*/bin/{broken}: Permission denied"):
-        SlurmCluster(tmp_path).living(["n"]) if broken == "squeue" else SlurmCluster(tmp_path).cancel(["5"])
+        SlurmCluster(tmp_path).active_jobs(["n"]) if broken == "squeue" else SlurmCluster(tmp_path).cancel(["5"])
 
 
 def test_a_cancel_that_fails_says_so(fake: Fake, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hpc.model.verdict import JobEnd
 from launch.cluster import query as state
-from launch.cluster.query import JobState, Sight, cluster_settings, ends, is_job_id, job_name_of, lives, look
+from launch.cluster.query import JobQuery, JobState, cluster_settings, ends, is_job_id, job_name_of, lives, look
 from launch.cluster.slurm import controller_answers, slurm_is_installed, why_unreachable
 
 
@@ -36,9 +36,9 @@ def test_the_controllers_word_counts_while_it_knows_the_job(command) -> None:  #
     command("squeue", queue("1|RUNNING|n[1-2]|main|1|1|job|None|", "2|TIMEOUT|n1|main|0|1|job|TimeLimit|"))
     command("sacct", "echo '1|PREEMPTED|n1|main|job|None'; touch asked")
     seen = look(["1", "2"])
-    assert seen["1"] == Sight(state=JobState.RUNNING, name="job", partition="main")
+    assert seen["1"] == JobQuery(state=JobState.RUNNING, name="job", partition="main")
     end = JobEnd(word="TIMEOUT", source="squeue", name="job", reason="TimeLimit", nodelist="n1")
-    assert seen["2"] == Sight(state=JobState.ENDED, name="job", partition="main", end=end)
+    assert seen["2"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=end)
     assert not Path("asked").exists()
 
 
@@ -47,7 +47,7 @@ def test_what_the_controller_has_forgotten_the_accounts_know(command) -> None:  
     command("sacct", "printf '1|CANCELLED by 1000|n1|main|job|None\\n2|RUNNING|n1|main|job|None\\n'")
     seen = look(["1", "2", "3"])
     by_whom = JobEnd(word="CANCELLED", source="sacct", name="job", reason="by 1000 (user id)", nodelist="n1")
-    assert seen["1"] == Sight(state=JobState.ENDED, name="job", partition="main", end=by_whom)
+    assert seen["1"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=by_whom)
     # Accounts that lag are no life: who does not stand in the controller's memory has ended.
     assert seen["2"].state is JobState.UNKNOWN
     assert seen["2"].end == JobEnd(word="", source="squeue", reason="sacct still says RUNNING")
@@ -64,7 +64,7 @@ def test_scontrol_is_asked_where_squeue_cannot_be_run(command) -> None:  # type:
         word="NODE_FAIL", source="scontrol", name="x", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
     )
     assert seen["2"].state is JobState.UNKNOWN
-    assert "sacct: exit status 127" in seen["2"].said
+    assert "sacct: exit status 127" in seen["2"].error
 
 
 def test_a_controller_that_does_not_answer_has_ended_nothing(command) -> None:  # type: ignore[no-untyped-def]
@@ -78,7 +78,7 @@ def test_a_controller_that_does_not_answer_has_ended_nothing(command) -> None:  
     seen = look(["1", "2", "3", "4", "5"])
     assert [seen[job].state for job in "1235"] == [JobState.UNREACHABLE] * 4
     assert seen["4"].end == JobEnd(word="FAILED", source="sacct", name="job", nodelist="n")
-    assert words in seen["1"].said
+    assert words in seen["1"].error
     assert list(ends(["1", "2", "3", "4", "5"])) == ["4"]
     assert not Path("asked").exists()  # it would not reach the controller either, and take as long
 
@@ -88,14 +88,14 @@ def test_a_command_that_hangs_is_ended(command, monkeypatch: pytest.MonkeyPatch)
     command("squeue", "exec sleep 1000")
     seen = look(["1"])["1"]
     assert seen.state is JobState.UNREACHABLE
-    assert "squeue: no answer within 0.2 s" in seen.said
+    assert "squeue: no answer within 0.2 s" in seen.error
 
 
 def test_missing_programs_are_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     seen = look(["1"])["1"]
     assert (seen.state, seen.end) == (JobState.UNREACHABLE, None)
-    assert "squeue is not installed here" in seen.said
+    assert "squeue is not installed here" in seen.error
     assert ends(["1"]) == {}
     assert cluster_settings() is None
     assert look([]) == {}
@@ -138,7 +138,7 @@ def test_the_accounts_keep_the_lives_of_a_job_that_went_back(command) -> None:  
 def test_why_a_job_is_pending_is_told_in_slurms_word(command) -> None:  # type: ignore[no-untyped-def]
     command("squeue", queue("1|PENDING|n|main|0|1|job|QOSMaxJobsPerUserLimit|", "2|RUNNING|n|main|0|1|job|None|",
                             "3|PENDING|n|main|0|1|job|None|"))  # fmt: skip
-    assert {job_id: sight.reason for job_id, sight in look(["1", "2", "3"]).items()} == {
+    assert {job_id: query.reason for job_id, query in look(["1", "2", "3"]).items()} == {
         "1": "QOSMaxJobsPerUserLimit", "2": "", "3": "",
     }  # fmt: skip
 

@@ -37,24 +37,24 @@ Exit status 0: done; 1: it could not be done, or nothing runs; 2: usage.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; 0 done, 1 it could not be done or nothing runs, 2 usage."""
-    asked = _parser().parse_args(argv)
-    os.umask(os.umask(0o022) | 0o002)  # whatever it is: what is made here nobody else may write
+    """The command line. Exit status 0: done; 1: it failed or nothing runs; 2: usage."""
+    args = _parser().parse_args(argv)
+    os.umask(os.umask(0o022) | 0o002)  # files created here must not be writable for others
     try:
-        return int(asked.command(asked))
+        return int(args.command(args))
     except DevClusterError as error:
         print(f"devcluster: {error}", file=sys.stderr)
         return 1
 
 
-def _start(asked: argparse.Namespace) -> int:
-    shape = Shape(nodes=asked.nodes, cpus=asked.cpus, gpus=asked.gpus, clocks=asked.clocks)
-    cluster = DevCluster(asked.root, shape)
+def _start(args: argparse.Namespace) -> int:
+    shape = Shape(nodes=args.nodes, cpus=args.cpus, gpus=args.gpus, clocks=args.clocks)
+    cluster = DevCluster(args.root, shape)
     started = cluster.start()
     notes = [*cluster.host.notes, *filter(None, [cluster.host.private_folders])]
     if shape.gpus:
         notes.append("the GPUs are links to /dev/null; Slurm gives them to jobs, and nothing can compute on them")
-    root = f" --root {shlex.quote(str(cluster.root))}" if asked.root else ""
+    root = f" --root {shlex.quote(str(cluster.root))}" if args.root else ""
     lines = [
         f"{'started' if started else 'running already, joined'}: {shape}",
         *(f"note: {note}" for note in notes),
@@ -72,28 +72,28 @@ def counts(nodes: int) -> str:
     return ",".join(map(str, [*doubled, nodes]))
 
 
-def _stop(asked: argparse.Namespace) -> int:
-    cluster = DevCluster(asked.root)
+def _stop(args: argparse.Namespace) -> int:
+    cluster = DevCluster(args.root)
     print("stopped" if cluster.stop() else f"nothing runs in {cluster.root}")
     return 0
 
 
-def _env(asked: argparse.Namespace) -> int:
-    cluster = DevCluster.running(asked.root)
+def _env(args: argparse.Namespace) -> int:
+    cluster = DevCluster.running(args.root)
     print("\n".join(config.shell_lines(os.environ, {**cluster.environ, "RANKWISE_SITE": str(cluster.site_file)})))
     return 0
 
 
-def _status(asked: argparse.Namespace) -> int:
-    cluster = DevCluster(asked.root)
+def _status(args: argparse.Namespace) -> int:
+    cluster = DevCluster(args.root)
     if not cluster.is_running():
         print(f"not running: {cluster.root}")
         return 1
-    cluster = DevCluster.running(asked.root)
-    living = cluster.daemons()
+    cluster = DevCluster.running(args.root)
+    alive = cluster.daemons()
     lines = [f"running: {cluster.shape}, in {cluster.root}", f"{'node':8}{'state':14}slurmd"]
     for name, state in cluster.states().items():
-        lines.append(f"{name:8}{state:14}{'alive' if name in living else 'dead'}")
+        lines.append(f"{name:8}{state:14}{'alive' if name in alive else 'dead'}")
     print("\n".join(lines), cluster.run("squeue").rstrip(), sep="\n")
     return 0
 

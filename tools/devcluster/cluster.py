@@ -85,26 +85,26 @@ class DevCluster:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of a client, made from this process's own."""
+        """The environment of a client command, derived from this process's."""
         conf = self.conf if self.host.address == LOOPBACK else self._login_conf
         return config.client_env(os.environ, conf, config.mpi_env(self.host))
 
     def is_running(self) -> bool:
-        """Whether the controller lives."""
+        """Whether the controller is alive."""
         return CONTROLLER in self.daemons()
 
     def daemons(self) -> set[str]:
-        """The controller and the nodes that live, by name."""
+        """The names of all daemons that are alive."""
         return set(processes.daemon_processes(self._confs).values())
 
     def states(self) -> dict[str, str]:
-        """Every node's state in Slurm's words (`idle`, `mixed`, `down*`: the star says that it does not answer)."""
+        """By node: its Slurm state (`idle`, `mixed`, `down*`; the star marks a node that does not respond)."""
         words = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T").split()
         return dict(zip(words[::2], words[1::2], strict=True))
 
     def run(self, *argv: str | Path, cwd: Path | None = None, timeout_s: float = 120) -> str:
-        """Runs a client command and returns what it prints; raises DevClusterError where it fails."""
-        words = [str(word) for word in argv]
+        """Runs a client command and returns its output; raises DevClusterError if it fails."""
+        words = [str(argument) for argument in argv]
         try:
             done = subprocess.run(
                 words, env=self.environ, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -113,14 +113,14 @@ class DevCluster:
         except subprocess.TimeoutExpired:
             raise DevClusterError(f"{' '.join(words)}: no answer after {timeout_s} s") from None
         if done.returncode != 0:
-            said = done.stderr.strip() or done.stdout.strip()  # scontrol complains on its standard output
-            raise DevClusterError(f"{' '.join(words)}: exit status {done.returncode}: {said}")
+            error = done.stderr.strip() or done.stdout.strip()  # scontrol prints errors to its standard output
+            raise DevClusterError(f"{' '.join(words)}: exit status {done.returncode}: {error}")
         return done.stdout
 
     def start(self) -> bool:
-        """Starts the cluster and waits until its nodes are idle; False says that it ran already and was joined.
+        """Starts the cluster and waits until its nodes are idle; False: it ran already and was joined.
 
-        Raises DevClusterError where a cluster of another shape runs, Slurm is missing, or a daemon does not come up.
+        Raises DevClusterError if a cluster of another shape runs, Slurm is missing, or a daemon does not come up.
         """
         if missing := missing_programs(accounting=self.shape.accounting):
             raise DevClusterError(missing)
@@ -139,14 +139,14 @@ class DevCluster:
             return True
 
     def stop(self) -> bool:
-        """Ends every process of the cluster, those of its jobs too; False says that there was none."""
+        """Ends every process of the cluster and of its jobs; False if there was none."""
         if not (self.root / _LOCK).exists():
             return False
         with self._locked():
             return self._end_all()
 
     def kill_node(self, name: str) -> None:
-        """Cuts the node's power: all that runs there ends, what is stored there is gone; Slurm notices in time."""
+        """Simulates a power loss: ends the node's processes and deletes its storage; Slurm notices after a while."""
         self._check_node(name)
         processes.end(self._pids_of(name), patience_s=0)
         for folder in (self.root / "spool" / name, self.root / "tmp" / name):
@@ -154,7 +154,7 @@ class DevCluster:
             folder.mkdir()
 
     def start_node(self, name: str) -> None:
-        """Starts a node whose power was cut, and waits until Slurm takes jobs for it again."""
+        """Starts a killed node, and waits until Slurm takes jobs for it again."""
         self._check_node(name)
         if name in self.daemons():
             raise DevClusterError(f"{name} runs already")
@@ -163,35 +163,35 @@ class DevCluster:
         daemons.until(lambda: daemons.answers(name) and self.states()[name] in USABLE, [name])
 
     def kill(self, name: str) -> None:
-        """Ends a daemon from one moment to the next: the controller, `slurmdbd`, `mariadbd`; nodes and jobs go on."""
+        """Kills a daemon (SIGKILL): the controller, `slurmdbd` or `mariadbd`; nodes and jobs go on."""
         processes.end(self._pids_of(name), patience_s=0)
 
     def kill_controller(self) -> None:
-        """Ends the controller so."""
+        """Kills the controller."""
         processes.end(self._pids_of(CONTROLLER), patience_s=0)
 
     def start_controller(self) -> None:
-        """Starts a controller that was killed, which knows its jobs, and waits until it answers."""
+        """Starts a killed controller with its jobs, and waits until it answers."""
         if CONTROLLER in self.daemons():
             raise DevClusterError("the controller runs already")
         self._daemons.start_controller(fresh=False)
         self.states()
 
     def freeze(self, name: str) -> None:
-        """Stops every process of a node or a daemon (SIGSTOP): who asks it connects, and gets no answer."""
+        """Stops every process of a node or a daemon (SIGSTOP): clients connect and get no answer."""
         processes.send(self._pids_of(name)(), signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
-        """Lets go on what `freeze` stopped."""
+        """Continues the processes that `freeze` stopped."""
         processes.send(self._pids_of(name)(), signal.SIGCONT)
 
     def local_storage(self, name: str) -> Path:
-        """The node's own storage as this process can look into it, while the node runs; else the machine's."""
+        """The node's own storage, as a path for this process while the node runs; without one, the machine's."""
         self._check_node(name)
         if not self.host.own_storage:
             return Path(config.STORAGE)
-        found = processes.daemon_processes(self._confs).items()
-        pids = [pid for pid, daemon in found if daemon == name]
+        daemons = processes.daemon_processes(self._confs).items()
+        pids = [pid for pid, daemon in daemons if daemon == name]
         if not pids:
             raise DevClusterError(f"{name} does not run, and its storage is gone with it")
         return Path(f"/proc/{min(pids)}/root{config.STORAGE}")
@@ -199,19 +199,19 @@ class DevCluster:
     def _pids_of(self, name: str) -> Callable[[], list[int]]:
         self._check_daemon(name)
         everything = processes.Processes(self._confs, own_names=self.host.own_names)
-        return lambda: [pid for pid, node in everything.living().items() if node == name]
+        return lambda: [pid for pid, node in everything.alive().items() if node == name]
 
     def _join(self) -> None:
-        asked = self.shape
+        requested = self.shape
         self._recall()
-        if self.shape != asked:
+        if self.shape != requested:
             raise DevClusterError(
-                f"a cluster of {self.shape} runs in {self.root}, asked for was one of {asked}: stop it first "
+                f"a cluster of {self.shape} runs in {self.root}, asked for was one of {requested}: stop it first "
                 "(python -m launch.devcluster stop), or name another folder with --root"
             )
 
     def _look_at_host(self) -> Host:
-        """Finds out what this machine allows. Raises DevClusterError where it is too little."""
+        """Reads what this machine allows. Raises DevClusterError if that is too little."""
         if self.shape.clocks and (refused := processes.namespaces_refused(clocks=True)):
             raise DevClusterError(
                 f"clocks of their own were asked for, and time namespaces are refused here: {refused}"
@@ -223,19 +223,19 @@ class DevCluster:
     def _write_files(self) -> None:
         for folder in ("spool", "tmp", "run", "log", "hosts", "dev"):
             shutil.rmtree(self.root / folder, ignore_errors=True)
-        own = [f"{of}/{name}" for of in ("spool", "tmp") for name in self.shape.node_names]
-        for folder in ("state", "run", "log", "hosts", "dev", *own):
+        node_folders = [f"{of}/{name}" for of in ("spool", "tmp") for name in self.shape.node_names]
+        for folder in ("state", "run", "log", "hosts", "dev", *node_folders):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         for k in range(self.shape.gpus):
             (self.root / f"dev/gpu{k}").symlink_to("/dev/null")
-        # Job ids go on with time, also where the folder was deleted; Slurm's end at 2^26.
+        # Job ids grow with time, even if the folder was deleted; Slurm's end at 2^26.
         first_job_id = int(time.time()) % 60_000_000
         ports = processes.free_ports(1 + self.shape.nodes + self.shape.accounting)
         texts = config.files(self.host, self.shape, self.root, ports=ports, first_job_id=first_job_id)
         for path, text in texts.items():
             (self.root / path).write_text(text)
         if self.shape.accounting:
-            (self.root / "slurmdbd.conf").chmod(0o600)  # or slurmdbd refuses it
+            (self.root / "slurmdbd.conf").chmod(0o600)  # slurmdbd refuses other modes
 
     def _start_daemons(self) -> None:
         daemons = self._daemons
@@ -255,15 +255,15 @@ class DevCluster:
         try:
             own_names = config.remembered((self.root / "cluster.json").read_text())[0].own_names
         except (DevClusterError, FileNotFoundError):
-            own_names = False  # what is found without namespaces is found for certain
-        return processes.end(processes.Processes(self._confs, own_names=own_names).living, patience_s=2)
+            own_names = False  # processes found without namespaces certainly belong to the cluster
+        return processes.end(processes.Processes(self._confs, own_names=own_names).alive, patience_s=2)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Lets one process at a time start or stop; the lock's file also marks the folder as a cluster's."""
+        """Locks starting and stopping; the lock file also marks the folder as a cluster's."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            # One look, because the lock is the first file that another starter makes.
+            # Listed once, because the lock is the first file that another starter makes.
             if (names := {path.name for path in self.root.iterdir()}) and _LOCK not in names:
                 raise DevClusterError(f"{self.root} holds other files: name a new or empty folder with --root")
             lock = (self.root / _LOCK).open("a")

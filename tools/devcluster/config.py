@@ -67,9 +67,11 @@ class Shape:
         if self.preempt_mode not in _PREEMPT_MODES:
             known = ", ".join(_PREEMPT_MODES)
             raise DevClusterError(f"preempt_mode is {self.preempt_mode!r}; a development cluster takes {known}")
-        for name, least, most in (("nodes", 1, 64), ("cpus", 1, 1024), ("gpus", 0, 64)):
-            if not least <= getattr(self, name) <= most:
-                raise DevClusterError(f"{name} is {getattr(self, name)}; a development cluster takes {least} to {most}")
+        for name, smallest, largest in (("nodes", 1, 64), ("cpus", 1, 1024), ("gpus", 0, 64)):
+            if not smallest <= getattr(self, name) <= largest:
+                raise DevClusterError(
+                    f"{name} is {getattr(self, name)}; a development cluster takes {smallest} to {largest}"
+                )
 
     @property
     def node_names(self) -> list[str]:
@@ -105,7 +107,7 @@ class Host:
 
     @property
     def notes(self) -> list[str]:
-        """What this machine does not allow, in words for a person."""
+        """The features that this machine does not allow, as text."""
         notes = []
         if not self.own_names:
             notes.append(
@@ -127,7 +129,7 @@ class Host:
 
     @property
     def private_folders(self) -> str:
-        """What nodes do not share, in words for a person; empty where they share all."""
+        """The folders that nodes do not share, as text; empty if they share all."""
         if not self.own_storage:
             return ""
         seen = f"only {', '.join(self.shared)} is seen on all nodes" if self.shared else "no folder of it is shared"

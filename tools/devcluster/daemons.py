@@ -23,20 +23,20 @@ _ACCOUNTING_PROGRAMS = (ACCOUNTING, "mariadbd", "mariadb-install-db", "sacct")
 
 
 class Daemons:
-    """Those of the cluster in the folder `root`, whose files are written; `confs` tell its processes."""
+    """The daemons of the cluster in the folder `root`, whose files are written; `confs` identify its processes."""
 
     def __init__(self, root: Path, shape: Shape, host: Host, confs: Sequence[str]) -> None:
         self._root, self._shape, self._host, self._confs = root, shape, host, confs
         self._conf = root / "slurm.conf"
 
-    def living(self) -> set[str]:
-        """Those that live, by name."""
+    def alive(self) -> set[str]:
+        """The names of the daemons that are alive."""
         return set(processes.daemon_processes(self._confs).values())
 
     def start_accounting(self) -> None:
-        """Starts the database, made at the first start in this folder, and what keeps the accounts in it.
+        """Starts the database, created at the first start in this folder, and slurmdbd.
 
-        The database has no network and asks for no password: its socket lies in a folder that its owner alone enters.
+        The database has no network and no password: its socket is in a folder that only its owner can enter.
         """
         folder = self._root / "database"
         options = ["--no-defaults", f"--datadir={folder}/data", *([] if os.getuid() else ["--user=root"])]
@@ -73,15 +73,15 @@ class Daemons:
         self._spawn(name, ahead_s, ["slurmd", "-D", "-f", str(self._conf), "-N", name])
 
     def answers(self, name: str) -> bool:
-        """Whether somebody listens on the daemon's port."""
+        """Whether a process listens on the daemon's port."""
         file, pattern = "slurm.conf", rf"^NodeName={name} .* Port=(\d+)"
         if name == CONTROLLER:
             pattern = r"^SlurmctldPort=(\d+)"
         elif name == ACCOUNTING:
             file, pattern = "slurmdbd.conf", r"^DbdPort=(\d+)"
-        found = re.search(pattern, (self._root / file).read_text(), re.MULTILINE)
+        match = re.search(pattern, (self._root / file).read_text(), re.MULTILINE)
         with socket.socket() as client:
-            return found is not None and client.connect_ex((LOOPBACK, int(found[1]))) == 0
+            return match is not None and client.connect_ex((LOOPBACK, int(match[1]))) == 0
 
     def until(self, ready: Callable[[], bool], names: Sequence[str], deadline_s: float = 60) -> None:
         """Waits; raises DevClusterError after the deadline, or five seconds after one of these daemons has ended."""
@@ -90,10 +90,10 @@ class Daemons:
         missed = dict.fromkeys(names, 0)
         while not ready():
             now_s = time.monotonic()
-            living = self.living()
-            missed = {name: 0 if name in living else missed[name] + 1 for name in names}
-            seen_s |= dict.fromkeys(living & seen_s.keys(), now_s)
-            # A busy machine is slow to show them, and one that stood still shows them late.
+            alive = self.alive()
+            missed = {name: 0 if name in alive else missed[name] + 1 for name in names}
+            seen_s |= dict.fromkeys(alive & seen_s.keys(), now_s)
+            # A busy machine shows them late, and so does one that was suspended.
             if ended := [name for name in names if now_s - seen_s[name] > 5 and missed[name] > 5]:
                 raise DevClusterError(f"{ended[0]} ended at once: {self._last_words(ended[0])}")
             if now_s - begin_s > deadline_s:
@@ -106,17 +106,17 @@ class Daemons:
 
     def _spawn(self, name: str, clock_s: int | None, argv: Sequence[str]) -> None:
         env = {**self._environ, processes.MARK: name}
-        # Once more by env, so that it comes last: slurmstepd writes its title over what stands before SLURM_CONF.
+        # Set again by env, so that it comes last: slurmstepd writes its title over the variables before SLURM_CONF.
         argv = ["env", "-u", processes.MARK, f"{processes.MARK}={name}", *argv]
         log = self._root / f"log/{name}.out"
         if self._host.own_names:
             storage = self._host.own_storage and name in self._shape.node_names
             hosts = self._root / f"hosts/{name}"
-            own = processes.OwnHost(
+            daemon_host = processes.DaemonHost(
                 name=name, hosts=hosts, clock_s=clock_s, storage=storage,
                 private=(self._root / "spool" / name, self._root / "tmp" / name), shared=self._host.shared,
             )  # fmt: skip
-            processes.spawn_as_host(own, argv, env, log)
+            processes.spawn_as_host(daemon_host, argv, env, log)
         else:
             processes.spawn(argv, env, log)
 
@@ -126,7 +126,7 @@ class Daemons:
 
 
 def missing_programs(*, accounting: bool = False) -> str:
-    """Empty where Slurm is installed here, `accounting` too, else what is not there and the command that brings it."""
+    """Empty if Slurm (and its `accounting`) is installed; else what is missing and the command that installs it."""
     path = config.client_env(os.environ, Path(), {})["PATH"]
     for programs, command in ((_PROGRAMS, INSTALL), (_ACCOUNTING_PROGRAMS if accounting else (), INSTALL_ACCOUNTING)):
         if missing := [name for name in programs if shutil.which(name, path=path) is None]:

@@ -1,4 +1,4 @@
-"""Processes of a development cluster: the namespaces and ports they get, how they are found, how they end."""
+"""Processes of a development cluster: their namespaces and ports, finding them, ending them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pathlib import Path
 from tools.devcluster.config import LOOPBACK, STORAGE, TMP, DevClusterError, Host, shared_folders
 
 MARK = "DEVCLUSTER_DAEMON"
-"""The environment variable that tells a daemon, and what a slurmd starts before a job's own environment is set."""
+"""The environment variable with the name of a daemon, inherited by what a slurmd starts before a job's own environment
+is set."""
 
 _DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd", "mariadbd", "slurmstepd"})
 _HELPERS = frozenset({"slurmscriptd", "slurmstepd"})
@@ -28,12 +29,12 @@ _CLIENTS = frozenset({"srun", "salloc", "sbatch"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnHost:
-    """What a daemon's namespaces hold: a host name, a file as /etc/hosts, a clock `clock_s` ahead unless None, and with
-    `storage` a node-local storage.
+class DaemonHost:
+    """The namespaces of a daemon: a host name, a file as /etc/hosts, a clock `clock_s` ahead unless None, and with
+    `storage` node-local storage.
 
-    That is a /dev/shm, a /tmp and an empty folder in the place of each of `private`, which nobody else sees and which
-    are gone with the last process in it; in that /tmp are the `shared` folders of the machine's.
+    That storage is a /dev/shm, a /tmp and an empty folder at each path of `private`, invisible to other processes and
+    gone with the last process in it. The machine's `shared` folders are mounted into that /tmp.
     """
 
     name: str
@@ -45,9 +46,9 @@ class OwnHost:
 
 
 def namespaces_refused(*, clocks: bool = False, storage: bool = False) -> str:
-    """Empty where a node can have its own host name, with `clocks` its own clock and with `storage` its own storage,
-    else what unshare or mount said."""
-    host = OwnHost(name="node1", hosts=Path("/etc/hosts"), clock_s=1000 if clocks else None, storage=storage)
+    """Empty if a node can have its own host name, with `clocks` its own clock and with `storage` its own storage;
+    else the error of unshare or mount."""
+    host = DaemonHost(name="node1", hosts=Path("/etc/hosts"), clock_s=1000 if clocks else None, storage=storage)
     argv = _enter(host, ["true"])
     try:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -90,12 +91,12 @@ def _in_use() -> list[Path]:
 def _user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user without an entry: slurmdbd alone wants the name
+    except KeyError:  # a user without an entry: only slurmdbd needs the name
         return str(os.getuid())
 
 
 def _loads(library: str) -> bool:
-    """Whether the loader finds this very name, as Slurm's plugin asks for it: Debian has it in libpmix-dev alone."""
+    """Whether the loader finds this exact name, which Slurm's plugin loads: on Debian only libpmix-dev has it."""
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -104,7 +105,7 @@ def _loads(library: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the kernel gives to outgoing connections."""
+    """Free ports below the kernel's range for outgoing connections."""
     first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidates = range(10_000, first_outgoing) if first_outgoing > 12_000 else range(20_000, 60_000)
     ports: list[int] = []
@@ -118,33 +119,32 @@ def free_ports(count: int) -> list[int]:
 
 
 def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-    """Starts a daemon that outlives this process and is no child of it."""
+    """Starts a daemon as no child of this process, so that it outlives it."""
     with log.open("ab") as out:
         subprocess.run(
             ["setsid", "--fork", *argv], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=True
         )
 
 
-def spawn_as_host(host: OwnHost, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-    """The same on a host of its own."""
+def spawn_as_host(host: DaemonHost, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    """Starts a daemon in the namespaces of its own host."""
     spawn(_enter(host, argv), env, log)
 
 
 def daemon_processes(confs: Collection[str]) -> dict[int, str]:
-    """Controller and slurmds whose SLURM_CONF is one of `confs`: process id → the name they were started under.
+    """Daemons whose SLURM_CONF is one of `confs`: process id → the name they were started under.
 
-    The few moments between the start of such a process and its becoming slurmctld or slurmd count.
+    A process counts from its start on, before it executes slurmctld or slurmd.
     """
     return {pid: env[MARK] for pid, env in _environments(confs) if MARK in env and _comm(pid) not in _HELPERS}
 
 
 class Processes:
-    """All processes of the cluster with these SLURM_CONF; what it learns of their namespaces it keeps.
+    """All processes of the cluster with these SLURM_CONF; keeps the namespaces that it has seen.
 
-    With `own_names` every daemon lives in a UTS namespace of its own, and all that is in there is the cluster's: a job
-    may have cleared its environment, and a daemon may end before what it started. Without, all that descends from
-    a process found is the cluster's too. Each namespace is held open: the number of one that is gone is given to the
-    next one made, and that may be another cluster's.
+    With `own_names` every daemon has its own UTS namespace, and all processes in it are the cluster's: a job may have
+    cleared its environment, and a daemon may end before its children. Without, all descendants of a found process are
+    the cluster's too. Each namespace is held open: its number would be reused, maybe by another cluster's.
     """
 
     def __init__(self, confs: Collection[str], *, own_names: bool) -> None:
@@ -157,17 +157,17 @@ class Processes:
         for file in self._held:
             os.close(file)
 
-    def living(self) -> dict[int, str]:
-        """Process id → its node, or the controller's name; "" for clients that wait and for what cannot be told."""
-        found: dict[int, str] = {}
+    def alive(self) -> dict[int, str]:
+        """Process id → its node or the controller's name; "" for waiting clients and for unknown ones."""
+        names: dict[int, str] = {}
         for pid, env in _environments(self._confs):
             name = _comm(pid)
             node = env.get("SLURMD_NODENAME") or (env.get(MARK) if name in _DAEMONS else None)
             if node and self._own_names:
                 self._learn(pid, node)
             if node or MARK in env or name in _DAEMONS or name in _CLIENTS:
-                found[pid] = node or env.get(MARK, "")
-        return found | (self._in_namespaces() if self._own_names else _descendants(found))
+                names[pid] = node or env.get(MARK, "")
+        return names | (self._in_namespaces() if self._own_names else _descendants(names))
 
     def _learn(self, pid: int, node: str) -> None:
         if _uts(pid) in self._namespaces:
@@ -179,35 +179,35 @@ class Processes:
         self._namespaces[f"uts:[{os.fstat(self._held[-1]).st_ino}]"] = node
 
     def _in_namespaces(self) -> dict[int, str]:
-        # Whoever calls this is no part of the cluster, nor is the machine's first process.
+        # The caller and the machine's first process are no part of the cluster.
         for never in (_uts("self"), _uts(1), ""):
             self._namespaces.pop(never, None)
         return {pid: self._namespaces[uts] for pid in _pids() if (uts := _uts(pid)) in self._namespaces}
 
 
-def end(living: Callable[[], Collection[int]], *, patience_s: float) -> bool:
-    """Sends SIGTERM to what lives, after `patience_s` SIGKILL, until nothing does; False says that nothing did.
+def end(alive: Callable[[], Collection[int]], *, patience_s: float) -> bool:
+    """Sends SIGTERM to the processes, after `patience_s` SIGKILL, until all have ended; False if there were none.
 
-    Raises DevClusterError where a process outlives SIGKILL by ten seconds.
+    Raises DevClusterError if a process outlives SIGKILL by ten seconds.
     """
-    asked: set[int] = set()
+    signalled: set[int] = set()
     begin_s = time.monotonic()
-    while pids := living():
-        past_s = time.monotonic() - begin_s
-        if past_s > patience_s + 10:
+    while pids := alive():
+        elapsed_s = time.monotonic() - begin_s
+        if elapsed_s > patience_s + 10:
             raise DevClusterError(f"processes {', '.join(map(str, sorted(pids)))} do not end, not even by SIGKILL")
         for pid in pids:
-            if past_s >= patience_s:
+            if elapsed_s >= patience_s:
                 _send(pid, signal.SIGKILL)
-            elif pid not in asked:
+            elif pid not in signalled:
                 _send(pid, signal.SIGTERM)
-        asked |= set(pids)
+        signalled |= set(pids)
         time.sleep(0.02)
-    return bool(asked)
+    return bool(signalled)
 
 
-def _enter(host: OwnHost, argv: Sequence[str]) -> list[str]:
-    """The command line that runs `argv` in namespaces of its own; a normal user needs one for users to make them."""
+def _enter(host: DaemonHost, argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` in its own namespaces; a normal user needs a user namespace for that."""
     user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
     ahead = str(host.clock_s)
     clock = [] if host.clock_s is None else ["-T", "--monotonic", ahead, "--boottime", ahead]
@@ -217,26 +217,26 @@ def _enter(host: OwnHost, argv: Sequence[str]) -> list[str]:
     return ["unshare", *user, "--uts", "--mount", *clock, "sh", "-c", become, host.name, str(host.hosts), *argv]
 
 
-def _storage_commands(host: OwnHost) -> Iterator[str]:
-    """The commands that give a node storage of its own, in a mount namespace of its own.
+def _storage_commands(host: DaemonHost) -> Iterator[str]:
+    """The commands that mount a node's own storage in its mount namespace.
 
     The shared folders are held in the new /dev/shm while the new /tmp covers them.
     """
-    own = f"mount -t tmpfs -o mode=1777,nosuid,nodev {shlex.quote(host.name)}"
-    yield f"{own} {STORAGE}"
+    mount_tmpfs = f"mount -t tmpfs -o mode=1777,nosuid,nodev {shlex.quote(host.name)}"
+    yield f"{mount_tmpfs} {STORAGE}"
     held = {shlex.quote(folder): f"{STORAGE}/shared{k}" for k, folder in enumerate(host.shared)}
     for folder, place in held.items():
         yield f"mkdir {place} && mount --rbind {folder} {place}"
-    yield f"{own} {TMP}"
+    yield f"{mount_tmpfs} {TMP}"
     for folder, place in held.items():
-        # Not --move: a user who is no root may not.
+        # Not --move, which only root may do.
         yield f"mkdir -p {folder} && mount --rbind {place} {folder} && umount -l {place} && rmdir {place}"
     for path in map(str, host.private):
-        yield f"{own} {shlex.quote(path)}"
+        yield f"{mount_tmpfs} {shlex.quote(path)}"
 
 
 def _environments(confs: Collection[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Every process but this one that was started with one of these SLURM_CONF, and the environment it got."""
+    """All other processes that were started with one of these SLURM_CONF, and their initial environment."""
     for pid in _pids():
         try:
             text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
@@ -251,14 +251,14 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]  # noqa: PTH208  # names are wanted, not paths
 
 
-def _descendants(found: Mapping[int, str]) -> dict[int, str]:
-    """What these processes started, and so on: process id → the name under which its ancestor was found."""
+def _descendants(names: Mapping[int, str]) -> dict[int, str]:
+    """All descendants of these processes: process id → the name of the found ancestor."""
     parents = {pid: _parent(pid) for pid in _pids()}
     below: dict[int, str] = {}
     while new := {
         pid: name
         for pid, parent in parents.items()
-        if pid not in found and pid not in below and (name := found.get(parent) or below.get(parent))
+        if pid not in names and pid not in below and (name := names.get(parent) or below.get(parent))
     }:
         below |= new
     return below
@@ -287,7 +287,7 @@ def _uts(pid: int | str) -> str:
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
-    """Sends the signal to all of these that live."""
+    """Sends the signal to those of these processes that are alive."""
     for pid in pids:
         _send(pid, number)
 
