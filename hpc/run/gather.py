@@ -27,7 +27,7 @@ from hpc.model.traces_folder import TracesFolder
 from hpc.node_agent.copying import Copier
 from hpc.node_agent.nodes import gather_telemetry
 from hpc.node_agent.recorder import Recorder, Recording
-from hpc.recovery.folders import JournalError, in_attempt_folder, kept_at
+from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import name_ranks
 from hpc.run.rank_end import attempted
@@ -218,7 +218,7 @@ def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] =
         local = in_attempt_folder(folder.path, folder.stem, "the trace", keep)
     except JournalError as error:
         raise TraceKept(f"{failure}; nor to this node: {error}", "") from failure
-    raise TraceKept(f"{failure}; the whole trace is kept at {kept_at(local)}", kept_at(local)) from failure
+    raise TraceKept(f"{failure}; the whole trace is kept at {host_path(local)}", host_path(local)) from failure
 
 
 def _write_to(folder: TracesFolder, name: str, trace: Trace) -> None:
