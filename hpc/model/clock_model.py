@@ -113,10 +113,10 @@ class _BrokenLine:
             np.copyto(y, beyond, where=x > start)
         return y
 
-    def _straight(self, ranks: slice, x: Floats, stretch: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    def _straight(self, ranks: slice, x: Floats, segment: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """One segment of each rank's line, extended over all x, and the x where the segment begins."""
         start, height, slope = (
-            values[ranks].take(stretch + values.shape[1] * np.arange(len(x))[:, np.newaxis])
+            values[ranks].take(segment + values.shape[1] * np.arange(len(x))[:, np.newaxis])
             for values in (self.start, self.height, self.slopes)
         )
         y: Floats = x - start

@@ -87,7 +87,7 @@ _OUTSIDE = {
 }
 # What slurmstepd writes when the job is taken away: "*** STEP 7.0 ON node1 CANCELLED AT … DUE TO NODE FAILURE, …".
 # A program can print the same: the number of the job has to be this one's.
-_TAKEN_AWAY = re.compile(
+_ENDED_BY_SCHEDULER = re.compile(
     r"\*\*\* (?:JOB|STEP) (?P<job>\d+)\S* ON \S+ CANCELLED AT \S+ "
     r"DUE TO (?P<reason>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)"
 )
@@ -202,13 +202,13 @@ def _run_cause(evidence: Evidence) -> Decision | None:
     return None
 
 
-def _taken_away(evidence: Evidence) -> Decision | None:
+def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
     job = evidence.job
     if job is not None and job.word in _OUTSIDE:
         back = ", and the job went back to the queue" if job.requeued else ""
         reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
         return _OUTSIDE[job.word], f"{job.source}: {job.word}{reason}{back}"
-    messages = _TAKEN_AWAY.finditer(evidence.error)
+    messages = _ENDED_BY_SCHEDULER.finditer(evidence.error)
     if reasons := [message["reason"] for message in messages if message["job"] == evidence.job_id]:
         return _REASONS[reasons[-1]], f"standard error: the job was taken away due to {reasons[-1].lower()}"
     if gone := _NODE_GONE.search(evidence.error):
@@ -273,7 +273,7 @@ def _is_kill(death: re.Match[str]) -> bool:
     return death.groupdict().get("how") == "Killed"
 
 
-def _echoed(evidence: Evidence) -> Decision | None:
+def _secondary(evidence: Evidence) -> Decision | None:
     """A rank that lost another one, of which nothing is known."""
     note = _first(note for note in evidence.notes if is_echo(note))
     return None if note is None else (note.outcome, f"{_describe(note)}; the rank it lost left no word")
@@ -301,11 +301,11 @@ def _otherwise(evidence: Evidence) -> Decision:
 _RULES: tuple[Callable[[Evidence], Decision | None], ...] = (
     _ended,
     _run_cause,
-    _taken_away,
+    _ended_by_scheduler,
     _stopped,
     _exited,
     _failed,
-    _echoed,
+    _secondary,
 )
 
 

@@ -85,9 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ranks = [Beside(**{**rank, "cores": tuple(rank["cores"])}) for rank in request["ranks"]]
     placed = stand_aside({core for rank in ranks for core in rank.cores})
     readings = Readings({**sources_of_node(ranks), **_gpus(request["gpus"])})
-    _say({"placed": placed, "series": readings.series, "absent": readings.absent})
+    _send({"placed": placed, "series": readings.series, "absent": readings.absent})
     sample(readings, int(request["interval_s"] * 1e9), arguments.samples)
-    _say({"failed": readings.failed})
+    _send({"failed": readings.failed})
     return 0
 
 
@@ -131,7 +131,7 @@ def _die_with(parent: int) -> None:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _say(what: Mapping[str, Any]) -> None:
+def _send(what: Mapping[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 

@@ -278,7 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ranks", nargs="+", action="append", required=True, metavar=("FOLDER", "RANK"), help="ranks by their folder"
     )
     arguments = parser.parse_args(argv)
-    wake = _hear_signals()
+    wake = _catch_signals()
     deny_world_writing()
     _report(placed=stand_aside(set(arguments.cores)))
     folders = {int(rank): Path(folder) for folder, *ranks in arguments.ranks for rank in ranks}
@@ -286,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _hear_signals() -> int:
+def _catch_signals() -> int:
     """Ignores what is sent to all of a job, but for SIGTERM, which makes the returned file readable."""
     for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(each, signal.SIG_IGN)

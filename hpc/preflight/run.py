@@ -99,7 +99,7 @@ class Preflight:
             for rank, described in zip(self.ranks, comm.allgather(_of_framework(facts)), strict=True)
         ]
         self._look(Stage.BUILT)
-        self._say(comm.rank, facts)
+        self._add_findings(comm.rank, facts)
         self.demand()
 
     def stepped(self, comm: Intracomm, facts: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Preflight:
         everyone = zip(self.ranks, comm.allgather(connections), strict=True)
         self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
         self._look(Stage.STEPPED)
-        self._say(comm.rank, facts)
+        self._add_findings(comm.rank, facts)
         self.demand()
 
     def nccl_warnings(self) -> list[str]:
@@ -133,8 +133,8 @@ class Preflight:
         if fatal := [finding for finding in self.findings if finding.fatal]:
             raise InvalidRun(". ".join(f"{finding.name}: {finding.text}: {finding.cure}" for finding in fatal))
 
-    def _say(self, rank: int, facts: dict[str, Any]) -> None:
-        """Puts all that was found into what a rank says of itself in the trace."""
+    def _add_findings(self, rank: int, facts: dict[str, Any]) -> None:
+        """Adds all findings to `facts`, the rank's entry in the trace."""
         mine = self.ranks[rank]
         facts["preflight"] = {finding.name: finding.to_json() for finding in self.findings}
         about_node = mine.about_node and dataclasses.asdict(mine.about_node)

@@ -19,7 +19,7 @@ _COLLNET = re.compile(r"NCCL INFO Coll(?:Net)? \d+(?:/\d+)? : (\d+) \[(?:send|re
 _VERSION = re.compile(r"NCCL version (\d\S*)")
 _NETWORK = re.compile(r"NCCL INFO Using network (\S[^\n\r]*)")
 _NVLS = re.compile(r"NCCL INFO (?:Connected NVLS tree|NVLS comm )")
-_SAYING = ("INFO", "TRACE", "ABORT")
+_LOGGING_LEVELS = ("INFO", "TRACE", "ABORT")
 MAX_WARNINGS = 20
 LONGEST_BYTES = 64 << 20
 """Of a log that is longer, as at level TRACE, the first part is read: connections stand there."""
@@ -35,13 +35,13 @@ def let_nccl_tell(path: Path, environ: MutableMapping[str, str] = os.environ) ->
         environ["NCCL_DEBUG"] = "INFO"
         environ["NCCL_DEBUG_FILE"] = str(path).replace("%", "%%")
     level = environ.get("NCCL_DEBUG", "").upper()
-    return environ.get("NCCL_DEBUG_FILE", "") if level in _SAYING else ""
+    return environ.get("NCCL_DEBUG_FILE", "") if level in _LOGGING_LEVELS else ""
 
 
 def unread_reason(environ: Mapping[str, str] = os.environ) -> str:
     """The reason why NCCL's log cannot be read, from the NCCL_DEBUG settings of a person; empty where it can."""
     level, file = environ.get("NCCL_DEBUG", "not set"), environ.get("NCCL_DEBUG_FILE", "")
-    if level.upper() not in _SAYING:
+    if level.upper() not in _LOGGING_LEVELS:
         return f"NCCL_DEBUG is {level}, at which NCCL does not say how it connects: leave it unset, or set INFO"
     if not file:
         return f"NCCL_DEBUG={level} goes to the rank's output: set NCCL_DEBUG_FILE too, or neither"

@@ -283,7 +283,7 @@ def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str],
         point_id=str(first["run"].get("point_id", "")),
         attempt=int(first["attempt"]),
         outcome=outcome or (Outcome.RANK_FAIL if all(journal.whole for journal in journals) else Outcome.LOST),
-        evidence="; ".join(filter(None, (_how_far(run, by_rank), reason, *broken))),
+        evidence="; ".join(filter(None, (_progress_text(run, by_rank), reason, *broken))),
         recovered=True,
         stamps=stamps,
         samples=samples,
@@ -313,7 +313,7 @@ def _clocks(by_rank: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
     }
 
 
-def _how_far(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
+def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
     """The completed steps of the ranks, the ranks without a journal, and the ranks with only a copy."""
     groups: dict[int, list[int]] = {}
     for rank in range(run.ranks):
