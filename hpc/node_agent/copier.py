@@ -162,7 +162,7 @@ class RankCopy:
         return done
 
     def _resolved(self, completed: int) -> int:
-        """How many of those have their stamps: a device's come only when its stretch has ended."""
+        """How many of the completed steps have their stamps: a device's come only at the end of a segment."""
         done, width = self._rows, len(STAMPS)
         while done < completed:
             rows = self._numbers(done * ROW_BYTES, min(_CHUNK_STEPS, completed - done) * width)
