@@ -34,7 +34,7 @@ from hpc.model.options import OptionError, read_options
 from hpc.model.outcome import Outcome, stem
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_promises
-from hpc.rank import Asked, run_ranks
+from hpc.rank import RankArguments, run_ranks
 from hpc.run.rank_end import EXIT_STATUS
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
@@ -72,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     rank = comm.rank
     comm.Free()
-    asked = Asked(
+    rank_arguments = RankArguments(
         run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0,
         promises=promises,
     )  # fmt: skip
-    status = run_ranks(asked, run)
+    status = run_ranks(rank_arguments, run)
     if status == 0 and rank == 0:
         return _show(arguments.traces / f"{stem(run.run_id, attempt)}.h5")
     return status
@@ -119,13 +119,13 @@ _OPERATIONS = str(OPTIONS["operations"].default).split("+")
 
 
 def _agreed_run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
-    """The run that this launch is. Collective; raises SpecError on all ranks where one of them cannot be part of it."""
-    run, why = None, ""
+    """The run of this launch. Collective; raises SpecError on all ranks where any rank cannot take part."""
+    run, problem = None, ""
     try:
         run = _run(arguments, comm)
     except (SpecError, OptionError) as error:
-        why = str(error)
-    reasons: list[str] = comm.allgather(why)
+        problem = str(error)
+    reasons: list[str] = comm.allgather(problem)
     if any(reasons):
         rank = next(rank for rank, reason in enumerate(reasons) if reason)
         raise SpecError(reasons[rank] if all(reasons) else f"rank {rank}: {reasons[rank]}")
@@ -155,7 +155,7 @@ def _run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
 
 
 def _layout(simulated_nodes: int, comm: Intracomm) -> tuple[int, int]:
-    """Nodes, and ranks on each. Raises SpecError where there is but one rank, or nodes have different numbers."""
+    """The nodes, and the ranks on each. Raises SpecError for a single rank, or where nodes differ in their ranks."""
     if comm.size == 1:
         raise SpecError(
             "MPI sees one rank, and nothing goes from rank to rank: start several, as mpiexec -n 4 python -m "
@@ -165,14 +165,14 @@ def _layout(simulated_nodes: int, comm: Intracomm) -> tuple[int, int]:
         if comm.size % simulated_nodes:
             raise SpecError(f"{comm.size} ranks do not make {simulated_nodes} nodes of equal size")
         return simulated_nodes, comm.size // simulated_nodes
-    found: list[World] = comm.allgather(world_from_mpi(comm))
-    sizes = sorted({world.local_size for world in found})
+    worlds: list[World] = comm.allgather(world_from_mpi(comm))
+    sizes = sorted({world.local_size for world in worlds})
     if len(sizes) > 1:
         raise SpecError(
             f"nodes have {' and '.join(map(str, sizes))} ranks: give each as many (srun --ntasks-per-node, mpiexec "
             "--map-by ppr:N:node)"
         )
-    return found[0].nodes, sizes[0]
+    return worlds[0].nodes, sizes[0]
 
 
 def _gpus_here() -> int:
@@ -183,29 +183,29 @@ def _gpus_here() -> int:
 def _cpus_per_rank(arguments: argparse.Namespace) -> int:
     if arguments.cpus_per_rank is not None:
         return int(arguments.cpus_per_rank)
-    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return int(asked) if asked.isdigit() else 1
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(cpus) if cpus.isdigit() else 1
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Options of the backend that change its collectives. Raises OptionError on others: they would change nothing."""
+    """Options of the backend that change its collectives. Raises OptionError on others, which would have no effect."""
     options = {}
     for text in arguments.option:
         name, sign, value = text.partition("=")
         if not sign:
             raise OptionError(f"--option {text!r} is not of the form NAME=VALUE")
         options[name] = value
-    known = {n: one for n, one in BACKENDS[arguments.backend].options.items() if n in COMMUNICATION_OPTIONS}
+    known = {n: option for n, option in BACKENDS[arguments.backend].options.items() if n in COMMUNICATION_OPTIONS}
     read_options(known, options)
     return options
 
 
 def _sizes(arguments: argparse.Namespace, small: bool) -> dict[str, str]:
-    """What was asked of the collectives, and what is small on CPUs because nobody chose it."""
-    asked: dict[str, Any] = {name: getattr(arguments, name) for name in OPTIONS}
-    if asked["operations"] is not None:
-        asked["operations"] = asked["operations"].replace(",", "+")
-    chosen = {name: text for name, text in asked.items() if text is not None}
+    """The requested options of the collectives; with `small`, others get their small default."""
+    requested: dict[str, Any] = {name: getattr(arguments, name) for name in OPTIONS}
+    if requested["operations"] is not None:
+        requested["operations"] = requested["operations"].replace(",", "+")
+    chosen = {name: text for name, text in requested.items() if text is not None}
     shrunk = {name: option.small for name, option in OPTIONS.items() if small and option.small is not None}
     return {**shrunk, **chosen}
 
@@ -217,22 +217,22 @@ def _variables(names: Sequence[str]) -> dict[str, str]:
 
 
 def _next_attempt(traces: Path, run: RunSpec, comm: Intracomm) -> int:
-    """The number of this attempt: one more than the last that left anything in the folder.
+    """The number of this attempt: one more than the last attempt that has a file in the folder.
 
     Collective. Raises LaunchError on all ranks where rank 0 cannot write to the folder.
     """
-    found: int | str = 0
+    number: int | str = 0
     if comm.rank == 0:
         try:
             traces.mkdir(parents=True, exist_ok=True)
             with TemporaryFile(dir=traces) as file:
                 file.write(b"room for a trace")
             name = re.compile(rf"{re.escape(run.run_id)}\.(\d+)\..*")
-            there = [name.fullmatch(path.name) for path in traces.glob(f"{escape(run.run_id)}.*")]
-            found = 1 + max((int(match[1]) for match in there if match), default=0)
+            matches = [name.fullmatch(path.name) for path in traces.glob(f"{escape(run.run_id)}.*")]
+            number = 1 + max((int(match[1]) for match in matches if match), default=0)
         except OSError as error:
-            found = f"--traces {traces} cannot be written ({error.strerror or error}): name a folder that can be"
-    attempt: int | str = comm.bcast(found)
+            number = f"--traces {traces} cannot be written ({error.strerror or error}): name a folder that can be"
+    attempt: int | str = comm.bcast(number)
     if isinstance(attempt, str):
         raise LaunchError(attempt)
     return attempt

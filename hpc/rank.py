@@ -44,8 +44,8 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The command line. `run` and `script` are None where no sweep has planned what the ranks do."""
+class RankArguments:
+    """The arguments of the command line. `run` and `script` are None where no sweep planned the run."""
 
     run: Path | None
     attempt: int
@@ -57,22 +57,22 @@ class Asked:
 
 
 class Rank:
-    """How far this rank has come: what a failure needs to know, filled as the run goes on."""
+    """The state of this rank that a failure reports, filled as the run goes on."""
 
-    def __init__(self, asked: Asked, run: RunSpec) -> None:
-        self.asked, self.run = asked, run
-        self.folder = TracesFolder(asked.traces, stem(run.run_id, asked.attempt))
+    def __init__(self, arguments: RankArguments, run: RunSpec) -> None:
+        self.arguments, self.run = arguments, run
+        self.folder = TracesFolder(arguments.traces, stem(run.run_id, arguments.attempt))
         self.number = _from_environment(_RANKS) or 0
         self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
         self.journal: Journal | None = None
         self.stacks: Stacks | None = None
-        self.preflight = Preflight(run, asked.promises)
+        self.preflight = Preflight(run, arguments.promises)
         self.training = False
         self.script = ""
         self.problems: dict[str, str] = {}
 
     def failure(self, error: BaseException) -> Failure:
-        """What is to be reported of this rank that fails by `error`."""
+        """The report of this rank's failure by `error`."""
         return Failure(
             rank=self.number,
             folder=self.folder,
@@ -85,24 +85,24 @@ class Rank:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.rank`."""
-    asked = _arguments(argv)
-    assert asked.run is not None
+    arguments = _arguments(argv)
+    assert arguments.run is not None
     deny_world_writing()
     try:
-        run = RunSpec.from_json(json.loads(asked.run.read_text()))
+        run = RunSpec.from_json(json.loads(arguments.run.read_text()))
     except (OSError, ValueError, SpecError) as error:
-        print(f"{asked.run}: no run to be read here: {error}", file=sys.stderr)
+        print(f"{arguments.run}: no run to be read here: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL]
-    return run_ranks(asked, run)
+    return run_ranks(arguments, run)
 
 
-def run_ranks(asked: Asked, run: RunSpec) -> int:
-    """The run on this rank, collective with all others; the exit status of its process. What fails ends all ranks."""
+def run_ranks(arguments: RankArguments, run: RunSpec) -> int:
+    """Runs this rank and returns the exit status of its process. Collective; a failure ends all ranks."""
     reserved = ReservedFiles()
-    rank = Rank(asked, run)
+    rank = Rank(arguments, run)
     try:
-        rank.folder = TracesFolder.at_start(asked.traces, rank.folder.stem)
-        rank.stacks = Stacks(asked.traces, rank.folder.stem, rank.number)
+        rank.folder = TracesFolder.at_start(arguments.traces, rank.folder.stem)
+        rank.stacks = Stacks(arguments.traces, rank.folder.stem, rank.number)
         _run(rank)
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
         reserved.release()
@@ -111,8 +111,8 @@ def run_ranks(asked: Asked, run: RunSpec) -> int:
 
 
 def _join(rank: Rank) -> World:
-    """Joins the other ranks, and checks that run and ranks are what was asked; loads no framework."""
-    asked, run = rank.asked, rank.run
+    """Joins the other ranks, and checks that run and ranks are as requested; loads no framework."""
+    arguments, run = rank.arguments, rank.run
     wrong_environment = _wrong_environment(run)
     _set_threads(run)
     comm = start_mpi()
@@ -124,28 +124,28 @@ def _join(rank: Rank) -> World:
     rank.comm = comm
     if wrong_environment:
         raise InvalidRun(wrong_environment)
-    world = world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None)
+    world = world_from_mpi(comm, run.ranks_per_node if arguments.simulate_nodes else None)
     rank.preflight.met(comm, world)
     rank.preflight.demand()
     options_of_run(run)
-    _check_code(run, asked.run)
-    if comm.rank == 0 and asked.script is not None:
-        rank.script = attempted(rank.problems, "script", partial(_script_text, asked.script), "")
-    rank.preflight.let_nccl_tell(attempt_folder(asked.traces, rank.folder.stem))
+    _check_code(run, arguments.run)
+    if comm.rank == 0 and arguments.script is not None:
+        rank.script = attempted(rank.problems, "script", partial(_script_text, arguments.script), "")
+    rank.preflight.let_nccl_tell(attempt_folder(arguments.traces, rank.folder.stem))
     return world
 
 
 def _run(rank: Rank) -> None:
     """The whole run on this rank, from MPI to the trace."""
     world = _join(rank)
-    asked, run, comm = rank.asked, rank.run, rank.comm
+    arguments, run, comm = rank.arguments, rank.run, rank.comm
     assert comm is not None
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.measure.clock import GlobalClock
     from hpc.model.trace_file import load_hdf5
     from hpc.node_agent.copying import start_copier
     from hpc.node_agent.nodes import start_telemetry
-    from hpc.run.gather import Own, write_gathered
+    from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
     backend = (load_collectives if run.probe == COLLECTIVES else load_backend)(run.backend)
@@ -159,7 +159,7 @@ def _run(rank: Rank) -> None:
     backend.build(factory)
     if comm.rank == 0:
         load_hdf5()
-    journal = rank.journal = Journal(asked.traces, rank.folder.stem, world.rank, run.steps)
+    journal = rank.journal = Journal(arguments.traces, rank.folder.stem, world.rank, run.steps)
     clock = GlobalClock(comm)
     facts = _facts(world, backend)
     if journal.passed_over:
@@ -169,7 +169,7 @@ def _run(rank: Rank) -> None:
     recorder = start_telemetry(comm, world, run, facts)
 
     def note() -> None:
-        journal.note(run=run.to_json(), attempt=asked.attempt, facts=facts, clock=_clock_facts(clock))
+        journal.note(run=run.to_json(), attempt=arguments.attempt, facts=facts, clock=_clock_facts(clock))
 
     def synchronise() -> None:
         if len(clock.points) == 1:  # the steps before the window were made: NCCL has connected
@@ -180,17 +180,17 @@ def _run(rank: Rank) -> None:
     marks = backend.make_marks(run.steps)
     marks.record_into(journal.stamps)
     note()
-    copier = start_copier(comm, world, journal.folder, asked.traces, rank.folder.stem, asked.copy_s)
+    copier = start_copier(comm, world, journal.folder, arguments.traces, rank.folder.stem, arguments.copy_s)
     comm.Barrier()
     rank.training = True
     train(backend, run, marks, journal.samples, synchronise)
     attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, facts), None)
     facts["stamp_bound_ns"] = marks.bound_ns
-    own = Own(
+    payload = RankPayload(
         journal=journal, clock=clock, facts=facts, losses=backend.losses, workload=workloads[0], recorder=recorder,
         copier=copier, problems=rank.problems,
     )  # fmt: skip
-    write_gathered(comm, run, asked.attempt, own, rank.folder, rank.script)
+    write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit()
     attempted({}, "leaving the group of ranks", backend.leave, None)
     attempted({}, "removing the journal", journal.remove, None)
@@ -198,7 +198,7 @@ def _run(rank: Rank) -> None:
         attempted({}, "removing the copies", copier.end, None)
 
 
-def _arguments(argv: Sequence[str] | None) -> Asked:
+def _arguments(argv: Sequence[str] | None) -> RankArguments:
     parser = argparse.ArgumentParser(
         prog="python -m hpc.rank", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -212,9 +212,9 @@ def _arguments(argv: Sequence[str] | None) -> Asked:
     )  # fmt: skip
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
-    told = vars(parser.parse_args(argv))
-    promises = read_promises(told.pop("expect_transport"), told.pop("check"), parser)
-    return Asked(**told, promises=promises)
+    values = vars(parser.parse_args(argv))
+    promises = read_promises(values.pop("expect_transport"), values.pop("check"), parser)
+    return RankArguments(**values, promises=promises)
 
 
 def _wrong_environment(run: RunSpec) -> str:

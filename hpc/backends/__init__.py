@@ -120,7 +120,7 @@ _TENSORFLOW = {"tensorflow": "pip install -e '.[tensorflow]'"}
 _PADDLE = {"paddle": "pip install -e '.[paddle]'"}
 _HOROVOD = {"horovod": "make horovod"}
 
-_MOST_MIB = 2**20
+_MAX_MIB = 2**20
 """A TiB: more than any device holds."""
 _LOSS_SCALE = {
     "loss_scale": Option(
@@ -136,7 +136,7 @@ _TORCH_OPTIONS = {
 _TENSORFLOW_OPTIONS = {"xla": Option(default=False, help="compile the step's computation by XLA"), **_LOSS_SCALE}
 _HOROVOD_OPTIONS = {
     "fusion_threshold_mb": Option(
-        default=128.0, most=_MOST_MIB, help="size of Horovod's fusion buffer in MiB", check=_check_plain_number
+        default=128.0, maximum=_MAX_MIB, help="size of Horovod's fusion buffer in MiB", check=_check_plain_number
     ),
     "cycle_time_ms": Option(
         default=1.0, help="how often Horovod looks for tensors to reduce", check=_check_plain_number
@@ -151,7 +151,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         framework="torch",
         modules=_TORCH,
         options={
-            "bucket_cap_mb": Option(default=25.0, most=_MOST_MIB, help="size of DDP's gradient buckets in MiB"),
+            "bucket_cap_mb": Option(default=25.0, maximum=_MAX_MIB, help="size of DDP's gradient buckets in MiB"),
             "static_graph": Option(default=True, help="tell DDP that the graph never changes"),
             "gradient_as_bucket_view": Option(default=True, help="let gradients live inside DDP's buckets"),
             "broadcast_buffers": Option(default=False, help="DDP broadcasts buffers before each forward"),
@@ -191,7 +191,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         options={
             "collective": Option(default="auto", choices=("auto", "ring", "nccl"), help="TensorFlow's collectives"),
             "bytes_per_pack_mb": Option(
-                default=0.0, most=_MOST_MIB, help="gradients packed together, in MiB; 0 leaves it to TensorFlow"
+                default=0.0, maximum=_MAX_MIB, help="gradients packed together, in MiB; 0 leaves it to TensorFlow"
             ),
             **_TENSORFLOW_OPTIONS,
         },
@@ -206,10 +206,10 @@ BACKENDS: Mapping[str, BackendEntry] = {
         modules=_PADDLE,
         options={
             "comm_buffer_mb": Option(
-                default=25, least=1, most=_MOST_MIB, help="size of DataParallel's gradient buckets in MiB"
+                default=25, minimum=1, maximum=_MAX_MIB, help="size of DataParallel's gradient buckets in MiB"
             ),
             "last_comm_buffer_mb": Option(
-                default=1, least=1, most=_MOST_MIB, help="size of the bucket that is reduced last, in MiB"
+                default=1, minimum=1, maximum=_MAX_MIB, help="size of the bucket that is reduced last, in MiB"
             ),
             **_LOSS_SCALE,
         },

@@ -33,10 +33,10 @@ def share_a_stack(comm: Intracomm) -> tuple[bool, tuple[str, ...]]:
     return len(set(stacks)) == 1, hosts
 
 
-def asked_interface(gpu: bool) -> str | None:
-    """The interface that the environment names, in the variable that NCCL or gloo reads; None where it names none."""
-    asked = os.environ.get("NCCL_SOCKET_IFNAME" if gpu else "GLOO_SOCKET_IFNAME", "")
-    first = asked.split(",")[0].removeprefix("=")
+def requested_interface(gpu: bool) -> str | None:
+    """The interface in the environment variable that NCCL or gloo reads; None where that names none."""
+    requested = os.environ.get("NCCL_SOCKET_IFNAME" if gpu else "GLOO_SOCKET_IFNAME", "")
+    first = requested.split(",")[0].removeprefix("=")
     return None if not first or first.startswith("^") else first
 
 
@@ -48,7 +48,7 @@ def endpoints(comm: Intracomm, interface: str | None) -> list[str]:
     (PortTaken).
     """
     shared, hosts = share_a_stack(comm)
-    address = LOOPBACK if shared else own_address(interface, hosts)
+    address = LOOPBACK if shared else reachable_address(interface, hosts)
     with _bound_port() as held:
         return comm.allgather(f"{address}:{held.getsockname()[1]}")
 
@@ -57,12 +57,12 @@ def _bound_port() -> socket.socket:
     """A socket bound to a free port on all interfaces."""
     low, high = map(int, _PORT_RANGE.read_text().split())
     below = low - _LOWEST_PORT >= _HIGHEST_PORT - high
-    first, past = (_LOWEST_PORT, low) if below else (high + 1, _HIGHEST_PORT + 1)
-    if past - first < _TRIES:
+    first, stop = (_LOWEST_PORT, low) if below else (high + 1, _HIGHEST_PORT + 1)
+    if stop - first < _TRIES:
         raise InvalidRun(
             f"{_PORT_RANGE} is {low} {high}: no ports are left that the kernel does not hand out by itself"
         )
-    for port in random.SystemRandom().sample(range(first, past), _TRIES):
+    for port in random.SystemRandom().sample(range(first, stop), _TRIES):
         probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             probe.bind(("", port))
@@ -70,7 +70,7 @@ def _bound_port() -> socket.socket:
             probe.close()
             continue
         return probe
-    raise PortTaken(f"{_TRIES} ports of {socket.gethostname()} between {first} and {past} were tried, none was free")
+    raise PortTaken(f"{_TRIES} ports of {socket.gethostname()} between {first} and {stop} were tried, none was free")
 
 
 def _network_stack() -> tuple[str, str]:
@@ -82,8 +82,8 @@ def _network_stack() -> tuple[str, str]:
         return socket.gethostname(), str(os.getpid())
 
 
-def own_address(interface: str | None, hosts: tuple[str, ...]) -> str:
-    """The address that other hosts find this one by. Raises InvalidRun where there is none to be found."""
+def reachable_address(interface: str | None, hosts: tuple[str, ...]) -> str:
+    """The address by which other hosts reach this one. Raises InvalidRun where none can be determined."""
     addresses = _addresses()
     if interface is not None:
         if interface not in addresses:
@@ -126,22 +126,22 @@ def _address_towards(address: str | None) -> str | None:
 
 
 def interface_towards(address: str) -> str:
-    """The interface by which this host reaches an address. Raises InvalidRun where there is none."""
-    own = _address_towards(address)
+    """The interface through which this host reaches the address. Raises InvalidRun where there is none."""
+    local_address = _address_towards(address)
     for name, its_address in _addresses().items():
-        if its_address == own:
+        if its_address == local_address:
             return name
     raise InvalidRun(f"{socket.gethostname()} has no interface that leads to rank 0 at {address}")
 
 
 def _addresses() -> dict[str, str]:
-    """Every interface with an IPv4 address, and that address."""
-    found = {}
+    """The IPv4 address of every interface that has one, by interface name."""
+    by_interface = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", os.fsencode(name))
             try:
-                found[name] = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+                by_interface[name] = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
             except OSError:  # an interface without an IPv4 address
                 continue
-    return found
+    return by_interface

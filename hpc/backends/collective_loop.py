@@ -59,14 +59,14 @@ class CollectiveLoop:
         self._group.join(run, world, comm)
 
     def build(self, factory: Any) -> None:
-        """See Backend; the factory's workload says what is given and what must be got."""
+        """See Backend; the factory's workload defines the inputs and the expected results."""
         self._workload = factory(self._run, None, self._comm.rank)
         self._enters = {first - MIN_WARMUP_STEPS: block for block, (first, _) in enumerate(self._run.blocks)}
-        # Filled as the run goes on: whoever has asked what this is sees which results have been checked.
-        self._described = [self._describe_one(collective) for collective in self._workload.plan]
+        # Updated in place during the run: earlier callers of `describe` see which results have been checked.
+        self._described = [self._describe_collective(collective) for collective in self._workload.plan]
         self._call: Callable[[], None] | None = None
 
-    def _describe_one(self, collective: Collective) -> dict[str, Any]:
+    def _describe_collective(self, collective: Collective) -> dict[str, Any]:
         return {
             "operation": collective.operation,
             "bytes": collective.bytes,

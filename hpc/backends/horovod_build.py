@@ -14,15 +14,15 @@ _NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
 def installed_version(framework: str) -> str | None:
-    """The version that an installed framework gives itself, read without starting it; None where there is none.
+    """The version of an installed framework, read without importing it; None where it is not installed.
 
-    torch's stands in a file of its own: that of its package leaves out which CUDA it is for (2.13.0, not 2.13.0+cu130).
+    torch's is read from its version.py: the version of its package lacks the CUDA build (2.13.0, not 2.13.0+cu130).
     """
     if (folder := _folder(framework)) is None:
         return None
     if framework == "torch":
-        found = re.search(r"^__version__ = '(.+)'$", (folder / "version.py").read_text(), re.MULTILINE)
-        return found[1] if found else version(framework)
+        match = re.search(r"^__version__ = '(.+)'$", (folder / "version.py").read_text(), re.MULTILINE)
+        return match[1] if match else version(framework)
     for package in (framework, f"{framework}-cpu"):
         try:
             return version(package)
@@ -67,6 +67,6 @@ def _metadata() -> dict[str, Any]:
 
 
 def _folder(package: str) -> Path | None:
-    """Where an installed package lies; a folder that a package has left behind is none."""
-    found = find_spec(package)
-    return None if found is None or found.origin is None else Path(found.origin).parent
+    """The folder of an installed package; None where only a leftover folder of it exists, or nothing."""
+    spec = find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent

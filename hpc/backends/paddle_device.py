@@ -34,16 +34,18 @@ def gpu_of_rank(run: RunSpec, world: World) -> int | None:
 
 
 def take_device(paddle: Any, index: int | None, run: RunSpec, world: World) -> Any:
-    """Makes the device the one that Paddle computes on and returns its place. Raises InvalidRun where it cannot be."""
+    """Selects the device that Paddle computes on and returns its place. Raises InvalidRun where that is impossible."""
     if index is None:
         _check_precision_of_cpu(run.precision)
         paddle.set_device("cpu")
         return paddle.CPUPlace()
     if not paddle.is_compiled_with_cuda() or not (visible := paddle.device.cuda.device_count()):
-        why = "no driver or no visible GPU" if paddle.is_compiled_with_cuda() else "this Paddle was built without CUDA"
+        reason = (
+            "no driver or no visible GPU" if paddle.is_compiled_with_cuda() else "this Paddle was built without CUDA"
+        )
         raise InvalidRun(
             f"{run.gpus_per_node} GPUs per node were asked for; Paddle {paddle.__version__} finds none on "
-            f"{world.hostname} ({why}). Install a CUDA build of Paddle, or state gpus_per_node = 0 in the site"
+            f"{world.hostname} ({reason}). Install a CUDA build of Paddle, or state gpus_per_node = 0 in the site"
         )
     if index >= visible:
         raise InvalidRun(
@@ -65,34 +67,34 @@ def _check_precision_of_cpu(precision: str) -> None:
 
 
 def _check_precision_of_gpu(paddle: Any, precision: str) -> None:
-    """Refuses what Paddle would do in fp32 with a mere warning; lets fp32 mean fp32, where Paddle may take TF32."""
+    """Refuses a precision that Paddle would replace by fp32 with only a warning; turns TF32 off for fp32 runs."""
     least = _LEAST_CAPABILITY.get(precision)
-    if least is not None and (found := tuple(paddle.device.cuda.get_device_capability())) < least:
+    if least is not None and (capability := tuple(paddle.device.cuda.get_device_capability())) < least:
         raise InvalidRun(
             f"precision {precision} was asked for; it needs compute capability {least[0]}.{least[1]}, "
-            f"{paddle.device.cuda.get_device_name()} has {found[0]}.{found[1]}"
+            f"{paddle.device.cuda.get_device_name()} has {capability[0]}.{capability[1]}"
         )
     paddle.base.core.set_cublas_switch(precision == "tf32")
     paddle.base.core.set_cudnn_switch(precision == "tf32")
 
 
 def versions(paddle: Any) -> dict[str, Any]:
-    """The libraries that make the speed; None where this Paddle has none."""
+    """Versions of the libraries that determine the speed; None for one that this Paddle lacks."""
     if not paddle.is_compiled_with_cuda():
         return {"paddle": paddle.__version__, "cuda": None, "cudnn": None, "nccl": None}
-    found = {name: getattr(paddle.version, name)() for name in ("cuda", "cudnn", "nccl")}
-    return {"paddle": paddle.__version__, **{name: str(version) for name, version in found.items()}}
+    libraries = {name: getattr(paddle.version, name)() for name in ("cuda", "cudnn", "nccl")}
+    return {"paddle": paddle.__version__, **{name: str(version) for name, version in libraries.items()}}
 
 
 def describe_device(paddle: Any, index: int | None) -> dict[str, Any]:
     """Name, id and size of a GPU."""
     if index is None:
         return {"kind": "cpu"}
-    found = paddle.device.cuda.get_device_properties(index)
+    properties = paddle.device.cuda.get_device_properties(index)
     return {
         "kind": "gpu",
-        "name": found.name,
-        "uuid": str(found.uuid) if hasattr(found, "uuid") else None,
-        "memory_bytes": found.total_memory,
-        "capability": f"{found.major}.{found.minor}",
+        "name": properties.name,
+        "uuid": str(properties.uuid) if hasattr(properties, "uuid") else None,
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
     }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 _MIB = 2**20
-_ONE_RANK = "none (one rank)"
+_NO_TRANSPORT = "none (one rank)"
 
 
 class PaddleFleet:
@@ -42,8 +42,8 @@ class PaddleFleet:
         """See Backend."""
         self._run, self._world, self._comm = run, world, comm
         self._reduces = run.reduction == "on"
-        asked = options_of_run(run)
-        self._options = {name: asked[name] for name in BACKENDS["paddle-fleet"].options}
+        options = options_of_run(run)
+        self._options = {name: options[name] for name in BACKENDS["paddle-fleet"].options}
         self._scale = static_scale(self._options["loss_scale"])
         for name in ("comm_buffer_mb", "last_comm_buffer_mb"):
             if int(self._options[name]) < 1:
@@ -65,8 +65,8 @@ class PaddleFleet:
         workload.model.train()
         self._parameters = [p for p in workload.model.parameters() if not p.stop_gradient]
         self._optimizer = workload.optimizer()
-        self._one_bucket = self._gpu is None and self._run.stamps == "fine"
-        if self._one_bucket:
+        self._single_bucket = self._gpu is None and self._run.stamps == "fine"
+        if self._single_bucket:
             whole = ceil(self._gradient_bytes() / _MIB) + 1
             self._options.update(comm_buffer_mb=whole, last_comm_buffer_mb=whole)
         self._wait_for_all()
@@ -112,7 +112,7 @@ class PaddleFleet:
         if self._run.stamps == "coarse":
             return list(INNER)
         # Gradients of several types cannot be one bucket.
-        return ["grads_ready"] if self._one_bucket and len(self._bucket_sizes()) > 1 else []
+        return ["grads_ready"] if self._single_bucket and len(self._bucket_sizes()) > 1 else []
 
     def _bucket_sizes(self) -> list[int]:
         """Number of parameters in each bucket, in the order in which they are reduced; empty with one rank."""
@@ -156,13 +156,13 @@ class PaddleFleet:
         return {
             "versions": versions(self._paddle),
             "device": describe_device(self._paddle, self._gpu),
-            "transport": transport(self._gpu) if self._world.size > 1 else _ONE_RANK,
+            "transport": transport(self._gpu) if self._world.size > 1 else _NO_TRANSPORT,
             "threads": int(os.environ["OMP_NUM_THREADS"]),
             "options": self._options,
             "tf32": self._run.precision == "tf32",
             "parameters_per_bucket": self._bucket_sizes(),
             "absent_stamps": self._absent_stamps(),
-            "fused": not self._one_bucket,
+            "fused": not self._single_bucket,
             # GradScaler asks the device whether to skip the step.
             "synchronises_every_step": self._scaler is not None,
             "reduces": self._reduces,

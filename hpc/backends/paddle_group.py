@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
-from hpc.backends.addresses import LOOPBACK, PortTaken, asked_interface, endpoints, interface_towards
+from hpc.backends.addresses import LOOPBACK, PortTaken, endpoints, interface_towards, requested_interface
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -34,7 +34,7 @@ _LOOK_AGAIN_S = 0.01
 
 def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) -> Any:
     """The module `paddle`, imported after the variables that it reads then are set. Collective."""
-    _set_variables(run, world, endpoints(comm, asked_interface(gpu is not None)), gpu)
+    _set_variables(run, world, endpoints(comm, requested_interface(gpu is not None)), gpu)
     at_termination = signal.getsignal(signal.SIGTERM)
     for message in _NEEDLESS:
         warnings.filterwarnings("ignore", message=message)
@@ -60,7 +60,7 @@ def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | 
         os.environ["OMP_NUM_THREADS"] = str(run.cpus_per_rank)
     if gpu is None:
         host = addresses[0].rpartition(":")[0]
-        interface = asked_interface(gpu is not None) or ("lo" if host == LOOPBACK else interface_towards(host))
+        interface = requested_interface(gpu is not None) or ("lo" if host == LOOPBACK else interface_towards(host))
         os.environ["GLOO_SOCKET_IFNAME"] = interface
     else:
         os.environ.update({"FLAGS_selected_gpus": str(gpu)})
@@ -113,11 +113,11 @@ def _await_listener(address: str) -> None:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Keeps back what Paddle writes whenever it starts, and shows everything else that it writes."""
-    said = io.StringIO()
+    """Hides the lines that Paddle writes at every start, and shows all its other lines."""
+    output = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(output):
             yield
     finally:
-        lines = said.getvalue().splitlines(keepends=True)
+        lines = output.getvalue().splitlines(keepends=True)
         sys.stderr.writelines(line for line in lines if not any(noise in line for noise in _NOISE))

@@ -31,10 +31,10 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> str:
         )
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
-        why = "no driver or no visible GPU" if tf.test.is_built_with_cuda() else "it was built without CUDA"
+        reason = "no driver or no visible GPU" if tf.test.is_built_with_cuda() else "it was built without CUDA"
         raise InvalidRun(
             f"{run.gpus_per_node} GPUs per node were asked for; TensorFlow {tf.__version__} finds none on "
-            f"{world.hostname} ({why}). Install a CUDA build (pip install tensorflow[and-cuda]), or state "
+            f"{world.hostname} ({reason}). Install a CUDA build (pip install tensorflow[and-cuda]), or state "
             "gpus_per_node = 0 in the site"
         )
     place, needed = (world.rank, world.size) if world.nodes_simulated else (world.local_rank, world.local_size)
@@ -64,7 +64,7 @@ def set_threads(run: RunSpec) -> None:
 
 
 def check_precision(precision: str, device: str) -> None:
-    """Raises InvalidRun where the device cannot do the precision: it is never run as something else."""
+    """Raises InvalidRun where the device lacks the precision: it is never replaced by another one."""
     if device == CPU:
         if precision == "tf32":
             raise InvalidRun("precision tf32 was asked for; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
@@ -73,8 +73,10 @@ def check_precision(precision: str, device: str) -> None:
                 "precision amp-fp16 was asked for; a CPU has no fp16 training path worth the name (about 7 times "
                 "slower than fp32): take fp32 or bf16"
             )
-    elif precision in ("tf32", "bf16") and (found := _details()).get("compute_capability", (0, 0)) < _AMPERE:
-        raise InvalidRun(f"precision {precision} was asked for; {found.get('device_name', 'the GPU')} is before Ampere")
+    elif precision in ("tf32", "bf16") and (details := _details()).get("compute_capability", (0, 0)) < _AMPERE:
+        raise InvalidRun(
+            f"precision {precision} was asked for; {details.get('device_name', 'the GPU')} is before Ampere"
+        )
 
 
 def versions() -> dict[str, Any]:
@@ -93,12 +95,12 @@ def describe_device(device: str) -> dict[str, Any]:
     if device == CPU:
         return {"kind": "cpu"}
     (visible,) = tf.config.get_visible_devices("GPU")
-    found = _details()
+    details = _details()
     return {
         "kind": "gpu",
-        "name": found.get("device_name"),
+        "name": details.get("device_name"),
         "uuid": _uuid(tf.config.list_physical_devices("GPU").index(visible)),
-        "capability": ".".join(map(str, found.get("compute_capability", ()))),
+        "capability": ".".join(map(str, details.get("compute_capability", ()))),
     }
 
 

@@ -43,7 +43,7 @@ class TensorFlowLoop(ABC):
         """In what the model is made."""
         return nullcontext()
 
-    def _own(self, variable: Any) -> Any:
+    def _local_variable(self, variable: Any) -> Any:
         """The variable that lies on this rank's device."""
         return variable
 
@@ -79,8 +79,8 @@ class TensorFlowLoop(ABC):
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
         self._run, self._rank, self._reduces = run, world.rank, run.reduction == "on"
-        asked = options_of_run(run)
-        self._options = {name: asked[name] for name in BACKENDS[run.backend].options}
+        options = options_of_run(run)
+        self._options = {name: options[name] for name in BACKENDS[run.backend].options}
         scale = static_scale(self._options["loss_scale"])
         set_threads(run)
         self._device = device_of_rank(run, world, comm)
@@ -102,7 +102,7 @@ class TensorFlowLoop(ABC):
                 "the shape of its input has none yet: begin it with keras.Input, or call its build()"
             )
         self._make_equal(workload.model)
-        self._variables = [self._own(variable) for variable in held]
+        self._variables = [self._local_variable(variable) for variable in held]
         self._optimizer = self._make_optimizer()
         if hasattr(self._optimizer, "build"):
             self._optimizer.build(self._variables)
@@ -195,12 +195,12 @@ class TensorFlowLoop(ABC):
             tf.test.experimental.sync_devices()
 
     def _check(self, batch: Any) -> None:
-        """Raises InvalidRun where what was traced is not what was asked for. Finds the meetings before t3 in it."""
+        """Raises InvalidRun where the traced graph is not as requested. Adds its meetings before t3 to `_meetings`."""
         traced = self._first.get_concrete_function(batch).graph
         check_traced(self._run.precision, traced, self._run.workload)
         if self._run.ranks > 1 and (self._run.stamps == "fine" or not self._reduces):
-            # In place: who was told before the first step what this is, sees it too.
-            self._meetings += [f"{said} in the function of the gradients" for said in meetings(traced)]
+            # In place: an earlier caller of `describe` holds the same list and sees these, too.
+            self._meetings += [f"{meeting} in the function of the gradients" for meeting in meetings(traced)]
         check_twin(self._run, self._meetings)
         self._is_checked = True
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun, WorkloadError
-from hpc.backends.addresses import PortTaken, asked_interface, endpoints
+from hpc.backends.addresses import PortTaken, endpoints, requested_interface
 from hpc.backends.tensorflow_device import CPU
 from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loop import TensorFlowLoop
@@ -34,7 +34,7 @@ class TensorFlowMultiWorker(TensorFlowLoop):
                 "collective nccl was asked for; it reduces on GPUs, and the run has none: take auto or ring"
             )
         self._comm = comm
-        workers = endpoints(comm, asked_interface(self._device != CPU)) if comm.size > 1 else []
+        workers = endpoints(comm, requested_interface(self._device != CPU)) if comm.size > 1 else []
         self._strategy = _make_strategy(workers, world.rank, self._device, _communication(self._options))
         if self._strategy.num_replicas_in_sync != comm.size:
             raise InvalidRun(
@@ -49,9 +49,9 @@ class TensorFlowMultiWorker(TensorFlowLoop):
         scope: AbstractContextManager[Any] = self._strategy.scope()
         return scope
 
-    def _own(self, variable: Any) -> Any:
-        # Outside the strategy an optimizer takes the mirror of this rank for what it is: a variable. Inside it, one of
-        # Keras would add the gradients of all ranks up once more.
+    def _local_variable(self, variable: Any) -> Any:
+        # Outside the strategy an optimizer treats this rank's mirror as a plain variable. Inside it, a Keras optimizer
+        # would add up the gradients of all ranks once more.
         (mirror,) = self._strategy.experimental_local_results(variable)
         return mirror
 

@@ -30,15 +30,16 @@ def set_precision(precision: str) -> None:
 
 
 def check_traced(precision: str, graph: Any, workload: str) -> None:
-    """Raises InvalidRun where what was traced does not compute in the precision that the run goes by the name of."""
-    found = {half for half in _HALVES.values() if _computes_in(half, graph)}
-    asked = _HALVES.get(precision)
-    if asked is not None and asked not in found:
+    """Raises InvalidRun where the traced graph does not compute in the precision of the run."""
+    computed = {half for half in _HALVES.values() if _computes_in(half, graph)}
+    requested = _HALVES.get(precision)
+    if requested is not None and requested not in computed:
         raise InvalidRun(
-            f"precision {precision} was asked for; nothing in the step of {workload} computes in {asked.name}: Keras' "
-            "layers do so by themselves unless they are given a dtype, anything else must cast (docs/workloads.md)"
+            f"precision {precision} was asked for; nothing in the step of {workload} computes in {requested.name}: "
+            "Keras' layers do so by themselves unless they are given a dtype, anything else must cast "
+            "(docs/workloads.md)"
         )
-    if others := sorted(half.name for half in found if half != asked):
+    if others := sorted(half.name for half in computed if half != requested):
         raise InvalidRun(
             f"precision {precision} was asked for; the step of {workload} computes in {', '.join(others)} too: the "
             "workload must leave the precision to the run (docs/workloads.md)"

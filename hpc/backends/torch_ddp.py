@@ -12,7 +12,7 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc.backends import BACKENDS
-from hpc.backends.addresses import asked_interface
+from hpc.backends.addresses import requested_interface
 from hpc.backends.rendezvous import open_store
 from hpc.backends.torch_loop import TorchLoop
 from hpc.measure.timer import Marks
@@ -33,7 +33,7 @@ class TorchDDP(TorchLoop):
     def _join_group(self, world: World, comm: Intracomm) -> str:
         cuda = self._device.type == "cuda"
         transport = "nccl" if cuda else "gloo"
-        self._store, interface = open_store(comm, asked_interface(cuda))
+        self._store, interface = open_store(comm, requested_interface(cuda))
         if not cuda:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         torch.distributed.init_process_group(
@@ -121,10 +121,10 @@ class TorchDDP(TorchLoop):
         torch.distributed.destroy_process_group()
 
 
-def _bucket_cap(asked_mib: float) -> float | None:
-    """What DDP is to be told: only where it is told nothing is its first bucket small (1 MiB), to begin early."""
+def _bucket_cap(cap_mib: float) -> float | None:
+    """The bucket cap for DDP; None for the default, with which DDP starts early with a small first bucket (1 MiB)."""
     default = BACKENDS["torch-ddp"].options["bucket_cap_mb"].default
-    return None if asked_mib == default else asked_mib
+    return None if cap_mib == default else cap_mib
 
 
 def _broadcasting_buffers(wanted: bool) -> dict[str, Any]:

@@ -43,10 +43,10 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
 def visible_gpus(run: RunSpec, world: World) -> int:
     """How many GPUs this rank can see. Raises InvalidRun where it sees none."""
     if not torch.cuda.is_available():
-        why = "this torch was built without CUDA" if torch.version.cuda is None else "no driver or no visible GPU"
+        reason = "this torch was built without CUDA" if torch.version.cuda is None else "no driver or no visible GPU"
         raise InvalidRun(
             f"{run.gpus_per_node} GPUs per node were asked for; torch {torch.__version__} finds none on "
-            f"{world.hostname} ({why}). Install a CUDA build of torch, or state gpus_per_node = 0 in the site"
+            f"{world.hostname} ({reason}). Install a CUDA build of torch, or state gpus_per_node = 0 in the site"
         )
     return torch.cuda.device_count()
 
@@ -86,11 +86,11 @@ def describe_device(device: torch.device) -> dict[str, Any]:
     """Name, id and size of a GPU."""
     if device.type == "cpu":
         return {"kind": "cpu"}
-    found = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(device)
     return {
         "kind": "gpu",
-        "name": found.name,
-        "uuid": str(found.uuid),
-        "memory_bytes": found.total_memory,
-        "capability": f"{found.major}.{found.minor}",
+        "name": properties.name,
+        "uuid": str(properties.uuid),
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
     }

@@ -66,8 +66,8 @@ class TorchLoop(ABC):
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
         self._run, self._rank, self._reduces = run, world.rank, run.reduction == "on"
-        asked = options_of_run(run)
-        self._options = {name: asked[name] for name in BACKENDS[run.backend].options}
+        options = options_of_run(run)
+        self._options = {name: options[name] for name in BACKENDS[run.backend].options}
         self._scale = static_scale(self._options["loss_scale"])
         self._device = self._find_device(run, world, comm)
         check_precision(run.precision, self._device)
@@ -170,16 +170,16 @@ def _make_scaler(scale: float | None) -> torch.amp.GradScaler:
     return torch.amp.GradScaler("cuda") if scale is None else torch.amp.GradScaler("cuda", scale)
 
 
-def _make_optimizer(workload: Any, asked: str) -> torch.optim.Optimizer:
-    """The workload's optimizer, in the implementation asked for (auto: fused)."""
+def _make_optimizer(workload: Any, implementation: str) -> torch.optim.Optimizer:
+    """The workload's optimizer in this implementation (auto: fused)."""
     implementations = {"foreach": {"foreach": True}, "for-loop": {"foreach": False, "fused": False}}
-    optimizer: torch.optim.Optimizer = workload.optimizer(**implementations.get(asked, {"fused": True}))
+    optimizer: torch.optim.Optimizer = workload.optimizer(**implementations.get(implementation, {"fused": True}))
     return optimizer
 
 
 def _implementation(optimizer: torch.optim.Optimizer) -> str:
-    """What it is, not what was asked: a person's own optimizer may know no other implementation than one."""
-    # Of the groups, which are what a step looks at: Horovod's optimizers have no such defaults.
+    """The implementation in use, which may not be the requested one: a person's own optimizer may have only one."""
+    # From the groups, which a step uses: Horovod's optimizers have no such defaults.
     groups = optimizer.param_groups
-    found = [name for name in ("fused", "foreach") if all(group.get(name) for group in groups)]
-    return (found or ["for-loop"])[0]
+    names = [name for name in ("fused", "foreach") if all(group.get(name) for group in groups)]
+    return (names or ["for-loop"])[0]

@@ -46,7 +46,7 @@ _REPORT = np.dtype(
     ]
 )
 """What a rank tells all others at the end of a synchronisation: its barrier, its point, whether something is wrong."""
-_PING_TAG, _PONG_TAG, _WHEN_TAG, _THERE_TAG = 77, 78, 79, 80
+_PING_TAG, _PONG_TAG, _WHEN_TAG, _PLACE_TAG = 77, 78, 79, 80
 
 
 def clock_domain(proc: Path = Path("/proc")) -> str:
@@ -128,9 +128,9 @@ class GlobalClock:
             left_ns = self._clock()
             point, error = self._measure() if self._comm.rank == self._leader else (None, "")
             at_ns, offset_ns, bound_ns = (0, 0.0, 0.0) if point is None else astuple(point)
-            own = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, bool(error))], _REPORT)
+            report = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, bool(error))], _REPORT)
             reports = np.empty(self._comm.size, _REPORT)
-            self._comm.Allgather(own.view(np.uint8), reports.view(np.uint8))
+            self._comm.Allgather(report.view(np.uint8), reports.view(np.uint8))
             self._raise_what_is_wrong(reports, error)
             self._comm.Barrier()
             end_ns = self._clock()
@@ -149,16 +149,19 @@ class GlobalClock:
         return point, error or self._suspended()
 
     def _ask(self, parent: int) -> tuple[SyncPoint | None, ClockModel | None, str]:
-        """Against rank 0, by way of the parent, which stands against rank 0 already."""
+        """This clock's point and model against rank 0 (None where there is none), and the error.
+
+        The parent has been compared with rank 0 before.
+        """
         stamps = self._exchange(parent)
         try:
             point, error = estimate(*stamps, drift=MAX_DRIFT), ""
         except ClockError as contradiction:
             point, error = None, self._mistrust(parent, contradiction)
         if parent != 0:
-            # Asked in any case: the parent waits for it. One without a place of its own has told why.
-            there = self._place_of(parent, ABSENT if point is None else point.local_ns + round(point.offset_ns))
-            point = None if point is None or there is None else through(point, there)
+            # The parent waits for this request in any case. A parent without a place of its own has reported why.
+            parent_place = self._place_of(parent, ABSENT if point is None else point.local_ns + round(point.offset_ns))
+            point = None if point is None or parent_place is None else through(point, parent_place)
         if point is None:
             return None, None, error
         try:
@@ -169,7 +172,9 @@ class GlobalClock:
     def _exchange(self, parent: int) -> tuple[Ints, Ints, Ints, Ints]:
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
         stamps = np.zeros((1 + self._pings, 4), np.int64)
-        with _kept(self._comm.Send_init(ping, parent, _PING_TAG), self._comm.Recv_init(pong, parent, _PONG_TAG)) as (
+        with _persistent(
+            self._comm.Send_init(ping, parent, _PING_TAG), self._comm.Recv_init(pong, parent, _PONG_TAG)
+        ) as (
             send,
             receive,
         ):
@@ -185,16 +190,18 @@ class GlobalClock:
         return c1, p1, p2, c2
 
     def _place_of(self, parent: int, parent_ns: int) -> SyncPoint | None:
-        there = np.zeros(2, np.float64)
+        place = np.zeros(2, np.float64)
         self._comm.Send(np.array([parent_ns], np.int64), parent, _WHEN_TAG)
-        self._comm.Recv(there, parent, _THERE_TAG)
-        offset_ns, bound_ns = there.tolist()
+        self._comm.Recv(place, parent, _PLACE_TAG)
+        offset_ns, bound_ns = place.tolist()
         return None if math.isnan(offset_ns) else SyncPoint(parent_ns, offset_ns, bound_ns)
 
     def _answer(self, child: int, model: ClockModel | None) -> None:
-        """Answers a child's pings; unless this is rank 0, tells it where this clock stands at a time that it names."""
+        """Answers a child's pings; a rank other than 0 then sends its offset and bound at the time the child names."""
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        with _kept(self._comm.Recv_init(ping, child, _PING_TAG), self._comm.Send_init(pong, child, _PONG_TAG)) as (
+        with _persistent(
+            self._comm.Recv_init(ping, child, _PING_TAG), self._comm.Send_init(pong, child, _PONG_TAG)
+        ) as (
             receive,
             send,
         ):
@@ -208,11 +215,11 @@ class GlobalClock:
         if self._parent is None:
             return
         self._comm.Recv(ping, child, _WHEN_TAG)
-        there = np.full(2, np.nan)  # not known
+        answer = np.full(2, np.nan)  # not known
         if model is not None and ping[0] != ABSENT:
             place = model.place(int(ping[0]))
-            there[:] = place.offset_ns, place.bound_ns
-        self._comm.Send(there, child, _THERE_TAG)
+            answer[:] = place.offset_ns, place.bound_ns
+        self._comm.Send(answer, child, _PLACE_TAG)
 
     def _suspended(self) -> str:
         before, self._slept_before = self._slept_before, self._slept()
@@ -233,10 +240,10 @@ class GlobalClock:
         )
 
     def _raise_what_is_wrong(self, reports: NDArray[np.void], error: str) -> None:
-        errors = [told for told in self._comm.allgather(error) if told] if reports["wrong"].any() else []
+        errors = [text for text in self._comm.allgather(error) if text] if reports["wrong"].any() else []
         shared = [(name, ranks) for name, ranks in self._domains.items() if len(ranks) > 1]
         for name, ranks in shared:
-            # Whose clocks are one cannot have left the barrier before another entered it.
+            # On a shared clock no rank can leave the barrier before another rank has entered it.
             last = ranks[int(np.argmax(reports["entered_ns"][ranks]))]
             first = ranks[int(np.argmin(reports["left_ns"][ranks]))]
             if (ahead_ns := int(reports["entered_ns"][last] - reports["left_ns"][first])) > 0:
@@ -263,8 +270,8 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @contextmanager
-def _kept(*requests: Prequest) -> Iterator[tuple[Prequest, ...]]:
-    """Persistent requests: they start faster than new ones, and the bound is the smaller for it. Frees them."""
+def _persistent(*requests: Prequest) -> Iterator[tuple[Prequest, ...]]:
+    """Persistent requests, freed at the end: they start faster than new ones, which makes the bound smaller."""
     try:
         yield requests
     finally:

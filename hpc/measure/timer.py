@@ -24,7 +24,7 @@ class Marks(Protocol):
         """Records into this buffer of int64 [steps × 6] instead of its own; called before the first step."""
 
     def begin(self, step: int) -> None:
-        """A stretch of steps starts now, with this one; later steps begin where the one before them ended."""
+        """Starts a segment of steps with this step; each later step begins where the step before it ended."""
 
     def batch_ready(self) -> None:
         """The batch is on the device."""
@@ -42,7 +42,7 @@ class Marks(Protocol):
         """The optimizer step is done."""
 
     def resolve(self) -> None:
-        """Ends a stretch: whatever is still on the device is turned into stamps. May synchronise."""
+        """Ends a segment: turns the events that are still on the device into stamps. May synchronise."""
 
     @property
     def bound_ns(self) -> int:
@@ -99,7 +99,7 @@ class HostMarks:
 
 
 class _OuterOnly:
-    """What lies inside a step is not looked at: where there is nothing between the batch and the end of the step."""
+    """Ignores the stamps inside a step; for runs with nothing between the batch and the end of the step."""
 
     __slots__ = ()
 
@@ -133,10 +133,10 @@ class DeviceEvent(Protocol):
 
 
 class DeviceMarks:
-    """Stamps of events on the compute stream, turned into the host's clock when a stretch has ended.
+    """Stamps of events on the compute stream, converted to the host's clock at the end of a segment.
 
     `elapsed_time` is a float32 of milliseconds, so only neighbouring events are subtracted and the differences summed
-    as doubles. Each stretch is anchored to the host's clock at both ends, with the drift between them spread evenly.
+    as doubles. Each segment is anchored to the host's clock at both ends, with the drift between them spread evenly.
     """
 
     def __init__(

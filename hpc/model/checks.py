@@ -164,19 +164,22 @@ def read_finding(values: Mapping[str, Any]) -> Finding:
         raise CheckError(f"not a finding of a check ({error})") from None
 
 
-def read_levels(words: Iterable[str]) -> dict[str, Level]:
-    """`load=fatal` and the like to levels by name. Raises CheckError on what is no check, no level, or fixed."""
-    found = {}
-    for word in words:
-        name, _, level = word.partition("=")
+def read_levels(settings: Iterable[str]) -> dict[str, Level]:
+    """Levels by check name, from settings as `load=fatal`.
+
+    Raises CheckError where a check or a level is unknown, or the level of the check is fixed.
+    """
+    levels = {}
+    for setting in settings:
+        name, _, level = setting.partition("=")
         if name not in CHECKS:
             raise CheckError(f"unknown check {name!r}; known: {', '.join(CHECKS)}")
         if level not in list(Level):
             raise CheckError(f"check {name}: level {level!r} is not one of {', '.join(Level)}")
         if CHECKS[name].fixed and level != CHECKS[name].level:
             raise CheckError(f"check {name} is always {CHECKS[name].level}: without it a run is not what it says")
-        found[name] = Level(level)
-    return found
+        levels[name] = Level(level)
+    return levels
 
 
 def level_of(name: str, levels: Mapping[str, Level]) -> Level:

@@ -59,9 +59,10 @@ def estimate(c1: Ints, p1: Ints, p2: Ints, c2: Ints, drift: float) -> SyncPoint:
 
 
 def through(point: SyncPoint, parent: SyncPoint) -> SyncPoint:
-    """A point against a parent's clock, as one against rank 0's. `parent` is the parent's own, at the time named there.
+    """The point against rank 0's clock, from `point` against the parent's and the parent's own point at that time.
 
-    That time, which is the parent's, is itself known to the point's bound only: the parent's clock drifts meanwhile.
+    The parent time is uncertain by the point's bound, and the parent's clock drifts meanwhile: so that bound is scaled
+    by (1 + MAX_DRIFT).
     """
     offset = point.offset_ns + parent.offset_ns
     bound = point.bound_ns * (1 + MAX_DRIFT) + parent.bound_ns + float(np.spacing(abs(offset)))
@@ -95,33 +96,33 @@ class _BrokenLine:
     """Straight between the knots [rank, knot]; before and beyond them with a slope of its own, [rank, knot + 1]."""
 
     def __init__(self, knots: Floats, heights: Floats, slopes: Floats) -> None:
-        # Where each stretch is reckoned from: the knot to its left, the first one before that.
-        self.left, self.height = np.hstack([knots[:, :1], knots]), np.hstack([heights[:, :1], heights])
-        self.knots, self.slopes = self.left[:, 1:], slopes
+        # The origin of each segment: the knot to its left; the first knot for the segment before it.
+        self.start, self.height = np.hstack([knots[:, :1], knots]), np.hstack([heights[:, :1], heights])
+        self.knots, self.slopes = self.start[:, 1:], slopes
 
     def at(self, ranks: slice, x: Floats, first: Floats, last: Floats) -> Floats:
-        """The heights of these ranks' line at x [rank, n], all of which lie from `first` to `last` [rank, 1].
+        """The heights of these ranks' lines at x [rank, n]; every x lies between `first` and `last` [rank, 1].
 
-        Each depends on its own x and on nothing beside it.
+        Each height depends on its own x only.
         """
         knots = self.knots[ranks]
         begin, end = ((knots < limit).sum(axis=1, keepdims=True) for limit in (first, last))
         y = self._straight(ranks, x, begin)[0]
         for more in range(1, int((end - begin).max(initial=0)) + 1):
-            beyond, left = self._straight(ranks, x, np.minimum(begin + more, end))
-            np.copyto(y, beyond, where=x > left)
+            beyond, start = self._straight(ranks, x, np.minimum(begin + more, end))
+            np.copyto(y, beyond, where=x > start)
         return y
 
-    def _straight(self, ranks: slice, x: Floats, stretch: NDArray[np.intp]) -> tuple[Floats, Floats]:
-        """One stretch of each rank's line, carried on over all x, and where it begins."""
-        left, height, slope = (
-            values[ranks].take(stretch + values.shape[1] * np.arange(len(x))[:, np.newaxis])
-            for values in (self.left, self.height, self.slopes)
+    def _straight(self, ranks: slice, x: Floats, segment: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """One segment of each rank's line, extended over all x, and the x where the segment begins."""
+        start, height, slope = (
+            values[ranks].take(segment + values.shape[1] * np.arange(len(x))[:, np.newaxis])
+            for values in (self.start, self.height, self.slopes)
         )
-        y: Floats = x - left
+        y: Floats = x - start
         y *= slope
         y += height
-        return y, left
+        return y, start
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, Option] = {
     "factor": Option(
         default=4, help="each message is so many times as large as the one before, and the last is the largest"
     ),
-    "iterations": Option(default=20, most=1_000_000, help="calls back to back whose mean is the time"),
+    "iterations": Option(default=20, maximum=1_000_000, help="calls back to back whose mean is the time"),
 }
 
 _SHARED = (REDUCE_SCATTER, ALL_GATHER)
@@ -63,21 +63,23 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 
 def collectives(operations: Sequence[str], sizes: Sequence[int], ranks: int) -> tuple[Collective, ...]:
-    """Every operation at every size in bytes, none twice: what does not divide by the ranks becomes smaller, and no
-    share smaller than 16 bytes."""
-    found = []
+    """Every operation at every size in bytes, without duplicates.
+
+    A size that does not divide by the ranks is rounded down; no share is smaller than 16 bytes.
+    """
+    plan = []
     for operation in operations:
         for size in sizes:
             share = max(1, size // (ELEMENT_BYTES * ranks * _SHARE_ELEMENTS)) * _SHARE_ELEMENTS
             whole = share * ranks if operation in _SHARED else max(1, size // ELEMENT_BYTES)
-            found.append(
+            plan.append(
                 Collective(
                     operation=operation,
                     given=share if operation == ALL_GATHER else whole,
                     got=share if operation == REDUCE_SCATTER else whole,
                 )
             )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(plan))
 
 
 def plan_of(run: RunSpec) -> tuple[Collective, ...]:
@@ -86,15 +88,15 @@ def plan_of(run: RunSpec) -> tuple[Collective, ...]:
     return _planned(options, run.ranks)
 
 
-def collectives_run(ranks: RunSpec, operations: Sequence[str], asked: Mapping[str, str]) -> RunSpec:
-    """The run that calls the collectives of the same ranks as `ranks` has, by itself; `asked` are options of OPTIONS.
+def collectives_run(ranks: RunSpec, operations: Sequence[str], requested: Mapping[str, str]) -> RunSpec:
+    """The run that calls only the collectives, on the same ranks as `ranks`; `requested` are options of OPTIONS.
 
-    Raises OptionError where they are no sizes, or name operations that are not among those of the backend.
+    Raises OptionError where a size is malformed or the backend lacks an operation.
     """
-    asked = {"operations": "+".join(operations), **asked}
-    options = read_options(OPTIONS, asked)
-    words = str(options["operations"]).split("+")
-    if missing := [word for word in words if word not in operations]:
+    requested = {"operations": "+".join(operations), **requested}
+    options = read_options(OPTIONS, requested)
+    chosen = str(options["operations"]).split("+")
+    if missing := [operation for operation in chosen if operation not in operations]:
         raise OptionError(
             f"operations: {', '.join(missing)} was asked for; {ranks.backend} has {', '.join(operations)} on "
             f"{'GPUs' if ranks.gpus_per_node else 'CPUs'}"
@@ -102,25 +104,25 @@ def collectives_run(ranks: RunSpec, operations: Sequence[str], asked: Mapping[st
     iterations = int(options["iterations"])
     if iterations < 1:
         raise OptionError(f"iterations is {iterations}; it must be at least 1")
-    kept = {name: text for name, text in ranks.options.items() if name in COMMUNICATION_OPTIONS}
+    communication = {name: text for name, text in ranks.options.items() if name in COMMUNICATION_OPTIONS}
     return dataclasses.replace(
         ranks, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak", data="synthetic", stamps="fine",
         reduction="on", telemetry="off", code_digest="", seed=0, repeat=1, warmup_steps=MIN_WARMUP_STEPS,
         measured_steps=iterations * len(_planned(options, ranks.ranks)), block_steps=iterations,
-        options={**kept, **asked},
+        options={**communication, **requested},
     )  # fmt: skip
 
 
 def collectives_beside(
-    trainings: Iterable[RunSpec], asked: Sequence[Mapping[str, str]], operations: Mapping[str, tuple[str, ...]]
+    trainings: Iterable[RunSpec], requested: Sequence[Mapping[str, str]], operations: Mapping[str, tuple[str, ...]]
 ) -> Iterator[RunSpec]:
-    """For each training on several ranks the runs of their collectives, one for each of `asked`; equal ones come again.
+    """The collectives runs of each training on several ranks, one for each of `requested`; duplicates are not removed.
 
     `operations` has those of each backend. Raises OptionError as collectives_run.
     """
     for training in trainings:
         if training.ranks > 1 and training.backend in operations:
-            for options in asked:
+            for options in requested:
                 yield collectives_run(training, operations[training.backend], options)
 
 
@@ -145,7 +147,7 @@ def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...
 
 
 def _bytes_of(name: str, text: str) -> int:
-    found = _BYTES.fullmatch(text)
-    if not found:
+    match = _BYTES.fullmatch(text)
+    if not match:
         raise OptionError(f"option {name}: {text!r} is no number of bytes, as 4096, 64K, 16M, 1G")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]

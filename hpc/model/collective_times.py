@@ -53,19 +53,20 @@ def collective_times(trace: Trace) -> tuple[CollectiveTime, ...]:
     if len(described) != len(trace.blocks):
         raise TraceError(f"{trace.run_id} describes {len(described)} collectives for {len(trace.blocks)} blocks")
     return tuple(
-        _time(trace, one, int(first), int(past)) for one, (first, past) in zip(described, trace.blocks, strict=True)
+        _time(trace, description, int(first), int(stop))
+        for description, (first, stop) in zip(described, trace.blocks, strict=True)
     )
 
 
-def _time(trace: Trace, described: dict[str, Any], first: int, past: int) -> CollectiveTime:
-    begin_ns, end_ns = trace.stamps[:, first, BEGIN], trace.stamps[:, past - 1, END]
+def _time(trace: Trace, described: dict[str, Any], first: int, stop: int) -> CollectiveTime:
+    begin_ns, end_ns = trace.stamps[:, first, BEGIN], trace.stamps[:, stop - 1, END]
     if (begin_ns == ABSENT).any() or (end_ns == ABSENT).any():
-        raise TraceError(f"{trace.run_id}: ranks lack steps among {first} to {past - 1}")
-    each_ns = (end_ns - begin_ns) / (past - first)  # on a rank's own clock: no clock is compared with another
+        raise TraceError(f"{trace.run_id}: ranks lack steps among {first} to {stop - 1}")
+    each_ns = (end_ns - begin_ns) / (stop - first)  # on a rank's own clock: no clock is compared with another
     try:
         return CollectiveTime(
             operation=str(described["operation"]), bytes=int(described["bytes"]), count=int(described["count"]),
-            dtype=str(described["dtype"]), in_place=bool(described["in_place"]), iterations=past - first,
+            dtype=str(described["dtype"]), in_place=bool(described["in_place"]), iterations=stop - first,
             time_ns=float(each_ns.mean()), slowest_ns=float(each_ns.max()), factor=float(described["factor"]),
             wrong=int(described["wrong"]),
         )  # fmt: skip

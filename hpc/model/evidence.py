@@ -39,12 +39,12 @@ from hpc.system.sanitize import plain, without_secrets
 
 SIGNAL = ".signal"
 """`<stem>.signal` is the note of launch.step that it was told to end: the signal's name and the time."""
-KEPT = ".kept"
+LOCAL_COPIES = ".kept"
 HANG = ".hang.json"
 ERROR_BYTES = 1 << 18
 _LINE_BYTES = 1 << 12
 """Of a longer line in standard error the rest is no sentence of anybody's."""
-_WORD_BYTES = 1 << 16
+_MAX_TEXT_BYTES = 1 << 16
 _SIGNAL_LENGTH = 200
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 WARNING_S = 60.0
@@ -54,10 +54,12 @@ _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQU
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
-    """What an attempt left beside the traces. `trace` and `steps` as Evidence has them, `kept` as ExitRecord has it;
-    `hang` is the watchdog's reason for ending the run, `signal` which one told the job to end, and when.
-    `written_unix_s` is when the trace was, by the file server; None without a trace.
+class AttemptArtifacts:
+    """What an attempt left beside the traces.
+
+    `trace` and `steps` are as in Evidence, `kept` is as in ExitRecord. `hang` is the watchdog's reason for ending the
+    run, `signal` names the signal that ended the job, and when. `written_unix_s` is when the trace was written, by the
+    file server's clock; None without a trace.
     """
 
     notes: tuple[RankNote, ...]
@@ -70,10 +72,10 @@ class Left:
     written_unix_s: int | None = None
 
 
-def read_left(traces: Path, stem: str, look: TraceLook | None = None) -> Left:
-    """Reads what the attempt left; what cannot be read counts as not left, and is said on standard error.
+def read_artifacts(traces: Path, stem: str, look: TraceLook | None = None) -> AttemptArtifacts:
+    """Reads what the attempt left. A file that cannot be read counts as absent and is reported on standard error.
 
-    `look` is for a caller who has looked at the trace already.
+    `look` saves a second look at the trace where the caller has looked at it already.
     """
     notes = []
     for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
@@ -84,16 +86,16 @@ def read_left(traces: Path, stem: str, look: TraceLook | None = None) -> Left:
     trace = traces / f"{stem}.h5"
     if look is None:
         look = look_at_trace(trace)
-    kept = [note.kept for note in notes if note.kept]
-    kept += [line.removeprefix("kept:").strip() for line in _text(traces / f"{stem}{KEPT}").splitlines()]
-    return Left(
+    places = [note.kept for note in notes if note.kept]
+    places += [line.removeprefix("kept:").strip() for line in _text(traces / f"{stem}{LOCAL_COPIES}").splitlines()]
+    return AttemptArtifacts(
         notes=tuple(notes),
         trace=look.whole,
         unreadable=look.unreadable,
         steps=max([look.steps, *(note.step + 1 for note in notes)]),
-        hang=_why_hung(_text(traces / f"{stem}{HANG}")),
+        hang=_hang_reason(_text(traces / f"{stem}{HANG}")),
         signal="".join(_text(traces / f"{stem}{SIGNAL}").strip().splitlines()[:1])[:_SIGNAL_LENGTH],
-        kept=", ".join(filter(None, dict.fromkeys(kept))),
+        kept=", ".join(filter(None, dict.fromkeys(places))),
         written_unix_s=_written_unix_s(trace) if look.whole else None,
     )
 
@@ -105,78 +107,80 @@ def _written_unix_s(trace: Path) -> int | None:
         return None
 
 
-def evidence_of(left: Left, error: Path, *, exit_status: int | None = None, job: JobEnd | None = None) -> Evidence:
+def evidence_of(
+    artifacts: AttemptArtifacts, error: Path, *, exit_status: int | None = None, job: JobEnd | None = None
+) -> Evidence:
     """The evidence of an attempt whose step wrote its standard error to `error`; `job` as Evidence has it."""
-    ended_by, said = None, ""
-    if left.hang:
-        ended_by, said = EndedBy.HANG, left.hang
-    elif left.signal:
-        ended_by, said = EndedBy.SIGNAL, f"the job was told to end by {left.signal}"
+    ended_by, reason = None, ""
+    if artifacts.hang:
+        ended_by, reason = EndedBy.HANG, artifacts.hang
+    elif artifacts.signal:
+        ended_by, reason = EndedBy.SIGNAL, f"the job was told to end by {artifacts.signal}"
     return Evidence(
-        exit_status=exit_status, trace=left.trace, steps=left.steps, ended_by=ended_by, said=said, notes=left.notes,
-        error=_end_of(error), job=job, unreadable=left.unreadable,
+        exit_status=exit_status, trace=artifacts.trace, steps=artifacts.steps, ended_by=ended_by, reason=reason,
+        notes=artifacts.notes, error=_end_of(error), job=job, unreadable=artifacts.unreadable,
     )  # fmt: skip
 
 
-def record_of(begin: BeginRecord, left: Left, evidence: Evidence, nodelist: str = "") -> ExitRecord:
-    """The exit record that the evidence makes; where nobody saw the attempt end, it did when its trace was written,
-    else nobody knows better than now."""
+def record_of(begin: BeginRecord, artifacts: AttemptArtifacts, evidence: Evidence, nodelist: str = "") -> ExitRecord:
+    """The exit record from the evidence. Where nobody saw the attempt end, its end is when its trace was written;
+    without a trace it is now."""
     verdict = decide(evidence)
     ended_unix_s = int(time.time())
-    if evidence.exit_status is None and left.trace and left.written_unix_s is not None:
-        ended_unix_s = max(begin.begin_unix_s, min(left.written_unix_s, ended_unix_s))
+    if evidence.exit_status is None and artifacts.trace and artifacts.written_unix_s is not None:
+        ended_unix_s = max(begin.begin_unix_s, min(artifacts.written_unix_s, ended_unix_s))
     return ExitRecord(
         run_id=begin.run_id, attempt=begin.attempt, outcome=verdict.outcome,
         exit_status=-1 if evidence.exit_status is None else evidence.exit_status,
         job_id=begin.job_id, restart_count=begin.restart_count, nodelist=nodelist or begin.nodelist,
-        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence, kept=left.kept,
+        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence, kept=artifacts.kept,
     )  # fmt: skip
 
 
 def job_end(text: str, restarts: int) -> JobEnd | None:
-    """How a job ends, from `scontrol -o show job`, asked from inside it in its life number `restarts`.
+    """How a job ends, from `scontrol -o show job` called inside the job after `restarts` restarts.
 
-    While a job is on its way out Slurm calls it COMPLETING and nothing else; that it will come back shows in its
-    restarts, that it is preempted in its PreemptTime. None where the text tells neither.
+    Slurm calls an ending job COMPLETING and nothing else. Restarts shows that it will be requeued, PreemptTime that it
+    is preempted. None where the text shows neither.
     """
     fields = dict(_FIELD.findall(text))
-    word = fields.get("JobState", "")
+    state = fields.get("JobState", "")
     restarted = fields.get("Restarts", "0")
     started_again = int(restarted) if restarted.isdecimal() else 0
     preempted = fields.get("PreemptTime", "None") != "None"
-    if word in _NOT_YET:
-        word = "PREEMPTED" if preempted else ""
-    if not word and started_again <= restarts:
+    if state in _NOT_YET:
+        state = "PREEMPTED" if preempted else ""
+    if not state and started_again <= restarts:
         return None
     return JobEnd(
-        word=word, source="scontrol show job", reason=fields.get("Reason", ""), restarts=started_again,
+        word=state, source="scontrol show job", reason=fields.get("Reason", ""), restarts=started_again,
         requeued=started_again > restarts,
     )  # fmt: skip
 
 
 def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[BeginRecord]:
-    """The attempts that began in this job, in a life before number `before` if that is given, and have no record, or a
-    damaged one."""
-    found = []
+    """The attempts that began in this job and have no exit record, or a damaged one; with `before`, only those of
+    earlier restarts."""
+    begins = []
     for path in sorted(traces.glob(f"*{BEGIN}")):
         record = exit_of(path)
         if record.exists() and not is_damaged(record):
             continue
         with suppress(RecordError):  # half-written by a job that is starting now, or foreign: the summary names it
             begin = read_begin_record(path)
-            is_its_own = path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
-            if is_its_own and begin.job_id == job_id and (before is None or begin.restart_count < before):
-                found.append(begin)
-    return found
+            is_named_after_it = path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
+            if is_named_after_it and begin.job_id == job_id and (before is None or begin.restart_count < before):
+                begins.append(begin)
+    return begins
 
 
 def damaged_attempts(traces: Path) -> list[BeginRecord]:
-    """The attempts that have ended, and of which that cannot be read: their exit records are damaged, or the begin
-    records and rank 0 wrote a whole trace. Their jobs need not be asked.
+    """The attempts that have ended but whose records are damaged: the exit record, or the begin record beside a whole
+    trace. Their jobs need not be queried.
 
-    Where the begin record is damaged, its job is unknown and it began when that was written.
+    A damaged begin record leaves the job unknown; its modification time is the begin.
     """
-    found = []
+    begins = []
     for path in sorted(traces.glob(f"*{BEGIN}")):
         named, record = BEGIN_RECORD.fullmatch(path.name), exit_of(path)
         damaged = is_damaged(record)
@@ -194,11 +198,11 @@ def damaged_attempts(traces: Path) -> list[BeginRecord]:
             begin = BeginRecord(
                 run_id=named["run_id"], attempt=int(named["attempt"]), job_id="", begin_unix_s=begun_unix_s
             )
-            found.append(begin)
+            begins.append(begin)
         else:
             if damaged and path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}":
-                found.append(begin)
-    return found
+                begins.append(begin)
+    return begins
 
 
 def exit_of(begin: Path) -> Path:
@@ -207,20 +211,20 @@ def exit_of(begin: Path) -> Path:
 
 
 def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None) -> ExitRecord:
-    """Judges an attempt by what it left and writes its record; a damaged one that is there gets another name, which is
-    said on standard error.
+    """Decides an attempt by what it left and writes its exit record.
 
-    Raises OSError where it cannot be written.
+    A damaged record is renamed first, which is reported on standard error. Raises OSError where the record cannot be
+    written.
     """
     name = stem(begin.run_id, begin.attempt)
-    left = read_left(traces, name)
-    evidence = replace(evidence_of(left, logs / f"{name}.err", job=job), job_id=begin.job_id)
-    record = record_of(begin, left, evidence, nodelist=job.nodelist if job is not None else "")
+    artifacts = read_artifacts(traces, name)
+    evidence = replace(evidence_of(artifacts, logs / f"{name}.err", job=job), job_id=begin.job_id)
+    record = record_of(begin, artifacts, evidence, nodelist=job.nodelist if job is not None else "")
     path = traces / f"{name}{EXIT}"
     if is_damaged(path):
-        said = f"an earlier record could not be read and is kept as {set_aside(path).name}"
-        print(f"rankwise: {plain(str(path))}: {said}", file=sys.stderr)
-        record = replace(record, evidence=(*record.evidence, said))
+        text = f"an earlier record could not be read and is kept as {set_aside(path).name}"
+        print(f"rankwise: {plain(str(path))}: {text}", file=sys.stderr)
+        record = replace(record, evidence=(*record.evidence, text))
     record.write(traces)
     with suppress(OSError):
         (traces / f"{name}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
@@ -252,41 +256,42 @@ def judge_ended(
 ) -> ExitRecord | None:  # fmt: skip
     """The record of an attempt whose launcher was seen to return with `exit_status`; nothing is written.
 
-    `error` is the launcher's standard error. `job_text` is what `scontrol -o show job` prints of the job: empty where
-    it does not answer, None where there is no scheduler. `end_unix_s` is when the job's time limit ends it, where that
-    is known otherwise. None where the job was told to end and the scheduler does not say why: whoever can ask it later
-    closes the attempt. `look` is what was seen of the trace before anything was recovered: a trace that is there now
-    may be a recovered one, and is opened to see.
+    `error` is the launcher's standard error. `job_text` is the output of `scontrol -o show job`: empty where it does
+    not answer, None where there is no scheduler. `end_unix_s` is when the job's time limit ends it, where that is known
+    from elsewhere. `look` is the trace before anything was recovered; without it the trace is opened, as it may be a
+    recovered one. Returns None where a signal ended the job and the scheduler does not answer: the attempt is closed
+    later, when the scheduler can be queried.
     """
     name = stem(begin.run_id, begin.attempt)
-    left = read_left(traces, name, look if look is not None and look.whole else None)
-    if look is not None and not left.trace:
-        left = replace(left, unreadable=left.unreadable or look.unreadable)
+    artifacts = read_artifacts(traces, name, look if look is not None and look.whole else None)
+    if look is not None and not artifacts.trace:
+        artifacts = replace(artifacts, unreadable=artifacts.unreadable or look.unreadable)
     job = job_end(job_text or "", begin.restart_count)
-    evidence = replace(evidence_of(left, error, exit_status=exit_status, job=job), job_id=begin.job_id)
+    evidence = replace(evidence_of(artifacts, error, exit_status=exit_status, job=job), job_id=begin.job_id)
     if evidence.ended_by is EndedBy.SIGNAL:
-        if left.signal.startswith("SIGUSR1"):
+        if artifacts.signal.startswith("SIGUSR1"):
             evidence = _warned(evidence, job_text, end_unix_s, warning_s)
         elif job_text == "":
             return None
-    return record_of(begin, left, evidence)
+    return record_of(begin, artifacts, evidence)
 
 
 def _warned(evidence: Evidence, job_text: str | None, end_unix_s: int | None, warning_s: float) -> Evidence:
-    """Why the job was sent USR1: Slurm warns before a preemption and before the time limit; else somebody sent it."""
+    """The evidence with the reason for USR1: Slurm sends it before a preemption and before the time limit; at any other
+    time a person sent it."""
     if evidence.job is not None and evidence.job.word == "PREEMPTED":
-        return replace(evidence, ended_by=EndedBy.PREEMPTION, said=f"{evidence.said}, before the job's preemption")
+        return replace(evidence, ended_by=EndedBy.PREEMPTION, reason=f"{evidence.reason}, before the job's preemption")
     if job_text is None:
-        return replace(evidence, said=f"{evidence.said}; there is no scheduler here whose warning it could be")
+        return replace(evidence, reason=f"{evidence.reason}; there is no scheduler here whose warning it could be")
     end_unix_s = _end_time(job_text) or end_unix_s
     if end_unix_s is None:
-        said = f"{evidence.said}, before the job's time limit (or its preemption: scontrol did not answer)"
-        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, said=said)
+        reason = f"{evidence.reason}, before the job's time limit (or its preemption: scontrol did not answer)"
+        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, reason=reason)
     remaining_s = end_unix_s - time.time()
     if remaining_s <= warning_s + WARNING_EARLY_S:
-        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, said=f"{evidence.said}, before the job's time limit")
-    said = f"{evidence.said}, {remaining_s / 60:.0f} min before the job's time limit: somebody sent it"
-    return replace(evidence, said=said)
+        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, reason=f"{evidence.reason}, before the job's time limit")
+    reason = f"{evidence.reason}, {remaining_s / 60:.0f} min before the job's time limit: somebody sent it"
+    return replace(evidence, reason=reason)
 
 
 def _end_time(job_text: str) -> int | None:
@@ -316,7 +321,7 @@ def describe(record: ExitRecord) -> str:
     return plain(without_secrets(f"{record.outcome}: {sentence}"))
 
 
-def _why_hung(text: str) -> str:
+def _hang_reason(text: str) -> str:
     """The watchdog's sentence, from its record of the hang."""
     if not text:
         return ""
@@ -327,10 +332,11 @@ def _why_hung(text: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """What a small file says, without the zeros that a power cut leaves; what cannot be read is said."""
+    """The text of a small file without the zeros that a power cut leaves; empty where it cannot be read, which is
+    reported on standard error."""
     try:
         with path.open("rb") as file:
-            return file.read(_WORD_BYTES).replace(b"\0", b"").decode(errors="replace")
+            return file.read(_MAX_TEXT_BYTES).replace(b"\0", b"").decode(errors="replace")
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -22,15 +22,16 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 class Option:
     """One option. Its kind is that of `default`; `small` replaces the default where the target has no GPU.
 
-    A number lies between `least` and `most`. `check` raises ValueError for a text that the option's user would refuse.
+    A number lies between `minimum` and `maximum`, both included. `check` raises ValueError for a text that the option's
+    user would refuse.
     """
 
     default: OptionValue
     help: str
     choices: tuple[str, ...] = ()
     small: str | None = None
-    least: float = 0
-    most: float = MAX_WHOLE
+    minimum: float = 0
+    maximum: float = MAX_WHOLE
     check: Callable[[str], object] | None = None
 
     def read(self, name: str, text: str) -> OptionValue:
@@ -58,22 +59,25 @@ class Option:
             number = int(text) if whole else float(text)
         except ValueError:  # of whole numbers: more digits than Python converts
             raise ValueError(f"{text[:40]!r} is not a {'whole ' if whole else ''}number") from None
-        if not self.least <= number <= self.most:  # NaN is not
-            raise ValueError(f"{text[:40]!r} is out of range: it must be from {self.least:g} to {self.most:.10g}")
+        if not self.minimum <= number <= self.maximum:  # NaN is not
+            raise ValueError(f"{text[:40]!r} is out of range: it must be from {self.minimum:g} to {self.maximum:.10g}")
         return number
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question that names the known word nearest to the one that was given; empty where none is near."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that names the known name nearest to `name`; empty where none is near."""
     import difflib  # only a message needs it
 
-    near = difflib.get_close_matches(word, list(known), n=1)
+    near = difflib.get_close_matches(name, list(known), n=1)
     return f". Did you mean {near[0]}?" if near else ""
 
 
-def read_options(table: Mapping[str, Option], asked: Mapping[str, str]) -> dict[str, OptionValue]:
-    """Every option of the table with the value asked for, else its default; raises OptionError on an unknown name."""
-    if unknown := sorted(set(asked) - set(table)):
+def read_options(table: Mapping[str, Option], requested: Mapping[str, str]) -> dict[str, OptionValue]:
+    """Every option of the table with its requested value, else its default; raises OptionError on an unknown name."""
+    if unknown := sorted(set(requested) - set(table)):
         known = ", ".join(sorted(table)) or "none"
         raise OptionError(f"unknown option {', '.join(unknown)}; known here: {known}{did_you_mean(unknown[0], table)}")
-    return {name: option.read(name, asked[name]) if name in asked else option.default for name, option in table.items()}
+    return {
+        name: option.read(name, requested[name]) if name in requested else option.default
+        for name, option in table.items()
+    }

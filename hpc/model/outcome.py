@@ -56,9 +56,9 @@ class RecordError(ValueError):
     path: Path | None = None
 
     @classmethod
-    def of(cls, path: Path, why: str) -> Self:
+    def of(cls, path: Path, reason: str) -> Self:
         """The error of this file."""
-        error = cls(f"{path}: {why}")
+        error = cls(f"{path}: {reason}")
         error.path = path
         return error
 
@@ -165,12 +165,12 @@ def stem(run_id: str, attempt: int) -> str:
     return f"{run_id}.{attempt}"
 
 
-def read_object(path: Path, most_bytes: int = MOST_BYTES, what: str = "a JSON object") -> Mapping[str, Any]:
-    """The JSON object in a file of ours, `what` in words. Raises RecordError where there is none, or more than so many
-    bytes."""
+def read_object(path: Path, max_bytes: int = MOST_BYTES, what: str = "a JSON object") -> Mapping[str, Any]:
+    """The JSON object in the file; `what` names it in errors. Raises RecordError where the file holds none, or more
+    than `max_bytes`."""
     try:
         with path.open("rb") as file:
-            stored = file.read(most_bytes + 1)
+            stored = file.read(max_bytes + 1)
     except OSError as error:
         listed = os.path.lexists(path) and not path.is_symlink()
         nothing = isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and not listed)
@@ -178,8 +178,8 @@ def read_object(path: Path, most_bytes: int = MOST_BYTES, what: str = "a JSON ob
     if not stored.strip(b"\0"):
         raise RecordError.of(path, f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})")
     try:
-        if len(stored) > most_bytes:
-            raise ValueError(f"more than {most_bytes} bytes")
+        if len(stored) > max_bytes:
+            raise ValueError(f"more than {max_bytes} bytes")
         values = json.loads(stored)
     except (ValueError, RecursionError) as error:
         raise RecordError.of(path, f"cannot be read ({error})") from None
@@ -204,7 +204,7 @@ def read_rank_note(path: Path) -> RankNote:
 
 
 def read_own_record(path: Path) -> ExitRecord:
-    """The exit record of the attempt that the file is named after. Raises RecordError where it holds none."""
+    """The exit record in the file. Raises RecordError where it holds none, or that of another attempt than its name."""
     record = read_exit_record(path)
     if path.name != f"{stem(record.run_id, record.attempt)}{EXIT}":
         raise RecordError.of(path, f"holds the record of {stem(record.run_id, record.attempt)}, by its name another's")
@@ -252,9 +252,9 @@ def set_aside(path: Path) -> Path:
 def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
     """Every run's exit records in the folder, attempts in order.
 
-    Those that cannot be read count as not there: whoever closes attempts judges these anew. Why comes to `broken`.
+    A record that cannot be read counts as absent, and the attempt is decided anew; its error is added to `broken`.
     """
-    found: dict[str, list[ExitRecord]] = {}
+    by_run: dict[str, list[ExitRecord]] = {}
     for path in sorted(folder.glob(f"*{EXIT}")):
         try:
             record = read_own_record(path)
@@ -262,10 +262,10 @@ def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[
             if broken is not None:
                 broken.append(error)
             continue
-        found.setdefault(record.run_id, []).append(record)
-    for records in found.values():
+        by_run.setdefault(record.run_id, []).append(record)
+    for records in by_run.values():
         records.sort(key=lambda record: record.attempt)
-    return found
+    return by_run
 
 
 def settling_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
@@ -293,18 +293,18 @@ def is_settled(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
     """Written whole: whoever writes a record may be ended at any moment. No secret comes into one."""
-    write_whole(path, json.dumps({name: _kept(value) for name, value in values.items()}, indent=1) + "\n")
+    write_whole(path, json.dumps({name: _redacted(value) for name, value in values.items()}, indent=1) + "\n")
     return path
 
 
-def _kept(value: Any) -> Any:
+def _redacted(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_kept(one) for one in value]
+        return [_redacted(item) for item in value]
     return without_secrets(value) if isinstance(value, str) else value
 
 
 def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what: str) -> _Record:
-    """The record with these values, of which others than it knows are from later versions."""
+    """The record with these values; unknown fields are from later versions and are ignored."""
     taken: dict[str, Any] = {}
     for each in fields(kind):
         if each.name not in values:
@@ -319,7 +319,7 @@ def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what:
                 taken[each.name] = str(value)
             case "Outcome" if isinstance(value, str) and value in set(Outcome):
                 taken[each.name] = Outcome(value)
-            case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(item, str) for item in value):
                 taken[each.name] = tuple(value)
             case _:
                 raise RecordError.of(path, f"not {what} (its {each.name} is {value!r:.99})")

@@ -127,14 +127,16 @@ class RunSpec:
 
     @property
     def blocks(self) -> list[list[int]]:
-        """The measured blocks, [first step, one past the last]: as equal as they can be, each but the first entered
-        through MIN_WARMUP_STEPS unmeasured steps, before which the clocks are synchronised."""
+        """The measured blocks, [first step, one past the last], as equal as possible.
+
+        MIN_WARMUP_STEPS unmeasured steps precede each; the clocks are synchronised before these.
+        """
         count = -(-self.measured_steps // (self.block_steps or self.measured_steps))
-        blocks, past = [], self.warmup_steps - MIN_WARMUP_STEPS
+        blocks, stop = [], self.warmup_steps - MIN_WARMUP_STEPS
         for block in range(count):
-            first = past + MIN_WARMUP_STEPS
-            past = first + self.measured_steps // count + (block < self.measured_steps % count)
-            blocks.append([first, past])
+            first = stop + MIN_WARMUP_STEPS
+            stop = first + self.measured_steps // count + (block < self.measured_steps % count)
+            blocks.append([first, stop])
         return blocks
 
     @property
@@ -170,15 +172,17 @@ class RunSpec:
 
     @cached_property
     def point_id(self) -> str:
-        """Readable name plus digest of everything asked, less the repeat; safe as a file name."""
-        # A field that a later version adds has a default and is left out while it holds it: old ids stay. So do those
-        # of a person's own file, whose data once was called synthetic.
-        asked = {name: value for name, value in self._values().items() if name != "repeat" and value != _DEFAULTS[name]}
+        """Readable name plus digest of all settings except the repeat; safe as a file name."""
+        # A field that a later version adds is left out while it holds its default, so old ids stay. The data of a
+        # person's own file was once called synthetic; it is left out so that these ids stay, too.
+        settings = {
+            name: value for name, value in self._values().items() if name != "repeat" and value != _DEFAULTS[name]
+        }
         if self.data == UNKNOWN_DATA and is_user_code(self.workload):
-            del asked["data"]
-        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:10]
-        words = (self.case, self.backend, self.workload, f"b{self.batch_size}", self.precision, digest)
-        return "_".join(_slug(word) for word in words)
+            del settings["data"]
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
+        parts = (self.case, self.backend, self.workload, f"b{self.batch_size}", self.precision, digest)
+        return "_".join(_slug(part) for part in parts)
 
     @cached_property
     def run_id(self) -> str:
@@ -295,6 +299,6 @@ def shuffled(things: Iterable[Thing], seed: int, name: str) -> list[Thing]:
     return sorted(things, key=lambda thing: hashlib.sha256(f"{seed} {name} {thing}".encode()).digest())
 
 
-def _slug(word: str) -> str:
-    """A word safe in file names; of a path, its last part."""
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", word.rsplit("/", 1)[-1]).strip("-.")[:40] or "x"
+def _slug(text: str) -> str:
+    """The text, or the last part of a path, with only characters that are safe in file names."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text.rsplit("/", 1)[-1]).strip("-.")[:40] or "x"

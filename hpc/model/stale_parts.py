@@ -35,9 +35,9 @@ def remove_stale_parts(traces: Path, stem: str | None = None) -> list[str]:
     ABANDONED_S, or it is younger than STALE_S. Nothing that has another name is touched. Raises OSError where the
     folder cannot be read or a part cannot be removed.
     """
-    found = [(path, match) for path in sorted(traces.iterdir()) if (match := _PART.fullmatch(path.name))]
+    parts = [(path, match) for path in sorted(traces.iterdir()) if (match := _PART.fullmatch(path.name))]
     removed = []
-    for path, match in found:
+    for path, match in parts:
         of_attempt = match["stem"] or match["removed"]
         is_folder = match["stem"] is None
         if stem not in (None, of_attempt) or path.is_symlink() or path.is_dir() != is_folder:

@@ -111,34 +111,34 @@ class Trace:
             raise TraceError("ranks has entries that are no tables of facts")
         if self.telemetry is not None and not all(0 <= rank < ranks for rank in self.telemetry.ranks):
             raise TraceError(f"telemetry is of ranks {self.telemetry.ranks.tolist()}, of which there are {ranks}")
-        if any(not 0 < first < past <= steps for first, past in self.blocks):
+        if any(not 0 < first < stop <= steps for first, stop in self.blocks):
             raise TraceError(f"blocks {self.blocks.tolist()} do not lie inside the {steps} steps after the first")
 
     def _expect(self, name: str, dtype: type, *lengths: int | None) -> None:
         """Raises TraceError unless the array has that type and those lengths; None is any length."""
-        found = getattr(self, name)
-        fits = len(found.shape) == len(lengths) and all(
-            wanted in (None, length) for wanted, length in zip(lengths, found.shape, strict=True)
+        array = getattr(self, name)
+        fits = len(array.shape) == len(lengths) and all(
+            wanted in (None, length) for wanted, length in zip(lengths, array.shape, strict=True)
         )
-        if not fits or found.dtype != dtype:
+        if not fits or array.dtype != dtype:
             wanted = ", ".join("any" if length is None else str(length) for length in lengths)
-            raise TraceError(f"{name} is {found.dtype} {list(found.shape)}; it must be {np.dtype(dtype)} [{wanted}]")
+            raise TraceError(f"{name} is {array.dtype} {list(array.shape)}; it must be {np.dtype(dtype)} [{wanted}]")
 
     def to_global(self, stamp: int) -> Int64:
         """One of the six stamps on the global clock, int64 [rank, step] ns. Raises TraceError without such a clock."""
         local_ns = self.stamps[:, :, stamp]
-        return local_ns if self._one_clock() else self._clock_model.to_global(local_ns)
+        return local_ns if self._shares_clock() else self._clock_model.to_global(local_ns)
 
-    def global_stamps(self, first: int, past: int) -> Int64:
-        """All six stamps of steps `first` to `past` − 1 on the global clock, int64 [rank, step, 6] ns; absent stays so.
+    def global_stamps(self, first: int, stop: int) -> Int64:
+        """All six stamps of steps `first` to `stop` − 1 on the global clock, int64 [rank, step, 6] ns; absent stays so.
 
         Raises TraceError without such a clock.
         """
-        return self.globally(self.stamps[:, first:past])
+        return self.globally(self.stamps[:, first:stop])
 
     def globally(self, local_ns: Int64) -> Int64:
         """Moments of the ranks' own clocks, int64 [rank, …] ns, on the global clock; raises as to_global."""
-        if self._one_clock():
+        if self._shares_clock():
             return local_ns
         flat = np.ascontiguousarray(local_ns).reshape(len(local_ns), -1)
         return self._clock_model.to_global(flat, np.empty_like(flat)).reshape(local_ns.shape)
@@ -153,7 +153,7 @@ class Trace:
         NaN where one is absent. To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among
         the facts of a rank. Raises as to_global.
         """
-        if self._one_clock():
+        if self._shares_clock():
             return np.where(local_ns == ABSENT, np.nan, self._device_bound_ns)
         bound_ns = self._clock_model.bounds_ns(local_ns)
         bound_ns += self._device_bound_ns
@@ -170,7 +170,7 @@ class Trace:
         except ClockError as error:
             raise TraceError(f"{self.run_id}: {error}") from error
 
-    def _one_clock(self) -> bool:
+    def _shares_clock(self) -> bool:
         """Whether all ranks read the same clock and never compared it; raises TraceError where they should have."""
         if self.clock_local_ns.shape[1]:
             return False

@@ -207,9 +207,9 @@ def open_trace(path: Path) -> Iterator[Trace]:
 
 
 def why_not_whole(path: Path) -> str:
-    """What is wrong with a trace as far as its first bytes and its length tell, empty where nothing is.
+    """The defect of a trace that its first bytes and its length show; empty where they show none.
 
-    Quick, for many traces: by the superblock that begins the file (HDF5 File Format Specification, II.A).
+    Reads only the superblock (HDF5 File Format Specification, II.A), so it is quick enough for many traces.
     """
     try:
         with path.open("rb") as file:
@@ -221,14 +221,14 @@ def why_not_whole(path: Path) -> str:
     version, offset_bytes = begin[8:10] if len(begin) > 9 else b"\0\0"
     if version not in (2, 3) or offset_bytes != 8:
         return ""  # rewritten by another tool: who reads it will see
-    past = int.from_bytes(begin[28:36], "little")
-    return f"is cut off ({size_bytes} of {past} bytes)" if size_bytes < past else ""
+    end_bytes = int.from_bytes(begin[28:36], "little")
+    return f"is cut off ({size_bytes} of {end_bytes} bytes)" if size_bytes < end_bytes else ""
 
 
 class _Rows:
-    """A dataset [rank, step, …] in the file, of which ranges of steps are read.
+    """A dataset [rank, step, …] in the file, read by ranges of steps.
 
-    Not by HDF5, which for a short piece of each row reads a long one: the rows lie one behind the other.
+    HDF5 would read much more than a short range of each row; the rows are contiguous, so they are read directly.
     """
 
     def __init__(self, dataset: Any, descriptor: int | None) -> None:
@@ -239,13 +239,13 @@ class _Rows:
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __getitem__(self, asked: Any) -> npt.NDArray[Any]:
-        first, past, _ = asked[1].indices(self.shape[1])
-        if asked[0] != slice(None) or asked[2:] or asked[1].step not in (None, 1):
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        first, stop, _ = key[1].indices(self.shape[1])
+        if key[0] != slice(None) or key[2:] or key[1].step not in (None, 1):
             raise IndexError("what stays in the file is read as [:, first:past]")
         if self._offset is None:  # another tool stored it in chunks
-            return np.asarray(self._dataset[:, first:past])
-        out = np.empty((self.shape[0], max(0, past - first), *self.shape[2:]), self.dtype)
+            return np.asarray(self._dataset[:, first:stop])
+        out = np.empty((self.shape[0], max(0, stop - first), *self.shape[2:]), self.dtype)
         row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
         at = self._offset + first * row_bytes // max(1, self.shape[1])
         for rank, row in enumerate(out if out.size else ()):
@@ -266,25 +266,25 @@ def _opened(path: Path) -> Any:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with a file inside is a TraceError that names it."""
+    """Raises every error of the file inside as a TraceError that names the file."""
     try:
         yield
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
     # What the file system, HDF5 and JSON raise on an absent, cut, overwritten or foreign file.
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise TraceError(f"{path}: {_why_unreadable(error)}") from error
+        raise TraceError(f"{path}: {_unreadable_reason(error)}") from error
 
 
-def _why_unreadable(error: Exception) -> str:
-    said = " ".join(str(error).split())
+def _unreadable_reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return "no such file"
-    if "file signature not found" in said:
+    if "file signature not found" in text:
         return "not an HDF5 file"
-    if "truncated file" in said:
-        return f"the file is cut off ({said})"
-    return f"damaged, or not a trace ({type(error).__name__}: {said})"
+    if "truncated file" in text:
+        return f"the file is cut off ({text})"
+    return f"damaged, or not a trace ({type(error).__name__}: {text})"
 
 
 def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
@@ -333,18 +333,18 @@ def _telemetry(file: Any, size_bytes: int) -> Telemetry | None:
 def _dataset(file: Any, name: str) -> Any:
     import h5py
 
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset):
+    dataset = file.get(name)
+    if not isinstance(dataset, h5py.Dataset):
         raise TraceError(f"the dataset {name} is missing")
-    return found
+    return dataset
 
 
 def _array(file: Any, name: str, size_bytes: int) -> Any:
-    found = _dataset(file, name)
+    dataset = _dataset(file, name)
     # A damaged header can claim any shape; memory is asked for only where the file can hold the data.
-    if found.chunks is None and found.nbytes > size_bytes:
-        raise TraceError(f"the dataset {name} claims {found.nbytes} bytes in a file of {size_bytes}")
-    return found[()]
+    if dataset.chunks is None and dataset.nbytes > size_bytes:
+        raise TraceError(f"the dataset {name} claims {dataset.nbytes} bytes in a file of {size_bytes}")
+    return dataset[()]
 
 
 def _text(file: Any, name: str, size_bytes: int) -> str:

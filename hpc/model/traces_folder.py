@@ -47,8 +47,8 @@ class TracesFolder:
         try:
             status = os.fstat(descriptor)
             if self.identity not in (None, (status.st_dev, status.st_ino)) and not self._has_begin_record(descriptor):
-                why = "not the folder that was there when the attempt began; is its file system mounted?"
-                raise FolderReplaced(errno.ESTALE, why, str(self.path))
+                reason = "not the folder that was there when the attempt began; is its file system mounted?"
+                raise FolderReplaced(errno.ESTALE, reason, str(self.path))
             yield descriptor
         finally:
             os.close(descriptor)

@@ -55,7 +55,7 @@ class Evidence:
     trace: bool
     steps: int = -1
     ended_by: EndedBy | None = None
-    said: str = ""
+    reason: str = ""
     notes: Sequence[RankNote] = ()
     error: str = ""
     job: JobEnd | None = None
@@ -71,7 +71,7 @@ class Verdict:
     evidence: tuple[str, ...]
 
 
-Found = tuple[Outcome, str]
+Decision = tuple[Outcome, str]
 """An outcome, and the sentence that it was decided from."""
 
 # Slurm's words for how a job ended that are the job's own end, whatever its ranks said meanwhile.
@@ -87,7 +87,7 @@ _OUTSIDE = {
 }
 # What slurmstepd writes when the job is taken away: "*** STEP 7.0 ON node1 CANCELLED AT … DUE TO NODE FAILURE, …".
 # A program can print the same: the number of the job has to be this one's.
-_TAKEN_AWAY = re.compile(
+_ENDED_BY_SCHEDULER = re.compile(
     r"\*\*\* (?:JOB|STEP) (?P<job>\d+)\S* ON \S+ CANCELLED AT \S+ "
     r"DUE TO (?P<reason>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)"
 )
@@ -139,23 +139,23 @@ _PEER_ERRORS = frozenset(
     {"BrokenPipeError", "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError"}
 )
 _SEVERITY = (Outcome.INVALID, Outcome.OOM)
-OWN_STATUSES = frozenset({1, 3, 4, 5})
+RANK_STATUSES = frozenset({1, 3, 4, 5})
 """What ranks of ours end with: hpc.run.rank_end.EXIT_STATUS."""
 
 
 def decide(evidence: Evidence) -> Verdict:
-    """The outcome of an attempt, from the first rule that finds one; what the others would have said is kept behind.
+    """The outcome of an attempt, from the first rule that decides; the sentences of the other rules follow it.
 
     The rules are those of docs/outcomes.md: a whole trace; why the step was ended; notes and words that name a cause of
     the run's own; that the job was taken away; ranks that failed; the scheduler; how many steps were made.
     """
     if finished := _finished(evidence):
         return Verdict(outcome=finished[0], evidence=(finished[1],))
-    found = [decided for rule in _RULES if (decided := rule(evidence)) is not None] or [_otherwise(evidence)]
-    sentences = [sentence for _, sentence in found]
+    decisions = [decided for rule in _RULES if (decided := rule(evidence)) is not None] or [_otherwise(evidence)]
+    sentences = [sentence for _, sentence in decisions]
     if (returned := _returned(evidence)) and returned not in sentences[0]:
         sentences.append(returned)
-    return Verdict(outcome=found[0][0], evidence=tuple(dict.fromkeys(sentences)))
+    return Verdict(outcome=decisions[0][0], evidence=tuple(dict.fromkeys(sentences)))
 
 
 def is_echo(note: RankNote) -> bool:
@@ -163,7 +163,7 @@ def is_echo(note: RankNote) -> bool:
     return note.exception in _PEER_ERRORS or bool(_PEER.search(note.message))
 
 
-def _finished(evidence: Evidence) -> Found | None:
+def _finished(evidence: Evidence) -> Decision | None:
     if not evidence.trace:
         return None
     if evidence.exit_status == 0:
@@ -171,29 +171,29 @@ def _finished(evidence: Evidence) -> Found | None:
     if evidence.ended_by is not None:
         return (
             Outcome.OK,
-            f"rank 0 wrote a whole trace; only then the step was ended: {evidence.said or evidence.ended_by}",
+            f"rank 0 wrote a whole trace; only then the step was ended: {evidence.reason or evidence.ended_by}",
         )
     if evidence.exit_status is None:
         return Outcome.OK, "rank 0 wrote a whole trace; nobody saw the launcher return"
     return Outcome.OK, f"rank 0 wrote a whole trace; only then {_returned(evidence)}"
 
 
-def _ended(evidence: Evidence) -> Found | None:
+def _ended(evidence: Evidence) -> Decision | None:
     match evidence.ended_by:
         case EndedBy.TIME_LIMIT:
-            return Outcome.TIMEOUT, evidence.said or "the step was ended because the job's time limit was near"
+            return Outcome.TIMEOUT, evidence.reason or "the step was ended because the job's time limit was near"
         case EndedBy.PREEMPTION:
-            return Outcome.PREEMPTED, evidence.said or "the step was ended because the job was about to be preempted"
+            return Outcome.PREEMPTED, evidence.reason or "the step was ended because the job was about to be preempted"
         case EndedBy.HANG:
-            return _died(evidence), evidence.said or "the step was ended because no rank made a step"
+            return _died(evidence), evidence.reason or "the step was ended because no rank made a step"
     return None
 
 
-def _own_cause(evidence: Evidence) -> Found | None:
-    """What is the run's own doing even where the job was taken away at the same time."""
+def _run_cause(evidence: Evidence) -> Decision | None:
+    """A cause in the run itself, which decides even where the scheduler ended the job at the same time."""
     for outcome in _SEVERITY:
         if note := _first(note for note in evidence.notes if note.outcome is outcome):
-            return outcome, _in_words(note)
+            return outcome, _describe(note)
     # A rank that left a note of its own went on after it had no memory, or its note would say so.
     patterns = (_MEMORY_KILL,) if any(not is_echo(note) for note in evidence.notes) else (_MEMORY_KILL, _MEMORY)
     for line in evidence.error.splitlines():
@@ -202,47 +202,47 @@ def _own_cause(evidence: Evidence) -> Found | None:
     return None
 
 
-def _taken_away(evidence: Evidence) -> Found | None:
+def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
     job = evidence.job
     if job is not None and job.word in _OUTSIDE:
         back = ", and the job went back to the queue" if job.requeued else ""
         reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
         return _OUTSIDE[job.word], f"{job.source}: {job.word}{reason}{back}"
-    messages = _TAKEN_AWAY.finditer(evidence.error)
+    messages = _ENDED_BY_SCHEDULER.finditer(evidence.error)
     if reasons := [message["reason"] for message in messages if message["job"] == evidence.job_id]:
         return _REASONS[reasons[-1]], f"standard error: the job was taken away due to {reasons[-1].lower()}"
     if gone := _NODE_GONE.search(evidence.error):
         return Outcome.NODE_FAIL, f"standard error: {_short(gone[0])}"
     if evidence.ended_by is EndedBy.REQUEUE or (job is not None and job.requeued):
         if evidence.ended_by is EndedBy.SIGNAL:
-            return Outcome.PREEMPTED, f"{evidence.said or 'the job was told to end'}; the job went back to the queue"
-        return Outcome.NODE_FAIL, evidence.said or (
+            return Outcome.PREEMPTED, f"{evidence.reason or 'the job was told to end'}; the job went back to the queue"
+        return Outcome.NODE_FAIL, evidence.reason or (
             "the job was started anew, and its former life recorded nothing: its node or its script was lost"
         )
     return None
 
 
-def _stopped(evidence: Evidence) -> Found | None:
+def _stopped(evidence: Evidence) -> Decision | None:
     forgotten = evidence.job is not None and not evidence.job.word
     if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
         return None
-    return Outcome.CANCELLED, evidence.said or "the job was told to end"
+    return Outcome.CANCELLED, evidence.reason or "the job was told to end"
 
 
-def _exited(evidence: Evidence) -> Found | None:
-    """A rank that ended with a status of its own and left no note, as by `os._exit(7)`: the others lost it.
+def _exited(evidence: Evidence) -> Decision | None:
+    """A rank that ended with its own exit status and left no note, as by `os._exit(7)`.
 
-    A status that ranks of ours end with says nothing by itself: whoever writes a note aborts all ranks with it.
+    A status in RANK_STATUSES proves nothing by itself: a rank that writes a note aborts all ranks with that status.
     """
     noted = {note.rank for note in evidence.notes}
     for message in chain.from_iterable(pattern.finditer(evidence.error) for pattern in _EXITS):
         ranks, code = _ranks_in(message["ranks"]), int(message["code"])
-        if evidence.ended_by is not None or noted & ranks or (code in OWN_STATUSES and evidence.notes):
+        if evidence.ended_by is not None or noted & ranks or (code in RANK_STATUSES and evidence.notes):
             continue
         node = message.groupdict().get("node")
         who = f"rank{'s' if len(ranks) > 1 else ''} {message['ranks']}{f' on {node}' if node else ''}"
-        last_words = _last_words(_without_launcher(evidence.error))
-        quoted = f"; standard error ends with: {last_words}" if last_words else ""
+        ending = _error_ending(_without_launcher(evidence.error))
+        quoted = f"; standard error ends with: {ending}" if ending else ""
         return _died(evidence), f"standard error: {who} exited with status {code} and left no note{quoted}"
     return None
 
@@ -257,55 +257,55 @@ def _ranks_in(text: str) -> set[int]:
     return ranks
 
 
-def _failed(evidence: Evidence) -> Found | None:
-    """A rank that failed by itself, by its note, else by what standard error says of its death."""
+def _failed(evidence: Evidence) -> Decision | None:
+    """A rank that failed by itself: from its note, else from its death in standard error."""
     if note := _first(note for note in evidence.notes if not is_echo(note) and note.outcome not in _SEVERITY):
-        return note.outcome, _in_words(note)
+        return note.outcome, _describe(note)
     if evidence.ended_by is not None:
         return None  # the ranks died of that
     deaths = (pattern.search(evidence.error) for pattern in _DEATHS)
     # Where nobody saw the launcher return, ranks were killed with their job as a rule.
-    found = next((each for each in deaths if each and (evidence.exit_status is not None or not _is_kill(each))), None)
-    return None if found is None else (_died(evidence), f"standard error: {_death_in_words(found.groupdict())}")
+    death = next((each for each in deaths if each and (evidence.exit_status is not None or not _is_kill(each))), None)
+    return None if death is None else (_died(evidence), f"standard error: {_describe_death(death.groupdict())}")
 
 
 def _is_kill(death: re.Match[str]) -> bool:
     return death.groupdict().get("how") == "Killed"
 
 
-def _echoed(evidence: Evidence) -> Found | None:
+def _secondary(evidence: Evidence) -> Decision | None:
     """A rank that lost another one, of which nothing is known."""
     note = _first(note for note in evidence.notes if is_echo(note))
-    return None if note is None else (note.outcome, f"{_in_words(note)}; the rank it lost left no word")
+    return None if note is None else (note.outcome, f"{_describe(note)}; the rank it lost left no word")
 
 
-def _otherwise(evidence: Evidence) -> Found:
-    """What is left: how far the run came, where the launcher was seen to return."""
+def _otherwise(evidence: Evidence) -> Decision:
+    """The outcome where no rule decides: by the steps made where the launcher returned, else LOST."""
     if evidence.unreadable:
         return Outcome.LOST, f"whether there is a trace could not be seen: {evidence.unreadable}"
     if evidence.exit_status is not None:
         made = "no step was made" if evidence.steps < 1 else f"up to {evidence.steps} steps were made"
-        last_words = _last_words(evidence.error)
-        quoted = f"; standard error ends with: {last_words}" if last_words else ""
+        ending = _error_ending(evidence.error)
+        quoted = f"; standard error ends with: {ending}" if ending else ""
         return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a note{quoted}"
     job = evidence.job
     if job is None:
-        said = "the scheduler was not asked or did not answer"
+        scheduler = "the scheduler was not asked or did not answer"
     elif not job.word:
-        said = f"the scheduler ({job.source}) has forgotten the job"
+        scheduler = f"the scheduler ({job.source}) has forgotten the job"
     else:
-        said = f"{job.source}: {job.word}"
-    return Outcome.LOST, f"nobody saw the launcher return; {said}"
+        scheduler = f"{job.source}: {job.word}"
+    return Outcome.LOST, f"nobody saw the launcher return; {scheduler}"
 
 
-_RULES: tuple[Callable[[Evidence], Found | None], ...] = (
+_RULES: tuple[Callable[[Evidence], Decision | None], ...] = (
     _ended,
-    _own_cause,
-    _taken_away,
+    _run_cause,
+    _ended_by_scheduler,
     _stopped,
     _exited,
     _failed,
-    _echoed,
+    _secondary,
 )
 
 
@@ -319,8 +319,8 @@ def _without_launcher(error: str) -> str:
     return re.sub(r"(?ms)^\s*-{20,}\s*$.*?^\s*-{20,}\s*$", "", "\n".join(lines))
 
 
-def _last_words(error: str) -> str:
-    """The end of standard error: of a message that mpiexec frames with dashes the beginning, else the last line."""
+def _error_ending(error: str) -> str:
+    """The end of standard error: the beginning of mpiexec's last message framed by dashes, else the last line."""
     blocks = [" ".join(block.split()) for block in re.split(r"(?m)^\s*-{20,}\s*$", error)]
     if len(blocks) > 2 and not blocks[-1]:
         return _short(next((block for block in reversed(blocks) if block), ""))
@@ -338,19 +338,19 @@ def cause(notes: Sequence[RankNote]) -> RankNote | None:
     return _first(note for note in notes if not is_echo(note)) or _first(notes)
 
 
-def _in_words(note: RankNote) -> str:
+def _describe(note: RankNote) -> str:
     return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {_short(note.message)}"
 
 
-def _death_in_words(said: Mapping[str, str]) -> str:
-    if "launch" in said:
-        return _short(said["launch"])
-    if "nccl" in said:
-        return f"NCCL waited in vain for a rank: {_short(said['nccl'])}"
-    several = "s" if re.search(r"\D", said.get("ranks", "")) else ""
-    who = f"rank{several} {said['ranks']} on {said['node']}: " if "ranks" in said else ""
-    cause = " (a full /dev/shm is the usual cause)" if said["how"] == "Bus error" else ""
-    return f"{who}{_short(said['how'])}{cause}"
+def _describe_death(fields: Mapping[str, str]) -> str:
+    if "launch" in fields:
+        return _short(fields["launch"])
+    if "nccl" in fields:
+        return f"NCCL waited in vain for a rank: {_short(fields['nccl'])}"
+    several = "s" if re.search(r"\D", fields.get("ranks", "")) else ""
+    who = f"rank{several} {fields['ranks']} on {fields['node']}: " if "ranks" in fields else ""
+    cause = " (a full /dev/shm is the usual cause)" if fields["how"] == "Bus error" else ""
+    return f"{who}{_short(fields['how'])}{cause}"
 
 
 def _returned(evidence: Evidence) -> str:
@@ -364,6 +364,6 @@ def _returned(evidence: Evidence) -> str:
     return f"the launcher ended with exit status {status}{name}"
 
 
-def _short(text: str, most: int = 300) -> str:
+def _short(text: str, max_length: int = 300) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"

@@ -29,7 +29,7 @@ MAX_NAMED = 32
 
 
 class Readings:
-    """All that can be read here: each reading is tried once; what fails then is absent, with the reason."""
+    """All readings of this node. Each is tried once; one that fails is `absent`, with the reason."""
 
     def __init__(self, sources: Mapping[str, Iterable[Reading]]) -> None:
         self.series: list[str] = []
@@ -41,16 +41,16 @@ class Readings:
                 for reading in source:
                     self._try(reading)
             except UNREADABLE as error:
-                self.absent[what] = why(error)
+                self.absent[what] = reason_of(error)
 
     def _try(self, reading: Reading) -> None:
         try:
-            found = len(reading.read())
+            count = len(reading.read())
         except UNREADABLE as error:
-            self.absent |= dict.fromkeys(reading.series, why(error))
+            self.absent |= dict.fromkeys(reading.series, reason_of(error))
             return
-        if found != len(reading.series):
-            raise Unread(f"{found} numbers for {', '.join(reading.series)}")
+        if count != len(reading.series):
+            raise Unread(f"{count} numbers for {', '.join(reading.series)}")
         self._readings.append(reading)
         self.series += reading.series
 
@@ -63,12 +63,12 @@ class Readings:
             except UNREADABLE as error:
                 values += [nan] * len(reading.series)
                 if len(self.failed) < MAX_NAMED:
-                    self.failed.setdefault(reading.series[0], why(error))
+                    self.failed.setdefault(reading.series[0], reason_of(error))
         return values
 
 
-def why(error: Exception) -> str:
-    """The reason in a few words."""
+def reason_of(error: Exception) -> str:
+    """A short reason for the error."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) if isinstance(error, Unread) else f"{type(error).__name__}: {error}"
@@ -81,18 +81,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, required=True, metavar="FD", help="the open file that samples go to")
     arguments = parser.parse_args(argv)
     _die_with(arguments.parent)
-    asked = json.loads(sys.stdin.buffer.readline())
-    ranks = [Beside(**{**rank, "cores": tuple(rank["cores"])}) for rank in asked["ranks"]]
+    request = json.loads(sys.stdin.buffer.readline())
+    ranks = [Beside(**{**rank, "cores": tuple(rank["cores"])}) for rank in request["ranks"]]
     placed = stand_aside({core for rank in ranks for core in rank.cores})
-    readings = Readings({**sources_of_node(ranks), **_gpus(asked["gpus"])})
-    _say({"placed": placed, "series": readings.series, "absent": readings.absent})
-    sample(readings, int(asked["interval_s"] * 1e9), arguments.samples)
-    _say({"failed": readings.failed})
+    readings = Readings({**sources_of_node(ranks), **_gpus(request["gpus"])})
+    _send({"placed": placed, "series": readings.series, "absent": readings.absent})
+    sample(readings, int(request["interval_s"] * 1e9), arguments.samples)
+    _send({"failed": readings.failed})
     return 0
 
 
 def sample(readings: Readings, interval_ns: int, samples: int) -> None:
-    """A row now and then, until standard input ends; one more at the end. A round that is missed is left out."""
+    """Writes a row every `interval_ns` until standard input ends, and one more then. A missed round is skipped."""
     row = Struct(f"=q{len(readings.series)}d")
     due_ns = perf_counter_ns()
     while True:
@@ -104,9 +104,9 @@ def sample(readings: Readings, interval_ns: int, samples: int) -> None:
             return
 
 
-def _gpus(asked: Mapping[str, Any]) -> dict[str, Iterable[Reading]]:
+def _gpus(request: Mapping[str, Any]) -> dict[str, Iterable[Reading]]:
     """The source of the GPUs; none where the run uses none."""
-    if not asked["used"]:
+    if not request["used"]:
         return {}
     try:
         import pynvml
@@ -114,7 +114,7 @@ def _gpus(asked: Mapping[str, Any]) -> dict[str, Iterable[Reading]]:
         return {"GPU": _absent("nvidia-ml-py is not installed: pip install nvidia-ml-py")}
     from hpc.node_agent.nvidia import gpus
 
-    return {"GPU": gpus(asked["uuids"], pynvml)}
+    return {"GPU": gpus(request["uuids"], pynvml)}
 
 
 def _absent(reason: str) -> Iterable[Reading]:
@@ -131,7 +131,7 @@ def _die_with(parent: int) -> None:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _say(what: Mapping[str, Any]) -> None:
+def _send(what: Mapping[str, Any]) -> None:
     print(json.dumps(what), flush=True)
 
 

@@ -25,7 +25,7 @@ from hpc.recovery.folders import BEAT, PARTIAL, lives, traces_folder
 from hpc.recovery.journal import ROW_BYTES, journal_bytes
 from hpc.system.sanitize import deny_world_writing
 
-END_WORD = b"end\n"
+END_COMMAND = b"end\n"
 _CHUNK_STEPS = 8192
 _ORPHANED_POLL_S = 0.1
 
@@ -162,7 +162,7 @@ class RankCopy:
         return done
 
     def _resolved(self, completed: int) -> int:
-        """How many of those have their stamps: a device's come only when its stretch has ended."""
+        """How many of the completed steps have their stamps: a device's come only at the end of a segment."""
         done, width = self._rows, len(STAMPS)
         while done < completed:
             rows = self._numbers(done * ROW_BYTES, min(_CHUNK_STEPS, completed - done) * width)
@@ -175,9 +175,9 @@ class RankCopy:
     def _numbers(self, offset: int, count: int) -> array[int]:
         return array("q", os.pread(self._source, 8 * count, offset))
 
-    def _copy(self, offset: int, past: int) -> None:
-        while offset < past:
-            piece = os.pread(self._source, min(past - offset, _CHUNK_STEPS * ROW_BYTES), offset)
+    def _copy(self, offset: int, stop: int) -> None:
+        while offset < stop:
+            piece = os.pread(self._source, min(stop - offset, _CHUNK_STEPS * ROW_BYTES), offset)
             _write(self._target, piece, offset)
             offset += len(piece)
         os.fdatasync(self._target)
@@ -199,10 +199,10 @@ class Copies:
         self._folders, self._partial = folders, partial
         self._of_ranks = [RankCopy(folder, partial, rank) for rank, folder in folders.items()]
         self._beat = partial / f"{os.uname().nodename}{BEAT}"
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self) -> None:
-        """Brings all copies up to date. What cannot be is said once, and tried again by the next look."""
+        """Brings all copies up to date. A failure is reported once per reason and tried again by the next look."""
         failed = False
         for copy in self._of_ranks:
             try:
@@ -232,26 +232,27 @@ class Copies:
         return any(lives(folder, rank) for rank, folder in self._folders.items())
 
     def _complain(self, error: OSError) -> None:
-        why = error.strerror or str(error)
-        if why in self._said:
+        reason = error.strerror or str(error)
+        if reason in self._reported:
             return
-        self._said.add(why)
-        text = f"{error.filename or self._partial}: {why}"
+        self._reported.add(reason)
+        text = f"{error.filename or self._partial}: {reason}"
         print(f"stamps cannot be copied to the traces, tried again ({text})", file=sys.stderr, flush=True)
         _report(failed=text)
 
 
 def copy_until_over(copies: Copies, wake: int) -> None:
-    """A look every interval, one more whenever `wake` can be read.
+    """Looks every interval, and whenever `wake` can be read.
 
-    Returns when told on standard input, or after a last look when standard input has ended and no rank is left.
+    Returns on END_COMMAND from standard input, which removes the copies, or after a last look when standard input has
+    ended and no rank lives.
     """
     watched, due_s = [0, wake], monotonic() + copies.interval_s
     while True:
         limit_s = max(0.0, due_s - monotonic())
         ready, _, _ = select.select(watched, [], [], limit_s if 0 in watched else min(limit_s, _ORPHANED_POLL_S))
         if 0 in ready:
-            if os.read(0, 64).startswith(END_WORD):
+            if os.read(0, 64).startswith(END_COMMAND):
                 copies.remove()
                 return
             watched = [wake]
@@ -276,16 +277,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--ranks", nargs="+", action="append", required=True, metavar=("FOLDER", "RANK"), help="ranks by their folder"
     )
-    asked = parser.parse_args(argv)
-    wake = _hear_signals()
+    arguments = parser.parse_args(argv)
+    wake = _catch_signals()
     deny_world_writing()
-    _report(placed=stand_aside(set(asked.cores)))
-    folders = {int(rank): Path(folder) for folder, *ranks in asked.ranks for rank in ranks}
-    copy_until_over(Copies(folders, asked.to, asked.interval_s), wake)
+    _report(placed=stand_aside(set(arguments.cores)))
+    folders = {int(rank): Path(folder) for folder, *ranks in arguments.ranks for rank in ranks}
+    copy_until_over(Copies(folders, arguments.to, arguments.interval_s), wake)
     return 0
 
 
-def _hear_signals() -> int:
+def _catch_signals() -> int:
     """Ignores what is sent to all of a job, but for SIGTERM, which makes the returned file readable."""
     for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(each, signal.SIG_IGN)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.measure.world import World
-from hpc.node_agent.copier import END_WORD
+from hpc.node_agent.copier import END_COMMAND
 from hpc.recovery.folders import PARTIAL
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Copier:
             ranks.setdefault(str(folder), []).append(str(rank))
         self._argv = [
             sys.executable, "-m", "hpc.node_agent.copier", "--to", str(partial), "--interval-s", str(interval_s),
-            *(word for group in ranks.items() for word in ("--ranks", group[0], *group[1])),
+            *(argument for group in ranks.items() for argument in ("--ranks", group[0], *group[1])),
             "--cores", *map(str, sorted(cores)),
         ]  # fmt: skip
         self._facts: dict[str, Any] = {"interval_s": interval_s}
-        self._said = b""
+        self._output = b""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -63,12 +63,12 @@ class Copier:
         """The interval, where the process runs, which copies failed and why, and whether it ended early."""
         if self._process is not None:
             assert self._process.stdout is not None
-            self._said += self._process.stdout.read() or b""
+            self._output += self._process.stdout.read() or b""
             if (status := self._process.poll()) is not None:
                 self._facts["problem"] = f"ended early with {status}"
-        said = [json.loads(line) for line in self._said.splitlines(keepends=True) if line.endswith(b"\n")]
-        failed = [what["failed"] for what in said if "failed" in what]
-        placed = {key: value for what in said for key, value in what.items() if key != "failed"}
+        reports = [json.loads(line) for line in self._output.splitlines(keepends=True) if line.endswith(b"\n")]
+        failed = [what["failed"] for what in reports if "failed" in what]
+        placed = {key: value for what in reports for key, value in what.items() if key != "failed"}
         return self._facts | placed | ({"failed": failed} if failed else {})
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ class Copier:
             return
         assert process.stdin is not None and process.stdout is not None
         with suppress(BrokenPipeError):
-            process.stdin.write(END_WORD)
+            process.stdin.write(END_COMMAND)
             process.stdin.flush()
         try:
             process.wait(STOP_S)

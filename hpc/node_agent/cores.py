@@ -53,8 +53,8 @@ def thread_siblings(core: int, cpus: Path = _CPUS) -> set[int]:
 
 def cores_in(text: str) -> set[int]:
     """The numbers in the kernel's notation: `0-2,8`. Raises ValueError on anything else."""
-    found: set[int] = set()
+    cores: set[int] = set()
     for piece in filter(None, text.strip().split(",")):
         first, _, last = piece.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores

@@ -51,20 +51,20 @@ def gpus_of(facts: Mapping[str, Any]) -> list[str | None]:
 
 
 def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry | None:
-    """All recordings, on rank 0; None there where no helper read anything, and on all other ranks. Collective.
+    """All recordings, on rank 0; None on all other ranks, and on rank 0 where no helper read anything. Collective.
 
     Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others. Raises
-    on rank 0 alone, where the memory for all of it cannot be had; no rank sends anything then.
+    MemoryError on rank 0 alone, where the recordings do not fit into memory; no rank sends anything then.
     """
     mine = recording if recording is not None and len(recording.local_ns) else None
     sizes = comm.gather(None if mine is None else (mine.series, len(mine.local_ns)))
-    told = {} if sizes is None else {rank: size for rank, size in enumerate(sizes) if size is not None}
-    series = tuple(dict.fromkeys(name for names, _ in told.values() for name in names))
-    longest = max((samples for _, samples in told.values()), default=0)
-    every = max(1, -(-len(told) * longest * len(series) // MAX_NUMBERS))
+    recorded = {} if sizes is None else {rank: size for rank, size in enumerate(sizes) if size is not None}
+    series = tuple(dict.fromkeys(name for names, _ in recorded.values() for name in names))
+    longest = max((samples for _, samples in recorded.values()), default=0)
+    every = max(1, -(-len(recorded) * longest * len(series) // MAX_NUMBERS))
     failure: MemoryError | None = None
     try:
-        local_ns = np.full((len(told), -(-longest // every)), ABSENT, np.int64)
+        local_ns = np.full((len(recorded), -(-longest // every)), ABSENT, np.int64)
         values = np.full((*local_ns.shape, len(series)), np.nan)
     except MemoryError as error:
         every, failure = 0, error
@@ -74,17 +74,17 @@ def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry 
         comm.Send(np.ascontiguousarray(mine.values[::every]), 0, _TAG)
     if failure is not None:
         raise failure
-    if not told:
+    if not recorded:
         return None
-    for node, (rank, (names, samples)) in enumerate(told.items()):
+    for node, (rank, (names, samples)) in enumerate(recorded.items()):
         count = -(-samples // every)
         if rank == 0:
             assert mine is not None
-            own_ns, own = mine.local_ns[::every], mine.values[::every]
+            rows_ns, rows = mine.local_ns[::every], mine.values[::every]
         else:
-            own_ns, own = np.empty(count, np.int64), np.empty((count, len(names)))
-            comm.Recv(own_ns, rank, _TAG)
-            comm.Recv(own, rank, _TAG)
-        local_ns[node, :count] = own_ns
-        values[node, :count, [series.index(name) for name in names]] = own.T
-    return Telemetry(ranks=np.array(list(told), np.int64), local_ns=local_ns, values=values, series=series)
+            rows_ns, rows = np.empty(count, np.int64), np.empty((count, len(names)))
+            comm.Recv(rows_ns, rank, _TAG)
+            comm.Recv(rows, rank, _TAG)
+        local_ns[node, :count] = rows_ns
+        values[node, :count, [series.index(name) for name in names]] = rows.T
+    return Telemetry(ranks=np.array(list(recorded), np.int64), local_ns=local_ns, values=values, series=series)

@@ -36,20 +36,20 @@ _COUNTERS = (
 
 
 def gpus(wanted: Sequence[str], nvml: ModuleType | Any) -> Iterator[Reading]:
-    """Readings of the GPUs with these UUIDs, `gpu0` on in their order; of all where none is named.
+    """Readings of the GPUs with these UUIDs, named `gpu0`, `gpu1` … in their order; of all GPUs where none is given.
 
     `nvml` is the module pynvml. Raises Unread where there is no driver, or no such GPU.
     """
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        found = {_bare(nvml.nvmlDeviceGetUUID(handle)): handle for handle in handles}
+        by_uuid = {_bare(nvml.nvmlDeviceGetUUID(handle)): handle for handle in handles}
     except nvml.NVMLError as error:
         raise Unread(str(error)) from None
-    if missing := [uuid for uuid in wanted if _bare(uuid) not in found]:
-        raise Unread(f"the driver shows no GPU {', '.join(missing)}, but {', '.join(found) or 'none'}")
-    for place, uuid in enumerate(map(_bare, wanted) if wanted else found):
-        yield from _readings(f"gpu{place}", found[uuid], nvml)
+    if missing := [uuid for uuid in wanted if _bare(uuid) not in by_uuid]:
+        raise Unread(f"the driver shows no GPU {', '.join(missing)}, but {', '.join(by_uuid) or 'none'}")
+    for place, uuid in enumerate(map(_bare, wanted) if wanted else by_uuid):
+        yield from _readings(f"gpu{place}", by_uuid[uuid], nvml)
 
 
 def _bare(uuid: str | bytes) -> str:
@@ -102,13 +102,13 @@ def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[Reading]:
 def _counters(name: str, gpu: Any, nvml: Any) -> Reading:
     """Those of _COUNTERS that this GPU has, read by one call."""
 
-    def ask(asked: Sequence[tuple[str, str, int, float]]) -> list[float]:
-        numbers = [(getattr(nvml, field), scope) for _, field, scope, _ in asked]
+    def ask(counters: Sequence[tuple[str, str, int, float]]) -> list[float]:
+        numbers = [(getattr(nvml, field), scope) for _, field, scope, _ in counters]
         try:
             answers = nvml.nvmlDeviceGetFieldValues(gpu, numbers)
         except nvml.NVMLError as error:
             raise Unread(str(error)) from None
-        return [_value(answer, nvml) * scale for answer, (*_, scale) in zip(answers, asked, strict=True)]
+        return [_value(answer, nvml) * scale for answer, (*_, scale) in zip(answers, counters, strict=True)]
 
     had = known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
     with suppress(Unread):  # then they are absent by their names

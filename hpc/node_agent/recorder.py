@@ -47,7 +47,7 @@ class Recorder:
     """
 
     def __init__(self, ranks: Sequence[Beside], gpus: Sequence[str] | None = None, *, interval_s: float = 1.0) -> None:
-        self._asked = {
+        self._request = {
             "interval_s": interval_s,
             "ranks": [asdict(rank) for rank in ranks],
             "gpus": {"used": gpus is not None, "uuids": list(gpus or ())},
@@ -58,9 +58,9 @@ class Recorder:
         self._samples = self._errors = -1
 
     def start(self) -> None:
-        """Starts the helper and waits until it knows what there is to read.
+        """Starts the helper and waits for its list of series.
 
-        It ends with the thread that calls this, whatever ends that.
+        The helper ends with the thread that calls this, whatever ends that.
         """
         try:
             # Files without a name: whatever ends this process leaves nothing behind.
@@ -75,12 +75,12 @@ class Recorder:
                 env={**os.environ, "PYTHONPATH": path},
             )
             assert self._helper.stdin is not None and self._helper.stdout is not None
-            with suppress(BrokenPipeError):  # one that ended at once is heard of below
-                self._helper.stdin.write(json.dumps(self._asked).encode() + b"\n")
+            with suppress(BrokenPipeError):  # a helper that ended at once is reported below
+                self._helper.stdin.write(json.dumps(self._request).encode() + b"\n")
                 self._helper.stdin.flush()
-            said = json.loads(_line(self._helper.stdout.fileno(), START_S))
-            self._series = tuple(said.pop("series"))
-            self._facts |= said
+            reply = json.loads(_line(self._helper.stdout.fileno(), START_S))
+            self._series = tuple(reply.pop("series"))
+            self._facts |= reply
         except (OSError, ValueError) as error:
             self._end(f"did not start: {error}")
 
@@ -96,14 +96,14 @@ class Recorder:
         return recording
 
     def _end(self, problem: str = "") -> None:
-        """Ends the helper, by force where it does not by itself, and notes what is to be said of it."""
+        """Ends the helper, by force where it does not end by itself, and notes its problem and its failed series."""
         helper, self._helper = self._helper, None
-        said = b""
+        output = b""
         if helper is not None:
             if problem:
                 helper.kill()
             try:
-                said, _ = helper.communicate(timeout=STOP_S)
+                output, _ = helper.communicate(timeout=STOP_S)
             except subprocess.TimeoutExpired:
                 helper.kill()
                 helper.communicate()
@@ -112,7 +112,7 @@ class Recorder:
                 problem = f"ended early: {_status(helper.returncode)}"
         if problem:
             self._facts["problem"] = " ".join(f"{problem} {_last_line(self._errors)}".split())
-        elif failed := json.loads(said)["failed"]:
+        elif failed := json.loads(output)["failed"]:
             self._facts["failed"] = failed
 
     def _rows(self) -> dict[str, Any]:
@@ -129,16 +129,16 @@ def _content(file: int) -> bytes:
 
 
 def _line(pipe: int, limit_s: float) -> bytes:
-    """What the pipe says up to a line's end. Raises OSError where it ends before, or the time is up."""
-    said, until_s = b"", monotonic() + limit_s
-    while not said.endswith(b"\n"):
+    """The bytes of the pipe up to the end of a line. Raises OSError where the pipe ends before, or the time is up."""
+    received, until_s = b"", monotonic() + limit_s
+    while not received.endswith(b"\n"):
         if not select.select([pipe], [], [], max(0.0, until_s - monotonic()))[0]:
             raise TimeoutError(f"said nothing within {limit_s:g} s")
         piece = os.read(pipe, 1 << 16)
         if not piece:
             raise OSError("ended at once:")
-        said += piece
-    return said
+        received += piece
+    return received
 
 
 def _status(returncode: int) -> str:

@@ -57,8 +57,8 @@ def pid_namespace(proc: Path = Path("/proc")) -> str:
         return ""
 
 
-class Kept:
-    """A file of the kernel, kept open: reading it again looks up no path, and can meet no other process of its number.
+class KernelFile:
+    """A file of the kernel that stays open: no path is looked up again, so a reused process number cannot confuse it.
 
     Raises OSError where it cannot be opened.
     """
@@ -78,17 +78,17 @@ class Kept:
 
 def number_in(path: Path, scale: float = 1.0) -> _Read:
     """Reads a file that holds one number. Raises OSError where it cannot be opened."""
-    kept = Kept(path)
-    return lambda: (float(kept.text()) * scale,)
+    file = KernelFile(path)
+    return lambda: (float(file.text()) * scale,)
 
 
 def processors(ranks_cores: set[int], proc: Path) -> Iterator[Reading]:
-    """Time that the processors spent, in all and on the ranks' cores; context switches; load."""
-    kept = Kept(proc / "stat")
-    load = Kept(proc / "loadavg")
+    """Processor time, of all cores and of the ranks' cores; context switches; load."""
+    stat = KernelFile(proc / "stat")
+    load = KernelFile(proc / "loadavg")
 
     def read() -> list[float]:
-        rows = {name: rest for name, *rest in map(str.split, kept.text().splitlines())}
+        rows = {name: rest for name, *rest in map(str.split, stat.text().splitlines())}
         cores = [_spent(rows[f"cpu{core}"]) for core in ranks_cores if f"cpu{core}" in rows]
         on_ranks = [sum(column) for column in zip(*cores, strict=True)] or [nan] * len(_SPENT)
         return [*_spent(rows["cpu"]), *on_ranks, float(rows["ctxt"][0]), float(rows["procs_running"][0])]
@@ -110,16 +110,16 @@ def _spent(fields: Sequence[str]) -> list[float]:
 def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
     """Mean and lowest frequency of these cores.
 
-    Not from /proc/cpuinfo, which shows the nominal figure where nothing is measured: in most virtual machines.
+    /proc/cpuinfo is not used: where nothing is measured, as in most virtual machines, it shows the nominal frequency.
     """
     files = [cpus / f"cpu{core}/cpufreq/scaling_cur_freq" for core in cores]
     if not files or not all(file.exists() for file in files):
         raise Unread("this machine does not tell it (no cpufreq)")
-    kept = [Kept(file) for file in files]
+    opened = [KernelFile(file) for file in files]
 
     def read() -> tuple[float, float]:
-        found = [float(each.text()) / 1000 for each in kept]
-        return sum(found) / len(found), min(found)
+        mhz = [float(each.text()) / 1000 for each in opened]
+        return sum(mhz) / len(mhz), min(mhz)
 
     yield Reading(("ranks_cpu.frequency_mean_mhz", "ranks_cpu.frequency_min_mhz"), read)
 
@@ -137,11 +137,11 @@ def throttling(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
         ("package_throttled_s", "package_throttle_total_time_ms", 1e-3, max),
     ):
         if all((folder / file).exists() for folder in folders):
-            kept = [Kept(folder / file) for folder in folders]
-            yield Reading((f"ranks_cpu.{name}",), _combined(kept, combine, scale))
+            counters = [KernelFile(folder / file) for folder in folders]
+            yield Reading((f"ranks_cpu.{name}",), _combined(counters, combine, scale))
 
 
-def _combined(files: Sequence[Kept], combine: Callable[[list[float]], float], scale: float) -> _Read:
+def _combined(files: Sequence[KernelFile], combine: Callable[[list[float]], float], scale: float) -> _Read:
     return lambda: (combine([float(file.text()) for file in files]) * scale,)
 
 
@@ -158,25 +158,25 @@ def packages(powercap: Path) -> Iterator[Reading]:
 
 
 class Unwrapped:
-    """An energy counter that begins anew at its range; what it has counted since the first reading, in joules."""
+    """An energy counter that wraps at its range; reads the joules since the first reading."""
 
     def __init__(self, zone: Path) -> None:
-        self._kept = Kept(zone / "energy_uj")
+        self._file = KernelFile(zone / "energy_uj")
         self._range_uj = int((zone / "max_energy_range_uj").read_text())
-        self._last_uj = int(self._kept.text())
+        self._last_uj = int(self._file.text())
         self._sum_uj = 0
 
     def read(self) -> Sequence[float]:
         """The joules so far."""
-        now_uj = int(self._kept.text())
+        now_uj = int(self._file.text())
         self._sum_uj += (now_uj - self._last_uj) % (self._range_uj + 1)
         self._last_uj = now_uj
         return (self._sum_uj / 1e6,)
 
 
 def memory(proc: Path) -> Iterator[Reading]:
-    """Memory that is left, and what was swapped."""
-    meminfo, vmstat = Kept(proc / "meminfo"), Kept(proc / "vmstat")
+    """Available memory, and the bytes swapped."""
+    meminfo, vmstat = KernelFile(proc / "meminfo"), KernelFile(proc / "vmstat")
 
     def available() -> Sequence[float]:
         rows = dict(line.split(":") for line in meminfo.text().splitlines())
@@ -193,18 +193,18 @@ def memory(proc: Path) -> Iterator[Reading]:
 def networks(proc: Path) -> Iterator[Reading]:
     """Bytes, drops and errors of the interfaces of this process's own network namespace; TCP segments sent again.
 
-    Not from /sys/class/net, which shows the network of whoever mounted it: in a container that is another's. The
-    loopback stays: its bytes are what ranks of one node tell each other through sockets.
+    /sys/class/net is not used: in a container it shows the network of whoever mounted it. The loopback is included: its
+    bytes are what ranks of one node send each other through sockets.
     """
-    kept = Kept(proc / "net/dev")
-    used = sorted(_interfaces(kept).items(), key=lambda item: -item[1][0] - item[1][8])
+    device_file = KernelFile(proc / "net/dev")
+    used = sorted(_interfaces(device_file).items(), key=lambda item: -item[1][0] - item[1][8])
     names = sorted(name for name, counts in used[:MAX_INTERFACES] if name == "lo" or counts[0] or counts[8])
 
     def read() -> list[float]:
-        found = _interfaces(kept)
+        interfaces = _interfaces(device_file)
         values: list[float] = []
         for name in names:
-            counts = found.get(name)
+            counts = interfaces.get(name)
             values += (
                 [nan] * 4 if counts is None
                 else [counts[0], counts[8], counts[3] + counts[11], counts[2] + counts[10]]
@@ -213,7 +213,7 @@ def networks(proc: Path) -> Iterator[Reading]:
 
     kinds = ("received_bytes", "sent_bytes", "dropped_packets", "errors")
     yield Reading([f"net.{name}.{kind}" for name in names for kind in kinds], read)
-    snmp = Kept(proc / "net/snmp")
+    snmp = KernelFile(proc / "net/snmp")
 
     def sent_again() -> Sequence[float]:
         names, values = [line.split() for line in snmp.text().splitlines() if line.startswith("Tcp:")]
@@ -222,8 +222,8 @@ def networks(proc: Path) -> Iterator[Reading]:
     yield Reading(("net.tcp_retransmitted_segments",), sent_again)
 
 
-def _interfaces(kept: Kept) -> dict[str, list[float]]:
-    rows = (line.rpartition(":") for line in kept.text().splitlines() if ":" in line)
+def _interfaces(device_file: KernelFile) -> dict[str, list[float]]:
+    rows = (line.rpartition(":") for line in device_file.text().splitlines() if ":" in line)
     return {name.strip(): [float(count) for count in counts.split()] for name, _, counts in rows}
 
 
@@ -259,15 +259,19 @@ def fabrics(infiniband: Path) -> Iterator[Reading]:
 
 def processes(ranks: Sequence[Beside], proc: Path) -> Iterator[Reading]:
     """Page faults, time, memory and context switches of the ranks, in the order of their MPI rank."""
-    own_namespace = pid_namespace(proc)
+    this_namespace = pid_namespace(proc)
     for place, rank in enumerate(ranks):
-        if not own_namespace or rank.pid_namespace != own_namespace:
+        if not this_namespace or rank.pid_namespace != this_namespace:
             raise Unread(f"process {rank.pid} lives in a namespace of its own")
         yield from _process(f"local_rank{place}", proc / str(rank.pid))
 
 
 def _process(name: str, folder: Path) -> Iterator[Reading]:
-    stat, status, schedstat = Kept(folder / "stat"), Kept(folder / "status"), Kept(folder / "schedstat")
+    stat, status, schedstat = (
+        KernelFile(folder / "stat"),
+        KernelFile(folder / "status"),
+        KernelFile(folder / "schedstat"),
+    )
 
     def of_process() -> Sequence[float]:
         # The name in parentheses may hold anything, spaces and parentheses too.
@@ -287,15 +291,15 @@ def _process(name: str, folder: Path) -> Iterator[Reading]:
     yield Reading((f"{name}.main_thread_queued_s",), lambda: (int(schedstat.text().split()[1]) / 1e9,))
 
 
-def own_time() -> Iterator[Reading]:
-    """What reading all this costs."""
+def telemetry_cost() -> Iterator[Reading]:
+    """The processor time of the telemetry itself."""
     yield Reading(("telemetry.cpu_s",), lambda: (time.process_time(),))
 
 
 def sources_of_node(
     ranks: Sequence[Beside], proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> dict[str, Iterator[Reading]]:
-    """All that the kernel may tell, by what it is; each is found out as it is iterated, and raises UNREADABLE."""
+    """All sources of this node by name. Each opens its files as it is iterated, and raises UNREADABLE then."""
     cores = sorted({core for rank in ranks for core in rank.cores})
     some = cores[:: -(-len(cores) // MAX_CORES) or 1]
     cpus = sys / "devices/system/cpu"
@@ -308,5 +312,5 @@ def sources_of_node(
         "network": networks(proc),
         "fabric": fabrics(sys / "class/infiniband"),
         "processes of ranks": processes(ranks, proc),
-        "telemetry": own_time(),
+        "telemetry": telemetry_cost(),
     }

@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what was found, as JSON")
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     deny_world_writing()
-    promises = read_promises(asked.expect_transport, asked.check, parser)
+    promises = read_promises(arguments.expect_transport, arguments.check, parser)
     try:
-        run = RunSpec.from_json(json.loads(asked.run.read_text()))
+        run = RunSpec.from_json(json.loads(arguments.run.read_text()))
         comm = start_mpi()
     except (OSError, ValueError, SpecError, LaunchError) as error:
         print(f"hpc.preflight on {socket.gethostname()}: {error}", file=sys.stderr)
@@ -51,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     preflight = Preflight(run, promises)
     preflight.started(comm.size, mpi_library())
     if comm.size == run.ranks:
-        preflight.met(comm, world_from_mpi(comm, run.ranks_per_node if asked.simulate_nodes else None))
+        preflight.met(comm, world_from_mpi(comm, run.ranks_per_node if arguments.simulate_nodes else None))
     if comm.rank == 0:
         try:
-            write(asked.out, preflight)
+            write(arguments.out, preflight)
         except OSError as error:
-            print(f"hpc.preflight: {plain(str(asked.out))}: cannot be written ({error.strerror})", file=sys.stderr)
+            print(f"hpc.preflight: {plain(str(arguments.out))}: cannot be written ({error.strerror})", file=sys.stderr)
             return 1
         for finding in preflight.findings:
             cure = f"\n    {plain(finding.cure)}" if finding.state is State.FAILED else ""
@@ -69,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(path: Path, preflight: Preflight) -> None:
-    """Beside and renamed: of singletons each believes to be rank 0, and all of them write."""
-    told = {
+    """Writes the report whole: several singletons, each of which believes to be rank 0, may write the same file."""
+    report = {
         "launched": dataclasses.asdict(preflight.launched),
         "ranks": [dataclasses.asdict(rank) for rank in preflight.ranks],
         "findings": [finding.to_json() for finding in preflight.findings],
     }
-    write_output(path, json.dumps(told, indent=1) + "\n")
+    write_output(path, json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from hpc.preflight.compare_gpus import (
     same_driver,
 )
 from hpc.preflight.compare_network import fabric, transport, transport_in_node
-from hpc.preflight.result import SHOWN, Found, Look, alike, count, failed, numbers, ok, some, unknown
+from hpc.preflight.result import SHOWN, CheckResult, Look, alike, count, failed, numbers, ok, some, unknown
 from hpc.preflight.types import Seen
 
 BUSY_CORES = 0.5
@@ -36,25 +36,25 @@ class Stage(IntEnum):
 
 
 def judge(stage: Stage, seen: Seen, levels: Mapping[str, Level]) -> list[Finding]:
-    """What the checks of a stage find, in the order of their declaration; those that are off are not made."""
+    """The findings of a stage's checks, in the order of their declaration; checks that are off are not made."""
     findings = []
     for name in CHECKS:
         level = level_of(name, levels)
         if name not in LOOKS[stage] or level is Level.OFF:
             continue
-        found = LOOKS[stage][name](seen)
-        if found is not None:
-            cure = (found.cure or CHECKS[name].cure) if found.state is State.FAILED else ""
-            findings.append(Finding(name=name, level=level, state=found.state, text=found.text, cure=cure))
+        result = LOOKS[stage][name](seen)
+        if result is not None:
+            cure = (result.cure or CHECKS[name].cure) if result.state is State.FAILED else ""
+            findings.append(Finding(name=name, level=level, state=result.state, text=result.text, cure=cure))
     return findings
 
 
-def mpi_size(seen: Seen) -> Found:
-    """Fewer ranks than asked are mostly singletons, that each believe to be rank 0 of 1."""
+def mpi_size(seen: Seen) -> CheckResult:
+    """Compares the ranks that MPI sees. Too few are mostly singletons, each of which believes to be rank 0 of 1."""
     run, here = seen.run, seen.launched
     if here.size == run.ranks:
         return ok(f"MPI sees {count(run.ranks, 'rank')}, as asked")
-    said = ", ".join(f"{name}={value}" for name, value in here.variables.items())
+    variables = ", ".join(f"{name}={value}" for name, value in here.variables.items())
     if here.size == 1 and not here.variables:
         cure = "start it with srun or mpiexec"
     elif str(here.size) in here.variables.values():
@@ -72,41 +72,41 @@ def mpi_size(seen: Seen) -> Found:
             "the launcher and the MPI library do not speak the same PMI: try mpi = pmix or pmi2 in the site "
             "(srun --mpi=list shows what there is), or launcher = mpirun"
         )
-    found = f"asked for {run.ranks} ranks, MPI sees {here.size} ({said or 'no launcher variables are set'})"
-    return failed(found, cure)
+    text = f"asked for {run.ranks} ranks, MPI sees {here.size} ({variables or 'no launcher variables are set'})"
+    return failed(text, cure)
 
 
-def ranks_per_node(seen: Seen) -> Found:
-    """The launcher may have placed the right number of ranks otherwise."""
+def ranks_per_node(seen: Seen) -> CheckResult:
+    """Compares the ranks on each node: the launcher may have placed the right number of ranks differently."""
     run = seen.run
     ranks_on = [count for _, count in sorted(Counter(rank.node for rank in seen.ranks).items())]
     if ranks_on == [run.ranks_per_node] * run.nodes:
         return ok(f"{count(run.nodes, 'node')} with {count(run.ranks_per_node, 'rank')} each, as asked")
-    there = f"{', '.join(map(str, ranks_on[:SHOWN]))}{', …' if len(ranks_on) > SHOWN else ''}"
+    placement = f"{', '.join(map(str, ranks_on[:SHOWN]))}{', …' if len(ranks_on) > SHOWN else ''}"
     return failed(
-        f"asked for {run.nodes} nodes with {run.ranks_per_node} ranks each; found {len(ranks_on)} with {there}"
+        f"asked for {run.nodes} nodes with {run.ranks_per_node} ranks each; found {len(ranks_on)} with {placement}"
     )
 
 
-def same_nccl(seen: Seen) -> Found | None:
-    """As the framework says which one it has loaded."""
+def same_nccl(seen: Seen) -> CheckResult | None:
+    """Compares the NCCL versions that the framework has loaded."""
     versions = {rank.rank: rank.software["nccl"] for rank in seen.ranks if rank.software.get("nccl")}
     return alike(seen.ranks, versions, "NCCL") if versions else None
 
 
-def same_framework(seen: Seen) -> Found | None:
-    """And all else that has a version."""
+def same_framework(seen: Seen) -> CheckResult | None:
+    """Compares all other software versions."""
     names = sorted({name for rank in seen.ranks for name in rank.software} - {"nccl"})
     apart = []
     for name in names:
-        found = alike(seen.ranks, {rank.rank: rank.software.get(name, "none") for rank in seen.ranks}, name)
-        if found.state is State.FAILED:
-            apart.append(found.text)
+        result = alike(seen.ranks, {rank.rank: rank.software.get(name, "none") for rank in seen.ranks}, name)
+        if result.state is State.FAILED:
+            apart.append(result.text)
     return failed("; ".join(apart)) if apart else ok("the same versions on all ranks")
 
 
-def cores(seen: Seen) -> Found:
-    """Ranks of equal masks are not bound, which costs little where there are cores enough for all of them."""
+def cores(seen: Seen) -> CheckResult:
+    """Compares cores with threads. Ranks with equal masks are not bound, which is fine where there are enough cores."""
     each, wrong, unbound = seen.run.cpus_per_rank, [], False
     for ranks in seen.machines().values():
         where = ranks[0].hostname
@@ -133,15 +133,15 @@ def cores(seen: Seen) -> Found:
     return ok("ranks are not bound; there are cores enough" if unbound else "each rank has cores of its own")
 
 
-def load(seen: Seen) -> Found:
-    """What is busy and not of this job; its own ranks, which wait for each other, do not count."""
-    busy, most, unread = [], 0.0, []
+def load(seen: Seen) -> CheckResult:
+    """Compares the cores that other processes keep busy with BUSY_CORES; this job's waiting ranks do not count."""
+    busy, max_busy, unread = [], 0.0, []
     for ranks in seen.machines().values():
         where, node = ranks[0].hostname, next((rank.about_node for rank in ranks if rank.about_node), None)
         if node is None or node.busy_cores is None:
             unread.append(f"{where}: {(node and node.unread.get('busy_cores')) or 'not looked'}")
             continue
-        most = max(most, node.busy_cores)
+        max_busy = max(max_busy, node.busy_cores)
         if node.busy_cores > BUSY_CORES:
             average = f", load average {node.load_average[0]:.2f}" if node.load_average else ""
             busy.append(
@@ -152,11 +152,11 @@ def load(seen: Seen) -> Found:
         return failed(some(busy))
     if unread:
         return unknown(some(unread))
-    return ok(f"processes of others keep at most {most:.2f} cores of a node busy")
+    return ok(f"processes of others keep at most {max_busy:.2f} cores of a node busy")
 
 
-def host_memory(seen: Seen) -> Found:
-    """A node that begins without room ends as oom, or swaps."""
+def host_memory(seen: Seen) -> CheckResult:
+    """Compares free memory with the memory needed: a node that starts with too little ends as oom, or swaps."""
     short, unread, least = [], [], float("inf")
     for ranks in seen.machines().values():
         node = next((rank.about_node for rank in ranks if rank.about_node), None)

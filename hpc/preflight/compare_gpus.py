@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc.preflight.result import Found, alike, failed, numbers, ok, some, unknown, unread_gpus
+from hpc.preflight.result import CheckResult, alike, failed, numbers, ok, some, unknown, unread_gpus
 from hpc.preflight.types import Seen
 
 USED_SHARE = 0.05
@@ -10,8 +10,8 @@ USED_SHARE = 0.05
 _GIB = 1 << 30
 
 
-def gpu_per_rank(seen: Seen) -> Found | None:
-    """Two ranks on one GPU halve its speed without a word."""
+def gpu_per_rank(seen: Seen) -> CheckResult | None:
+    """Compares the GPUs of each rank: two ranks on one GPU halve its speed silently."""
     run = seen.run
     if not run.gpus_per_node:
         return None
@@ -34,8 +34,8 @@ def gpu_per_rank(seen: Seen) -> Found | None:
     return ok(f"every rank has {driven} of its own")
 
 
-def gpus_in_sight(seen: Seen) -> Found | None:
-    """Those that cgroups hide, as --gpus-per-task has it, no NVLink reaches; CUDA_VISIBLE_DEVICES hides none so."""
+def gpus_in_sight(seen: Seen) -> CheckResult | None:
+    """NVLink does not reach GPUs that cgroups hide, as with --gpus-per-task; CUDA_VISIBLE_DEVICES does no such harm."""
     if not seen.run.gpus_per_node:
         return None
     blind = []
@@ -44,8 +44,8 @@ def gpus_in_sight(seen: Seen) -> Found | None:
         used = {uuid for rank in ranks for uuid in rank.devices or ()} & known
         for rank in ranks:
             if rank.in_sight is not None and not used <= set(rank.in_sight):
-                seen_there = len(used & set(rank.in_sight))
-                blind.append(f"rank {rank.rank} on {rank.hostname} sees {seen_there} of the {len(used)} GPUs in use")
+                visible = len(used & set(rank.in_sight))
+                blind.append(f"rank {rank.rank} on {rank.hostname} sees {visible} of the {len(used)} GPUs in use")
     if blind:
         return failed(some(blind))
     if any(rank.in_sight is None for rank in seen.ranks):
@@ -53,21 +53,21 @@ def gpus_in_sight(seen: Seen) -> Found | None:
     return ok("each rank sees the GPUs of all ranks on its node")
 
 
-def same_device(seen: Seen) -> Found | None:
+def same_device(seen: Seen) -> CheckResult | None:
     """Of GPUs; processors are compared in the summary."""
     if not seen.run.gpus_per_node:
         return None
     return alike(seen.ranks, {rank.rank: rank.device for rank in seen.ranks if rank.device}, "device")
 
 
-def same_driver(seen: Seen) -> Found | None:
+def same_driver(seen: Seen) -> CheckResult | None:
     """As each node's driver says of itself."""
     if not seen.run.gpus_per_node:
         return None
     return alike(seen.ranks, {rank.rank: rank.gpus[0].driver for rank in seen.ranks if rank.gpus}, "driver")
 
 
-def cores_near_gpu(seen: Seen) -> Found | None:
+def cores_near_gpu(seen: Seen) -> CheckResult | None:
     """Memory of another NUMA node is farther from the GPU and from its network adapter."""
     if not seen.run.gpus_per_node:
         return None
@@ -88,7 +88,7 @@ def cores_near_gpu(seen: Seen) -> Found | None:
     return ok("each rank runs on the NUMA node of its GPU")
 
 
-def gpu_idle(seen: Seen) -> Found | None:
+def gpu_idle(seen: Seen) -> CheckResult | None:
     """Looked at before this run touches its GPUs."""
     if not seen.run.gpus_per_node:
         return None

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from hpc.preflight.result import Found, failed, numbers, ok, some, unknown
+from hpc.preflight.result import CheckResult, failed, numbers, ok, some, unknown
 from hpc.preflight.transports import fits, goes_by_network
 from hpc.preflight.types import Seen
 
 
-def fabric(seen: Seen) -> Found | None:
-    """Before anything can say which transport it took: a node without an adapter takes none of those promised."""
+def fabric(seen: Seen) -> CheckResult | None:
+    """Checks the adapters before any transport is known: a node without an adapter cannot use the promised one."""
     if not seen.expect_transport.startswith("ib") or seen.run.nodes == 1 or seen.simulated:
         return None
-    there = {rank.hostname: rank.about_node.fabrics for rank in seen.ranks if rank.about_node}
-    if lacking := [host for host, adapters in there.items() if not adapters]:
+    by_host = {rank.hostname: rank.about_node.fabrics for rank in seen.ranks if rank.about_node}
+    if lacking := [host for host, adapters in by_host.items() if not adapters]:
         return failed(
             f"the site promises {seen.expect_transport}; no adapter with an active port is in /sys/class/infiniband of "
             f"{some(lacking)}"
         )
-    return ok(f"every node has an adapter with an active port ({', '.join(next(iter(there.values()), ()))})")
+    return ok(f"every node has an adapter with an active port ({', '.join(next(iter(by_host.values()), ()))})")
 
 
-def transport(seen: Seen) -> Found | None:
-    """Between nodes; what NCCL takes when the promised one fails is slower, and it goes on without a word."""
+def transport(seen: Seen) -> CheckResult | None:
+    """Compares the transport between nodes: where the promised one fails, NCCL silently uses a slower one."""
     if not (seen.expect_transport and seen.run.gpus_per_node and seen.run.nodes > 1) or seen.simulated:
         return None
     wrong, taken, unread = [], set(), []
@@ -45,8 +45,8 @@ def transport(seen: Seen) -> Found | None:
     return ok(f"NCCL goes from node to node by {', '.join(sorted(taken))}")
 
 
-def transport_in_node(seen: Seen) -> Found | None:
-    """Host memory, or the network, between GPUs that could reach each other."""
+def transport_in_node(seen: Seen) -> CheckResult | None:
+    """Finds GPUs of one node that use host memory or the network where they could reach each other directly."""
     if not seen.run.gpus_per_node or seen.run.ranks_per_node == 1:
         return None
     slow, unread, taken = [], [], set()

@@ -59,9 +59,9 @@ def facts_of_node(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> NodeF
         busy, busiest = look_at_others()
     except (Hidden, OSError) as error:
         unread["busy_cores"] = str(error)
-    memory, free, why = memory_left(proc, sys)
-    if why:
-        unread["memory_free_bytes"] = why
+    memory, free, reason = free_memory(proc, sys)
+    if reason:
+        unread["memory_free_bytes"] = reason
     return NodeFacts(
         load_average=_load_average(proc),
         busy_cores=busy,
@@ -74,8 +74,11 @@ def facts_of_node(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> NodeF
     )
 
 
-def memory_left(proc: Path, sys: Path) -> tuple[int | None, int | None, str]:
-    """Memory of this node, or the limit of this process's cgroup where that is less; what is free of it; why not."""
+def free_memory(proc: Path, sys: Path) -> tuple[int | None, int | None, str]:
+    """Total and free bytes of this node, or of this process's cgroup where its limit is lower, and the error.
+
+    Total and free are None where /proc/meminfo cannot be read; the error is empty otherwise.
+    """
     try:
         rows = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
         total, free = (int(rows[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
@@ -88,18 +91,18 @@ def memory_left(proc: Path, sys: Path) -> tuple[int | None, int | None, str]:
 
 def fabrics(folder: Path) -> tuple[str, ...]:
     """Network adapters for RDMA (InfiniBand, RoCE, EFA) that have a port which is up, by name."""
-    found = []
+    active = []
     for adapter in sorted(folder.iterdir()) if folder.is_dir() else ():
         states = [_read(state) for state in sorted(adapter.glob("ports/*/state"))]
         if any("ACTIVE" in state for state in states):
-            found.append(adapter.name)
-    return tuple(found)
+            active.append(adapter.name)
+    return tuple(active)
 
 
 def _limits(cgroup: Path, root: Path) -> Sequence[tuple[int, int]]:
-    """Limit and use in bytes of every cgroup that this process's memory counts in; pages of files that can be dropped
-    are no use."""
-    found = []
+    """Limit and use in bytes of every cgroup that this process's memory counts in, without the file pages that can be
+    dropped."""
+    limits = []
     for line in _read(cgroup).splitlines():
         _, controllers, path = line.split(":", 2)
         second = not controllers
@@ -116,8 +119,8 @@ def _limits(cgroup: Path, root: Path) -> Sequence[tuple[int, int]]:
             folder = base.joinpath(*parts[:depth])
             limit, used = (_read(folder / name).strip() for name in names[:2])
             if limit.isdigit() and used.isdigit() and int(limit) < _UNLIMITED:
-                found.append((int(limit), int(used) - _droppable(folder / "memory.stat", names[2])))
-    return found
+                limits.append((int(limit), int(used) - _droppable(folder / "memory.stat", names[2])))
+    return limits
 
 
 def _droppable(stat: Path, name: str) -> int:
@@ -126,8 +129,8 @@ def _droppable(stat: Path, name: str) -> int:
 
 
 def _load_average(proc: Path) -> tuple[float, ...] | None:
-    words = _read(proc / "loadavg").split()
-    return tuple(float(word) for word in words[:3]) if len(words) >= 3 else None
+    averages = _read(proc / "loadavg").split()
+    return tuple(float(average) for average in averages[:3]) if len(averages) >= 3 else None
 
 
 def _gpus_of_node(folder: Path) -> int | None:

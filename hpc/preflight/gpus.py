@@ -47,20 +47,20 @@ def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
 
 
 def by_nvidia_smi(ask: Callable[[Sequence[str]], str], devices: Path = _DEVICES) -> list[Gpu]:
-    """The GPUs as the program nvidia-smi tells them; `ask` runs it. Raises NoDriver."""
+    """The GPUs as nvidia-smi reports them; `ask` runs nvidia-smi. Raises NoDriver."""
     running: dict[str, list[str]] = {}
     for row in _rows(ask([f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"]), len(_PROCESS_FIELDS)):
         uuid, pid, name, used = row
         running.setdefault(bare(uuid), []).append(_process(pid, name, _mib(used)))
-    found = []
+    gpus = []
     for uuid, pci, name, driver, total, used in _rows(ask([f"--query-gpu={','.join(_FIELDS)}"]), len(_FIELDS)):
-        found.append(
+        gpus.append(
             Gpu(
                 uuid=bare(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,
                 pci=pci, near_cores=near_cores(pci, devices), processes=tuple(running.get(bare(uuid), ())),
             )
         )  # fmt: skip
-    return found
+    return gpus
 
 
 def bare(uuid: str) -> str:
@@ -98,33 +98,33 @@ def near_cores(pci: str, devices: Path = _DEVICES) -> tuple[int, ...]:
 
 def cores_of_list(text: str) -> tuple[int, ...]:
     """`0-3,8` as the kernel writes lists of cores."""
-    found: list[int] = []
+    cores: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if part:
-            found += range(int(first), int(last or first) + 1)
-    return tuple(found)
+            cores += range(int(first), int(last or first) + 1)
+    return tuple(cores)
 
 
-def _visible(in_sight: Sequence[Gpu], said: str | None) -> list[str]:
-    """What CUDA shows of the GPUs in sight: it stops at the first name that it does not know."""
-    if said is None:
+def _visible(in_sight: Sequence[Gpu], visible_devices: str | None) -> list[str]:
+    """The UUIDs of the GPUs that CUDA shows; it stops at the first name in CUDA_VISIBLE_DEVICES that is unknown."""
+    if visible_devices is None:
         return [gpu.uuid for gpu in in_sight]
-    found: list[str] = []
-    for word in said.split(","):
-        name = word.strip()
+    uuids: list[str] = []
+    for entry in visible_devices.split(","):
+        name = entry.strip()
         if name.isdigit() and int(name) < len(in_sight):
-            found.append(in_sight[int(name)].uuid)
+            uuids.append(in_sight[int(name)].uuid)
         elif name.startswith("GPU-"):
             fitting = [gpu.uuid for gpu in in_sight if gpu.uuid.startswith(bare(name))]
             if len(fitting) != 1:
                 break
-            found += fitting
+            uuids += fitting
         elif name.startswith("MIG"):
             raise NoDriver("CUDA_VISIBLE_DEVICES names slices of a GPU (MIG), which only the framework can tell apart")
         else:
             break
-    return found
+    return uuids
 
 
 def _gpu(nvml: Any, handle: Any, driver: str, devices: Path) -> Gpu:
@@ -147,8 +147,8 @@ def _gpu(nvml: Any, handle: Any, driver: str, devices: Path) -> Gpu:
 
 
 def _process(pid: str, name: str, used_bytes: int | None) -> str:
-    said = f"{plain(name)} (pid {plain(pid)})" if name else f"pid {plain(pid)}"
-    return said if used_bytes is None else f"{said} {used_bytes / (1 << 30):.1f} GiB"
+    text = f"{plain(name)} (pid {plain(pid)})" if name else f"pid {plain(pid)}"
+    return text if used_bytes is None else f"{text} {used_bytes / (1 << 30):.1f} GiB"
 
 
 def _name_of(pid: int) -> str:
@@ -171,9 +171,9 @@ def _mib(text: str) -> int | None:
     return int(text) * _MIB if text.isdigit() else None
 
 
-def _nvidia_smi(words: Sequence[str]) -> str:
-    """What nvidia-smi prints, without heads and units. Raises NoDriver where it is not there or says that it cannot."""
-    answer = run_tool(["nvidia-smi", *words, "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_S)
+def _nvidia_smi(arguments: Sequence[str]) -> str:
+    """The output of nvidia-smi, without heads and units. Raises NoDriver where it is not installed or fails."""
+    answer = run_tool(["nvidia-smi", *arguments, "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_S)
     if answer.failure is Failure.ABSENT:
         raise NoDriver("neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is there to ask")
     if not answer.ok:

@@ -40,21 +40,21 @@ class Process:
 
 
 def processes(proc: Path = PROC) -> dict[int, Process]:
-    """All processes that are to be seen, by their number. Raises Hidden where those of others are not."""
+    """All visible processes by number. Raises Hidden where processes of others are hidden."""
     mounts = (proc / "self/mounts").read_text(errors="replace") if (proc / "self/mounts").exists() else ""
     for line in mounts.splitlines():
-        words = line.split()
-        if words[1:3] == ["/proc", "proc"] and _HIDING.search(words[3]) and os.geteuid() != 0:
-            raise Hidden(f"the kernel hides processes of others ({words[3]})")
-    found = {}
+        fields = line.split()
+        if fields[1:3] == ["/proc", "proc"] and _HIDING.search(fields[3]) and os.geteuid() != 0:
+            raise Hidden(f"the kernel hides processes of others ({fields[3]})")
+    by_pid = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
             try:
                 process = _process(int(folder.name), (folder / "stat").read_text(errors="replace"))
             except (OSError, IndexError, ValueError):  # it has just ended
                 continue
-            found[process.pid] = process
-    return found
+            by_pid[process.pid] = process
+    return by_pid
 
 
 def busy_others(
@@ -74,20 +74,20 @@ def busy_others(
 
 
 def of_this_job(
-    asked: Iterable[int], there: Mapping[int, Process], proc: Path = PROC, me: int | None = None
+    pids: Iterable[int], by_pid: Mapping[int, Process], proc: Path = PROC, me: int | None = None
 ) -> set[int]:
-    """Those of the processes that are this job's: they carry its number, are in its cgroup, come from this rank's
-    launcher, or started it."""
+    """The processes of this job among `pids`: they carry its number, are in its cgroup, descend from this rank's
+    launcher, or are its ancestors. `by_pid` has all processes."""
     me = os.getpid() if me is None else me
-    launcher = there[me].parent if me in there else 0
-    ours = _ancestors(me, there) | (_descendants(launcher, there) if launcher > 1 else set())
+    launcher = by_pid[me].parent if me in by_pid else 0
+    ours = _ancestors(me, by_pid) | (_descendants(launcher, by_pid) if launcher > 1 else set())
     jobs, group = _jobs_of(me, proc), _job_of_cgroup(me, proc)
-    found = set()
-    for pid in asked:
+    members = set()
+    for pid in pids:
         of_group = bool(group) and _job_of_cgroup(pid, proc) == group
         if pid in ours or of_group or jobs & _jobs_of(pid, proc):
-            found.add(pid)
-    return found
+            members.add(pid)
+    return members
 
 
 def look_at_others(look_s: float = LOOK_S) -> tuple[float, tuple[str, ...]]:
@@ -115,25 +115,25 @@ def _process(pid: int, stat: str) -> Process:
     )
 
 
-def _ancestors(pid: int, there: Mapping[int, Process]) -> set[int]:
-    found: set[int] = set()
-    while pid > 1 and pid not in found:
-        found.add(pid)
-        pid = there[pid].parent if pid in there else 0
-    return found
+def _ancestors(pid: int, by_pid: Mapping[int, Process]) -> set[int]:
+    ancestors: set[int] = set()
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
+        pid = by_pid[pid].parent if pid in by_pid else 0
+    return ancestors
 
 
-def _descendants(pid: int, there: Mapping[int, Process]) -> set[int]:
+def _descendants(pid: int, by_pid: Mapping[int, Process]) -> set[int]:
     children: dict[int, list[int]] = {}
-    for process in there.values():
+    for process in by_pid.values():
         children.setdefault(process.parent, []).append(process.pid)
-    found, left = set(), [pid]
-    while left:
-        each = left.pop()
-        if each not in found:
-            found.add(each)
-            left += children.get(each, [])
-    return found
+    descendants, pending = set(), [pid]
+    while pending:
+        each = pending.pop()
+        if each not in descendants:
+            descendants.add(each)
+            pending += children.get(each, [])
+    return descendants
 
 
 def _jobs_of(pid: int, proc: Path) -> set[str]:
@@ -147,9 +147,9 @@ def _jobs_of(pid: int, proc: Path) -> set[str]:
 
 
 def _job_of_cgroup(pid: int, proc: Path) -> str:
-    """The job that Slurm's cgroups say a process is of; empty where they do not."""
+    """The job of a process by Slurm's cgroups; empty where they name none."""
     try:
-        found = _JOB_OF_CGROUP.search((proc / str(pid) / "cgroup").read_text(errors="replace"))
+        match = _JOB_OF_CGROUP.search((proc / str(pid) / "cgroup").read_text(errors="replace"))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""

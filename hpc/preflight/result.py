@@ -13,36 +13,36 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a look came to, before its level is known; `cure` stands in for the declared one."""
+class CheckResult:
+    """The result of a check before its level is known; `cure`, where given, replaces the declared one."""
 
     state: State
     text: str
     cure: str = ""
 
 
-Look = Callable[[Seen], Found | None]
+Look = Callable[[Seen], CheckResult | None]
 
 
-def ok(text: str) -> Found:
+def ok(text: str) -> CheckResult:
     """It is as it should be."""
-    return Found(State.OK, text)
+    return CheckResult(State.OK, text)
 
 
-def failed(text: str, cure: str = "") -> Found:
+def failed(text: str, cure: str = "") -> CheckResult:
     """It is not."""
-    return Found(State.FAILED, text, cure)
+    return CheckResult(State.FAILED, text, cure)
 
 
-def unknown(text: str) -> Found:
+def unknown(text: str) -> CheckResult:
     """Nobody could look; the text says why."""
-    return Found(State.UNKNOWN, text)
+    return CheckResult(State.UNKNOWN, text)
 
 
-def numbers(found: Iterable[int]) -> str:
+def numbers(values: Iterable[int]) -> str:
     """Whole numbers as `0-3, 8`, of many the first."""
     runs = []
-    for _, group in groupby(enumerate(sorted(found)), lambda pair: pair[1] - pair[0]):
+    for _, group in groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in group]
         runs.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
     return ", ".join(runs[:SHOWN]) + (", …" if len(runs) > SHOWN else "")
@@ -59,18 +59,18 @@ def some(texts: Sequence[str]) -> str:
     return "; ".join(texts[:3]) + more
 
 
-def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], what: str) -> Found:
-    """Whether all ranks say the same of one thing; `values` is by rank."""
-    found: dict[str, list[int]] = {}
+def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], what: str) -> CheckResult:
+    """Compares one value across all ranks; `values` is by rank, `what` names the value in the text."""
+    by_value: dict[str, list[int]] = {}
     for rank, value in values.items():
-        found.setdefault(value, []).append(rank)
-    if len(found) > 1:
-        said = "; ".join(f"{value} on rank {numbers(whose)}" for value, whose in found.items())
-        return failed(f"ranks differ in {what}: {said}")
+        by_value.setdefault(value, []).append(rank)
+    if len(by_value) > 1:
+        listing = "; ".join(f"{value} on rank {numbers(whose)}" for value, whose in by_value.items())
+        return failed(f"ranks differ in {what}: {listing}")
     if len(values) < len(ranks):
         absent = next(rank for rank in ranks if rank.rank not in values)
         return unknown(f"rank {absent.rank} does not say its {what}{_because(absent.devices_unread)}")
-    return ok(f"{what} {next(iter(found), '')} on all ranks")
+    return ok(f"{what} {next(iter(by_value), '')} on all ranks")
 
 
 def unread_gpus(ranks: Sequence[RankFacts]) -> str:
@@ -79,5 +79,5 @@ def unread_gpus(ranks: Sequence[RankFacts]) -> str:
     return some(unread)
 
 
-def _because(why: str) -> str:
-    return f" ({why})" if why else ""
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""

@@ -18,7 +18,7 @@ from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
-from hpc.preflight.transports import let_nccl_tell, read_transports, warnings, why_nothing
+from hpc.preflight.transports import let_nccl_tell, read_transports, unread_reason, warnings
 from hpc.preflight.types import Launched, RankFacts, Seen, Transports
 
 if TYPE_CHECKING:
@@ -90,20 +90,20 @@ class Preflight:
             self._log = let_nccl_tell(folder / f"nccl.rank{self._rank}")
 
     def built(self, comm: Intracomm, facts: dict[str, Any]) -> None:
-        """Once the backend stands; `facts` are what the rank says of itself in the trace, and get what was found.
+        """Checks the rank once its backend is built; adds the findings to `facts`, the rank's entry in the trace.
 
         Collective. Raises InvalidRun as `demand` does.
         """
         self.ranks = [
-            _told_by_framework(rank, *said)
-            for rank, said in zip(self.ranks, comm.allgather(_of_framework(facts)), strict=True)
+            _with_framework_facts(rank, *described)
+            for rank, described in zip(self.ranks, comm.allgather(_of_framework(facts)), strict=True)
         ]
         self._look(Stage.BUILT)
-        self._say(comm.rank, facts)
+        self._add_findings(comm.rank, facts)
         self.demand()
 
     def stepped(self, comm: Intracomm, facts: dict[str, Any]) -> None:
-        """After steps, outside the measured ones: what NCCL has said of its connections. Does nothing on CPUs.
+        """Checks NCCL's connections after steps, outside the measured ones. Does nothing on CPUs.
 
         Collective. Raises InvalidRun as `demand` does.
         """
@@ -111,17 +111,17 @@ class Preflight:
             return
         mine = self.ranks[comm.rank]
         try:
-            found = (
+            connections = (
                 read_transports(self._log, mine.hostname, os.getpid())
                 if self._log
-                else Transports(unread=why_nothing())
+                else Transports(unread=unread_reason())
             )
         except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
-            found = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
-        everyone = zip(self.ranks, comm.allgather(found), strict=True)
+            connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
+        everyone = zip(self.ranks, comm.allgather(connections), strict=True)
         self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
         self._look(Stage.STEPPED)
-        self._say(comm.rank, facts)
+        self._add_findings(comm.rank, facts)
         self.demand()
 
     def nccl_warnings(self) -> list[str]:
@@ -133,8 +133,8 @@ class Preflight:
         if fatal := [finding for finding in self.findings if finding.fatal]:
             raise InvalidRun(". ".join(f"{finding.name}: {finding.text}: {finding.cure}" for finding in fatal))
 
-    def _say(self, rank: int, facts: dict[str, Any]) -> None:
-        """Puts all that was found into what a rank says of itself in the trace."""
+    def _add_findings(self, rank: int, facts: dict[str, Any]) -> None:
+        """Adds all findings to `facts`, the rank's entry in the trace."""
         mine = self.ranks[rank]
         facts["preflight"] = {finding.name: finding.to_json() for finding in self.findings}
         about_node = mine.about_node and dataclasses.asdict(mine.about_node)
@@ -160,16 +160,16 @@ _OfFramework = tuple[tuple[str, ...] | None, str, dict[str, str]]
 
 
 def _of_framework(facts: Mapping[str, Any]) -> _OfFramework:
-    """UUIDs of the rank's devices, None where the framework does not tell; the device's name; versions."""
+    """UUIDs of the rank's devices, None where the framework does not report them; the device's name; versions."""
     device = facts.get("device", {})
     devices = facts.get("backend", {}).get("devices") or [device]
     uuids = [device.get("uuid") for device in devices if device.get("kind") == "gpu"]
-    told = tuple(bare(str(uuid)) for uuid in uuids) if uuids and all(uuids) else None
+    known_uuids = tuple(bare(str(uuid)) for uuid in uuids) if uuids and all(uuids) else None
     software = {name: str(value) for name, value in facts.get("software", {}).items() if value is not None}
-    return told, str(device.get("name") or ""), software
+    return known_uuids, str(device.get("name") or ""), software
 
 
-def _told_by_framework(
+def _with_framework_facts(
     rank: RankFacts, devices: tuple[str, ...] | None, name: str, software: dict[str, str]
 ) -> RankFacts:
     rank = dataclasses.replace(rank, device=name or rank.device, software=software)

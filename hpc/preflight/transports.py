@@ -19,8 +19,8 @@ _COLLNET = re.compile(r"NCCL INFO Coll(?:Net)? \d+(?:/\d+)? : (\d+) \[(?:send|re
 _VERSION = re.compile(r"NCCL version (\d\S*)")
 _NETWORK = re.compile(r"NCCL INFO Using network (\S[^\n\r]*)")
 _NVLS = re.compile(r"NCCL INFO (?:Connected NVLS tree|NVLS comm )")
-_SAYING = ("INFO", "TRACE", "ABORT")
-MOST_WARNINGS = 20
+_LOGGING_LEVELS = ("INFO", "TRACE", "ABORT")
+MAX_WARNINGS = 20
 LONGEST_BYTES = 64 << 20
 """Of a log that is longer, as at level TRACE, the first part is read: connections stand there."""
 
@@ -35,13 +35,13 @@ def let_nccl_tell(path: Path, environ: MutableMapping[str, str] = os.environ) ->
         environ["NCCL_DEBUG"] = "INFO"
         environ["NCCL_DEBUG_FILE"] = str(path).replace("%", "%%")
     level = environ.get("NCCL_DEBUG", "").upper()
-    return environ.get("NCCL_DEBUG_FILE", "") if level in _SAYING else ""
+    return environ.get("NCCL_DEBUG_FILE", "") if level in _LOGGING_LEVELS else ""
 
 
-def why_nothing(environ: Mapping[str, str] = os.environ) -> str:
-    """Why NCCL's log cannot be read where a person has set how it is written."""
+def unread_reason(environ: Mapping[str, str] = os.environ) -> str:
+    """The reason why NCCL's log cannot be read, from the NCCL_DEBUG settings of a person; empty where it can."""
     level, file = environ.get("NCCL_DEBUG", "not set"), environ.get("NCCL_DEBUG_FILE", "")
-    if level.upper() not in _SAYING:
+    if level.upper() not in _LOGGING_LEVELS:
         return f"NCCL_DEBUG is {level}, at which NCCL does not say how it connects: leave it unset, or set INFO"
     if not file:
         return f"NCCL_DEBUG={level} goes to the rank's output: set NCCL_DEBUG_FILE too, or neither"
@@ -49,14 +49,14 @@ def why_nothing(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def file_of(name: str, hostname: str, pid: int) -> Path:
-    """The file that NCCL writes for a process: it puts the host's short name for %h, the process's number for %p."""
+    """The file that NCCL writes for a process: %h stands for the host's short name, %p for the process number."""
     short = re.sub(r"[%/]", "-", hostname.partition(".")[0])
     known = {"h": short, "p": str(pid), "%": "%"}
-    return Path(re.sub(r"%(.)", lambda found: known.get(found[1], found[0]), name))
+    return Path(re.sub(r"%(.)", lambda match: known.get(match[1], match[0]), name))
 
 
 def read_transports(name: str, hostname: str, pid: int) -> Transports:
-    """What this process's NCCL has said so far; `name` as let_nccl_tell returned it."""
+    """The transports in the NCCL log of this process so far; `name` as let_nccl_tell returned it."""
     path = file_of(name, hostname, pid)
     try:
         with path.open("rb") as file:
@@ -65,36 +65,36 @@ def read_transports(name: str, hostname: str, pid: int) -> Transports:
         return Transports(unread=f"NCCL wrote nothing to {path}: the backend does not use it, or not yet")
     except OSError as error:
         return Transports(unread=f"{path}: {error.strerror}")
-    found = parse(text.splitlines())
-    if not found.peers and not found.network:
+    transports = parse(text.splitlines())
+    if not transports.peers and not transports.network:
         return Transports(unread=f"{path} does not say how NCCL connects (NCCL_DEBUG_SUBSYS must hold INIT)")
-    return found
+    return transports
 
 
 def warnings(name: str, hostname: str, pid: int) -> list[str]:
-    """What this process's NCCL has warned of last: it went to the log and not to the rank's output."""
+    """The last warnings in the NCCL log of this process: they go there and not to the rank's output."""
     try:
         with file_of(name, hostname, pid).open(errors="replace") as file:
-            return [line.rstrip("\n") for line in file if "NCCL WARN" in line][-MOST_WARNINGS:]
+            return [line.rstrip("\n") for line in file if "NCCL WARN" in line][-MAX_WARNINGS:]
     except OSError:
         return []
 
 
 def parse(lines: Iterable[str]) -> Transports:
-    """The connections in lines of one rank's log: what it sends by, and what it receives by over networks."""
+    """The connections in one rank's log: its transports for sending, and those for receiving over networks."""
     peers: dict[str, set[int]] = {}
     version = network = ""
     nvls = False
     for line in lines:
-        if found := _CONNECTED.search(line):
-            sender, receiver, direction, via = found.groups()
+        if match := _CONNECTED.search(line):
+            sender, receiver, direction, via = match.groups()
             peers.setdefault(kind_of(via), set()).add(int(sender if direction == "receive" else receiver))
-        elif found := _COLLNET.search(line):
-            peers.setdefault(kind_of(found[2]), set())
-        elif found := _VERSION.search(line):
-            version = found[1]
-        elif found := _NETWORK.search(line):
-            network = found[1].strip()
+        elif match := _COLLNET.search(line):
+            peers.setdefault(kind_of(match[2]), set())
+        elif match := _VERSION.search(line):
+            version = match[1]
+        elif match := _NETWORK.search(line):
+            network = match[1].strip()
         nvls = nvls or bool(_NVLS.search(line))
     return Transports(
         peers={name: tuple(sorted(ranks)) for name, ranks in sorted(peers.items())},
@@ -105,15 +105,15 @@ def parse(lines: Iterable[str]) -> Transports:
 
 
 def kind_of(via: str) -> str:
-    """`NET/IB/0/GDRDMA/Shared` is `NET/IB/GDRDMA`: adapter, proxy and buffers tell no way from another."""
+    """The transport without adapter, proxy and buffers: `NET/IB/0/GDRDMA/Shared` becomes `NET/IB/GDRDMA`."""
     if "shared memory" in via:  # NCCL until 2.4
         return "SHM"
     kind, _, rest = via.strip().partition("/")
-    words = rest.split("/")
+    parts = rest.split("/")
     if kind in ("NET", "COLLNET"):
-        direct = "/GDRDMA" if any(word.startswith("GDRDMA") for word in words) else ""
-        return f"{kind}/{words[0]}{direct}"
-    return kind if kind == "SHM" else f"{kind}/{words[0]}"
+        direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in parts) else ""
+        return f"{kind}/{parts[0]}{direct}"
+    return kind if kind == "SHM" else f"{kind}/{parts[0]}"
 
 
 def goes_by_network(kind: str) -> bool:

@@ -100,8 +100,8 @@ class Seen:
     simulated: bool = False
 
     def machines(self) -> dict[str, list[RankFacts]]:
-        """The ranks of each machine: simulated nodes share one."""
-        found: dict[str, list[RankFacts]] = {}
+        """The ranks of each machine; simulated nodes share one machine."""
+        by_machine: dict[str, list[RankFacts]] = {}
         for rank in self.ranks:
-            found.setdefault(rank.hostname if self.simulated else f"{rank.node}", []).append(rank)
-        return found
+            by_machine.setdefault(rank.hostname if self.simulated else f"{rank.node}", []).append(rank)
+        return by_machine

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hpc.model.traces_folder import FolderReplaced
 from hpc.recovery.collect import collect
-from hpc.recovery.folders import BEGUN, attempt_folders, clean, kept_at
+from hpc.recovery.folders import BEGUN, attempt_folders, clean, host_path
 from hpc.recovery.stale_shm import remove_shared_memory
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
@@ -40,16 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     collecting.add_argument("--stem", required=True, help="<run_id>.<attempt>")
     collecting.add_argument("--to", required=True, type=Path, metavar="TRACES", help="folder of the traces")
     actions.add_parser("clean", help="remove this node's journals whose ranks are dead")
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     deny_world_writing()
-    if asked.action == "clean":
+    if arguments.action == "clean":
         print(f"removed the journals of {clean()} dead ranks")
         return 0
-    return _collect(asked.to, asked.stem)
+    return _collect(arguments.to, arguments.stem)
 
 
 def _collect(traces: Path, stem: str) -> int:
-    """The command: says what was moved, what was removed, and where what could not be moved is kept."""
+    """The command `collect`: prints what was moved and removed, and the places of files that could not be moved."""
     folders, since_ns = attempt_folders(traces, stem), []
     if not folders:
         print(f"{stem}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {traces}")
@@ -62,22 +62,22 @@ def _collect(traces: Path, stem: str) -> int:
         print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")
     except OSError as error:
         print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
-        kept = [f"kept: {kept_at(folder)}" for folder in attempt_folders(traces, stem)]
-        print(*kept, sep="\n", file=sys.stderr)
+        lines = [f"kept: {host_path(folder)}" for folder in attempt_folders(traces, stem)]
+        print(*lines, sep="\n", file=sys.stderr)
         if not isinstance(error, FolderReplaced):
-            _note_kept(traces / f"{stem}.kept", kept)
+            _add_lines(traces / f"{stem}.kept", lines)
         failed = 1
     else:
         for folder in attempt_folders(traces, stem):
             for path in folder.glob("*.h5"):
-                print(f"{stem}: another trace of it is there; kept: {kept_at(path)}", file=sys.stderr)
+                print(f"{stem}: another trace of it is there; kept: {host_path(path)}", file=sys.stderr)
     if since_ns and (removed := remove_shared_memory(min(since_ns))):
         print(f"{stem}: removed shared memory that dead ranks left on {socket.gethostname()}: {', '.join(removed)}")
     return failed
 
 
-def _note_kept(path: Path, lines: Sequence[str]) -> None:
-    """Adds the lines to the file, for the exit record, where a few bytes can be written after all."""
+def _add_lines(path: Path, lines: Sequence[str]) -> None:
+    """Adds the lines to the file, which the exit record is made from, if a few bytes can still be written."""
     with suppress(OSError):
         with path.open("a") as file:
             print(*lines, sep="\n", file=file)

@@ -107,11 +107,11 @@ def _identity(traces: Path) -> bytes:
 def traces_folder(folder: Path, traces: Path, stem: str) -> TracesFolder:
     """The traces folder as it was when the attempt's folder on this node was made."""
     try:
-        words = (folder / BEGUN).read_text().split()
+        numbers = (folder / BEGUN).read_text().split()
     except OSError:
-        words = []
-    known = len(words) == 2 and all(word.isdigit() for word in words)
-    return TracesFolder(traces, stem, (int(words[0]), int(words[1])) if known else None)
+        numbers = []
+    known = len(numbers) == 2 and all(number.isdigit() for number in numbers)
+    return TracesFolder(traces, stem, (int(numbers[0]), int(numbers[1])) if known else None)
 
 
 def attempt_folders(traces: Path, stem: str) -> list[Path]:
@@ -124,8 +124,8 @@ def lives(folder: Path, rank: int) -> bool:
     return any(_locked(folder / f"rank{rank}.{kind}") for kind in ("stamps", "stacks"))
 
 
-def kept_at(folder: Path) -> str:
-    """Where a file or folder of this node is, as HOST:PATH."""
+def host_path(folder: Path) -> str:
+    """The path of a file or folder of this node as HOST:PATH."""
     return f"{socket.gethostname()}:{folder}"
 
 
@@ -193,8 +193,8 @@ def _make_private(base: Path) -> None:
 
 
 def remove_dead(folder: Path) -> int:
-    """Removes what dead ranks have in the folder, and the folder where that was all; returns of how many ranks."""
-    ranks = {int(found[1]) for path in folder.glob("rank*") if (found := OF_RANK.fullmatch(path.name))}
+    """Removes the files of dead ranks, and the folder where it is empty then; returns the number of dead ranks."""
+    ranks = {int(match[1]) for path in folder.glob("rank*") if (match := OF_RANK.fullmatch(path.name))}
     dead = [rank for rank in ranks if not lives(folder, rank)]
     for rank in dead:
         remove_rank(folder / f"rank{rank}.stamps")
@@ -222,8 +222,8 @@ def remove_rank(path: Path) -> None:
 def remove_if_empty(folder: Path) -> None:
     """Removes the folder once nothing of a rank is in it: the last rank of a node does it."""
     try:
-        left = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_PASSING)]
-        if not left:
+        remaining = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_PASSING)]
+        if not remaining:
             shutil.rmtree(folder)
     except OSError:
         return

@@ -15,7 +15,7 @@ from hpc.recovery.folders import WHOLE, JournalError
 from hpc.recovery.journal import ROW_BYTES, SCHEMA, SCHEMA_VERSION, completed_in, journal_bytes
 
 _HEADER_BYTES = 1 << 24
-_MOST_SAMPLES = 2**31 - 1
+_MAX_SAMPLES = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +40,18 @@ class RankJournal:
 def read_journals(partial: Path, broken: list[str] | None = None) -> list[RankJournal]:
     """The journals in a `.partial` folder, by rank.
 
-    A power cut can leave half of a copy: a file that is cut short counts as far as it goes. What cannot be read at all
-    is named in `broken`; without such a list it raises JournalError.
+    A power cut can leave half of a copy: a file that is cut short is read as far as it goes. The error of an unreadable
+    journal is added to `broken`; without that list JournalError is raised.
     """
-    found = []
+    journals = []
     for path in partial.glob("rank*.stamps"):
         try:
-            found.append(_read(path))
+            journals.append(_read(path))
         except JournalError as error:
             if broken is None:
                 raise
             broken.append(str(error))
-    return sorted(found, key=lambda journal: int(journal.facts["rank"]))
+    return sorted(journals, key=lambda journal: int(journal.facts["rank"]))
 
 
 def _read(path: Path) -> RankJournal:
@@ -96,10 +96,10 @@ def _header(path: Path) -> dict[str, Any]:
 
 
 def _without_holes(stamps: array[int], samples: array[int]) -> array[int]:
-    """The samples up to the first step that a power cut left zeros of, or that no rank can have made."""
+    """The samples up to the first step that a power cut has zeroed, or whose values are impossible."""
     width, done = len(STAMPS), completed_in(samples)
     counts = samples[:done]
-    if 0 not in stamps and (not counts or (min(counts) > 0 and max(counts) <= _MOST_SAMPLES)):
+    if 0 not in stamps and (not counts or (min(counts) > 0 and max(counts) <= _MAX_SAMPLES)):
         return samples
     rows = (stamps[width * step : width * step + width] for step in range(done))
     hole = next((step for step, row in enumerate(rows) if _is_hole(row, counts[step])), done)
@@ -108,4 +108,4 @@ def _without_holes(stamps: array[int], samples: array[int]) -> array[int]:
 
 def _is_hole(row: array[int], count: int) -> bool:
     unwritten = not any(row) or (count == 0 and row[END] == ABSENT)
-    return unwritten or not 0 <= count <= _MOST_SAMPLES
+    return unwritten or not 0 <= count <= _MAX_SAMPLES

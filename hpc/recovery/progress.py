@@ -31,18 +31,18 @@ class RankProgress:
 def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None) -> dict[int, RankProgress]:
     """Every rank whose stamps are in the folder, by rank; empty where there is no such folder.
 
-    With `known`, what was read before, nothing is read twice, and reading ends at the first rank that has come further:
-    of thousands of ranks on a shared file system one file is opened. Raises OSError where the folder cannot be read.
+    With `known`, the progress read before, nothing is read twice, and reading ends at the first rank that has advanced:
+    for thousands of ranks on a shared file system one file is opened. Raises OSError where the folder cannot be read.
     """
-    found = dict(known or {})
+    progress = dict(known or {})
     for rank, path in sorted(_files(folder).items()):
-        before = found.get(rank)
+        before = progress.get(rank)
         if (now := _look(path, before)) is None:
             continue
-        found[rank] = now
+        progress[rank] = now
         if before is not None and now.completed > before.completed:
             break
-    return found
+    return progress
 
 
 def read_one_rank(folder: Path, known: RankProgress | None = None) -> RankProgress | None:
@@ -76,8 +76,8 @@ def name_ranks(ranks: Sequence[int]) -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-    return f"rank {said}" if len(ranks) == 1 else f"ranks {said}"
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
 
 
 def _files(folder: Path) -> dict[int, Path]:

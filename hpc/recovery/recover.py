@@ -56,7 +56,7 @@ LIVES_S = 60.0
 """An attempt without an exit record whose copies are no older is taken for one that still runs."""
 _GROUPS = 6
 _OF_ATTEMPT = re.compile(rf".+\.\d+{re.escape(PARTIAL)}")
-_LEFT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
+_ARTIFACT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
 """What the files of such a folder are called: of ranks, also in the making; beats; what NFS keeps of removed ones."""
 
 
@@ -67,30 +67,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
     parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     deny_world_writing()
     try:
-        partials = _partials(asked.folder, asked.stem)
+        partials = _partials(arguments.folder, arguments.stem)
     except OSError as error:
-        print(plain(f"{asked.folder}: cannot be read: {error.strerror}"), file=sys.stderr)
+        print(plain(f"{arguments.folder}: cannot be read: {error.strerror}"), file=sys.stderr)
         return 1
     failed = False
     for partial in partials:
         try:
-            print(plain(_may_live(partial) if not asked.stem else "") or plain(recover(partial)))
+            print(plain(_may_live(partial) if not arguments.stem else "") or plain(recover(partial)))
         except (JournalError, TraceError, RecordError, OSError) as error:
             print(plain(str(error)), file=sys.stderr)
             failed = True
     stale: list[str] = []
     try:
-        stale = remove_stale_parts(_traces(asked.folder), asked.stem)
+        stale = remove_stale_parts(_traces(arguments.folder), arguments.stem)
     except OSError as error:
         print(plain(str(error)), file=sys.stderr)
         failed = True
     for name in stale:
         print(plain(f"{name}: removed, whoever wrote it was killed"))
     if not partials and not stale:
-        print(plain(f"{asked.folder}: nothing to recover"))
+        print(plain(f"{arguments.folder}: nothing to recover"))
     return int(failed)
 
 
@@ -142,7 +142,9 @@ def recover(partial: Path) -> str:
 
 def _recover(partial: Path) -> str:
     stem = partial.name.removesuffix(PARTIAL)
-    if foreign := sorted(path.name for path in partial.iterdir() if not _LEFT.fullmatch(path.name) or path.is_dir()):
+    if foreign := sorted(
+        path.name for path in partial.iterdir() if not _ARTIFACT.fullmatch(path.name) or path.is_dir()
+    ):
         raise JournalError(f"{partial}: left alone, {foreign[0]} in it is nothing that ranks leave: move it away first")
     path = partial.with_name(f"{stem}.h5")
     broken: list[str] = []
@@ -150,14 +152,14 @@ def _recover(partial: Path) -> str:
         merge(partial)
     except OSError as error:
         broken.append(f"its ranks' stacks cannot be brought together ({error})")
-    found = read_journals(partial, broken)
+    readable = read_journals(partial, broken)
     # A rank that died before training notes no run, and has no step.
-    begun = [journal for journal in found if "run" in journal.facts or journal.steps_completed]
-    journals = _of_one_run(begun, partial, broken)
+    begun = [journal for journal in readable if "run" in journal.facts or journal.steps_completed]
+    journals = _of_same_run(begun, partial, broken)
     if path.exists():
         _check_whole(path, journals)
-        kept = _remove(partial, keep=bool(broken) and read_trace(path).recovered)
-        return f"{stem}: its trace is there and whole; what lay beside it is {kept or 'removed'}"
+        aside = _remove(partial, keep=bool(broken) and read_trace(path).recovered)
+        return f"{stem}: its trace is there and whole; what lay beside it is {aside or 'removed'}"
     if not any(journal.steps_completed for journal in journals):
         if broken:
             raise JournalError("; ".join(broken))
@@ -166,8 +168,8 @@ def _recover(partial: Path) -> str:
     damaged = [each.replace(str(partial), str(aside_of(partial))) for each in broken]  # where it can be found then
     trace = trace_of(journals, _known_outcome(partial.parent, stem), damaged)
     write_trace(path, trace)
-    kept = _remove(partial, keep=bool(broken))
-    return "; ".join(filter(None, (f"{stem}: {trace.outcome}, {trace.evidence}", kept)))
+    aside = _remove(partial, keep=bool(broken))
+    return "; ".join(filter(None, (f"{stem}: {trace.outcome}, {trace.evidence}", aside)))
 
 
 def _remove(partial: Path, *, keep: bool = False) -> str:
@@ -186,9 +188,12 @@ def _remove(partial: Path, *, keep: bool = False) -> str:
     return ""
 
 
-def _of_one_run(journals: Sequence[RankJournal], partial: Path, broken: list[str]) -> list[RankJournal]:
-    """The journals whose headers describe the attempt that the folder is named after, all the same run; why others do
-    not comes to `broken`. Raises JournalError where it cannot be told which run is right."""
+def _of_same_run(journals: Sequence[RankJournal], partial: Path, broken: list[str]) -> list[RankJournal]:
+    """The journals that describe the attempt of the folder's name, and the same run as most others.
+
+    The reason for each excluded journal is added to `broken`. Raises JournalError where as many ranks describe one run
+    as another.
+    """
     described: dict[str, list[RankJournal]] = {}
     for journal in journals:
         try:
@@ -255,22 +260,22 @@ def _check_whole(path: Path, journals: Sequence[RankJournal]) -> None:
 
 
 def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str], broken: Sequence[str] = ()) -> Trace:
-    """The trace of an attempt that failed. A rank that left no journal is one that completed no step.
+    """The trace of an attempt that failed. A rank without a journal counts as one that completed no step.
 
-    `known` is the outcome where something says so, and what does; `broken` names journals that could not be read. Where
-    nothing says why it ended it is `rank_fail` if all journals were collected from living nodes, else `lost`.
+    `known` is the recorded outcome, if any, and its reason; `broken` names journals that could not be read. Without a
+    recorded outcome it is `rank_fail` if all journals were collected from living nodes, else `lost`.
     """
     first = journals[0].facts
     run, extra = run_of(first["run"])
-    found = {int(journal.facts["rank"]): journal for journal in journals}
+    by_rank = {int(journal.facts["rank"]): journal for journal in journals}
     stamps = np.full((run.ranks, run.steps, len(STAMPS)), ABSENT, np.int64)
     samples = np.zeros((run.ranks, run.steps), np.int32)
     steps_completed = np.zeros(run.ranks, np.int64)
-    for rank, journal in found.items():
+    for rank, journal in by_rank.items():
         done = steps_completed[rank] = journal.steps_completed
         stamps[rank, :done] = np.array(journal.stamps[: done * len(STAMPS)], np.int64).reshape(done, len(STAMPS))
         samples[rank, :done] = journal.samples[:done]
-    outcome, why = known
+    outcome, reason = known
     return Trace(
         run=run,
         run_extra=extra,
@@ -278,22 +283,22 @@ def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str],
         point_id=str(first["run"].get("point_id", "")),
         attempt=int(first["attempt"]),
         outcome=outcome or (Outcome.RANK_FAIL if all(journal.whole for journal in journals) else Outcome.LOST),
-        evidence="; ".join(filter(None, (_how_far(run, found), why, *broken))),
+        evidence="; ".join(filter(None, (_progress_text(run, by_rank), reason, *broken))),
         recovered=True,
         stamps=stamps,
         samples=samples,
         losses=np.full((run.ranks, run.steps), np.nan),
         steps_completed=steps_completed,
         blocks=np.array(run.blocks, np.int64),
-        ranks=[found[rank].facts["facts"] if rank in found else {"rank": rank} for rank in range(run.ranks)],
+        ranks=[by_rank[rank].facts["facts"] if rank in by_rank else {"rank": rank} for rank in range(run.ranks)],
         environment={},
-        **_clocks(found, run.ranks),
+        **_clocks(by_rank, run.ranks),
     )
 
 
-def _clocks(found: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
-    """The synchronisation points that all ranks have; a rank without a journal has no stamps, so any points will do."""
-    clocks = {rank: journal.facts["clock"] for rank, journal in found.items()}
+def _clocks(by_rank: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
+    """The synchronisation points that all ranks have. A rank without a journal has no stamps; it gets any points."""
+    clocks = {rank: journal.facts["clock"] for rank, journal in by_rank.items()}
     stand_in = {**next(iter(clocks.values())), "domain": "unknown"}
     everyone = [clocks.get(rank, stand_in) for rank in range(ranks)]
     points = min(len(clock["points"]) for clock in everyone)
@@ -308,45 +313,45 @@ def _clocks(found: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
     }
 
 
-def _how_far(run: RunSpec, found: Mapping[int, RankJournal]) -> str:
-    """Up to which step each rank came, which left nothing, and of which there is but a copy."""
+def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
+    """The completed steps of the ranks, the ranks without a journal, and the ranks with only a copy."""
     groups: dict[int, list[int]] = {}
     for rank in range(run.ranks):
-        groups.setdefault(found[rank].steps_completed if rank in found else 0, []).append(rank)
+        groups.setdefault(by_rank[rank].steps_completed if rank in by_rank else 0, []).append(rank)
     text = f"recovered: ranks completed {min(groups)} to {max(groups)} of {run.steps} steps"
     if 1 < len(groups) <= _GROUPS:
         text += f" ({'; '.join(f'{steps}: {name_ranks(ranks)}' for steps, ranks in sorted(groups.items()))})"
-    if missing := [rank for rank in range(run.ranks) if rank not in found]:
+    if missing := [rank for rank in range(run.ranks) if rank not in by_rank]:
         text += f"; nothing is left of {name_ranks(missing)}"
-    if copies := [rank for rank, journal in sorted(found.items()) if not journal.whole]:
+    if copies := [rank for rank, journal in sorted(by_rank.items()) if not journal.whole]:
         text += f"; of {name_ranks(copies)} there is what was copied last, later steps, if any, are lost"
     return text
 
 
 def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
-    """What became of the attempt: by its exit record, else by the note that names the cause; and what that note says,
-    and which of all these cannot be read."""
-    notes, said = [], []
+    """The outcome of the attempt, from its exit record, else from the note that names the cause; and a text with that
+    note and the errors of unreadable records."""
+    notes, sentences = [], []
     for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
         try:
             if RANK_NOTE.fullmatch(path.name):
                 notes.append(read_rank_note(path))
         except RecordError as error:
-            said.append(str(error))
+            sentences.append(str(error))
     first = cause(notes)
     if first is not None:
-        said.insert(0, _said(first))
+        sentences.insert(0, _describe(first))
     outcome = None if first is None else first.outcome
     record = traces / f"{stem}{EXIT}"
     if record.exists():
         try:
             outcome = read_own_record(record).outcome
         except RecordError as error:
-            said.append(str(error))
-    return outcome, "; ".join(said)
+            sentences.append(str(error))
+    return outcome, "; ".join(sentences)
 
 
-def _said(note: RankNote) -> str:
+def _describe(note: RankNote) -> str:
     return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {note.message}"
 
 

@@ -18,28 +18,28 @@ from hpc.recovery.folders import PARTIAL, in_attempt_folder
 from hpc.recovery.progress import name_ranks, read_progress
 from hpc.system.sanitize import plain
 
-ASKED_BY = signal.SIGUSR2
-"""The signal that asks; srun and mpirun hand it on to all ranks."""
+STACK_SIGNAL = signal.SIGUSR2
+"""The signal that requests the stacks; srun and mpirun forward it to all ranks."""
 STACKS = ".stacks"
 _FILE = re.compile(r"rank(\d+)\.stacks")
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 class Stacks:
-    """Keeps `rank<k>.stacks` open in the attempt's folder on this node: what SIGUSR2 asks for is written there."""
+    """Keeps `rank<k>.stacks` open in the attempt's folder on this node: SIGUSR2 writes the stacks there."""
 
     def __init__(self, traces: Path, stem: str, rank: int) -> None:
         what = f"the stacks of rank {rank}"
         descriptor = in_attempt_folder(traces, stem, what, lambda folder: _locked_file(folder / f"rank{rank}{STACKS}"))
         self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
-        faulthandler.register(ASKED_BY, file=self._file, all_threads=True)
+        faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True)
 
     def catch_crashes(self) -> None:
-        """Has a fatal signal leave stacks, too; to be called when MPI was started.
+        """Lets a fatal signal write stacks, too. Call it after MPI has started.
 
-        Open MPI has handlers of its own, which show what was called in C, and sets none where it finds one: so these
-        come later, and first, and hand the signal on.
+        Open MPI's own handlers show the C calls, and it sets none where it finds a handler. Installed after MPI, these
+        handlers run first and pass the signal on to Open MPI's.
         """
         faulthandler.enable(file=self._file, all_threads=True)
 
@@ -78,7 +78,7 @@ def merged(texts: Mapping[int, str], steps: Mapping[int, int]) -> str:
     for rank in sorted(texts.keys() | steps.keys()):
         groups.setdefault(_ADDRESS.sub("0x…", texts.get(rank, "")), []).append(rank)
     silent = groups.pop("", [])
-    # Who waits in the same place as most others is not the one they wait for.
+    # Ranks with the majority stack are waiting; list the smallest groups first.
     behind_first = sorted(groups.items(), key=lambda group: (min(steps.get(r, 0) for r in group[1]), len(group[1])))
     parts = [f"{name_ranks(ranks)}, {_completed(ranks, steps)}:\n{text}" for text, ranks in behind_first]
     if silent:
@@ -90,11 +90,11 @@ def _completed(ranks: Sequence[int], steps: Mapping[int, int]) -> str:
     known = [steps[rank] for rank in ranks if rank in steps]
     if not known:
         return "before the first step"
-    least, most = min(known), max(known)
-    return f"{least} steps completed" if least == most else f"{least} to {most} steps completed"
+    low, high = min(known), max(known)
+    return f"{low} steps completed" if low == high else f"{low} to {high} steps completed"
 
 
 def _shown(path: Path) -> str:
     with path.open("rb") as file:
-        text = file.read(_MOST_BYTES).decode(errors="replace")
+        text = file.read(_MAX_BYTES).decode(errors="replace")
     return "".join(f"{plain(line)}\n" for line in text.splitlines())

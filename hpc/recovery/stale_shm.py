@@ -29,17 +29,17 @@ _NAME = re.compile("|".join(f"(?:{pattern})" for pattern in KNOWN))
 
 
 def remove_shared_memory(since_ns: int, folder: Path = SHARED_MEMORY) -> list[str]:
-    """Removes what known libraries left there of dead processes of this user since that time; returns the names.
+    """Removes the segments that known libraries of this user's dead processes left there since that time.
 
-    A segment that a living process maps or has open stays. `since_ns` is a time of this node's file systems, Unix
-    nanoseconds.
+    Returns the names. A segment that a living process maps or has open stays. `since_ns` is a time of this node's file
+    systems, Unix nanoseconds.
     """
-    found = [path for path in sorted(folder.iterdir()) if _may_go(path, since_ns)] if folder.is_dir() else []
-    if not found:
+    segments = [path for path in sorted(folder.iterdir()) if _may_go(path, since_ns)] if folder.is_dir() else []
+    if not segments:
         return []
     in_use = set(_files_in_use())
     removed = []
-    for path in found:
+    for path in segments:
         try:
             status = path.lstat()
             if (status.st_dev, status.st_ino) not in in_use:

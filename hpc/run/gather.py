@@ -27,7 +27,7 @@ from hpc.model.traces_folder import TracesFolder
 from hpc.node_agent.copying import Copier
 from hpc.node_agent.nodes import gather_telemetry
 from hpc.node_agent.recorder import Recorder, Recording
-from hpc.recovery.folders import JournalError, in_attempt_folder, kept_at
+from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import name_ranks
 from hpc.run.rank_end import attempted
@@ -49,12 +49,12 @@ _MAY_COME_BACK = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
-    """What one rank brings; `facts` is what it says of itself.
+class RankPayload:
+    """What one rank contributes to the trace; `facts` describes the rank.
 
-    What a trace can do without may be a problem by itself: `losses` returns those of all steps, `workload` may have
-    `injected_ns` (int64 [step, phase]), `recorder` and `copier` are the helpers of this rank's node where it started
-    them. `problems` is by name what could not be had.
+    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `recorder` and
+    `copier` are the helpers of this rank's node where this rank started them. A trace can do without these: `problems`
+    has, by name, the reason for each that is missing.
     """
 
     journal: Journal
@@ -67,30 +67,32 @@ class Own:
     problems: dict[str, str]
 
 
-def write_gathered(comm: Intracomm, run: RunSpec, attempt: int, own: Own, folder: TracesFolder, script: str) -> None:
-    """Collective. Rank 0 writes the trace of an attempt that ended `ok`; nobody returns before it is on the disk.
+def write_gathered(
+    comm: Intracomm, run: RunSpec, attempt: int, payload: RankPayload, folder: TracesFolder, script: str
+) -> None:
+    """Rank 0 writes the trace of an attempt that ended `ok`. Collective: all ranks return when it is on the disk.
 
-    What a trace can do without costs none where it fails: it is missing, and the facts and the evidence say why.
+    A failure in an optional part does not lose the trace: the part is missing, and facts and evidence state the reason.
     """
-    points, problems = own.clock.points, own.problems
+    points, problems = payload.clock.points, payload.problems
     nothing = np.full(run.steps, np.nan)
-    recording = None if own.recorder is None else attempted(problems, "telemetry", own.recorder.stop, None)
+    recording = None if payload.recorder is None else attempted(problems, "telemetry", payload.recorder.stop, None)
     arrays: dict[str, Array] = {
-        "stamps": np.frombuffer(own.journal.stamps, np.int64).reshape(run.steps, len(STAMPS)),
-        "samples": np.frombuffer(own.journal.samples, np.int64).astype(np.int32),
-        "losses": attempted(problems, "losses", lambda: _as_losses(own.losses(), run.steps), nothing),
+        "stamps": np.frombuffer(payload.journal.stamps, np.int64).reshape(run.steps, len(STAMPS)),
+        "samples": np.frombuffer(payload.journal.samples, np.int64).astype(np.int32),
+        "losses": attempted(problems, "losses", lambda: _as_losses(payload.losses(), run.steps), nothing),
         "clock_local_ns": np.array([point.local_ns for point in points], np.int64),
         "clock_offset_ns": np.array([point.offset_ns for point in points], np.float64),
         "clock_bound_ns": np.array([point.bound_ns for point in points], np.float64),
-        "barrier_exits_ns": np.array(own.clock.barrier_exits_ns, np.int64),
+        "barrier_exits_ns": np.array(payload.clock.barrier_exits_ns, np.int64),
     }
-    injected_ns = attempted(problems, "injected_ns", lambda: _injected(own.workload, run.steps), None)
+    injected_ns = attempted(problems, "injected_ns", lambda: _injected(payload.workload, run.steps), None)
     if all(comm.allgather(injected_ns is not None)):
         assert injected_ns is not None
         arrays["injected_ns"] = injected_ns
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
-    everyone = comm.gather(_encoded(own, recording, comm.rank))
+    everyone = comm.gather(_encoded(payload, recording, comm.rank))
     if comm.rank == 0:
         assert everyone is not None
         described = [json.loads(text) for text in everyone]
@@ -119,14 +121,16 @@ def _injected(workload: Any, steps: int) -> Array | None:
     return injected if fits else None
 
 
-def _encoded(own: Own, recording: Recording | None, rank: int) -> str:
+def _encoded(payload: RankPayload, recording: Recording | None, rank: int) -> str:
     """The rank's clock domain, its facts and its problems as JSON."""
-    if own.copier is not None:
-        own.facts["copies"] = attempted(own.problems, "copies", own.copier.facts, None)
+    if payload.copier is not None:
+        payload.facts["copies"] = attempted(payload.problems, "copies", payload.copier.facts, None)
     if recording is not None:
-        own.facts["telemetry"] = recording.facts
-    facts = attempted(own.problems, "facts", lambda: json.dumps(own.facts, default=str), json.dumps({"rank": rank}))
-    return json.dumps([own.clock.domain, json.loads(facts), own.problems])
+        payload.facts["telemetry"] = recording.facts
+    facts = attempted(
+        payload.problems, "facts", lambda: json.dumps(payload.facts, default=str), json.dumps({"rank": rank})
+    )
+    return json.dumps([payload.clock.domain, json.loads(facts), payload.problems])
 
 
 def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, gathered: Mapping[str, Any]) -> Trace:
@@ -161,20 +165,20 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
 
 
 def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:
-    """A sentence for each thing that ranks could not bring; `problems` is by rank."""
+    """A sentence for each missing part, with its ranks; `problems` has pairs of rank and problems by name."""
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, of_rank in problems:
-        for what, why in of_rank.items():
-            ranks.setdefault((what, why), []).append(rank)
-    return [f"{what} missing on {name_ranks(where)} ({why})" for (what, why), where in ranks.items()]
+        for what, reason in of_rank.items():
+            ranks.setdefault((what, reason), []).append(rank)
+    return [f"{what} missing on {name_ranks(where)} ({reason})" for (what, reason), where in ranks.items()]
 
 
 def _without_decoration(trace: Trace, error: Exception) -> Trace:
-    """The same measurement without facts, environment, telemetry and script; the evidence says why."""
-    why = f"facts, environment, telemetry and script missing ({type(error).__name__}: {exception_text(error)})"
+    """The same measurement without facts, environment, telemetry and script; the evidence states the error."""
+    reason = f"facts, environment, telemetry and script missing ({type(error).__name__}: {exception_text(error)})"
     return replace(
         trace, ranks=[{"rank": rank} for rank in range(len(trace.ranks))], environment={}, telemetry=None, script="",
-        evidence="; ".join(filter(None, (trace.evidence, why))),
+        evidence="; ".join(filter(None, (trace.evidence, reason))),
     )  # fmt: skip
 
 
@@ -189,7 +193,7 @@ class TraceKept(TraceError):
 def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] = WAITS_S) -> None:
     """Writes the trace; tries again, after these waits, where a file system may come back.
 
-    Where that does not help it is kept on this node, in the attempt's folder, and TraceKept says so.
+    Where every try fails, the trace is written to the attempt's folder on this node. Raises TraceKept then.
     """
     name = f"{folder.stem}.h5"
     for wait_s in (*waits_s, None):
@@ -197,10 +201,10 @@ def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] =
             _write_to(folder, name, trace)
             return
         except TraceUnwritable as error:
-            why = error
-        if wait_s is None or why.error.errno not in _MAY_COME_BACK:
+            failure = error
+        if wait_s is None or failure.error.errno not in _MAY_COME_BACK:
             break
-        print(f"{without_secrets(str(why))}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
+        print(f"{without_secrets(str(failure))}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
         sleep(wait_s)
 
     def keep(local: Path) -> Path:
@@ -213,8 +217,8 @@ def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] =
     try:
         local = in_attempt_folder(folder.path, folder.stem, "the trace", keep)
     except JournalError as error:
-        raise TraceKept(f"{why}; nor to this node: {error}", "") from why
-    raise TraceKept(f"{why}; the whole trace is kept at {kept_at(local)}", kept_at(local)) from why
+        raise TraceKept(f"{failure}; nor to this node: {error}", "") from failure
+    raise TraceKept(f"{failure}; the whole trace is kept at {host_path(local)}", host_path(local)) from failure
 
 
 def _write_to(folder: TracesFolder, name: str, trace: Trace) -> None:

@@ -129,8 +129,8 @@ def outcome_of(error: BaseException, training: bool) -> Outcome:
     # torch says OutOfMemoryError of its devices, and of the host a RuntimeError with these words.
     of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)
     of_tensorflow = any(name.startswith("tensorflow.") and name.endswith(".ResourceExhaustedError") for name in names)
-    its_words = "DefaultCPUAllocator: can't allocate memory" in exception_text(error)
-    if isinstance(error, MemoryError) or of_torch or of_tensorflow or its_words:
+    of_torch_on_cpu = "DefaultCPUAllocator: can't allocate memory" in exception_text(error)
+    if isinstance(error, MemoryError) or of_torch or of_tensorflow or of_torch_on_cpu:
         return Outcome.OOM
     return Outcome.RANK_FAIL if training else Outcome.LAUNCH_FAIL
 

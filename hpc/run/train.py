@@ -16,25 +16,25 @@ def train(
 ) -> list[list[int]]:
     """Runs all steps; stores how many samples each took. Returns the measured blocks, [first step, one past the last].
 
-    The clocks are synchronised before the first step, as many steps before each block as warm-up must have, and after
-    the last. From there to the end of a block nothing but steps happens: no pause, no collection, no waiting for a
+    The clocks are synchronised before the first step, MIN_WARMUP_STEPS before each block, and after the last step.
+    Between a synchronisation and the end of its block only steps run: no pause, no garbage collection, no wait for a
     device.
     """
-    past = run.warmup_steps - MIN_WARMUP_STEPS
+    stop = run.warmup_steps - MIN_WARMUP_STEPS
 
     synchronise()
     marks.begin(0)
-    for step in range(past):
+    for step in range(stop):
         samples[step] = backend.step(step, marks)
     marks.resolve()
     backend.settle()
 
     with garbage_collection_off():
         for block in run.blocks:
-            begin, past = past, block[1]
+            begin, stop = stop, block[1]
             synchronise()
             marks.begin(begin)
-            for step in range(begin, past):
+            for step in range(begin, stop):
                 samples[step] = backend.step(step, marks)
             marks.resolve()
             if block[1] < run.steps:

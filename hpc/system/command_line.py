@@ -64,8 +64,8 @@ def module_run() -> str:
     argv = getattr(sys, "argv", [])
     if argv[:1] != ["-m"] or len(sys.orig_argv) < len(argv):
         return ""
-    word = sys.orig_argv[-len(argv)]
-    return word.partition("m")[2] if word.startswith("-") else word
+    argument = sys.orig_argv[-len(argv)]
+    return argument.partition("m")[2] if argument.startswith("-") else argument
 
 
 def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -> int:

@@ -17,7 +17,7 @@ class CommandParser(argparse.ArgumentParser):
         """As ArgumentParser: prints usage and message, and exits with 2."""
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         known = sorted(set(self._options()))
-        hints = [hint for word in unknown if (hint := _nearest(word, known))]
+        hints = [hint for option in unknown if (hint := _nearest(option, known))]
         super().error("; ".join([message, *hints]))
 
     def _options(self) -> Iterator[str]:
@@ -29,7 +29,7 @@ class CommandParser(argparse.ArgumentParser):
                     yield from parser._option_string_actions
 
 
-def _nearest(word: str, known: Sequence[str]) -> str:
-    name = word.partition("=")[0]
+def _nearest(option: str, known: Sequence[str]) -> str:
+    name = option.partition("=")[0]
     nearest = get_close_matches(name, known, n=1) if name.startswith("-") else []
     return f"did you mean {nearest[0]} instead of {name}?" if nearest else ""

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from hpc.system.sanitize import LEFT_OUT, is_secret
+from hpc.system.sanitize import REDACTED, is_secret
 from hpc.system.tool import Answer, Failure, run_tool
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -44,19 +44,19 @@ def describe_host(proc: Path = Path("/proc")) -> dict[str, Any]:
 
 def describe_software() -> dict[str, Any]:
     """Versions of what every run uses; a backend adds its own."""
-    found: dict[str, Any] = {"python": platform.python_version()}
+    versions: dict[str, Any] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions
 
 
 def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that can change a speed or say where we are; of those that look like secrets the name alone."""
+    """The variables that can change a speed or identify the place; the value of a likely secret is redacted."""
     return {
-        name: LEFT_OUT if is_secret(name, value) else value
+        name: REDACTED if is_secret(name, value) else value
         for name, value in sorted(environ.items())
         if _RECORDED.match(name)
     }
@@ -65,11 +65,11 @@ def describe_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def describe_project(root: Path = _ROOT) -> dict[str, Any]:
     """The project's commit, and whether files were changed since; empty where there is no git or no repository.
 
-    Where git fails otherwise, `problem` has its words, and nothing else is there.
+    Where git fails otherwise, only `problem` is set, to git's message.
     """
     if not (root / ".git").exists():
         return {}  # a repository above this folder is another project's
-    answers = [_git(root, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))]
+    answers = [_git(root, *arguments) for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))]
     if any(answer.failure is Failure.ABSENT for answer in answers):
         return {}
     if failed := [answer for answer in answers if not answer.ok]:
@@ -80,12 +80,12 @@ def describe_project(root: Path = _ROOT) -> dict[str, Any]:
 
 def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
     """The job of the scheduler that this is, in the scheduler's words; empty outside one."""
-    words = ("JOB_ID", "JOB_NAME", "STEP_ID", "JOB_NODELIST", "JOB_PARTITION", "RESTART_COUNT", "CLUSTER_NAME")
-    return {word.lower(): environ[f"SLURM_{word}"] for word in words if f"SLURM_{word}" in environ}
+    names = ("JOB_ID", "JOB_NAME", "STEP_ID", "JOB_NODELIST", "JOB_PARTITION", "RESTART_COUNT", "CLUSTER_NAME")
+    return {name.lower(): environ[f"SLURM_{name}"] for name in names if f"SLURM_{name}" in environ}
 
 
 def in_common(ranks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What all ranks say alike of software, variables and backend; and each rank's facts without that."""
+    """The software, variables and backend facts that all ranks share, and each rank's facts without the shared ones."""
     shared: dict[str, Any] = {}
     for group in _DIFFERING:
         first = ranks[0].get(group, {})
@@ -94,20 +94,20 @@ def in_common(ranks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[
             for name, value in first.items()
             if all(name in rank.get(group, {}) and rank[group][name] == value for rank in ranks)
         }
-    own = []
+    individual = []
     for rank in ranks:
-        left = {group: _without(rank.get(group, {}), shared[group]) for group in _DIFFERING}
+        remaining = {group: _without(rank.get(group, {}), shared[group]) for group in _DIFFERING}
         facts = {name: value for name, value in rank.items() if name not in _DIFFERING}
-        own.append({**facts, **{group: value for group, value in left.items() if value}})
-    return shared, own
+        individual.append({**facts, **{group: value for group, value in remaining.items() if value}})
+    return shared, individual
 
 
 def _without(values: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in shared}
 
 
-def _git(root: Path, *words: str) -> Answer:
-    return run_tool(["git", "-C", str(root), *words], timeout_s=_GIT_TIMEOUT_S)
+def _git(root: Path, *arguments: str) -> Answer:
+    return run_tool(["git", "-C", str(root), *arguments], timeout_s=_GIT_TIMEOUT_S)
 
 
 def _read(path: Path) -> str | None:
@@ -119,8 +119,8 @@ def _read(path: Path) -> str | None:
 
 
 def _field(text: str | None, name: str) -> str | None:
-    found = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text or "", re.MULTILINE)
-    return found[1].strip() if found else None
+    match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", text or "", re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def _kib(text: str | None) -> int | None:

@@ -15,10 +15,10 @@ class ForeignPackageError(RuntimeError):
 
 
 def refuse_foreign_packages() -> None:
-    """Raises ForeignPackageError where one hides ours; says so where one is installed and does not."""
+    """Raises ForeignPackageError where a foreign package hides one of ours; prints a note where it does not hide it."""
     for name in ("launch", "parse"):
-        found = importlib.util.find_spec(name)
-        origin = Path(found.origin).resolve() if found and found.origin else None
+        spec = importlib.util.find_spec(name)
+        origin = Path(spec.origin).resolve() if spec and spec.origin else None
         if origin is None or CHECKOUT not in origin.parents:
             raise ForeignPackageError(
                 f"Python finds a foreign package `{name}` at {origin}: it hides this project's; "

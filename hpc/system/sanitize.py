@@ -6,7 +6,7 @@ import os
 import re
 import unicodedata
 
-LEFT_OUT = "(left out)"
+REDACTED = "(left out)"
 """What stands in place of a secret."""
 MAX_EXCEPTION_CHARACTERS = 1 << 16
 """Of a longer text of an exception, which may hold a whole tensor, the rest is not kept."""
@@ -33,7 +33,7 @@ _NAMED = re.compile(
     r"|(?<![\w.-])(?P<field>[A-Za-z_][\w.-]*):[ \t]+"  # Name: value
 )
 # What a shell takes for one word: quoted pieces and others; a quote that nobody closes reaches to the end.
-_WORD = re.compile(r"(?:'[^']*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|\\.|[^\s'\"\\])*", re.DOTALL)
+_SHELL_TOKEN = re.compile(r"(?:'[^']*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|\\.|[^\s'\"\\])*", re.DOTALL)
 _VALUE = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|[^\s,}\]]*", re.DOTALL)
 _LINE = re.compile(r"[^\n]*")
 
@@ -44,18 +44,18 @@ def is_secret(name: str, value: str | None = None) -> bool:
         return True
     if value is not None and value.lower() in _HARMLESS:
         return False
-    words = _words(name)
-    return name not in _NONE and bool(_STRONG.search(words) or _WEAK.search(words))
+    normalised = _upper_snake(name)
+    return name not in _NONE and bool(_STRONG.search(normalised) or _WEAK.search(normalised))
 
 
 def without_secrets(text: str) -> str:
-    """The text with LEFT_OUT in place of every value that looks like a secret, by its name or by itself."""
-    kept, at = [], 0
-    for found in _NAMED.finditer(text):
-        if found.start() >= at and (end := _end_of_secret(found, text)) is not None:
-            kept += [text[at : found.end()], LEFT_OUT]
+    """The text with REDACTED in place of every value that looks like a secret, by its name or by itself."""
+    pieces, at = [], 0
+    for match in _NAMED.finditer(text):
+        if match.start() >= at and (end := _end_of_secret(match, text)) is not None:
+            pieces += [text[at : match.end()], REDACTED]
             at = end
-    return _BY_ITSELF.sub(LEFT_OUT, "".join([*kept, text[at:]]))
+    return _BY_ITSELF.sub(REDACTED, "".join([*pieces, text[at:]]))
 
 
 def plain(text: str) -> str:
@@ -78,24 +78,24 @@ def deny_world_writing() -> None:
     os.umask(os.umask(0o077) | 0o002)
 
 
-def _end_of_secret(found: re.Match[str], text: str) -> int | None:
-    """Where the value ends whose name was found; None where it is no secret."""
-    said = found.groupdict()
-    if name := said["assigned"]:
+def _end_of_secret(match: re.Match[str], text: str) -> int | None:
+    """The end of the value behind a matched name; None where the value is no secret."""
+    groups = match.groupdict()
+    if name := groups["assigned"]:
         if not is_secret(name):
             return None
-        closed = text.find(said["quote"], found.end()) if said["quote"] else -1
-        word = _WORD.match(text, found.end() if closed < 0 else closed + 1)
-    elif name := said["item"]:
-        word = _VALUE.match(text, found.end()) if is_secret(name) else None
-    elif name := said["flag"]:
-        word = _WORD.match(text, found.end()) if is_secret(name) else None
+        closed = text.find(groups["quote"], match.end()) if groups["quote"] else -1
+        value = _SHELL_TOKEN.match(text, match.end() if closed < 0 else closed + 1)
+    elif name := groups["item"]:
+        value = _VALUE.match(text, match.end()) if is_secret(name) else None
+    elif name := groups["flag"]:
+        value = _SHELL_TOKEN.match(text, match.end()) if is_secret(name) else None
     else:
-        name = said["field"]
+        name = groups["field"]
         of_error = name.endswith(("Error", "Exception", "Warning"))
-        word = _LINE.match(text, found.end()) if _STRONG.search(_words(name)) and not of_error else None
-    return None if word is None else word.end()
+        value = _LINE.match(text, match.end()) if _STRONG.search(_upper_snake(name)) and not of_error else None
+    return None if value is None else value.end()
 
 
-def _words(name: str) -> str:
+def _upper_snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])|[.-]", "_", name).upper()

@@ -68,8 +68,8 @@ class Answer:
     @property
     def output(self) -> str:
         """Standard error, or standard output where that is empty, as one line of at most MAX_OUTPUT characters."""
-        words = " ".join((self.stderr.strip() or self.stdout).split())
-        return words if len(words) <= MAX_OUTPUT else f"{words[: MAX_OUTPUT - 1]}…"
+        text = " ".join((self.stderr.strip() or self.stdout).split())
+        return text if len(text) <= MAX_OUTPUT else f"{text[: MAX_OUTPUT - 1]}…"
 
     def describe(self) -> str:
         """The failure as one phrase that names the tool and quotes it; empty where it did not fail.
@@ -136,10 +136,10 @@ def find_tool(name: str, env: Mapping[str, str] | None = None) -> Path | None:
 def _not_started(
     command: tuple[str, ...], error: OSError | ValueError, env: Mapping[str, str] | None, cwd: Path | None
 ) -> Answer:
-    """Why execvp failed.
+    """The answer where execvp failed.
 
-    A folder of PATH that may not be searched makes it report EACCES where the tool is in none of the others. Such a
-    tool is absent: no program of this user could find it there.
+    execvp reports EACCES where a folder of PATH may not be searched and no other folder has the tool. Such a tool
+    counts as absent: this user cannot find it there.
     """
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     failing = Answer(argv=command, failure=Failure.FAILING, reason=reason)
@@ -147,10 +147,10 @@ def _not_started(
         return replace(failing, reason=f"{cwd}: {reason}")
     if not isinstance(error, FileNotFoundError | PermissionError):
         return failing
-    if found := find_tool(command[0], env):
+    if path := find_tool(command[0], env):
         if isinstance(error, FileNotFoundError):
-            return replace(failing, reason=f"{found}: the interpreter that its first line names is not there")
-        return Answer(argv=command, failure=Failure.FORBIDDEN, reason=f"{found}: {reason}")
+            return replace(failing, reason=f"{path}: the interpreter that its first line names is not there")
+        return Answer(argv=command, failure=Failure.FORBIDDEN, reason=f"{path}: {reason}")
     if os.sep in command[0]:
         failure = Failure.ABSENT if isinstance(error, FileNotFoundError) else Failure.FORBIDDEN
         return Answer(argv=command, failure=failure, reason=f"{command[0]}: {reason}")

@@ -35,7 +35,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
         options={
             "image_size": Option(
-                default=224, least=1, most=65_536, help="height and width of the images in pixels", small="64"
+                default=224, minimum=1, maximum=65_536, help="height and width of the images in pixels", small="64"
             ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
@@ -47,8 +47,8 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "paddle": "hpc.workloads.mlp_paddle:PaddleMLP",
         },
         options={
-            "width": Option(default=256, least=1, help="features of each hidden layer"),
-            "depth": Option(default=2, most=100_000, help="number of hidden layers"),
+            "width": Option(default=256, minimum=1, help="features of each hidden layer"),
+            "depth": Option(default=2, maximum=100_000, help="number of hidden layers"),
         },
     ),
     "delay": WorkloadEntry(

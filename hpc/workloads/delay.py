@@ -22,13 +22,13 @@ PHASES = ("data", "compute", "transfer", "update")
 
 
 def sleeps_of(run: RunSpec) -> dict[str, OptionValue]:
-    """What the run asks for, by option; where nothing is reduced, the sleep that stands for the reduction is none."""
-    asked = dict(options_of_run(run))
-    return asked if run.reduction == "on" else {**asked, "transfer_ms": "0"}
+    """The run's options by name; without a reduction its sleep, `transfer_ms`, is 0."""
+    options = dict(options_of_run(run))
+    return options if run.reduction == "on" else {**options, "transfer_ms": "0"}
 
 
 class Sleeper:
-    """Sleeps what was asked of each phase and keeps how long it really took: `injected_ns` int64 [step, phase]."""
+    """Sleeps the requested time in each phase and records the measured time: `injected_ns` int64 [step, phase]."""
 
     def __init__(
         self,
@@ -38,20 +38,21 @@ class Sleeper:
         steps: int,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        asked = [parse_delays(str(options[f"{phase}_ms"])) for phase in PHASES]
-        for phase, delays in zip(PHASES, asked, strict=True):
+        phases_delays = [parse_delays(str(options[f"{phase}_ms"])) for phase in PHASES]
+        for phase, delays in zip(PHASES, phases_delays, strict=True):
             check_ranks(f"{phase}_ms", delays, ranks)
         self.injected_ns: npt.NDArray[np.int64] = np.full((steps, len(PHASES)), ABSENT, np.int64)
-        self._asked_s = [
-            [sum(delay.at(rank, step, ranks) for delay in delays) / 1e3 for delays in asked] for step in range(steps)
+        self._sleeps_s = [
+            [sum(delay.at(rank, step, ranks) for delay in delays) / 1e3 for delays in phases_delays]
+            for step in range(steps)
         ]
         self._sleep = sleep
 
     def sleep(self, phase: str, step: int, share: float = 1.0) -> None:
-        """Sleeps that share of what was asked for this phase and step."""
+        """Sleeps this share of the requested time of this phase and step."""
         column = PHASES.index(phase)
         begin_ns = time.perf_counter_ns()
-        if seconds := self._asked_s[step][column] * share:
+        if seconds := self._sleeps_s[step][column] * share:
             self._sleep(seconds)
         so_far_ns = max(0, int(self.injected_ns[step, column]))
         self.injected_ns[step, column] = so_far_ns + time.perf_counter_ns() - begin_ns

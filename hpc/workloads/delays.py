@@ -42,15 +42,15 @@ def check_ranks(name: str, delays: Iterable[Delay], ranks: int) -> None:
 def _parse_delay(part: str, text: str) -> Delay:
     duration, _, conditions = part.strip().partition("@")
     try:
-        asked = dict(word.split("=", 1) for word in conditions.split(";")) if conditions else {}
-        if unknown := sorted(set(asked) - {"rank", "every", "from"}):
+        fields = dict(condition.split("=", 1) for condition in conditions.split(";")) if conditions else {}
+        if unknown := sorted(set(fields) - {"rank", "every", "from"}):
             raise ValueError(f"{', '.join(unknown)} is none of rank, every, from")
-        rank = asked.get("rank")
+        rank = fields.get("rank")
         delay = Delay(
             duration_ms=float(duration),
             rank=rank if rank in (None, "rotate") else int(str(rank)),
-            every=int(asked.get("every", "1")),
-            first_step=int(asked.get("from", "0")),
+            every=int(fields.get("every", "1")),
+            first_step=int(fields.get("from", "0")),
         )
         if not 0 <= delay.duration_ms <= _LONGEST_MS or delay.every < 1:
             raise ValueError(f"milliseconds must be from 0 to {_LONGEST_MS} (a day), every at least 1")

@@ -104,12 +104,14 @@ def initial_values(run: RunSpec) -> dict[str, Array]:
     random = np.random.default_rng(run.seed)
     fan = recipe_of(run).fan
     values: dict[str, Array] = {}
-    for one in convolutions():
-        shape = (one.outputs, one.inputs, one.kernel, one.kernel)
-        inputs = (one.inputs if fan == "in" else one.outputs) * one.kernel**2
-        values[f"{one.name}.weight"] = random.standard_normal(shape, np.float32) * np.float32((2 / inputs) ** 0.5)
-        values[f"{one.norm}.weight"] = np.ones(one.outputs, np.float32)
-        values[f"{one.norm}.bias"] = np.zeros(one.outputs, np.float32)
+    for convolution in convolutions():
+        shape = (convolution.outputs, convolution.inputs, convolution.kernel, convolution.kernel)
+        inputs = (convolution.inputs if fan == "in" else convolution.outputs) * convolution.kernel**2
+        values[f"{convolution.name}.weight"] = random.standard_normal(shape, np.float32) * np.float32(
+            (2 / inputs) ** 0.5
+        )
+        values[f"{convolution.norm}.weight"] = np.ones(convolution.outputs, np.float32)
+        values[f"{convolution.norm}.bias"] = np.zeros(convolution.outputs, np.float32)
     limit = FEATURES**-0.5
     values["fc.weight"] = random.uniform(-limit, limit, (CLASSES, FEATURES)).astype(np.float32)
     values["fc.bias"] = random.uniform(-limit, limit, CLASSES).astype(np.float32)

@@ -35,13 +35,13 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         super().__init__()
         self.training = True
         self._dtype = dtype
-        self._convolutions = {one.name: one for one in convolutions()}
+        self._convolutions = {convolution.name: convolution for convolution in convolutions()}
         self.parameters = {name: tf.Variable(from_torch(value), name=name) for name, value in values.items()}
         self.statistics = {}
-        for one in self._convolutions.values():
+        for convolution in self._convolutions.values():
             for kind, start in (("running_mean", tf.zeros), ("running_var", tf.ones)):
-                name = f"{one.norm}.{kind}"
-                self.statistics[name] = tf.Variable(start(one.outputs), trainable=False, name=name)
+                name = f"{convolution.norm}.{kind}"
+                self.statistics[name] = tf.Variable(start(convolution.outputs), trainable=False, name=name)
 
     def __call__(self, images: Any) -> Any:
         """Images [N, H, W, 3] to logits [N, 1000], float32."""
@@ -64,14 +64,14 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
 
     def _convolved(self, name: str, x: Any) -> Any:
         """One convolution and the batch norm behind it."""
-        one = self._convolutions[name]
+        convolution = self._convolutions[name]
         weight = tf.cast(self.parameters[f"{name}.weight"], self._dtype)
         padding = "SAME"
-        if one.stride > 1:
+        if convolution.stride > 1:
             # On all sides alike, as in torch: "SAME" would be one-sided. By hand, because gradients of a convolution
             # that is told its padding have no fast kernels on CPUs (bf16 ran five times slower).
-            x, padding = _padded(x, one.kernel // 2), "VALID"
-        return self._normalised(one.norm, tf.nn.conv2d(x, weight, strides=one.stride, padding=padding))
+            x, padding = _padded(x, convolution.kernel // 2), "VALID"
+        return self._normalised(convolution.norm, tf.nn.conv2d(x, weight, strides=convolution.stride, padding=padding))
 
     def _normalised(self, name: str, x: Any) -> Any:
         mean, variance = (self.statistics[f"{name}.{kind}"] for kind in ("running_mean", "running_var"))
@@ -122,7 +122,7 @@ class TensorFlowResNet50:
     def optimizer(self) -> Momentum:
         """SGD as the recipe has it."""
         recipe = self._recipe
-        norms = {f"{one.norm}.{kind}" for one in convolutions() for kind in ("weight", "bias")}
+        norms = {f"{convolution.norm}.{kind}" for convolution in convolutions() for kind in ("weight", "bias")}
         names = [variable.name.partition(":")[0] for variable in self.model.trainable_variables]
         decays = [0.0 if name in norms and not recipe.norms_decay else recipe.weight_decay for name in names]
         return Momentum(self._learning_rate, recipe.momentum, decays)

@@ -45,16 +45,16 @@ def code_files(workload: str) -> list[Path]:
     """The workload's file, then the files that it imports from its folder, directly or not, in the order of their
     names. Raises SpecError where one cannot be read or parsed."""
     main = _path(workload).resolve()
-    found = {main: main}  # by resolved path, so that a link to a folder above it makes no endless tree
+    files = {main: main}  # by resolved path, so that a link to a folder above it makes no endless tree
     pending = [main]
     while pending:
         if (path := pending.pop()).suffix != ".py":
             continue
         for file in sorted(file for name in _imports(path, main.parent) for file in _files_of(name, main.parent)):
-            if file.resolve() not in found:
-                found[file.resolve()] = file
+            if file.resolve() not in files:
+                files[file.resolve()] = file
                 pending.append(file)
-    return [main, *sorted(file for file in found.values() if file != main)]
+    return [main, *sorted(file for file in files.values() if file != main)]
 
 
 def files_newer_than(workload: str, since_s: float) -> list[str]:
@@ -138,8 +138,8 @@ def _imports(path: Path, root: Path) -> Iterator[_Name]:
             case ast.ImportFrom(module=module, names=aliases, level=level):
                 base = root if level == 0 else path.parent.joinpath(*[".."] * (level - 1)).resolve()
                 if base.is_relative_to(root):
-                    words = tuple(alias.name for alias in aliases if alias.name != "*")
-                    yield _Name(base, module or "", words, star=len(words) < len(aliases))
+                    names = tuple(alias.name for alias in aliases if alias.name != "*")
+                    yield _Name(base, module or "", names, star=len(names) < len(aliases))
             case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
                 called = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
                 if called in ("import_module", "__import__") and not name.startswith("."):

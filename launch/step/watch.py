@@ -21,7 +21,7 @@ from typing import Any
 from hpc.model.traces_folder import TracesFolder
 from hpc.recovery.folders import BEAT, PARTIAL, attempt_folders
 from hpc.recovery.progress import RankProgress, median_step_s, read_progress
-from hpc.recovery.stacks import ASKED_BY, STACKS
+from hpc.recovery.stacks import STACK_SIGNAL, STACKS
 from hpc.system.whole_file import write_whole
 from launch.step.hang import Hang, HangWatch, Limits, Seen, by_steps
 
@@ -65,9 +65,9 @@ class Launcher:
         children = _children()
         while waiting:
             pid = waiting.pop()
-            if _listens(pid, ASKED_BY):
+            if _listens(pid, STACK_SIGNAL):
                 with suppress(ProcessLookupError):  # it ended just now
-                    os.kill(pid, ASKED_BY)
+                    os.kill(pid, STACK_SIGNAL)
                 signalled = True
             else:
                 waiting += children.get(pid, [])

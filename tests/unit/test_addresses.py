@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import InvalidRun, addresses
-from hpc.backends.addresses import PortTaken, asked_interface, endpoints
+from hpc.backends.addresses import PortTaken, endpoints, requested_interface
 
 
 class AloneComm:
@@ -74,5 +74,5 @@ def test_the_interface_is_the_one_that_nccl_or_gloo_would_take(
 ) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", asked)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert asked_interface(gpu=True) == found
-    assert asked_interface(gpu=False) == "lo"
+    assert requested_interface(gpu=True) == found
+    assert requested_interface(gpu=False) == "lo"

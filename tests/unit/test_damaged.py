@@ -205,7 +205,7 @@ def test_small_files_that_cannot_be_read_say_nothing_and_are_said(
     (folders.traces / f"{STEM}.signal").write_bytes(b"\0" * 28)
     (folders.traces / f"{STEM}.kept").write_bytes(b"kept: n1:/a\n\0\0\0")
     (folders.traces / f"{STEM}.hang.json").mkdir()
-    left = evidence.read_left(folders.traces, STEM)
+    left = evidence.read_artifacts(folders.traces, STEM)
     assert (left.signal, left.kept, left.hang) == ("", "n1:/a", "")
     assert f"{STEM}.hang.json: cannot be read (Is a directory)" in capsys.readouterr().err
 
@@ -216,12 +216,12 @@ def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
         file.truncate(1 << 40)
         file.seek(0, 2)
         file.write(b"\nsrun: error: " + b"launch failed " * 20_000 + b"\nBus error\n")
-    found = evidence.evidence_of(evidence.read_left(folders.traces, STEM), path, exit_status=1)
+    found = evidence.evidence_of(evidence.read_artifacts(folders.traces, STEM), path, exit_status=1)
     assert len(found.error) < evidence.ERROR_BYTES and found.error.endswith("Bus error")
     assert max(map(len, found.error.splitlines())) <= 4096
     path.unlink()
     path.mkdir()
-    assert evidence.evidence_of(evidence.read_left(folders.traces, STEM), path).error == ""
+    assert evidence.evidence_of(evidence.read_artifacts(folders.traces, STEM), path).error == ""
 
 
 def test_a_damaged_note_does_not_keep_a_sweep_from_its_end(folders: Folders) -> None:

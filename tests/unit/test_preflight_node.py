@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpc.preflight import others
-from hpc.preflight.facts import fabrics, facts_of_node, memory_left
+from hpc.preflight.facts import fabrics, facts_of_node, free_memory
 from hpc.preflight.gpus import NoDriver, by_nvidia_smi, by_nvml, cores_of_list, devices_of_rank
 from hpc.preflight.others import Hidden, Process, busy_others, of_this_job, processes
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
@@ -251,11 +251,11 @@ def test_memory_is_the_nodes_or_what_its_cgroups_leave(
     put(tmp_path / "proc/self/cgroup", cgroup)
     for name, text in files.items():
         put(tmp_path / "sys/fs/cgroup" / name, f"{text}\n")
-    assert memory_left(tmp_path / "proc", tmp_path / "sys") == (*left, "")
+    assert free_memory(tmp_path / "proc", tmp_path / "sys") == (*left, "")
 
 
 def test_memory_that_cannot_be_told_is_none(tmp_path: Path) -> None:
-    total, free, why = memory_left(tmp_path, tmp_path)
+    total, free, why = free_memory(tmp_path, tmp_path)
     assert (total, free) == (None, None)
     assert "meminfo does not tell it" in why
 

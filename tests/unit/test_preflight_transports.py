@@ -15,8 +15,8 @@ from hpc.preflight.transports import (
     let_nccl_tell,
     parse,
     read_transports,
+    unread_reason,
     warnings,
-    why_nothing,
 )
 
 # From a log published with Baidu's AI-Rank (ResNet50, 4 nodes with 8 V100 each, NCCL 2.7 of 2020): rank 8's own lines.
@@ -123,11 +123,11 @@ def test_nccl_is_told_to_write_and_a_persons_settings_stay(tmp_path: Path) -> No
         kept = dict(theirs)
         assert let_nccl_tell(tmp_path, kept) == ""
         assert kept == theirs
-        assert why_nothing(kept)
+        assert unread_reason(kept)
     theirs = {"NCCL_DEBUG": "trace", "NCCL_DEBUG_FILE": "/logs/%h/%p.%%.%x"}
     assert let_nccl_tell(tmp_path, theirs) == "/logs/%h/%p.%%.%x"
     assert file_of("/logs/%h/%p.%%.%x", "n1", 7) == Path("/logs/n1/7.%.%x")
-    assert why_nothing(theirs) == ""
+    assert unread_reason(theirs) == ""
 
 
 def test_a_log_is_read_or_why_not_is_said(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc.node_agent.__main__ import Readings
-from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, Beside, Kept, sources_of_node
+from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, Beside, KernelFile, sources_of_node
 from tests.unit.telemetry_nodes import PAGE_BYTES, PROC, RANK, Node
 
 
@@ -126,7 +126,7 @@ def test_text_of_another_form_is_nan_not_the_end(node):
 
 def test_a_file_longer_than_one_read_is_read_whole(tmp_path):
     (tmp_path / "long").write_text("x" * (3 << 20))
-    assert len(Kept(tmp_path / "long").text()) == 3 << 20
+    assert len(KernelFile(tmp_path / "long").text()) == 3 << 20
 
 
 def test_this_machine_itself_tells_what_every_linux_does():

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpc.model.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_left
+from hpc.model.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_artifacts
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
-from hpc.model.verdict import OWN_STATUSES, EndedBy, Evidence, JobEnd, decide, is_echo
+from hpc.model.verdict import RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_echo
 from hpc.run.rank_end import EXIT_STATUS
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")
@@ -47,11 +47,11 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, exit_status=9, trace=True, notes=[BOOM]), Outcome.OK, "trace; only then the launcher"),
         (replace(NONE, exit_status=0), Outcome.LAUNCH_FAIL, "no step was made"),
         (replace(NONE, steps=5), Outcome.RANK_FAIL, "up to 5 steps"),
-        (replace(NONE, trace=True, ended_by=EndedBy.HANG, said="no end for 600 s"), Outcome.OK, "no end for 600 s"),
+        (replace(NONE, trace=True, ended_by=EndedBy.HANG, reason="no end for 600 s"), Outcome.OK, "no end for 600 s"),
         # Why the script ended the step comes before what the ranks say of it.
         (replace(NONE, ended_by=EndedBy.TIME_LIMIT, notes=[BOOM]), Outcome.TIMEOUT, "time limit"),
         (replace(NONE, ended_by=EndedBy.PREEMPTION, error=KILLED), Outcome.PREEMPTED, "preempted"),
-        (replace(NONE, ended_by=EndedBy.HANG, said="no step for 90 s", steps=3), Outcome.RANK_FAIL, "no step for 90 s"),
+        (replace(NONE, ended_by=EndedBy.HANG, reason="no step in 90 s", steps=3), Outcome.RANK_FAIL, "no step in 90 s"),
         (replace(NONE, ended_by=EndedBy.HANG), Outcome.LAUNCH_FAIL, "no rank made a step"),
         (replace(NONE, exit_status=0, trace=True, ended_by=EndedBy.TIME_LIMIT), Outcome.OK, "whole trace"),
         # Notes: invalid, then memory, then whoever failed first; an echo never wins.
@@ -121,7 +121,7 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(UNSEEN, job=job(""), error=KILLED), Outcome.LOST, "has forgotten the job"),  # killed with their job
         (replace(UNSEEN, error="srun: error: node1: task 0: Bus error (core)"), Outcome.LAUNCH_FAIL, "/dev/shm"),
         # The script was told to end.
-        (replace(NONE, ended_by=EndedBy.SIGNAL, said="by SIGTERM", error=KILLED), Outcome.CANCELLED, "by SIGTERM"),
+        (replace(NONE, ended_by=EndedBy.SIGNAL, reason="by SIGTERM", error=KILLED), Outcome.CANCELLED, "by SIGTERM"),
         (replace(UNSEEN, ended_by=EndedBy.SIGNAL, job=job("")), Outcome.LOST, "forgotten"),
         (replace(NONE, ended_by=EndedBy.SIGNAL, job=job("TIMEOUT")), Outcome.TIMEOUT, "squeue: TIMEOUT"),
         (replace(NONE, ended_by=EndedBy.SIGNAL, job=job("", requeued=True)), Outcome.PREEMPTED, "back to the queue"),
@@ -274,10 +274,10 @@ def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: st
 
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
-    left = read_left(tmp_path, "a_r1.2")
+    left = read_artifacts(tmp_path, "a_r1.2")
     assert (left.trace, left.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 
 def test_the_statuses_that_ranks_of_ours_end_with_are_known() -> None:
-    assert set(EXIT_STATUS.values()) == OWN_STATUSES
+    assert set(EXIT_STATUS.values()) == RANK_STATUSES

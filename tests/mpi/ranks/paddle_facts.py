@@ -41,9 +41,9 @@ def catches(signal_number):
     return bool(int(caught.split()[1], 16) >> (signal_number - 1) & 1)
 
 
-def found_taken(comm, asked_interface):
+def found_taken(comm, requested_interface):
     """The endpoints, of which somebody has taken rank 0's."""
-    chosen = addresses.endpoints(comm, asked_interface)
+    chosen = addresses.endpoints(comm, requested_interface)
     if comm.rank == 0:
         somebody.bind(("", int(chosen[0].rpartition(":")[2])))
     comm.Barrier()
