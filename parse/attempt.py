@@ -121,7 +121,7 @@ class FromLog:
     """
 
     path: Path
-    family: str
+    log_format: str
     window: str
     wall_clock: float | None
     printed: float | None

@@ -145,12 +145,12 @@ def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         return None
     with importing():
         from parse.load_logs import HowToRead
-        from parse.logs.formats import FAMILIES
+        from parse.logs.formats import FORMATS
         from parse.logs.path_facts import Place, case_of
         from parse.logs.window import Protocol
 
-    if asked.log_format is not None and asked.log_format not in FAMILIES:
-        parser.error(f"--log-format {asked.log_format}: not one of {', '.join(FAMILIES)}")
+    if asked.log_format is not None and asked.log_format not in FORMATS:
+        parser.error(f"--log-format {asked.log_format}: not one of {', '.join(FORMATS)}")
     if asked.warmup is not None and asked.warmup < 0:
         parser.error(f"--warmup {asked.warmup}: must be 0 or more")
     if asked.steps is not None and asked.steps <= (asked.warmup or 0):
@@ -164,7 +164,7 @@ def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         parser.error(f"--case {asked.case}: not of the form 2n8g (nodes, GPUs of each)")
     return HowToRead(
         protocol=Protocol(warmup=asked.warmup, total=asked.steps, whole=asked.window == "all"),
-        family=asked.log_format or "",
+        log_format=asked.log_format or "",
         speed=asked.speed,
         otherwise=dataclasses.replace(case, batch_size=asked.batch_size),
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parse.airank.cases import TIME_TO_TRAIN, Case, Terms, rate
 from parse.airank.training import Training
-from parse.logs.engine.log_format import Said
+from parse.logs.engine.log_format import LogRecord
 
 TIME_TOLERANCE_S = 1.0
 """Within it a printed time is what its time stamps say."""
@@ -204,7 +204,7 @@ RULES: Mapping[str, Rule] = {
 WITHOUT_MARKS = ("marks", "evaluation every epoch", "target", "seed", "devices")
 
 
-def _named(training: Training, name: str) -> list[Said]:
+def _named(training: Training, name: str) -> list[LogRecord]:
     return [one for one in training.marks if one.values["mark"] == name]
 
 

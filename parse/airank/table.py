@@ -87,7 +87,7 @@ def _case(case: Case) -> dict[str, Any]:
     training, numbers = case.training, case.numbers
     return {
         "log": str(training.path),
-        "family": training.family,
+        "family": training.log_format,
         "devices": training.devices,
         "clock": training.source,
         "begins_at": None if training.begin is None else training.begin.what,

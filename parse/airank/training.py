@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.logs.engine.log_format import NO_NUMBER, LogError, Said, Steps
+from parse.logs.engine.log_format import NO_NUMBER, LogError, LogRecord, Steps
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family, recognise
+from parse.logs.formats import format_named, recognise
 from parse.logs.formats.mllog import Block, blocks
 
 MAX_SAID = 20_000
@@ -50,11 +50,11 @@ class Training:
     """
 
     path: Path
-    family: str
+    log_format: str
     devices: int | None
     named_devices: int | None
     facts: Mapping[str, str]
-    marks: tuple[Said, ...]
+    marks: tuple[LogRecord, ...]
     source: str
     begin: Moment | None
     finish: Moment | None
@@ -69,14 +69,14 @@ class Training:
 class _Heard:
     """What is kept of a log while it is read."""
 
-    said: list[Said] = field(default_factory=list)
+    said: list[LogRecord] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     first_time_s: float | None = None
     first_step_s: float | None = None
     first_epoch: int | None = None
     dropped: int = 0
 
-    def listen(self, steps: Steps, said: Iterable[Said]) -> None:
+    def listen(self, steps: Steps, said: Iterable[LogRecord]) -> None:
         for one in said:
             if one.kind == "facts":
                 for name, value in one.values.items():
@@ -104,10 +104,10 @@ class _Heard:
 
 def read_training(path: Path, log_format: str | None = None) -> Training:
     """Reads a log of any family. Raises LogError where it is none, or cannot be read."""
-    known = family(log_format) if log_format else recognise(path)
+    known = format_named(log_format) if log_format else recognise(path)
     heard = _Heard()
     for batch in batches(path, known):
-        heard.listen(batch.steps, batch.said)
+        heard.listen(batch.steps, batch.records)
     return training(path, known.name, heard)
 
 
@@ -133,7 +133,7 @@ def training(path: Path, name: str, heard: _Heard) -> Training:
     named = named_devices(path)
     return Training(
         path=path,
-        family=name,
+        log_format=name,
         devices=_whole(heard.facts.get("world_size")) or named,
         named_devices=named,
         facts=heard.facts,
@@ -164,7 +164,7 @@ Found = tuple[float | None, float, float | None]
 """An evaluation as printed: time, accuracy in percent, epoch."""
 
 
-def _of_marks(marks: Iterable[Said]) -> list[Found]:
+def _of_marks(marks: Iterable[LogRecord]) -> list[Found]:
     found = [
         (one.time_s, accuracy, _number(one.values.get("total_epoch_cnt")))
         for one in marks
@@ -173,7 +173,7 @@ def _of_marks(marks: Iterable[Said]) -> list[Found]:
     return _in_percent(found)
 
 
-def _of_mllog(mllog: Iterable[Said]) -> list[Found]:
+def _of_mllog(mllog: Iterable[LogRecord]) -> list[Found]:
     found: dict[tuple[float, float | None], Found] = {}
     for one in mllog:
         accuracy = _number(one.values.get("value"))
@@ -183,7 +183,7 @@ def _of_mllog(mllog: Iterable[Said]) -> list[Found]:
     return _in_percent(list(found.values()))
 
 
-def _of_lines(lines: Iterable[Said]) -> list[Found]:
+def _of_lines(lines: Iterable[LogRecord]) -> list[Found]:
     found: list[Found] = []
     for one in lines:
         accuracy, epoch = _number(one.values.get("top1")), _number(one.values.get("epoch"))
@@ -199,7 +199,7 @@ def _in_percent(found: list[Found]) -> list[Found]:
     return [(time_s, round(accuracy * 100, 10), epoch) for time_s, accuracy, epoch in found]
 
 
-def _moment(said: Iterable[Said], name: str, what: str, *, last: bool = False) -> Moment | None:
+def _moment(said: Iterable[LogRecord], name: str, what: str, *, last: bool = False) -> Moment | None:
     times = [one.time_s for one in said if one.values[name] == what and one.time_s is not None]
     return Moment(time_s=times[-1 if last else 0], what=what) if times else None
 
@@ -214,7 +214,7 @@ def _counted_from(found: list[Found], first: int | None) -> int | None:
     return 1 if first is None or first == 1 else None
 
 
-def _earliest(steps: Steps, said: Iterable[Said]) -> float | None:
+def _earliest(steps: Steps, said: Iterable[LogRecord]) -> float | None:
     """The time stamp that stands first in these lines."""
     times = [(one.offset, one.time_s) for one in said if one.time_s is not None]
     timed = np.flatnonzero(~np.isnan(steps.time_s))
@@ -223,7 +223,7 @@ def _earliest(steps: Steps, said: Iterable[Said]) -> float | None:
     return min(times)[1] if times else None
 
 
-def _summaries(said: Iterable[Said]) -> tuple[tuple[str, float], ...]:
+def _summaries(said: Iterable[LogRecord]) -> tuple[tuple[str, float], ...]:
     return tuple(
         (one.values.get("what", "rate"), rate)
         for one in said
@@ -231,7 +231,7 @@ def _summaries(said: Iterable[Said]) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _remarks(heard: _Heard, source: str, marks: tuple[Said, ...]) -> tuple[str, ...]:
+def _remarks(heard: _Heard, source: str, marks: tuple[LogRecord, ...]) -> tuple[str, ...]:
     remarks = [one.values.get("text", "") for one in heard.said if one.kind == "remark"]
     if heard.dropped:
         remarks.append(f"only the first {MAX_SAID:,} marks and evaluations are read, {heard.dropped:,} are not")

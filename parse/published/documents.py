@@ -21,7 +21,7 @@ from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 
 MAX_BYTES, MAX_LINES = 4 << 20, 50_000
 """Larger texts are logs or data."""
-FAMILY = "published"
+FORMAT = "published"
 """Stands where a log's family does, for runs that are known from a document only."""
 TELLING = 500
 """So many lines, and so many characters of each, are searched for how long epochs took."""
@@ -205,7 +205,7 @@ def _runs(asked: Asked, draft: Draft) -> Iterator[Run]:
     """Those whose speeds are printed: with the names of their logs, or as rows of a table."""
     for run in draft.runs:
         log = FromLog(
-            path=Path(run.path), family=FAMILY, window="", wall_clock=None, printed=None, remarks=run.place.remarks
+            path=Path(run.path), log_format=FORMAT, window="", wall_clock=None, printed=None, remarks=run.place.remarks
         )
         yield _run(_as_run(asked, run.number), run.speed, log)
     for repeat, speed in enumerate(draft.repeats, 1 + max((run.number for run in draft.runs), default=0)):

@@ -236,7 +236,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     if attempt and attempt.log:
         content |= {
             "log": str(attempt.log.path),
-            "family": attempt.log.family,
+            "family": attempt.log.log_format,
             "window": attempt.log.window,
             "wall_clock": attempt.log.wall_clock,
             "printed": attempt.log.printed,

@@ -145,7 +145,7 @@ NGC = "\n".join([
 
 def test_the_numbers_of_a_program_s_own_lines(tmp_path):
     told = training(tmp_path, NGC)
-    assert (told.family, told.source, told.counted_from, told.devices) == ("ngc-pytorch", "lines", 0, 8)
+    assert (told.log_format, told.source, told.counted_from, told.devices) == ("ngc-pytorch", "lines", 0, 8)
     assert told.begin.what == "the first time stamp"
     result = numbers(told, Terms())
     assert (result.time_to_train_s, result.reached.epochs) == (600, 2)

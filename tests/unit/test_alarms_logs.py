@@ -48,7 +48,7 @@ def read(
         run_id=asked.run_id, number=1, asked=asked, outcome=Outcome.OK if speed else None, measured=measured or None,
         machine=Machine(ranks=devices, facts={name: (value,) for name, value in facts.items()}), problem=problem,
         log=FromLog(
-            path=Path("a.log"), family="plsc", window="steps 20 to 120", wall_clock=wall_clock, printed=printed,
+            path=Path("a.log"), log_format="plsc", window="steps 20 to 120", wall_clock=wall_clock, printed=printed,
             remarks=remarks,
         ),
     )  # fmt: skip

@@ -127,9 +127,9 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
 
 def test_a_system_can_be_forced(tmp_path):
     path = log(tmp_path, "1n1g/a.log")
-    loaded = load([path], how=HowToRead(family="oneflow"))
+    loaded = load([path], how=HowToRead(log_format="oneflow"))
     assert [one.measured for one in loaded.attempts] == [None]
-    assert loaded.attempts[0].log.family == "oneflow"
+    assert loaded.attempts[0].log.log_format == "oneflow"
 
 
 def test_an_impossible_window_is_refused_with_the_file(tmp_path):

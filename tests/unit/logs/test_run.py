@@ -10,12 +10,12 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.logs.engine.intervals import Pause
-from parse.logs.engine.log_format import Family
+from parse.logs.engine.log_format import LogFormat
 from parse.logs.path_facts import Place, case_of, place_of
-from parse.logs.run import _pauses, attempt_of, settled_as, words
+from parse.logs.run import _pauses, attempt_of, numbered_as, window_text
 from parse.logs.window import Protocol, Reading, Window
 
-FAMILY = Family(name="ngc-pytorch", title="", steps=())
+FORMAT = LogFormat(name="ngc-pytorch", title="", steps=())
 HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": "resnet50"}
 PATH = Path("/logs/1n8g/r50_b128_fp32_2.log")
 PLACE = place_of(PATH)
@@ -35,8 +35,8 @@ def window(**changes) -> Window:
 
 def reading(facts=None, found: Window | None = None, **changes) -> Reading:
     told = {
-        "family": FAMILY, "facts": HEADER if facts is None else facts, "facts_at": {}, "window": found or window(),
-        "reason": "", "remarks": (), "step_lines": 120, "last": (0, 130), "said": (),
+        "log_format": FORMAT, "facts": HEADER if facts is None else facts, "facts_at": {}, "window": found or window(),
+        "reason": "", "remarks": (), "step_lines": 120, "last": (0, 130), "records": (),
     }  # fmt: skip
     return Reading(**(told | changes))
 
@@ -186,15 +186,15 @@ def test_header_over_name_for_model_and_precision():
 
 
 def test_a_task_stands_before_its_model():
-    family = dataclasses.replace(FAMILY, task="arcface", model="resnet50")
+    log_format = dataclasses.replace(FORMAT, task="arcface", model="resnet50")
     facts = {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "True"}
-    one = attempt(facts, Place(devices=8), family=family)
+    one = attempt(facts, Place(devices=8), log_format=log_format)
     assert one.asked.run.workload == "arcface_resnet50"
     assert one.asked.run.options == {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "1"}
-    other = attempt({**facts, "sample_ratio": "1.0"}, Place(devices=8), family=family)
+    other = attempt({**facts, "sample_ratio": "1.0"}, Place(devices=8), log_format=log_format)
     assert other.asked.point != one.asked.point
     assert attempt({"classes": "1000"}, Place(devices=8)).asked.run.options == {}
-    unlike = attempt(facts, Place(devices=8, options={"sample_ratio": "1.0"}), family=family)
+    unlike = attempt(facts, Place(devices=8, options={"sample_ratio": "1.0"}), log_format=log_format)
     assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
 
 
@@ -214,18 +214,18 @@ def test_printed_counts_where_it_is_asked_for_or_alone():
 
 
 def test_durations_divide_the_batch():
-    family = dataclasses.replace(FAMILY, mean="durations")
-    one = attempt(found=window(rate=None, duration_s=0.5, seconds=None), family=family)
+    log_format = dataclasses.replace(FORMAT, mean="durations")
+    one = attempt(found=window(rate=None, duration_s=0.5, seconds=None), log_format=log_format)
     assert one.log.printed == one.measured.throughput == pytest.approx(2048)
-    both = attempt(found=window(rate=1.0, duration_s=0.5, seconds=None), family=family)
+    both = attempt(found=window(rate=1.0, duration_s=0.5, seconds=None), log_format=log_format)
     assert both.log.printed == pytest.approx(2048)
 
 
 def test_the_rate_of_a_rank_is_that_of_all_times_the_devices():
-    family = dataclasses.replace(FAMILY, rates="rank")
-    one = attempt(found=window(rate=320.0), family=family)
+    log_format = dataclasses.replace(FORMAT, rates="rank")
+    one = attempt(found=window(rate=320.0), log_format=log_format)
     assert one.log.printed == pytest.approx(2560) and not one.log.remarks
-    nobody = attempt({}, NAMELESS, window(rate=320.0), family=family)
+    nobody = attempt({}, NAMELESS, window(rate=320.0), log_format=log_format)
     assert nobody.log.printed is None
 
 
@@ -240,7 +240,7 @@ def test_the_rate_of_a_rank_is_that_of_all_times_the_devices():
     ],
 )
 def test_a_rate_is_read_as_its_time_stamps_have_it(rates, rate, printed, said):
-    one = attempt(found=window(rate=rate), family=dataclasses.replace(FAMILY, rates=rates))
+    one = attempt(found=window(rate=rate), log_format=dataclasses.replace(FORMAT, rates=rates))
     assert one.log.printed == pytest.approx(printed)
     assert (said in remarks(one)) if said else not one.log.remarks
     assert one.measured.throughput == pytest.approx(2560)
@@ -307,9 +307,9 @@ def test_a_header_of_endless_words_is_cut():
 
 def test_pauses_are_listed_with_their_length():
     pauses = (
-        Pause(why="validation", from_step=30, to_step=40, seconds=2.5),
-        Pause(why="validation", from_step=60, to_step=70, seconds=3.0),
-        Pause(why="checkpoint", from_step=80, to_step=90, seconds=None),
+        Pause(reason="validation", from_step=30, to_step=40, seconds=2.5),
+        Pause(reason="validation", from_step=60, to_step=70, seconds=3.0),
+        Pause(reason="checkpoint", from_step=80, to_step=90, seconds=None),
     )
     said = remarks(attempt(found=window(pauses=pauses)))
     assert "2 intervals of 5.5 s in all kept out of the window: validation" in said
@@ -325,26 +325,26 @@ def test_pauses_are_listed_with_their_length():
     ],
 )
 def test_windows_in_words(epochs, said):
-    assert words(window(begin_epoch=epochs[0], end_epoch=epochs[1])) == said
+    assert window_text(window(begin_epoch=epochs[0], end_epoch=epochs[1])) == said
 
 
 def test_settled_as_another_repeat_of_a_campaign():
     one = attempt()
-    other = settled_as(one, folder="a/b", repeat=7, numbered=False)
+    other = numbered_as(one, folder="a/b", repeat=7, numbered=False)
     assert (other.asked.run.repeat, other.asked.extra, "repeat" in other.asked.unknown) == (7, {"folder": "a/b"}, True)
     assert other.run_id == other.asked.run_id and other.run_id.endswith("_r7")
-    same = settled_as(one, folder="", repeat=7, numbered=True)
+    same = numbered_as(one, folder="", repeat=7, numbered=True)
     assert same.asked.point == one.asked.point and same.asked.key != one.asked.key
-    again = settled_as(one, folder="", repeat=8, numbered=False).asked
+    again = numbered_as(one, folder="", repeat=8, numbered=False).asked
     assert again.point == same.asked.point and again.key != same.asked.key
     nowhere = attempt({}, NAMELESS)
-    assert settled_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
+    assert numbered_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
 
 
 def test_ends_of_epochs_are_said_together():
     """A training has as many as epochs: a line for each would bury what else is odd."""
     pauses = tuple(
-        Pause(why=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0) for epoch in range(1, 90)
+        Pause(reason=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0) for epoch in range(1, 90)
     )
     assert list(_pauses(window(pauses=pauses))) == [
         "89 intervals of 1780.0 s in all kept out of the window: an epoch begins"
