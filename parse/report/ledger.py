@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from parse.ledger.notes import notes
-from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_word
+from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_text
 from parse.ledger.types import TERMS, Ledger, Place, Term
 from parse.report.summary import Summary, asked_of, labels, varying
 from parse.text import (
@@ -154,7 +154,7 @@ def _terms(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
 def _culprit(ledger: Ledger) -> str:
     if len(ledger.ranks) < 2:
         return "-"
-    word = verdict_word(ledger.verdict)
+    word = verdict_text(ledger.verdict)
     return word if len(word) <= LONG else ledger.verdict.kind
 
 
