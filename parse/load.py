@@ -130,7 +130,7 @@ class _Loader:
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
         """The files named, and in the folders named all that by their names may be something, each once."""
-        found: dict[Path, Path] = {}
+        files: dict[Path, Path] = {}
         for path in paths:
             if path.is_dir():
                 for folder, _, names in os.walk(path, onerror=self._refuse_folder):
@@ -138,17 +138,17 @@ class _Loader:
                         self.remarks.append(_of_partial(Path(folder)))
                     for name in sorted(names):
                         if not name.startswith(".") and self._may_be_read(name):
-                            self._keep(Path(folder) / name, found)
+                            self._keep(Path(folder) / name, files)
             elif path.exists():
-                self._keep(path, found)
+                self._keep(path, files)
             else:
                 self.refusals.append(f"{path}: no such file or folder")
-        return sorted(found.values())
+        return sorted(files.values())
 
-    def _keep(self, path: Path, found: dict[Path, Path]) -> None:
+    def _keep(self, path: Path, files: dict[Path, Path]) -> None:
         """Reading from a pipe or a device may never end."""
         if path.is_file():
-            found.setdefault(path.resolve(), path)
+            files.setdefault(path.resolve(), path)
         else:
             self.refusals.append(f"{path}: cannot be read (no regular file)")
 
@@ -189,11 +189,11 @@ class _Loader:
         try:
             if EXIT_RECORD.fullmatch(path.name):
                 self._keep_exit_record(path, read_exit_record(path))
-            elif found := RANK_NOTE.fullmatch(path.name):
+            elif match := RANK_NOTE.fullmatch(path.name):
                 note = read_rank_note(path)
-                self.notes.setdefault((found["run_id"], int(found["attempt"])), []).append(note)
-            elif found := BEGIN_RECORD.fullmatch(path.name):
-                self.begun.add((found["run_id"], int(found["attempt"])))
+                self.notes.setdefault((match["run_id"], int(match["attempt"])), []).append(note)
+            elif match := BEGIN_RECORD.fullmatch(path.name):
+                self.begun.add((match["run_id"], int(match["attempt"])))
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
             elif named or path.name.endswith((".exit.json", ".begin.json")):
@@ -220,12 +220,12 @@ class _Loader:
             raise TraceError(f"{path}: a plan without a list of runs")
         target_env = _target_env(plan.get("target"))
         try:
-            asked = [_asked(described, target_env) for described in runs]
+            requested = [_requested(described, target_env) for described in runs]
         except TraceError as error:
             raise TraceError(f"{path}: {error}") from None
         self.reduced += [str(line) for line in reduced]
-        for one in asked:
-            self.asked.setdefault(one.key, one)
+        for run in requested:
+            self.asked.setdefault(run.key, run)
 
     def _read_trace(self, path: Path) -> None:
         try:
@@ -244,7 +244,7 @@ class _Loader:
         else:
             self.set_aside[key] = f"two traces of one attempt, {first.path} and {path}, differ: neither is counted"
 
-    def _attempt(self, key: AttemptKey, asked: Asked | None) -> Attempt:
+    def _attempt(self, key: AttemptKey, requested: Asked | None) -> Attempt:
         record, read = self.exits.get(key), self.traces.get(key)
         notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
         outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
@@ -265,7 +265,7 @@ class _Loader:
         return Attempt(
             run_id=key[0],
             number=key[1],
-            asked=asked,
+            asked=requested,
             outcome=outcome,
             evidence=evidence,
             measured=read.measured if read else None,
@@ -283,7 +283,7 @@ def _target_env(target: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
 
 
-def _asked(described: Any, target_env: Mapping[str, str]) -> Asked:
+def _requested(described: Any, target_env: Mapping[str, str]) -> Asked:
     if not isinstance(described, dict):
         raise TraceError("an entry of its runs describes none")
     run, extra = run_of(described)
@@ -315,12 +315,12 @@ def _of_partial(folder: Path) -> str:
     """What is to be said of a folder of journals: they are of a run that goes on, or wait for somebody."""
     stem = folder.name.removesuffix(PARTIAL)
     if folder.with_name(f"{stem}.h5").exists():
-        why = "left over beside its trace, to be removed"
+        reason = "left over beside its trace, to be removed"
     elif folder.with_name(f"{stem}.exit.json").exists():
-        why = "stamps that dead ranks left, not yet a trace"
+        reason = "stamps that dead ranks left, not yet a trace"
     else:
-        why = "stamps of a run that goes on, or whose job was lost; then they are not yet a trace"
-    return f"{folder}: {why}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
+        reason = "stamps of a run that goes on, or whose job was lost; then they are not yet a trace"
+    return f"{folder}: {reason}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
 
 
 def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:

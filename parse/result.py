@@ -173,11 +173,11 @@ class Result:
     @property
     def facts(self) -> dict[str, set[str]]:
         """All that its ok runs found, by name."""
-        found: dict[str, set[str]] = {}
+        values_by_name: dict[str, set[str]] = {}
         for machine in self.machines:
             for name, values in machine.facts.items():
-                found.setdefault(name, set()).update(values)
-        return found
+                values_by_name.setdefault(name, set()).update(values)
+        return values_by_name
 
     def _first_reason(self, name: str) -> str:
         return next((reason for machine in self.machines if (reason := getattr(machine, name))), "")
@@ -188,30 +188,30 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
     points: dict[str, list[Run]] = defaultdict(list)
     for run in _runs(loaded):
         points[run.asked.point].append(run)
-    planned = {asked.key for asked in loaded.asked}
+    planned = {requested.key for requested in loaded.asked}
     return with_speedups([of_runs(runs, planned) for runs in points.values()])
 
 
-def with_speedups(found: Iterable[Result]) -> tuple[Result, ...]:
+def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
-    alone = list(found)
+    alone = list(results_of_points)
     points = {result.asked.point: result for result in alone if not result.run.probe}
     return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
 
 
 def _runs(loaded: Loaded) -> list[Run]:
     attempts: dict[str, list[Attempt]] = defaultdict(list)
-    asked: dict[str, Asked] = {one.key: one for one in loaded.asked}
+    requested: dict[str, Asked] = {run_requested.key: run_requested for run_requested in loaded.asked}
     for attempt in loaded.attempts:
         if attempt.asked is not None:
             attempts[attempt.asked.key].append(attempt)
-            asked.setdefault(attempt.asked.key, attempt.asked)
-    return [_run(one, attempts[key]) for key, one in asked.items()]
+            requested.setdefault(attempt.asked.key, attempt.asked)
+    return [_run(run_requested, attempts[key]) for key, run_requested in requested.items()]
 
 
-def _run(asked: Asked, attempts: list[Attempt]) -> Run:
+def _run(requested: Asked, attempts: list[Attempt]) -> Run:
     return Run(
-        asked=asked,
+        asked=requested,
         attempt=settling(attempts) if attempts else None,
         attempts=len(attempts),
         ok_attempts=tuple(sorted(attempt.number for attempt in attempts if attempt.outcome == "ok")),
@@ -229,7 +229,7 @@ def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
     measured = [run.measured for run in runs if run.measured]
     if not measured:
         return result
-    speeds = [one.throughput for one in measured]
+    speeds = [numbers.throughput for numbers in measured]
     return dataclasses.replace(
         result,
         median_speed=stats.median(speeds),
@@ -242,7 +242,7 @@ def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
 
 def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
     """Percentiles over the steps of all runs; means over several steps are no step times."""
-    steps_s = [one.step_s for one in measured if one.printed_every == 1 and len(one.step_s)]
+    steps_s = [numbers.step_s for numbers in measured if numbers.printed_every == 1 and len(numbers.step_s)]
     if not steps_s:
         return {}
     step_ms = np.percentile(np.concatenate(steps_s) * 1e3, PERCENTILES)
@@ -259,15 +259,17 @@ def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
     if baseline is None:
         return dataclasses.replace(result, no_speedup="no 1n1g baseline with all else equal is here")
     if baseline.median_speed is None:
-        said = _no_number(baseline) or "no run of its 1n1g baseline ended ok"
-        return dataclasses.replace(result, no_speedup=said)
+        reason = _no_number(baseline) or "no run of its 1n1g baseline ended ok"
+        return dataclasses.replace(result, no_speedup=reason)
     return dataclasses.replace(result, speedup=result.median_speed / baseline.median_speed)
 
 
 def _no_number(result: Result) -> str:
     """What its document prints where a speed should be."""
-    words = dict.fromkeys(run.said for run in result.runs if run.said)
-    return f"its document prints {' and '.join(map(repr, words))} for {result.asked.case}" if words else ""
+    placeholders = dict.fromkeys(run.said for run in result.runs if run.said)
+    return (
+        f"its document prints {' and '.join(map(repr, placeholders))} for {result.asked.case}" if placeholders else ""
+    )
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:

@@ -34,11 +34,11 @@ def other_nodes(result: Result, beside: Beside) -> Iterator[str]:
     for repeat, hosts in _hosts(result).items():
         sets.setdefault(hosts, []).append(repeat)
     if len(sets) > 1:
-        said = "; ".join(f"{_list_of(hosts)} (run {', '.join(map(str, runs))})" for hosts, runs in sets.items())
-        yield f"its blocks had different allocations, so runs differ by their nodes, too: {said}"
+        allocations = "; ".join(f"{_list_of(hosts)} (run {', '.join(map(str, runs))})" for hosts, runs in sets.items())
+        yield f"its blocks had different allocations, so runs differ by their nodes, too: {allocations}"
 
 
-def nested_in_words(results: Sequence[Result]) -> str:
+def nested_summary(results: Sequence[Result]) -> str:
     """What the head of a summary says of nested points; empty where none was asked for, or not all are as asked."""
     nested = [result for result in results if result.run.placement == "nested"]
     if not nested or any(alarm.name == "not_nested" for result in nested for alarm in result.alarms):
@@ -54,8 +54,8 @@ def nested_in_words(results: Sequence[Result]) -> str:
     hosts = {host for _, _, its, mine in pairs for host in its | mine}
     blocks = {repeat for _, repeat, _, _ in pairs}
     return (
-        f"placement nested (same nodes): in {_count(len(blocks), 'block')} every smaller case ran on nodes of the "
-        f"larger ones; {_count(len(hosts), 'node')} in all"
+        f"placement nested (same nodes): in {_plural(len(blocks), 'block')} every smaller case ran on nodes of the "
+        f"larger ones; {_plural(len(hosts), 'node')} in all"
     )
 
 
@@ -85,5 +85,5 @@ def _list_of(hosts: Iterable[str]) -> str:
     return f"{' '.join(names[:4])} … ({len(names)} nodes)" if len(names) > 4 else " ".join(names)
 
 
-def _count(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -35,7 +35,7 @@ def rates_and_wall_clock(result: Result, _: Beside) -> Iterator[str]:
                 f"are {claimed.wall_clock:.2f} by the clock: {apart:+.1%} apart"
             )
     pairs = [(pair[0] / pair[1] - 1, pair, run) for run in result.ok if (pair := _speeds_of_log(run))]
-    worst = max(pairs, key=lambda one: abs(one[0]), default=None)
+    worst = max(pairs, key=lambda candidate: abs(candidate[0]), default=None)
     if worst is not None and abs(worst[0]) > RATES_APART:
         apart, (rates, clock), run = worst
         yield (
@@ -124,9 +124,9 @@ def unsteady(result: Result, _: Beside) -> Iterator[str]:
     """
     windows = [run.measured for run in result.ok if run.measured]
     thirds = [
-        _thirds(one.step_s)
-        for one in windows
-        if len(one.step_s) * one.printed_every >= 3 * MIN_THIRD_STEPS and len(one.step_s) >= 6
+        _thirds(window.step_s)
+        for window in windows
+        if len(window.step_s) * window.printed_every >= 3 * MIN_THIRD_STEPS and len(window.step_s) >= 6
     ]
     if not thirds or result.median_speed is None:
         return

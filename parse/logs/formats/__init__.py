@@ -46,7 +46,7 @@ def format_named(name: str) -> LogFormat:
     marks = [import_module(FORMATS[other]).PATTERNS for other in MARKS]
     return dataclasses.replace(
         declared,
-        patterns=tuple(dict.fromkeys((*declared.patterns, *(saying for patterns in marks for saying in patterns)))),
+        patterns=tuple(dict.fromkeys((*declared.patterns, *(mark for patterns in marks for mark in patterns)))),
     )
 
 
@@ -91,5 +91,5 @@ def _step_lines_in(text: bytes, log_format: LogFormat, enough: int) -> int:
 
 
 def _has_marks(log_format: LogFormat, text: bytes) -> bool:
-    own_patterns = import_module(FORMATS[log_format.name]).PATTERNS
-    return any(saying.marker in text and saying.pattern.search(text) for saying in own_patterns)
+    declared = import_module(FORMATS[log_format.name]).PATTERNS
+    return any(mark.marker in text and mark.pattern.search(text) for mark in declared)
