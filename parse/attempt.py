@@ -22,7 +22,7 @@ from parse import stats
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RequestedRun:
     """A run as a plan, a trace or a log describes it; `extra` are the fields that only a later version knows, and of a
     log those that tell its point from others (the folder it lies in).
 
@@ -139,7 +139,7 @@ class Attempt:
 
     run_id: str
     number: int
-    asked: Asked | None
+    requested: RequestedRun | None
     outcome: Outcome | None
     evidence: str = ""
     measured: Measured | None = None

@@ -28,7 +28,7 @@ SAME_RUN = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class HowToRead:
-    """What is asked of logs. `family` forces one; `otherwise` is what is said of logs that do not say it themselves."""
+    """How to read logs. `log_format` forces one format; `otherwise` fills in what logs do not state."""
 
     protocol: Protocol = FORMAT_DEFAULT
     log_format: str = ""
@@ -74,7 +74,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
                 text = str(error)
                 refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
             continue
-        if attempt.asked is None and attempt.log is not None:
+        if attempt.requested is None and attempt.log is not None:
             remarks += [f"{path}: {text}" for text in attempt.log.remarks]
         else:
             read.append(_Log(path=path, attempt=attempt, place=place))
@@ -87,7 +87,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
 
 def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
     """What was said for logs that do not say it, where logs say something else themselves: an option is not ignored."""
-    runs = [log.attempt.asked.run for log in read if log.attempt.asked]
+    runs = [log.attempt.requested.run for log in read if log.attempt.requested]
     differing_runs = {
         f"--batch-size {otherwise.batch_size}": [
             run for run in runs if otherwise.batch_size not in (None, run.local_batch_size)
@@ -128,8 +128,8 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     shared = _shared([log.place.folder for log in read])
     points: dict[tuple[str, str], list[_Log]] = defaultdict(list)
     for log in read:
-        if log.attempt.asked:
-            points["/".join(log.place.folder[shared:]), log.attempt.asked.point].append(log)
+        if log.attempt.requested:
+            points["/".join(log.place.folder[shared:]), log.attempt.requested.point].append(log)
     return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
 
 

@@ -245,11 +245,11 @@ def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
     """Those of the chosen points; their baselines are read with them."""
     from parse.ledger.point import ledgers
 
-    points = {result.asked.point for result in chosen}
-    read = points | {result.asked.baseline_point for result in chosen}
-    of = [result for result in summary.results if result.asked.point in read]
+    points = {result.requested.point for result in chosen}
+    read = points | {result.requested.baseline_point for result in chosen}
+    of = [result for result in summary.results if result.requested.point in read]
     read_ledgers = ledgers(of, summary.probes, _with_progress if sys.stderr.isatty() else None)
-    return tuple(ledger for ledger in read_ledgers if ledger.result.asked.point in points)
+    return tuple(ledger for ledger in read_ledgers if ledger.result.requested.point in points)
 
 
 def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary:

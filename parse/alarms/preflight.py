@@ -23,7 +23,7 @@ def preflight(result: Result, _: Beside) -> Iterator[str]:
         for finding in run.attempt.machine.findings:
             raised = finding.state is State.FAILED or (finding.state is State.UNKNOWN and finding.level is Level.FATAL)
             if raised and not (crowded and finding.name in IMPLIED_BY_CROWDING):
-                runs_by_check.setdefault(finding.name, []).append((run.asked.run.repeat, finding))
+                runs_by_check.setdefault(finding.name, []).append((run.requested.run.repeat, finding))
     for name, runs in runs_by_check.items():
         (first, finding), *others = runs
         unknown = "could not be looked at: " if finding.state is State.UNKNOWN else ""

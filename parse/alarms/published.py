@@ -96,7 +96,7 @@ def _unit(result: Result) -> float:
 
 def _differences(result: Result, other: Result) -> list[str]:
     """What is known of both, and not the same: the other's side of it."""
-    unknown = {*result.asked.unknown, *other.asked.unknown}
+    unknown = {*result.requested.unknown, *other.requested.unknown}
     own_setting, other_setting = _setting(result), _setting(other)
     return [
         f"{name} {other_setting[name]}"

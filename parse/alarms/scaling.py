@@ -30,8 +30,8 @@ def known(result: Result) -> Interval | None:
 
 def baseline_of(result: Result, beside: Beside) -> Result | None:
     """The point at 1n1g with all else equal."""
-    wanted = result.asked.baseline_point
-    return next((other for other in beside.setting if other.asked.point == wanted), None)
+    wanted = result.requested.baseline_point
+    return next((other for other in beside.setting if other.requested.point == wanted), None)
 
 
 def superlinear(result: Result, beside: Beside) -> Iterator[str]:
@@ -67,8 +67,8 @@ def rising(result: Result, beside: Beside) -> Iterator[str]:
         highest, other = min(smaller, key=lambda pair: pair[0])
         if other.median_speed:
             yield (
-                f"{mine.low / devices:.4g} samples/s per device or more, on {other.asked.case} at most {highest:.4g}"
-                f"{_margin(result, other)}: speed per device rises with the number of devices; "
+                f"{mine.low / devices:.4g} samples/s per device or more, on {other.requested.case} at most "
+                f"{highest:.4g}{_margin(result, other)}: speed per device rises with the number of devices; "
                 f"{result.median_speed / other.median_speed:.2f} times the speed "
                 f"on {devices / other.run.devices:.4g} times the devices"
             )
@@ -88,7 +88,7 @@ def falling(result: Result, beside: Beside) -> Iterator[str]:
         least, other = max(faster, key=lambda pair: pair[0])
         yield (
             f"{mine.high:.2f} samples/s at most on {result.run.devices} devices, on {other.run.devices} "
-            f"({other.asked.case}) {least:.2f} or more{_margin(result, other)}: more devices, less throughput"
+            f"({other.requested.case}) {least:.2f} or more{_margin(result, other)}: more devices, less throughput"
         )
 
 

@@ -42,7 +42,7 @@ def _beside(results: Sequence[Result]) -> list[Beside]:
     """What each result is judged beside; twins are given to the first of a setting only."""
     settings: dict[str, list[Result]] = {}
     for result in results:
-        settings.setdefault(result.asked.baseline_point, []).append(result)
+        settings.setdefault(result.requested.baseline_point, []).append(result)
     columns = {name: column(setting) for name, setting in settings.items()}
     alike: dict[tuple[tuple[int, int, float], ...], list[str]] = {}
     for name, speeds in columns.items():
@@ -50,7 +50,7 @@ def _beside(results: Sequence[Result]) -> list[Beside]:
             alike.setdefault(speeds, []).append(name)
     beside_per_result = []
     for result in results:
-        name = result.asked.baseline_point
+        name = result.requested.baseline_point
         setting = settings[name]
         same = alike.get(columns[name], [])[: TWINS + 1] if result is setting[0] else []
         others = [settings[other][0] for other in same if other != name]
@@ -91,12 +91,12 @@ def _built_otherwise(result: Result, _: Beside) -> Iterator[str]:
 
 
 def _fewer_runs(result: Result, _: Beside) -> Iterator[str]:
-    outcomes = Counter(run.word for run in result.runs if not run.measured)
-    if result.asked_runs is not None:
-        if len(result.ok) < result.asked_runs:
-            yield f"{len(result.ok)} of {result.asked_runs} runs asked for ended ok; {_list_of(outcomes)}"
+    outcomes = Counter(run.outcome_text for run in result.runs if not run.measured)
+    if result.planned_runs is not None:
+        if len(result.ok) < result.planned_runs:
+            yield f"{len(result.ok)} of {result.planned_runs} runs asked for ended ok; {_list_of(outcomes)}"
         return
-    numbers = {run.asked.run.repeat for run in result.runs if _is_numbered(run)}
+    numbers = {run.requested.run.repeat for run in result.runs if _is_numbered(run)}
     count = max(numbers, default=0)
     absent = sorted(set(range(1, count)) - numbers) if count <= MANY_REPEATS else []
     outcomes.update({MISSING: len(absent)} if absent else {})
@@ -109,7 +109,7 @@ def _fewer_runs(result: Result, _: Beside) -> Iterator[str]:
 
 def _is_numbered(run: Run) -> bool:
     """Whether the name of its log says which repeat it is."""
-    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.asked.unknown
+    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.requested.unknown
 
 
 def _average_and_median(result: Result, _: Beside) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _disagreement(result: Result, _: Beside) -> Iterator[str]:
         if run.attempt and run.attempt.machine:
             machine = run.attempt.machine
             for name, values in {"ranks": (str(machine.ranks),), **machine.facts}.items():
-                runs_by_value.setdefault(name, {}).setdefault(values, []).append(run.asked.run.repeat)
+                runs_by_value.setdefault(name, {}).setdefault(values, []).append(run.requested.run.repeat)
     for name, groups in runs_by_value.items():
         if len(groups) > 1 or any(len(values) > 1 for values in groups):
             values_with_runs = "; ".join(
@@ -143,7 +143,7 @@ def _not_as_requested(result: Result, _: Beside) -> Iterator[str]:
     for run in result.ok:
         if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
             continue
-        requested = run.asked.run
+        requested = run.requested.run
         ranks, samples, steps = run.attempt.machine.ranks, run.measured.samples, len(run.measured.step_s)
         wanted = requested.ranks, requested.measured_steps
         if (ranks, steps) != wanted or samples != requested.global_batch_size * steps:
@@ -157,7 +157,7 @@ def _not_as_requested(result: Result, _: Beside) -> Iterator[str]:
 def _unmeasured(result: Result, _: Beside) -> Iterator[str]:
     for run in result.runs:
         if run.attempt and run.attempt.problem and not run.measured:
-            yield f"run {run.asked.run.repeat}: {run.attempt.problem}"
+            yield f"run {run.requested.run.repeat}: {run.attempt.problem}"
 
 
 def _repeated(result: Result, _: Beside) -> Iterator[str]:
@@ -165,14 +165,14 @@ def _repeated(result: Result, _: Beside) -> Iterator[str]:
     for run in result.ok:
         if len(run.ok_attempts) > 1 and run.attempt:
             numbers = _numbers(run.ok_attempts)
-            yield f"run {run.asked.run.repeat}: attempts {numbers} ended ok; attempt {run.attempt.number} counts"
+            yield f"run {run.requested.run.repeat}: attempts {numbers} ended ok; attempt {run.attempt.number} counts"
 
 
 def _noted(result: Result, _: Beside) -> Iterator[str]:
     """What an ok run found odd about itself, such as losses that are not finite."""
     for run in result.ok:
         if run.attempt and run.attempt.evidence:
-            yield f"run {run.asked.run.repeat}: {run.attempt.evidence}"
+            yield f"run {run.requested.run.repeat}: {run.attempt.evidence}"
 
 
 def _log_remarks(result: Result, _: Beside) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _log_remarks(result: Result, _: Beside) -> Iterator[str]:
     for run in result.runs:
         if run.attempt and run.attempt.log:
             for remark in run.attempt.log.remarks:
-                runs_by_remark.setdefault(remark, []).append(run.asked.run.repeat)
+                runs_by_remark.setdefault(remark, []).append(run.requested.run.repeat)
     for remark, runs in runs_by_remark.items():
         yield f"run {_numbers(runs)}: {remark}"
 

@@ -39,7 +39,7 @@ def rates_and_wall_clock(result: Result, _: Beside) -> Iterator[str]:
     if worst is not None and abs(worst[0]) > RATES_APART:
         apart, (rates, clock), run = worst
         yield (
-            f"run {run.asked.run.repeat}: its log prints {rates:.2f} samples/s on average, {apart:+.1%} from the "
+            f"run {run.requested.run.repeat}: its log prints {rates:.2f} samples/s on average, {apart:+.1%} from the "
             f"{clock:.2f} by its time stamps; the time stamps' speed is the result"
         )
     yield from _stalls(result)
@@ -108,8 +108,8 @@ def loose_clocks(result: Result, _: Beside) -> Iterator[str]:
     share, run = worst
     if run.attempt and run.attempt.log:
         yield (
-            f"run {run.asked.run.repeat}: its window is too short for time stamps as coarse as its log's: they leave "
-            f"{share:.1%} of the speed open; --window all or more steps make it longer"
+            f"run {run.requested.run.repeat}: its window is too short for time stamps as coarse as its log's: they "
+            f"leave {share:.1%} of the speed open; --window all or more steps make it longer"
         )
     else:
         yield f"the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open"

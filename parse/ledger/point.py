@@ -38,7 +38,7 @@ def ledgers(
     results: Sequence[Result], probes: Sequence[Result] = (), progress: Progress | None = None
 ) -> tuple[Ledger, ...]:
     """The ledger of every point that has an ok run with a trace. `probes` are runs that explain others."""
-    reader = _Reader({result.asked.point: result for result in (*results, *probes)})
+    reader = _Reader({result.requested.point: result for result in (*results, *probes)})
     collectives = [probe for probe in probes if probe.run.probe == COLLECTIVES]
     shown = progress(results) if progress else results
     return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).breakdowns)
@@ -53,14 +53,14 @@ class _Reader:
 
     def read(self, result: Result) -> _Read:
         """The accounts of the point's ok runs."""
-        if result.asked.point not in self._read:
-            self._read[result.asked.point] = _read_breakdowns(result)
-        return self._read[result.asked.point]
+        if result.requested.point not in self._read:
+            self._read[result.requested.point] = _read_breakdowns(result)
+        return self._read[result.requested.point]
 
     def ledger(self, result: Result, collectives: Sequence[Result]) -> Ledger:
         """The ledger of a point that has accounts."""
         read = self.read(result)
-        baseline = self.points.get(result.asked.baseline_point)
+        baseline = self.points.get(result.requested.baseline_point)
         against = self.read(baseline) if baseline and baseline is not result else _Read(breakdowns=(), conditions=())
         base = against.breakdowns
         borders = frozenset.intersection(*(breakdown.borders for breakdown in (*read.breakdowns, *base)))
@@ -112,7 +112,7 @@ class _Reader:
 
     def _twin(self, result: Result) -> tuple[StepBreakdown, ...]:
         """The runs of the same ranks at the same work with reduction switched off, where they tell compute apart."""
-        requested = dataclasses.replace(result.asked, run=dataclasses.replace(result.run, reduction="off"))
+        requested = dataclasses.replace(result.requested, run=dataclasses.replace(result.run, reduction="off"))
         twin = self.points.get(requested.point)
         breakdowns_of_twin = self.read(twin).breakdowns if twin else ()
         return tuple(breakdown for breakdown in breakdowns_of_twin if names(breakdown.borders)[1:2] == ("compute",))
@@ -123,7 +123,7 @@ def _read_breakdowns(result: Result) -> _Read:
     for run in result.ok:
         assert run.attempt is not None
         if run.attempt.trace is None:
-            remarks.append(f"{run.asked.run_id}: read from a log, which has no stamps")
+            remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
             continue
         try:
             with open_trace(run.attempt.trace) as trace:

@@ -54,7 +54,7 @@ def alone(trace: Trace) -> dict[str, Curve]:
 
 def matching(result: Result, probes: Sequence[Result]) -> tuple[Result, ...]:
     """Those probes that are collectives of the very ranks of a training: as many, placed, told and set up alike."""
-    if result.asked.partly or result.run.probe:
+    if result.requested.partly or result.run.probe:
         return ()
     return tuple(
         probe for probe in probes if probe.run.probe == COLLECTIVES and _ranks(probe.run) == _ranks(result.run)
@@ -85,9 +85,9 @@ def beside(
                 f"from {curve.sizes[0]} to {curve.sizes[-1]} bytes (--option {border}_bytes={gradient_bytes})"
             )
         if not probe.ok:
-            outcomes = ", ".join(run.word for run in probe.runs)
+            outcomes = ", ".join(run.outcome_text for run in probe.runs)
             remarks.append(
-                f"what communication costs alone is not known: the collectives of {probe.asked.case} {outcomes}"
+                f"what communication costs alone is not known: the collectives of {probe.requested.case} {outcomes}"
             )
     return None, tuple(dict.fromkeys(remarks))
 
@@ -100,7 +100,7 @@ def _ranks(run: RunSpec) -> tuple[object, ...]:
 
 def _traces(probe: Result) -> list[tuple[str, Path]]:
     return [
-        (run.asked.run_id, run.attempt.trace)
+        (run.requested.run_id, run.attempt.trace)
         for run in probe.ok
         if run.attempt is not None and run.attempt.trace is not None
     ]

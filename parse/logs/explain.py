@@ -144,7 +144,7 @@ def _samples(attempt: Attempt, window: Window) -> list[str]:
     each = _samples_per_step(attempt, window)
     if not each:
         return ["samples of a step: not known"]
-    run = attempt.asked.run if attempt.asked else None
+    run = attempt.requested.run if attempt.requested else None
     if run and run.batch_size * run.devices == each:
         return [f"samples of a step: {run.batch_size} × {_plural(run.devices, 'device')} = {each}"]
     return [f"samples of a step: {each}"]
@@ -171,7 +171,7 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     if not window.printed:
         return ["printed: nothing, the lines have neither rates nor step times"]
     median = ", each the median over its lines," if window.lines_per_step > 1 or len(window.ranks) > 1 else ""
-    devices = attempt.asked.run.devices if attempt.asked else 1
+    devices = attempt.requested.run.devices if attempt.requested else 1
     each = _samples_per_step(attempt, window)
     ways: list[tuple[str, float]] = []
     if window.duration_s:

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
-from parse.attempt import Asked, Attempt, FromLog, Machine, Measured
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
 from parse.logs.path_facts import Place, model_name
@@ -66,7 +66,7 @@ def attempt_of(
     """The log as an attempt of a run; its repeat is 1 where its names have none.
 
     `otherwise` tells what neither log nor names tell. Without numbers `problem` says why. The attempt belongs to no
-    point (`asked` is None) where nobody says on how many devices it ran; then a remark says what to do about that.
+    point (`requested` is None) where the number of devices is unknown; then a remark names the remedy.
     """
     remarks = [*place.remarks, *reading.remarks, *_pauses(reading.window)]
     size = size_of(reading.facts, place, otherwise, remarks)
@@ -80,7 +80,7 @@ def attempt_of(
     return Attempt(
         run_id=requested.run_id if requested else path.name,
         number=1,
-        asked=requested,
+        requested=requested,
         outcome=None if result is None else Outcome.OK,
         measured=None if result is None or reading.window is None else _measured(reading.window, size, speeds, result),
         machine=Machine(ranks=size.devices, facts=_header_facts(reading.facts)) if size.devices else None,
@@ -98,16 +98,16 @@ def attempt_of(
 
 def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:
     """The same attempt as that repeat of its point, in that campaign; `numbered` where its names have the number."""
-    if attempt.asked is None:
+    if attempt.requested is None:
         return attempt
     requested = dataclasses.replace(
-        attempt.asked,
-        run=dataclasses.replace(attempt.asked.run, repeat=repeat),
-        extra={**attempt.asked.extra, "folder": folder} if folder else attempt.asked.extra,
-        unknown=attempt.asked.unknown if numbered else (*attempt.asked.unknown, "repeat"),
+        attempt.requested,
+        run=dataclasses.replace(attempt.requested.run, repeat=repeat),
+        extra={**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra,
+        unknown=attempt.requested.unknown if numbered else (*attempt.requested.unknown, "repeat"),
     )
     requested = dataclasses.replace(requested, run_id=_run_id(requested))
-    return dataclasses.replace(attempt, asked=requested, run_id=requested.run_id)
+    return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
@@ -204,7 +204,9 @@ def _unplaced(result: float | None, problem: str) -> str:
     )
 
 
-def requested_of_log(reading: Reading, place: Place, size: Size, protocol: Protocol, remarks: list[str]) -> Asked:
+def requested_of_log(
+    reading: Reading, place: Place, size: Size, protocol: Protocol, remarks: list[str]
+) -> RequestedRun:
     """The run that the log is of; what nobody says is a placeholder, named in `unknown`. It takes known devices."""
     log_format, facts = reading.log_format, reading.facts
     devices = size.devices or 1
@@ -239,7 +241,7 @@ def requested_of_log(reading: Reading, place: Place, size: Size, protocol: Proto
         data=str(known["data"] or "?"),
         options={**place.options, **_options(facts, log_format, place, remarks)},
     )
-    requested = Asked(
+    requested = RequestedRun(
         run=run,
         run_id="",
         extra={name: value for name, value in extra.items() if value},
@@ -287,7 +289,7 @@ def _header_facts(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _run_id(requested: Asked) -> str:
+def _run_id(requested: RequestedRun) -> str:
     """Like a run's id, of what is known alone."""
     run, unknown = requested.run, requested.unknown
     named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}

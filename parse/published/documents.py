@@ -13,7 +13,7 @@ import numpy as np
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, RunSpec
-from parse.attempt import Asked, Attempt, FromLog, Measured
+from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.published.points import PublishedPoint, Setting, published_points
 from parse.published.tables import Claim, claims, tables
 from parse.published.vocabulary import EPOCH_TIMES, IMAGENET, Case, decimals
@@ -127,7 +127,7 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
     ], remarks
 
 
-def _requested(setting: Setting, case: Case, document: str) -> Asked:
+def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
     known = {
         "workload": setting.workload,
         "precision": setting.precision,
@@ -153,7 +153,7 @@ def _requested(setting: Setting, case: Case, document: str) -> Asked:
         options=dict(setting.options),
     )
     extra = {"document": document, "printed_at": setting.apart}
-    return Asked(
+    return RequestedRun(
         run=run,
         run_id="",
         extra={name: value for name, value in extra.items() if value},
@@ -161,7 +161,7 @@ def _requested(setting: Setting, case: Case, document: str) -> Asked:
     )
 
 
-def _as_run(requested: Asked, repeat: int) -> Asked:
+def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
     """The same as that repeat, with an id of what is known alone."""
     run, unknown = replace(requested.run, repeat=repeat), requested.unknown
     named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
@@ -170,7 +170,7 @@ def _as_run(requested: Asked, repeat: int) -> Asked:
     return replace(requested, run=run, run_id=f"{'_'.join(parts)}_{digest}_r{repeat}")
 
 
-def _result(requested: Asked, point: PublishedPoint, path: Path, clocks: Sequence[_Clock]) -> Result:
+def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[_Clock]) -> Result:
     claimed = Claimed(
         document=path,
         figures=tuple(
@@ -190,25 +190,25 @@ def _result(requested: Asked, point: PublishedPoint, path: Path, clocks: Sequenc
     placeholder = " and ".join(placeholders) or ("only packed jobs" if point.packed and speed is None else "")
     requested = _as_run(requested, 1)
     return Result(
-        asked=requested,
+        requested=requested,
         runs=(
             Run(
-                asked=replace(requested, unknown=(*requested.unknown, "repeat")),
+                requested=replace(requested, unknown=(*requested.unknown, "repeat")),
                 attempt=None,
                 attempts=0,
-                said=placeholder,
+                placeholder=placeholder,
             ),
         )
         if placeholder
         else (),
-        asked_runs=None,
+        planned_runs=None,
         median_speed=speed,
         average_speed=claimed.average,
         published=claimed,
     )
 
 
-def _runs(requested: Asked, point: PublishedPoint) -> Iterator[Run]:
+def _runs(requested: RequestedRun, point: PublishedPoint) -> Iterator[Run]:
     """Those whose speeds are printed: with the names of their logs, or as rows of a table."""
     for run in point.runs:
         log = FromLog(
@@ -219,12 +219,18 @@ def _runs(requested: Asked, point: PublishedPoint) -> Iterator[Run]:
         yield _run(_as_run(requested, repeat), float(speed), None)
 
 
-def _run(requested: Asked, speed: float, log: FromLog | None) -> Run:
+def _run(requested: RequestedRun, speed: float, log: FromLog | None) -> Run:
     measured = Measured(throughput=speed, mean_of_rates=None, step_s=np.empty(0), samples=0, clock_share=0.0)
     attempt = Attempt(
-        run_id=requested.run_id, number=1, asked=requested, outcome=Outcome.OK, measured=measured, machine=None, log=log
+        run_id=requested.run_id,
+        number=1,
+        requested=requested,
+        outcome=Outcome.OK,
+        measured=measured,
+        machine=None,
+        log=log,
     )
-    return Run(asked=requested, attempt=attempt, attempts=1, ok_attempts=(1,))
+    return Run(requested=requested, attempt=attempt, attempts=1, ok_attempts=(1,))
 
 
 def _claims(lines: Sequence[str]) -> Iterator[Claim]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from parse.report.summary import SIZE, USUAL, asked_of, shared
+from parse.report.summary import SIZE, USUAL, requested_values, shared
 from parse.result import Result
 
 WORK = (
@@ -53,7 +53,7 @@ class Column:
 
     @cached_property
     def _requested(self) -> list[tuple[dict[str, str], bool]]:
-        return [(asked_of(result), result.asked.partly) for result in self.points.values()]
+        return [(requested_values(result), result.requested.partly) for result in self.points.values()]
 
     def values(self, name: str) -> tuple[str, ...]:
         """What its points ask for or met by that name."""
@@ -109,7 +109,7 @@ def outcomes(result: Result) -> tuple[str, ...]:
     """What became of the point: `ok` where it has a speed, else its runs' words, the commonest first."""
     if result.median_speed is not None:
         return ("ok",)
-    return tuple(outcome for outcome, _ in Counter(run.word for run in result.runs).most_common())
+    return tuple(outcome for outcome, _ in Counter(run.outcome_text for run in result.runs).most_common())
 
 
 def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
@@ -119,8 +119,8 @@ def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
     makes tables. One that only some points have belongs to their backends and makes columns. Logs tell few options.
     """
     for points in _alike(results, WORK):
-        requested = [asked_of(result) for result in points if not result.asked.partly] or [
-            asked_of(each) for each in points
+        requested = [requested_values(result) for result in points if not result.requested.partly] or [
+            requested_values(each) for each in points
         ]
         options = [
             name for name in requested[0] if name.startswith("option.") and all(name in each for each in requested)
@@ -131,11 +131,11 @@ def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
 def _alike(results: Sequence[Result], names: Sequence[str]) -> list[list[Result]]:
     """Points that are equal in all the names; a log stands in every group that what is known of it allows."""
     groups: list[tuple[dict[str, str | None], list[Result]]] = []
-    for points in _grouped(results, lambda result: (result.asked.partly, *_known(result, names).items())):
-        if not points[0].asked.partly:
+    for points in _grouped(results, lambda result: (result.requested.partly, *_known(result, names).items())):
+        if not points[0].requested.partly:
             groups.append((_known(points[0], names), points))
     logs = _grouped(
-        [result for result in results if result.asked.partly], lambda result: (*_known(result, names).items(),)
+        [result for result in results if result.requested.partly], lambda result: (*_known(result, names).items(),)
     )
     for points in sorted(logs, key=lambda points: -len(_known(points[0], names))):
         known = _known(points[0], names)
@@ -153,8 +153,8 @@ def _alike(results: Sequence[Result], names: Sequence[str]) -> list[list[Result]
 
 def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
     """What the point asks for by the names, None for nothing; of a log, what it says and must be equal."""
-    requested = asked_of(result)
-    if not result.asked.partly:
+    requested = requested_values(result)
+    if not result.requested.partly:
         return {name: requested.get(name) for name in names}
     return {name: requested[name] for name in names if name in requested and name not in LOG_DIFFERENCES}
 
@@ -162,7 +162,7 @@ def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
 def _comparison(points: Sequence[Result]) -> Comparison:
     same = shared(points)
     settings = _settings(points, same)
-    cases = {result.asked.case: (result.run.devices, result.run.nodes) for result in points}
+    cases = {result.requested.case: (result.run.devices, result.run.nodes) for result in points}
     return Comparison(
         same=same,
         cases=tuple(sorted(cases, key=lambda case: cases[case])),
@@ -172,12 +172,12 @@ def _comparison(points: Sequence[Result]) -> Comparison:
 
 def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Setting, list[Result]]:
     def setting(result: Result) -> Setting:
-        return tuple((name, value) for name, value in asked_of(result).items() if name not in (*same, *SIZE))
+        return tuple((name, value) for name, value in requested_values(result).items() if name not in (*same, *SIZE))
 
     settings: dict[Setting, list[Result]] = {}
     for points in _grouped(results, setting):
         # Fewer ranks may drive as many devices: two points of one case, and never one cell.
-        crowded = len({result.asked.case for result in points}) < len(points)
+        crowded = len({result.requested.case for result in points}) < len(points)
         for result in points:
             ranks = {"ranks_per_node": result.run.ranks_per_node, "gpus_per_node": result.run.gpus_per_node}
             more = tuple((name, str(value)) for name, value in ranks.items()) if crowded else ()
@@ -200,7 +200,9 @@ def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
             if name not in BACKEND_FIELDS or len(owned[backend, name]) > 1
         }
         setting_values = {name: value for name, value in setting_values.items() if USUAL.get(name) != value}
-        yield Column(backend=backend, differs=setting_values, points={result.asked.case: result for result in points})
+        yield Column(
+            backend=backend, differs=setting_values, points={result.requested.case: result for result in points}
+        )
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], Hashable]) -> list[list[Result]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from parse.report.notices import Notice, merged
-from parse.report.summary import Summary, asked_of, varying
+from parse.report.summary import Summary, requested_values, varying
 from parse.result import Result
 from parse.text import shortened
 
@@ -27,7 +27,7 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
 def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
     settings: dict[str, list[Result]] = {}
     for result in results:
-        settings.setdefault(result.asked.baseline_point, []).append(result)
+        settings.setdefault(result.requested.baseline_point, []).append(result)
     full_names = _names([setting[0] for setting in settings.values()], results)
     short = shortened(full_names, int(width * NAME_SHARE))
     names = [short[name] for name in full_names]
@@ -49,7 +49,7 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
 def _names(firsts: Sequence[Result], results: Sequence[Result]) -> list[str]:
     """Of each setting its backend, its workload, and what else is not the same in all settings."""
     names = [name for name in varying(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
-    requested = [asked_of(first) for first in firsts]
+    requested = [requested_values(first) for first in firsts]
     return [
         " ".join(
             [*(values[name] for name in ("backend", "workload") if name in values)]
@@ -71,14 +71,14 @@ def _of_setting(setting: Sequence[Result]) -> str:
         larger = [
             result for result in setting if result.median_speed is None and result.run.devices > largest.run.devices
         ]
-        absent = f"; no speed of {', '.join(result.asked.case for result in larger)}" if larger else ""
+        absent = f"; no speed of {', '.join(result.requested.case for result in larger)}" if larger else ""
         return f"{_speedup(largest)}{absent}"
     measured = [result for result in setting if result.median_speed is not None]
     if not measured:
-        return f"no speed of {', '.join(result.asked.case for result in setting)}"
+        return f"no speed of {', '.join(result.requested.case for result in setting)}"
     largest_measured = max(measured, key=lambda result: result.run.devices)
     reason = largest_measured.no_speedup if largest_measured.speedup is None else "no larger case has a speed"
-    return f"{largest_measured.median_speed:.2f} samples/s on {largest_measured.asked.case}; no speedup: {reason}"
+    return f"{largest_measured.median_speed:.2f} samples/s on {largest_measured.requested.case}; no speedup: {reason}"
 
 
 def _speedup(result: Result) -> str:
@@ -87,14 +87,14 @@ def _speedup(result: Result) -> str:
                                          ("nodes simulated", result.nodes_simulated)) if reason]  # fmt: skip
     but = f", not a scaling result ({', '.join(reasons)})" if reasons else ""
     return (
-        f"{result.asked.case} runs {result.speedup:.2f} × as fast as 1n1g "
+        f"{result.requested.case} runs {result.speedup:.2f} × as fast as 1n1g "
         f"({result.scaling_efficiency:.0%} of ideal){but}".replace("%", " %")
     )
 
 
 def _counts(results: Sequence[Result], warning_count: int) -> str:
     runs = [run for result in results if not (result.published and not result.ok) for run in result.runs]
-    missing = Counter(run.word for run in runs if not run.measured)
+    missing = Counter(run.outcome_text for run in runs if not run.measured)
     parts = [f"{sum(run.measured is not None for run in runs)} of {len(runs)} runs ok"] if runs else []
     parts += [f"{count} {outcome}" for outcome, count in missing.most_common()]
     plural = "" if warning_count == 1 else "s"

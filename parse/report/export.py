@@ -16,7 +16,7 @@ from parse.ledger.sentence import sentence
 from parse.ledger.types import Alone, Ledger
 from parse.report.compare import Comparison, compare, outcomes
 from parse.report.nodes import drifts, per_node
-from parse.report.summary import Summary, TableError, asked_of, differences, labels, of_logs
+from parse.report.summary import Summary, TableError, differences, labels, of_logs, requested_values
 from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
@@ -53,8 +53,10 @@ def as_json(summary: Summary) -> str:
         "refusals": list(summary.refusals),
     }
     if summary.ledgers is not None:
-        names = dict(zip((result.asked.point for result in summary.results), labels(summary.results), strict=True))
-        content["ledgers"] = [_ledger_as_json(ledger, names[ledger.result.asked.point]) for ledger in summary.ledgers]
+        names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+        content["ledgers"] = [
+            _ledger_as_json(ledger, names[ledger.result.requested.point]) for ledger in summary.ledgers
+        ]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -67,7 +69,7 @@ def dlperf(summary: Summary) -> str:
     for result in summary.results:
         if result.median_speed is not None:
             workload = str(_known_or(result, "workload", "unknown"))
-            places.setdefault((DLPERF_NAMES.get(workload, workload), result.asked.case), []).append(result)
+            places.setdefault((DLPERF_NAMES.get(workload, workload), result.requested.case), []).append(result)
     content: dict[str, dict[str, Any]] = {}
     for (name, case), results in places.items():
         if len(results) > 1:
@@ -95,7 +97,11 @@ def _listed(apart: Mapping[str, Sequence[str]]) -> str:
 def _choice(results: Sequence[Result], names: Sequence[str]) -> str:
     """What chooses one of these points on the command line: one that has all of the names, or most of them."""
     requested = max(
-        ([(name, asked_of(result)[name]) for name in names if name in asked_of(result)] for result in results), key=len
+        (
+            [(name, requested_values(result)[name]) for name in names if name in requested_values(result)]
+            for result in results
+        ),
+        key=len,
     )
     return " ".join(f"--where {shlex.quote(f'{name}={value}')}" for name, value in requested)
 
@@ -108,7 +114,7 @@ def _as_json(result: Result) -> dict[str, Any]:
     run = result.run
     content = {
         "point_id": _point_id(result),
-        "case": result.asked.case,
+        "case": result.requested.case,
         "nodes": _known_or(result, "nodes"),
         "ranks_per_node": _known_or(result, "ranks_per_node"),
         "devices": run.devices,
@@ -119,7 +125,7 @@ def _as_json(result: Result) -> dict[str, Any]:
         "batch_size_per_device": _known_or(result, "batch_size", of=run.local_batch_size),
         "global_batch_size": _known_or(result, "batch_size", of=run.global_batch_size),
         "runs_ok": len(result.ok),
-        "runs_asked": result.asked_runs,
+        "runs_asked": result.planned_runs,
         "median_speed": result.median_speed,
         "average_speed": result.average_speed,
         "interval": result.interval and [result.interval.low, result.interval.high],
@@ -131,7 +137,7 @@ def _as_json(result: Result) -> dict[str, Any]:
         "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
-        "asked": asked_of(result),
+        "asked": requested_values(result),
         "alarms": [{"name": alarm.name, "text": alarm.text} for alarm in result.alarms],
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
@@ -144,7 +150,7 @@ def _as_json(result: Result) -> dict[str, Any]:
 
 def _known_or(result: Result, name: str, otherwise: Any = None, of: Any = None) -> Any:
     """What the point asks for by that name, or `of` it; `otherwise` where that is not known."""
-    if name in result.asked.unknown:
+    if name in result.requested.unknown:
         return otherwise
     return getattr(result.run, name) if of is None else of
 
@@ -179,7 +185,7 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
     """All that a ledger says, by the names of parse.ledger.types."""
     content = {
         "point_id": _point_id(ledger.result),
-        "case": ledger.result.asked.case,
+        "case": ledger.result.requested.case,
         "unit": "ms",
         "sentence": plain(sentence(ledger, name)),
         **_fields(ledger, without=("result",)),
@@ -207,7 +213,7 @@ def _more(noun: Any) -> dict[str, Any]:
 
 
 def _point_id(result: Result) -> str:
-    return result.asked.run_id.rpartition("_r")[0]
+    return result.requested.run_id.rpartition("_r")[0]
 
 
 def _significant(value: Any) -> Any:
@@ -222,9 +228,9 @@ def _significant(value: Any) -> Any:
 def _run_as_json(run: Run) -> dict[str, Any]:
     attempt, measured = run.attempt, run.measured
     content = {
-        "run_id": run.asked.run_id,
-        "repeat": run.asked.run.repeat,
-        "outcome": run.word,
+        "run_id": run.requested.run_id,
+        "repeat": run.requested.run.repeat,
+        "outcome": run.outcome_text,
         "attempts": run.attempts,
         "attempt": attempt and attempt.number,
         "evidence": attempt.evidence if attempt else "",

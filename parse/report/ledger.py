@@ -9,7 +9,7 @@ from itertools import zip_longest
 from parse.ledger.notes import notes
 from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_text
 from parse.ledger.types import TERMS, Ledger, Place, Term
-from parse.report.summary import Summary, asked_of, labels, varying
+from parse.report.summary import Summary, labels, requested_values, varying
 from parse.text import (
     LONG,
     Page,
@@ -118,8 +118,8 @@ def _markdown_table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[st
 
 def _named(summary: Summary) -> list[tuple[str, Ledger]]:
     """The ledgers, each with the name that its point has in the scaling table."""
-    names = dict(zip((result.asked.point for result in summary.results), labels(summary.results), strict=True))
-    return [(names[ledger.result.asked.point], ledger) for ledger in summary.ledgers or ()]
+    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+    return [(names[ledger.result.requested.point], ledger) for ledger in summary.ledgers or ()]
 
 
 def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
     heads += [("culprit", "")]
     rows = []
     for ledger in ledgers:
-        requested = asked_of(ledger.result)
+        requested = requested_values(ledger.result)
         first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
         for place, (what, cells) in enumerate(_lines(ledger, columns, write)):
             begin = [""] * len(first) if place else first

@@ -153,7 +153,7 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     for result in results:
         for run in result.ok:
             if (job := _job(run)) and run.attempt and run.attempt.record and run.measured:
-                place = result.asked.point, run.attempt.machine and run.attempt.machine.hosts
+                place = result.requested.point, run.attempt.machine and run.attempt.machine.hosts
                 jobs[job].append((place, run.attempt.record.begin_unix_s, math.log(run.measured.throughput)))
     lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
     drift_list = []

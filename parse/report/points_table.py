@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parse.report.notices import runs_ok
-from parse.report.summary import asked_of, of_logs, varying
+from parse.report.summary import of_logs, requested_values, varying
 from parse.result import Result
 from parse.text import (
     Page,
@@ -75,7 +75,7 @@ def points_cells(results: Sequence[Result]) -> tuple[list[Head], list[list[str]]
 
 
 def _row(result: Result, differ: Sequence[str]) -> list[str]:
-    requested, interval = asked_of(result), result.interval
+    requested, interval = requested_values(result), result.interval
     return [
         *(requested.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
         runs_ok(result),

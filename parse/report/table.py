@@ -98,8 +98,8 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
 
 
 def _hidden_env(results: Sequence[Result]) -> frozenset[str]:
-    """The environment variables, by asked_of's names, that the target sets for every point: nobody asked for them."""
-    values = [(result.run.env, result.asked.target_env) for result in results if not result.asked.partly]
+    """Names, as in requested_values, of the environment variables that the target sets for every point."""
+    values = [(result.run.env, result.requested.target_env) for result in results if not result.requested.partly]
     names = {name for env, _ in values for name in env}
     return frozenset(
         f"env.{name}"

@@ -36,7 +36,7 @@ def swept(blocks: Blocks, placement: str = "nested") -> tuple[Result, ...]:
 
 
 def rung(found: tuple[Result, ...], name: str) -> list[tuple[str, str]]:
-    return [(result.asked.case, alarm.text) for result in found for alarm in result.alarms if alarm.name == name]
+    return [(result.requested.case, alarm.text) for result in found for alarm in result.alarms if alarm.name == name]
 
 
 def test_nested_runs_ring_nothing_and_the_head_says_so() -> None:
@@ -101,6 +101,6 @@ def test_one_case_alone_proves_nothing() -> None:
 def test_nested_and_separate_are_different_points_with_baselines_of_their_own() -> None:
     nested = swept({1: ("a", "ab")})
     separate = swept({1: ("a", "ab")}, placement="separate")
-    assert {one.asked.point for one in nested}.isdisjoint(one.asked.point for one in separate)
+    assert {one.requested.point for one in nested}.isdisjoint(one.requested.point for one in separate)
     alone = dataclasses.replace(nested[1].run, placement="separate").baseline()
     assert alone.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id

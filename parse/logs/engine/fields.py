@@ -29,7 +29,8 @@ _ADDED = ((0x0F0F0F0F0F0F0F0F, 2561, 8), (0x00FF00FF00FF00FF, 6553601, 16), (0x0
 class Field:
     """Where in a line a field stands, and how it is written, which is the same in all lines of a shape.
 
-    `point` is where its decimal point is, `past` where it has none; `plain`: it is digits, and perhaps a point.
+    The field spans [`first`, `stop`). `point` is the place of its decimal point, `stop` where it has none; `plain`: it
+    consists of digits and at most one point.
     `form` and `written` are of a time stamp.
     """
 
@@ -89,7 +90,7 @@ def columns(letters: Letters, starts: Sequence[Integers], fields: Sequence[Field
 def _numbers(
     letters: Letters, where: Integers, counts: list[int], field_per_part: list[Field | None], absent: float
 ) -> Floats | Integers:
-    """A column of what stands `there`, a field or none per part; whole numbers where what is absent is one."""
+    """One column, from a field or None per part; integers where the `absent` value is an integer."""
     if not any(field_per_part):
         return np.asarray(np.full(len(where), absent))
     first, point, stop = (

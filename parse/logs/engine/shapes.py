@@ -64,9 +64,9 @@ def label(before: bytes) -> dict[str, tuple[int, int]]:
 
 
 class Shape:
-    """A line that stands for all lines of its shape; with `found`, a step line.
+    """A line that stands for all lines of its shape; with `step`, a step line.
 
-    Of a step line only as much counts as was looked at, and that nothing behind it can be a second one.
+    A step line is compared only up to the end of its match, and must have no room for a second step behind it.
     """
 
     def __init__(self, text: bytes, step: StepMatch | None, pause: bool = False) -> None:

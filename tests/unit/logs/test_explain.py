@@ -12,7 +12,7 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
-from parse.attempt import Asked, Attempt, FromLog, Measured
+from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.explain import CHUNK_BYTES, MAX_LISTED, MAX_TEXT, explain, lines_at
 from parse.logs.window import Protocol, Reading, read_log
@@ -78,7 +78,7 @@ def attempt(
     return Attempt(
         run_id="x",
         number=1,
-        asked=Asked(run=spec or run(), run_id="x"),
+        requested=RequestedRun(run=spec or run(), run_id="x"),
         outcome=Outcome.OK if speed else None,
         measured=None
         if speed is None
