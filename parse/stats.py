@@ -119,7 +119,7 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> list[int]:
-    """Of each block, from the latest end of the step before it to the latest end of its last step."""
+    """Duration of each block in ns: from the latest end of the step before it to the latest end of its last step."""
     return [int(latest_end_ns[stop - 1]) - int(latest_end_ns[first - 1]) for first, stop in blocks]
 
 
@@ -140,7 +140,7 @@ def throughput(
 
 
 def step_times_s(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Of each measured step, the time from the latest end of the step before to its own latest end."""
+    """Time of each measured step in s: from the latest end of the step before to its own latest end."""
     import numpy as np
 
     return np.concatenate([np.diff(latest_end_ns[first - 1 : stop]) for first, stop in blocks]) / 1e9

@@ -242,7 +242,7 @@ def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
 
 
 def _smallest(values: Ints, at: int) -> Floats:
-    """Of each column the value that `at` others are no larger than."""
+    """The value of each column that has `at` values below or equal to it."""
     values_at: Floats = np.partition(values, at, axis=0)[at].astype(np.float64)
     return values_at
 

@@ -1,4 +1,4 @@
-"""What a family of logs is: the lines of its steps, what its other lines say, and its rule."""
+"""The declaration of a log format: its step lines, the patterns of its other lines, and its rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log from its file to batches of steps and sayings: streamed, whatever its size, in memory that does not grow."""
+"""Reads a log into batches of steps and records: streamed, in memory that does not grow with the file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CutOffError(LogError):
 def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Batch]:
     """The log, a batch per stretch of the file. Raises LogError where it cannot be read.
 
-    Where it can be read in part, as a .gz that is cut off, the last batch holds a saying of kind `remark` instead.
+    Where it can be read in part, as a .gz that is cut off, the last batch holds a record of kind `remark` instead.
     """
     reader = _Reader(log_format)
     try:

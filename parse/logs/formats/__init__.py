@@ -1,4 +1,4 @@
-"""The table of families, and which one a log belongs to."""
+"""The table of log formats, and the recognition of a log's format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMATS = {
 """Name of a family to the module that declares it; those that print no steps come last."""
 
 FEW, MANY = 3, 1000
-"""Step lines that tell one family, and two families apart."""
+"""Step lines needed to recognise one format, and to choose between two."""
 HEAD = 1 << 13
 """Most logs show within so many characters what they are."""
 TRIED = 10
@@ -39,7 +39,7 @@ MARKS = ("mllog", "ai-rank")
 
 @cache
 def format_named(name: str) -> LogFormat:
-    """The family of that name, with what all logs may say. Raises LogError for a name that is none."""
+    """The log format of that name, with the marks that any log may hold. Raises LogError for an unknown name."""
     if name not in FORMATS:
         raise LogError(f"no family of logs is called {name!r}; there are {', '.join(FORMATS)}")
     declared: LogFormat = import_module(FORMATS[name]).FORMAT
@@ -51,7 +51,7 @@ def format_named(name: str) -> LogFormat:
 
 
 def recognise(path: Path) -> LogFormat:
-    """The family whose steps the log prints, else whose marks. Raises LogError where there are neither."""
+    """The format whose steps the log prints, else whose marks. Raises LogError where there are neither."""
     known = [format_named(name) for name in FORMATS]
     marked: list[LogFormat] = []
     for buffer, size, _ in pieces(path):
@@ -71,7 +71,7 @@ def recognise(path: Path) -> LogFormat:
 
 
 def _printing_steps(text: bytes, known: list[LogFormat]) -> LogFormat | None:
-    """The family that has step lines here; of several the one that has most of them."""
+    """The format with the most step lines in the text; None without any."""
     for part, enough in ((text[:HEAD], FEW), (text, FEW), (text, MANY)):
         counts = {log_format.name: _step_lines_in(part, log_format, enough) for log_format in known}
         names = [name for name, count in counts.items() if count]
