@@ -37,7 +37,7 @@ class Kind:
     """A log to be made: how a step's line is written from its number and the clock, and who reads it."""
 
     name: str
-    family: str
+    log_format: str
     methods: tuple[str, ...]
     line: Line
     ranks: int = 1
@@ -106,26 +106,28 @@ def _either(rng: random.Random) -> str:
     return (_same if rng.random() < 0.5 else _words)(rng)
 
 
-NGC = Kind(name="NGC PyTorch", family="ngc-pytorch", methods=("ngc-pytorch",), line=_ngc_pytorch)
+NGC = Kind(name="NGC PyTorch", log_format="ngc-pytorch", methods=("ngc-pytorch",), line=_ngc_pytorch)
 TAGGED = "Tue Mar 23 {clock} 2021[1,{rank}]<stdout>:"
 MEDIUM = (
     Kind(
-        name="NGC PyTorch, no other line twice", family="ngc-pytorch", methods=("ngc-pytorch",), line=_ngc_pytorch,
+        name="NGC PyTorch, no other line twice", log_format="ngc-pytorch", methods=("ngc-pytorch",), line=_ngc_pytorch,
         noise=_words,
     ),
     Kind(
-        name="NGC PyTorch, mpirun's prefixes", family="ngc-pytorch", methods=("ngc-pytorch",), line=_ngc_pytorch,
+        name="NGC PyTorch, mpirun's prefixes", log_format="ngc-pytorch", methods=("ngc-pytorch",), line=_ngc_pytorch,
         label=TAGGED,
     ),
     Kind(
-        name="pytorch/examples, 8 ranks interleaved", family="pytorch-imagenet", methods=("pytorch-imagenet",),
+        name="pytorch/examples, 8 ranks interleaved", log_format="pytorch-imagenet", methods=("pytorch-imagenet",),
         line=_pytorch_imagenet, ranks=8,
     ),
-    Kind(name="Paddle", family="paddle-resnet50", methods=("paddle-resnet50", "paddle-resnet50-time"), line=_paddle),
-    Kind(name="PLSC, 8 trainers interleaved", family="plsc", methods=("plsc",), line=_plsc, ranks=8),
     Kind(
-        name="NGC MXNet, 8 ranks interleaved", family="ngc-mxnet", methods=("ngc-mxnet", "ngc-mxnet-time"), line=_mxnet,
-        ranks=8,
+        name="Paddle", log_format="paddle-resnet50", methods=("paddle-resnet50", "paddle-resnet50-time"), line=_paddle,
+    ),
+    Kind(name="PLSC, 8 trainers interleaved", log_format="plsc", methods=("plsc",), line=_plsc, ranks=8),
+    Kind(
+        name="NGC MXNet, 8 ranks interleaved", log_format="ngc-mxnet", methods=("ngc-mxnet", "ngc-mxnet-time"),
+        line=_mxnet, ranks=8,
     ),
 )  # fmt: skip
 
@@ -159,7 +161,7 @@ def _filled(made: bytes, number: int) -> bytes:
 
 
 def _read(how: str, path: Path, kind: Kind) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(_run("benchmarks.log_process", how, path, kind.family))
+    told: dict[str, Any] = json.loads(_run("benchmarks.log_process", how, path, kind.log_format))
     assert told["lines"], "a log without step lines"
     return told
 

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from benchmarks.memory import peak_bytes
 from hpc.model.trace_file import open_trace
-from parse.ledger.breakdown import account
+from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     before_bytes = peak_bytes()
     begin = perf_counter()
     with open_trace(Path(sys.argv[1])) as trace:
-        found = verdict(account(trace))
+        found = verdict(step_breakdown(trace))
     taken_s = perf_counter() - begin
     above_bytes = peak_bytes() - before_bytes
     json.dump({"seconds": taken_s, "above_bytes": above_bytes, "verdict": found.kind, "ranks": found.ranks}, sys.stdout)

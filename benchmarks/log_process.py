@@ -17,13 +17,13 @@ from pathlib import Path  # noqa: E402
 from time import perf_counter  # noqa: E402
 
 from parse.logs.engine.reader import batches  # noqa: E402
-from parse.logs.formats import family  # noqa: E402
+from parse.logs.formats import format_named  # noqa: E402
 from parse.logs.window import Protocol, read_log  # noqa: E402
 
 
 def main() -> None:
     """Reads the log as the arguments say."""
-    how, path, found = sys.argv[1], Path(sys.argv[2]), family(sys.argv[3])
+    how, path, found = sys.argv[1], Path(sys.argv[2]), format_named(sys.argv[3])
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     begin = perf_counter()
     if how == "batches":

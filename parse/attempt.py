@@ -22,7 +22,7 @@ from parse import stats
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RequestedRun:
     """A run as a plan, a trace or a log describes it; `extra` are the fields that only a later version knows, and of a
     log those that tell its point from others (the folder it lies in).
 
@@ -65,7 +65,7 @@ class Asked:
         return bool(self.unknown)
 
 
-_FIELDS = tuple(one.name for one in dataclasses.fields(RunSpec))
+_FIELDS = tuple(field_of_run.name for field_of_run in dataclasses.fields(RunSpec))
 
 
 def _key(run: RunSpec, extra: Mapping[str, Any], unknown: Sequence[str]) -> str:
@@ -121,7 +121,7 @@ class FromLog:
     """
 
     path: Path
-    family: str
+    log_format: str
     window: str
     wall_clock: float | None
     printed: float | None
@@ -139,7 +139,7 @@ class Attempt:
 
     run_id: str
     number: int
-    asked: Asked | None
+    requested: RequestedRun | None
     outcome: Outcome | None
     evidence: str = ""
     measured: Measured | None = None
@@ -173,9 +173,9 @@ def measure(trace: Trace) -> Measured:
     """The numbers of the trace's window. Raises TraceError where the window is not whole."""
     if not len(trace.blocks):
         raise TraceError("it has no measured block")
-    for first, past in trace.blocks:
-        if (trace.stamps[:, first - 1 : past, END] == ABSENT).any():
-            raise TraceError(f"ranks lack the end of a step among {first - 1} to {past - 1}")
+    for first, stop in trace.blocks:
+        if (trace.stamps[:, first - 1 : stop, END] == ABSENT).any():
+            raise TraceError(f"ranks lack the end of a step among {first - 1} to {stop - 1}")
     latest_end_ns = trace.to_global(END).max(axis=0)
     samples = trace.samples.sum(axis=0, dtype=np.int64)
     step_s = stats.step_times_s(latest_end_ns, trace.blocks)
@@ -187,7 +187,7 @@ def measure(trace: Trace) -> Measured:
         throughput=stats.throughput(latest_end_ns, samples, trace.blocks),
         mean_of_rates=stats.mean_of_rates(latest_end_ns, samples, trace.blocks),
         step_s=step_s,
-        samples=sum(int(samples[first:past].sum()) for first, past in trace.blocks),
+        samples=sum(int(samples[first:stop].sum()) for first, stop in trace.blocks),
         pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
         clock_share=float(trace.bounds_ns(END, edges).max(axis=0).sum()) / duration_ns,
     )
@@ -203,34 +203,34 @@ def describe(trace: Trace) -> Machine:
                 values.setdefault(name, set()).add(str(value))
     return Machine(
         ranks=len(ranks),
-        facts={name: tuple(sorted(found)) for name, found in sorted(values.items())},
+        facts={name: tuple(sorted(met)) for name, met in sorted(values.items())},
         hosts=tuple(sorted({str(rank["hostname"]) for rank in ranks if rank.get("hostname")})),
         oversubscribed=_oversubscribed(trace.run, ranks),
         nodes_simulated=_nodes_simulated(trace.run, ranks),
         unfused=any(rank["backend"].get("fused") is False for rank in ranks),
         synchronises=any(rank["backend"].get("synchronises_every_step") is True for rank in ranks),
-        built_otherwise=next((said for rank in ranks if (said := _built_otherwise(rank))), ""),
+        built_otherwise=next((difference for rank in ranks if (difference := _built_otherwise(rank))), ""),
         findings=_findings(trace.environment),
     )
 
 
 def _findings(environment: Mapping[str, Any]) -> tuple[Finding, ...]:
     """What the checks at the start found, in their order; those that only a later version knows are left out."""
-    told = _table(environment, "preflight")
-    found = []
-    for name in [*(name for name in CHECKS if name in told), *sorted(set(told) - set(CHECKS))]:
+    checks = _table(environment, "preflight")
+    findings = []
+    for name in [*(name for name in CHECKS if name in checks), *sorted(set(checks) - set(CHECKS))]:
         try:
-            found.append(read_finding(told[name]))
+            findings.append(read_finding(checks[name]))
         except (CheckError, TypeError):
             continue
-    return tuple(found)
+    return tuple(findings)
 
 
-def _facts_of_rank(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of_rank(of_rank: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """A rank's facts with those that all ranks share and that are therefore stored once."""
-    facts = dict(own)
+    facts = dict(of_rank)
     for group in ("software", "backend"):
-        facts[group] = {**_table(shared, group), **_table(own, group)}
+        facts[group] = {**_table(shared, group), **_table(of_rank, group)}
     facts["project"] = _table(shared, "project")
     return facts
 
@@ -252,19 +252,19 @@ def _compared(rank: Mapping[str, Any]) -> dict[str, Any]:
 def _oversubscribed(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
     uuids = [str(_table(rank, "device").get("uuid") or "") for rank in ranks]
     if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(ranks):
-        return f"{len(ranks)} ranks share {_count(len(set(uuids)), 'GPU')}"
+        return f"{len(ranks)} ranks share {_plural(len(set(uuids)), 'GPU')}"
     for hosts_ranks in _by_host(ranks).values():
         cores = _cores(hosts_ranks)
         if cores and len(hosts_ranks) * run.cpus_per_rank > cores:
-            each = _count(run.cpus_per_rank, "core")
-            return f"{_count(len(hosts_ranks), 'rank')} of {each} each on a machine with {cores} for them"
+            each = _plural(run.cpus_per_rank, "core")
+            return f"{_plural(len(hosts_ranks), 'rank')} of {each} each on a machine with {cores} for them"
     return ""
 
 
 def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
     machines = len(_by_host(ranks))
     if run.nodes > 1 and (machines < run.nodes or any(rank.get("nodes_simulated") for rank in ranks)):
-        return f"{_count(run.nodes, 'node')} on {_count(machines, 'machine')}"
+        return f"{_plural(run.nodes, 'node')} on {_plural(machines, 'machine')}"
     return ""
 
 
@@ -296,9 +296,9 @@ def _cores(ranks: list[dict[str, Any]]) -> int | None:
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = values.get(name)
-    return found if isinstance(found, Mapping) else {}
+    table = values.get(name)
+    return table if isinstance(table, Mapping) else {}
 
 
-def _count(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

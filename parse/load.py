@@ -27,7 +27,7 @@ from hpc.model.outcome import (
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import PARTIAL
-from parse.attempt import Asked, Attempt, Machine, Measured, describe, measure
+from parse.attempt import Attempt, Machine, Measured, RequestedRun, describe, measure
 
 if TYPE_CHECKING:
     from parse.load_logs import HowToRead
@@ -57,7 +57,7 @@ class Loaded:
     """What was found. `refusals` name files that were not read, `remarks` what was read and is odd."""
 
     attempts: tuple[Attempt, ...]
-    asked: tuple[Asked, ...]
+    requested: tuple[RequestedRun, ...]
     reduced: tuple[str, ...]
     refusals: tuple[str, ...]
     remarks: tuple[str, ...]
@@ -68,7 +68,7 @@ class _Read:
     """A trace without its stamps."""
 
     path: Path
-    asked: Asked
+    requested: RequestedRun
     number: int
     outcome: Outcome
     evidence: str
@@ -94,7 +94,7 @@ class _Loader:
         self.kind = kind
         self.refusals: list[str] = []
         self.remarks: list[str] = []
-        self.asked: dict[str, Asked] = {}
+        self.requested: dict[str, RequestedRun] = {}
         self.reduced: list[str] = []
         self.exits: dict[AttemptKey, ExitRecord] = {}
         self.notes: dict[AttemptKey, list[RankNote]] = {}
@@ -112,17 +112,17 @@ class _Loader:
                 self._read_json(path, named=path in named)
         for path in _shown([path for path in files if path.suffix != ".json"], progress):
             self._read_trace(path)
-        by_id = {read.asked.run_id: read.asked for read in self.traces.values()}
-        by_id |= {asked.run_id: asked for asked in self.asked.values()}
+        by_id = {read.requested.run_id: read.requested for read in self.traces.values()}
+        by_id |= {requested.run_id: requested for requested in self.requested.values()}
         keys = sorted({*self.exits, *self.notes, *self.begun, *self.traces, *self.set_aside})
         attempts = tuple(self._attempt(key, by_id.get(key[0])) for key in keys)
-        for run_id in sorted({attempt.run_id for attempt in attempts if attempt.asked is None}):
+        for run_id in sorted({attempt.run_id for attempt in attempts if attempt.requested is None}):
             self.remarks.append(f"{run_id}: no plan and no trace here describes this run; it is in no point below")
-        if attempts and not self.asked:
+        if attempts and not self.requested:
             self.remarks.append("no plan (plan.*.json) is here, so nobody can say whether runs are missing")
         return Loaded(
             attempts=(*attempts, *self._from_logs(logs, named, progress, how)),
-            asked=tuple(self.asked.values()),
+            requested=tuple(self.requested.values()),
             reduced=tuple(dict.fromkeys(self.reduced)),
             refusals=tuple(self.refusals),
             remarks=tuple(self.remarks),
@@ -130,7 +130,7 @@ class _Loader:
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
         """The files named, and in the folders named all that by their names may be something, each once."""
-        found: dict[Path, Path] = {}
+        files: dict[Path, Path] = {}
         for path in paths:
             if path.is_dir():
                 for folder, _, names in os.walk(path, onerror=self._refuse_folder):
@@ -138,17 +138,17 @@ class _Loader:
                         self.remarks.append(_of_partial(Path(folder)))
                     for name in sorted(names):
                         if not name.startswith(".") and self._may_be_read(name):
-                            self._keep(Path(folder) / name, found)
+                            self._keep(Path(folder) / name, files)
             elif path.exists():
-                self._keep(path, found)
+                self._keep(path, files)
             else:
                 self.refusals.append(f"{path}: no such file or folder")
-        return sorted(found.values())
+        return sorted(files.values())
 
-    def _keep(self, path: Path, found: dict[Path, Path]) -> None:
+    def _keep(self, path: Path, files: dict[Path, Path]) -> None:
         """Reading from a pipe or a device may never end."""
         if path.is_file():
-            found.setdefault(path.resolve(), path)
+            files.setdefault(path.resolve(), path)
         else:
             self.refusals.append(f"{path}: cannot be read (no regular file)")
 
@@ -189,11 +189,11 @@ class _Loader:
         try:
             if EXIT_RECORD.fullmatch(path.name):
                 self._keep_exit_record(path, read_exit_record(path))
-            elif found := RANK_NOTE.fullmatch(path.name):
+            elif match := RANK_NOTE.fullmatch(path.name):
                 note = read_rank_note(path)
-                self.notes.setdefault((found["run_id"], int(found["attempt"])), []).append(note)
-            elif found := BEGIN_RECORD.fullmatch(path.name):
-                self.begun.add((found["run_id"], int(found["attempt"])))
+                self.notes.setdefault((match["run_id"], int(match["attempt"])), []).append(note)
+            elif match := BEGIN_RECORD.fullmatch(path.name):
+                self.begun.add((match["run_id"], int(match["attempt"])))
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
             elif named or path.name.endswith((".exit.json", ".begin.json")):
@@ -220,12 +220,12 @@ class _Loader:
             raise TraceError(f"{path}: a plan without a list of runs")
         target_env = _target_env(plan.get("target"))
         try:
-            asked = [_asked(described, target_env) for described in runs]
+            requested = [_requested(described, target_env) for described in runs]
         except TraceError as error:
             raise TraceError(f"{path}: {error}") from None
         self.reduced += [str(line) for line in reduced]
-        for one in asked:
-            self.asked.setdefault(one.key, one)
+        for run in requested:
+            self.requested.setdefault(run.key, run)
 
     def _read_trace(self, path: Path) -> None:
         try:
@@ -233,8 +233,8 @@ class _Loader:
         except TraceError as error:
             self.refusals.append(str(error))
             return
-        key = read.asked.run_id, read.number
-        if path.name != f"{read.asked.run_id}.{read.number}.h5":
+        key = read.requested.run_id, read.number
+        if path.name != f"{read.requested.run_id}.{read.number}.h5":
             self.remarks.append(f"{path}: holds {_name(key)}; it is counted as what it holds")
         first = self.traces.setdefault(key, read)
         if first is read:
@@ -244,7 +244,7 @@ class _Loader:
         else:
             self.set_aside[key] = f"two traces of one attempt, {first.path} and {path}, differ: neither is counted"
 
-    def _attempt(self, key: AttemptKey, asked: Asked | None) -> Attempt:
+    def _attempt(self, key: AttemptKey, requested: RequestedRun | None) -> Attempt:
         record, read = self.exits.get(key), self.traces.get(key)
         notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
         outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
@@ -265,7 +265,7 @@ class _Loader:
         return Attempt(
             run_id=key[0],
             number=key[1],
-            asked=asked,
+            requested=requested,
             outcome=outcome,
             evidence=evidence,
             measured=read.measured if read else None,
@@ -283,12 +283,12 @@ def _target_env(target: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in env.items()} if isinstance(env, dict) else {}
 
 
-def _asked(described: Any, target_env: Mapping[str, str]) -> Asked:
+def _requested(described: Any, target_env: Mapping[str, str]) -> RequestedRun:
     if not isinstance(described, dict):
         raise TraceError("an entry of its runs describes none")
     run, extra = run_of(described)
     run_id = str(described.get("run_id", run.run_id))
-    return Asked(run=run, run_id=run_id, extra=extra, target_env=target_env)
+    return RequestedRun(run=run, run_id=run_id, extra=extra, target_env=target_env)
 
 
 def _without_stamps(path: Path, trace: Trace) -> _Read:
@@ -299,7 +299,7 @@ def _without_stamps(path: Path, trace: Trace) -> _Read:
         problem = str(error)
     return _Read(
         path=path,
-        asked=Asked(run=trace.run, run_id=trace.run_id, extra=trace.run_extra),
+        requested=RequestedRun(run=trace.run, run_id=trace.run_id, extra=trace.run_extra),
         number=trace.attempt,
         outcome=trace.outcome,
         evidence=trace.evidence,
@@ -315,12 +315,12 @@ def _of_partial(folder: Path) -> str:
     """What is to be said of a folder of journals: they are of a run that goes on, or wait for somebody."""
     stem = folder.name.removesuffix(PARTIAL)
     if folder.with_name(f"{stem}.h5").exists():
-        why = "left over beside its trace, to be removed"
+        reason = "left over beside its trace, to be removed"
     elif folder.with_name(f"{stem}.exit.json").exists():
-        why = "stamps that dead ranks left, not yet a trace"
+        reason = "stamps that dead ranks left, not yet a trace"
     else:
-        why = "stamps of a run that goes on, or whose job was lost; then they are not yet a trace"
-    return f"{folder}: {why}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
+        reason = "stamps of a run that goes on, or whose job was lost; then they are not yet a trace"
+    return f"{folder}: {reason}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
 
 
 def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:

@@ -13,25 +13,25 @@ from pathlib import Path
 
 from parse.attempt import Attempt
 from parse.logs.engine.log_format import LogError
-from parse.logs.formats import family, recognise
+from parse.logs.formats import format_named, recognise
 from parse.logs.path_facts import Place, place_of
-from parse.logs.run import NOWHERE, SPEEDS, attempt_of, settled_as
+from parse.logs.run import NOWHERE, SPEEDS, attempt_of, numbered_as
 from parse.logs.window import Protocol, Reading, read_log
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
 
 
-FAMILYS_OWN = Protocol()
+FORMAT_DEFAULT = Protocol()
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree as closely are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HowToRead:
-    """What is asked of logs. `family` forces one; `otherwise` is what is said of logs that do not say it themselves."""
+    """How to read logs. `log_format` forces one format; `otherwise` fills in what logs do not state."""
 
-    protocol: Protocol = FAMILYS_OWN
-    family: str = ""
+    protocol: Protocol = FORMAT_DEFAULT
+    log_format: str = ""
     speed: str = SPEEDS[0]
     otherwise: Place = NOWHERE
 
@@ -71,11 +71,11 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
             if path in silently:
                 foreign["".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix] += 1
             else:
-                said = str(error)
-                refusals.append(said if said.startswith(f"{path}:") else f"{path}: {said}")
+                text = str(error)
+                refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
             continue
-        if attempt.asked is None and attempt.log is not None:
-            remarks += [f"{path}: {said}" for said in attempt.log.remarks]
+        if attempt.requested is None and attempt.log is not None:
+            remarks += [f"{path}: {text}" for text in attempt.log.remarks]
         else:
             read.append(_Log(path=path, attempt=attempt, place=place))
     if foreign:
@@ -87,8 +87,8 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
 
 def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
     """What was said for logs that do not say it, where logs say something else themselves: an option is not ignored."""
-    runs = [one.attempt.asked.run for one in read if one.attempt.asked]
-    said = {
+    runs = [log.attempt.requested.run for log in read if log.attempt.requested]
+    differing_runs = {
         f"--batch-size {otherwise.batch_size}": [
             run for run in runs if otherwise.batch_size not in (None, run.local_batch_size)
         ],
@@ -96,7 +96,7 @@ def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
             run for run in runs if otherwise.devices not in (None, run.devices)
         ],
     }
-    for option, differing in said.items():
+    for option, differing in differing_runs.items():
         if differing:
             logs = f"{len(differing)} log{'' if len(differing) == 1 else 's'}"
             yield f"{option} is not taken for {logs} that say otherwise, by header or names: it is for all others"
@@ -118,19 +118,19 @@ def _packed(path: Path, place: Place) -> str:
 
 
 def _read(path: Path, place: Place, how: HowToRead) -> tuple[Reading, Attempt]:
-    found = family(how.family) if how.family else recognise(path)
-    reading = read_log(path, found, how.protocol)
+    log_format = format_named(how.log_format) if how.log_format else recognise(path)
+    reading = read_log(path, log_format, how.protocol)
     return reading, attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
 
 
 def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     """The attempts with the folder that tells their campaign apart, and each with its number among the repeats."""
-    shared = _shared([one.place.folder for one in read])
+    shared = _shared([log.place.folder for log in read])
     points: dict[tuple[str, str], list[_Log]] = defaultdict(list)
-    for one in read:
-        if one.attempt.asked:
-            points["/".join(one.place.folder[shared:]), one.attempt.asked.point].append(one)
-    return tuple(attempt for (folder, _), there in points.items() for attempt in _repeats(there, folder, remarks))
+    for log in read:
+        if log.attempt.requested:
+            points["/".join(log.place.folder[shared:]), log.attempt.requested.point].append(log)
+    return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
@@ -139,65 +139,65 @@ def _shared(folders: Sequence[tuple[str, ...]]) -> int:
     return next((at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))
 
 
-def _repeats(there: Sequence[_Log], folder: str, remarks: list[str]) -> list[Attempt]:
+def _repeats(logs: Sequence[_Log], folder: str, remarks: list[str]) -> list[Attempt]:
     """The repeats of a point: numbered by their names; those whose names have no number, in their names' order."""
     claims: dict[int, list[_Log]] = defaultdict(list)
     unnumbered: list[_Log] = []
-    for one in _once(there, remarks):
-        if one.place.repeat is None:
-            unnumbered.append(one)
+    for log in _once(logs, remarks):
+        if log.place.repeat is None:
+            unnumbered.append(log)
         else:
-            claims[one.place.repeat].append(one)
-    attempts = [_claimed(number, ones, folder) for number, ones in sorted(claims.items())]
+            claims[log.place.repeat].append(log)
+    attempts = [_claimed(number, same_number, folder) for number, same_number in sorted(claims.items())]
     free = (number for number in count(1) if number not in claims)
     return attempts + [
-        settled_as(one.attempt, folder=folder, repeat=number, numbered=False)
-        for one, number in zip(unnumbered, free, strict=False)
+        numbered_as(log.attempt, folder=folder, repeat=number, numbered=False)
+        for log, number in zip(unnumbered, free, strict=False)
     ]
 
 
-def _once(there: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
+def _once(logs: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
     """In the order of their names, without copies of one another that claim no number of their own."""
-    contents = _contents(there)
+    contents = _contents(logs)
     first_of: dict[bytes, _Log] = {}
-    for one in sorted(there, key=lambda one: (one.path.suffix == ".json", _natural(str(one.path)))):
-        first = first_of.setdefault(contents[one.path], one)
-        if first is one and (log := _told_by(one, first_of.values())):
-            remarks.append(f"{one.path}: the report of the run that {log.path} is of; counted once")
-        elif first is one:
-            yield one
-        elif one.place.repeat in (None, first.place.repeat):
-            remarks.append(f"{one.path}: the same as {first.path}, byte for byte; counted once")
+    for log in sorted(logs, key=lambda log: (log.path.suffix == ".json", _natural(str(log.path)))):
+        first = first_of.setdefault(contents[log.path], log)
+        if first is log and (reported := _log_of_report(log, first_of.values())):
+            remarks.append(f"{log.path}: the report of the run that {reported.path} is of; counted once")
+        elif first is log:
+            yield log
+        elif log.place.repeat in (None, first.place.repeat):
+            remarks.append(f"{log.path}: the same as {first.path}, byte for byte; counted once")
         else:
-            remarks.append(f"{one.path}: the same as {first.path}, byte for byte, as another run; both are counted")
-            yield one
+            remarks.append(f"{log.path}: the same as {first.path}, byte for byte, as another run; both are counted")
+            yield log
 
 
-def _told_by(report: _Log, others: Iterable[_Log]) -> _Log | None:
+def _log_of_report(report: _Log, others: Iterable[_Log]) -> _Log | None:
     """The log beside a program's own report (raport.json) that is of the same run: its time stamps lie as far apart."""
     speed = report.attempt.log.wall_clock if report.attempt.log else None
     if report.path.suffix != ".json" or not speed:
         return None
     for other in others:
-        told = other.attempt.log.wall_clock if other.attempt.log else None
+        other_speed = other.attempt.log.wall_clock if other.attempt.log else None
         beside = other is not report and other.path.parent == report.path.parent
-        if beside and told and abs(told / speed - 1) < SAME_RUN:
+        if beside and other_speed and abs(other_speed / speed - 1) < SAME_RUN:
             return other
     return None
 
 
-def _claimed(number: int, ones: Sequence[_Log], folder: str) -> Attempt:
-    attempt = settled_as(ones[0].attempt, folder=folder, repeat=number, numbered=True)
-    if len(ones) == 1:
+def _claimed(number: int, logs: Sequence[_Log], folder: str) -> Attempt:
+    attempt = numbered_as(logs[0].attempt, folder=folder, repeat=number, numbered=True)
+    if len(logs) == 1:
         return attempt
-    named = " and ".join(str(one.path) for one in ones)
-    problem = f"{len(ones)} logs claim to be this run and differ, {named}: none of them is counted"
+    named = " and ".join(str(log.path) for log in logs)
+    problem = f"{len(logs)} logs claim to be this run and differ, {named}: none of them is counted"
     return dataclasses.replace(attempt, outcome=None, measured=None, problem=problem)
 
 
-def _contents(there: Sequence[_Log]) -> dict[Path, bytes]:
+def _contents(logs: Sequence[_Log]) -> dict[Path, bytes]:
     """Of each file what is equal only for equal contents; a file that no other is as long as is not read for it."""
-    sizes = {one.path: _size(one.path) for one in there}
+    sizes = {log.path: _size(log.path) for log in logs}
     lengths = Counter(sizes.values())
     return {
         path: str(path).encode(errors="surrogateescape") if lengths[size] == 1 else _digest(path)

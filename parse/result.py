@@ -12,7 +12,7 @@ import numpy as np
 
 from hpc.model.spec import COLLECTIVES, RunSpec
 from parse import stats
-from parse.attempt import Asked, Attempt, Machine, Measured, settling
+from parse.attempt import Attempt, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
 
 MISSING = "missing"
@@ -32,21 +32,21 @@ PERCENTILES = (5, 50, 95, 99)
 class Run:
     """One repeat of a point. `attempt` is the one its outcome is taken from; None where the run never came.
 
-    `ok_attempts` numbers all that ended ok: of several the latest counts. `said` is the word that a document prints in
-    the place of a number (`OOM`, `TODO`).
+    `ok_attempts` numbers all that ended ok: of several the latest counts. `placeholder` is the word that a document
+    prints in the place of a number (`OOM`, `TODO`).
     """
 
-    asked: Asked
+    requested: RequestedRun
     attempt: Attempt | None
     attempts: int
     ok_attempts: tuple[int, ...] = ()
-    said: str = ""
+    placeholder: str = ""
 
     @property
-    def word(self) -> str:
+    def outcome_text(self) -> str:
         """The outcome, or what stands in its place where there is none."""
         if self.attempt is None:
-            return self.said or MISSING
+            return self.placeholder or MISSING
         if self.attempt.outcome is None:
             return UNREACHED if self.attempt.log else UNENDED
         return UNMEASURED if self.attempt.outcome == "ok" and not self.attempt.measured else str(self.attempt.outcome)
@@ -122,14 +122,14 @@ class Alarm:
 class Result:
     """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
 
-    `asked_runs` is None where no plan tells how many there should be. `no_speedup` is the reason where there is none.
+    `planned_runs` is None where no plan tells how many there should be. `no_speedup` is the reason where there is none.
     `step_time_ms` is of single steps: a log that prints every tenth has none. `published` is there where it was read
     from a document: without runs in it, the median is the one speed that it prints.
     """
 
-    asked: Asked
+    requested: RequestedRun
     runs: tuple[Run, ...]
-    asked_runs: int | None
+    planned_runs: int | None
     median_speed: float | None = None
     average_speed: float | None = None
     cv: float | None = None
@@ -143,7 +143,7 @@ class Result:
     @property
     def run(self) -> RunSpec:
         """What the point asks for."""
-        return self.asked.run
+        return self.requested.run
 
     @property
     def ok(self) -> tuple[Run, ...]:
@@ -173,11 +173,11 @@ class Result:
     @property
     def facts(self) -> dict[str, set[str]]:
         """All that its ok runs found, by name."""
-        found: dict[str, set[str]] = {}
+        values_by_name: dict[str, set[str]] = {}
         for machine in self.machines:
             for name, values in machine.facts.items():
-                found.setdefault(name, set()).update(values)
-        return found
+                values_by_name.setdefault(name, set()).update(values)
+        return values_by_name
 
     def _first_reason(self, name: str) -> str:
         return next((reason for machine in self.machines if (reason := getattr(machine, name))), "")
@@ -187,31 +187,31 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
     """The result of every point that is planned or was run, baselines before what is measured against them."""
     points: dict[str, list[Run]] = defaultdict(list)
     for run in _runs(loaded):
-        points[run.asked.point].append(run)
-    planned = {asked.key for asked in loaded.asked}
+        points[run.requested.point].append(run)
+    planned = {requested.key for requested in loaded.requested}
     return with_speedups([of_runs(runs, planned) for runs in points.values()])
 
 
-def with_speedups(found: Iterable[Result]) -> tuple[Result, ...]:
+def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
-    alone = list(found)
-    points = {result.asked.point: result for result in alone if not result.run.probe}
+    alone = list(results_of_points)
+    points = {result.requested.point: result for result in alone if not result.run.probe}
     return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
 
 
 def _runs(loaded: Loaded) -> list[Run]:
     attempts: dict[str, list[Attempt]] = defaultdict(list)
-    asked: dict[str, Asked] = {one.key: one for one in loaded.asked}
+    requested: dict[str, RequestedRun] = {run_requested.key: run_requested for run_requested in loaded.requested}
     for attempt in loaded.attempts:
-        if attempt.asked is not None:
-            attempts[attempt.asked.key].append(attempt)
-            asked.setdefault(attempt.asked.key, attempt.asked)
-    return [_run(one, attempts[key]) for key, one in asked.items()]
+        if attempt.requested is not None:
+            attempts[attempt.requested.key].append(attempt)
+            requested.setdefault(attempt.requested.key, attempt.requested)
+    return [_run(run_requested, attempts[key]) for key, run_requested in requested.items()]
 
 
-def _run(asked: Asked, attempts: list[Attempt]) -> Run:
+def _run(requested: RequestedRun, attempts: list[Attempt]) -> Run:
     return Run(
-        asked=asked,
+        requested=requested,
         attempt=settling(attempts) if attempts else None,
         attempts=len(attempts),
         ok_attempts=tuple(sorted(attempt.number for attempt in attempts if attempt.outcome == "ok")),
@@ -220,16 +220,16 @@ def _run(asked: Asked, attempts: list[Attempt]) -> Run:
 
 def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
     """The result of one point from its runs, still without speedup; `planned` are the keys of the runs asked for."""
-    runs = sorted(runs, key=lambda run: run.asked.run.repeat)
+    runs = sorted(runs, key=lambda run: run.requested.run.repeat)
     result = Result(
-        asked=runs[0].asked,
+        requested=runs[0].requested,
         runs=tuple(runs),
-        asked_runs=sum(run.asked.key in planned for run in runs) or None,
+        planned_runs=sum(run.requested.key in planned for run in runs) or None,
     )
     measured = [run.measured for run in runs if run.measured]
     if not measured:
         return result
-    speeds = [one.throughput for one in measured]
+    speeds = [numbers.throughput for numbers in measured]
     return dataclasses.replace(
         result,
         median_speed=stats.median(speeds),
@@ -242,7 +242,7 @@ def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
 
 def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
     """Percentiles over the steps of all runs; means over several steps are no step times."""
-    steps_s = [one.step_s for one in measured if one.printed_every == 1 and len(one.step_s)]
+    steps_s = [numbers.step_s for numbers in measured if numbers.printed_every == 1 and len(numbers.step_s)]
     if not steps_s:
         return {}
     step_ms = np.percentile(np.concatenate(steps_s) * 1e3, PERCENTILES)
@@ -251,7 +251,7 @@ def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
 
 def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
     """The result with its speedup against the 1n1g point that is equal in all else, or the reason why it has none."""
-    baseline = points.get(result.asked.baseline_point)
+    baseline = points.get(result.requested.baseline_point)
     if result.run.probe:
         return dataclasses.replace(result, no_speedup=NO_TRAINING[result.run.probe])
     if result.median_speed is None:
@@ -259,15 +259,19 @@ def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
     if baseline is None:
         return dataclasses.replace(result, no_speedup="no 1n1g baseline with all else equal is here")
     if baseline.median_speed is None:
-        said = _no_number(baseline) or "no run of its 1n1g baseline ended ok"
-        return dataclasses.replace(result, no_speedup=said)
+        reason = _no_number(baseline) or "no run of its 1n1g baseline ended ok"
+        return dataclasses.replace(result, no_speedup=reason)
     return dataclasses.replace(result, speedup=result.median_speed / baseline.median_speed)
 
 
 def _no_number(result: Result) -> str:
     """What its document prints where a speed should be."""
-    words = dict.fromkeys(run.said for run in result.runs if run.said)
-    return f"its document prints {' and '.join(map(repr, words))} for {result.asked.case}" if words else ""
+    placeholders = dict.fromkeys(run.placeholder for run in result.runs if run.placeholder)
+    return (
+        f"its document prints {' and '.join(map(repr, placeholders))} for {result.requested.case}"
+        if placeholders
+        else ""
+    )
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
@@ -277,7 +281,7 @@ def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
         run.backend,
         run.batch_size,
         run.precision,
-        result.asked.baseline_point,
+        result.requested.baseline_point,
         run.devices,
         run.nodes,
     )

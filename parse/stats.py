@@ -119,15 +119,15 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> list[int]:
-    """Of each block, from the latest end of the step before it to the latest end of its last step."""
-    return [int(latest_end_ns[past - 1]) - int(latest_end_ns[first - 1]) for first, past in blocks]
+    """Duration of each block in ns: from the latest end of the step before it to the latest end of its last step."""
+    return [int(latest_end_ns[stop - 1]) - int(latest_end_ns[first - 1]) for first, stop in blocks]
 
 
 def pauses_s(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> tuple[float, ...]:
     """Of each block but the first, the time from the latest end of the block before to where it begins itself, in s."""
     return tuple(
-        (int(latest_end_ns[first - 1]) - int(latest_end_ns[past - 1])) / 1e9
-        for (_, past), (first, _) in pairwise(blocks)
+        (int(latest_end_ns[first - 1]) - int(latest_end_ns[stop - 1])) / 1e9
+        for (_, stop), (first, _) in pairwise(blocks)
     )
 
 
@@ -135,15 +135,15 @@ def throughput(
     latest_end_ns: npt.NDArray[np.int64], samples: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]
 ) -> float:
     """Σ samples in the blocks / Σ (E_last − E_start), in samples/s; arrays are [step], over all ranks."""
-    inside = sum(int(samples[first:past].sum()) for first, past in blocks)
+    inside = sum(int(samples[first:stop].sum()) for first, stop in blocks)
     return inside / sum(block_durations_ns(latest_end_ns, blocks)) * 1e9
 
 
 def step_times_s(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Of each measured step, the time from the latest end of the step before to its own latest end."""
+    """Time of each measured step in s: from the latest end of the step before to its own latest end."""
     import numpy as np
 
-    return np.concatenate([np.diff(latest_end_ns[first - 1 : past]) for first, past in blocks]) / 1e9
+    return np.concatenate([np.diff(latest_end_ns[first - 1 : stop]) for first, stop in blocks]) / 1e9
 
 
 def mean_of_rates(
@@ -152,5 +152,5 @@ def mean_of_rates(
     """The mean over the measured steps of samples / step time: what many published tables use."""
     import numpy as np
 
-    inside = np.concatenate([samples[first:past] for first, past in blocks])
+    inside = np.concatenate([samples[first:stop] for first, stop in blocks])
     return float(np.mean(inside / step_times_s(latest_end_ns, blocks)))

@@ -67,27 +67,29 @@ SPEEDS = ("wall-clock", "printed")
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when something was summarised, 1 when nothing could be, 2 for wrong usage."""
     parser = _parser()
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     deny_world_writing()
     where: dict[str, list[str]] = {}
-    for word in asked.where:
-        name, sign, value = word.partition("=")
+    for condition in options.where:
+        name, sign, value = condition.partition("=")
         if not sign:
-            parser.error(f"--where {word}: not of the form NAME=VALUE")
+            parser.error(f"--where {condition}: not of the form NAME=VALUE")
         where.setdefault(name, []).append(value)
-    if not asked.paths and asked.explain is None:
+    if not options.paths and options.explain is None:
         parser.error("PATH is missing: folders or files to summarise")
-    if (asked.wide or asked.warnings) and asked.format != "table":
-        option = "--wide" if asked.wide else "--warnings"
-        parser.error(f"{option} --format {asked.format}: only the format table leaves columns out or shortens warnings")
-    if asked.ledger and asked.format not in LEDGER_FORMATS:
-        parser.error(f"--ledger --format {asked.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
-    if asked.ledger and asked.kind in ("logs", "table"):
-        parser.error(f"--ledger --kind {asked.kind}: only traces have the stamps that a ledger is made of")
-    how = None if asked.kind in ("traces", "table") else _how_to_read(asked, parser)
-    if asked.explain is not None:
-        return _explain(asked.explain, how, parser)
-    return _summarize(asked, how, where)
+    if (options.wide or options.warnings) and options.format != "table":
+        option = "--wide" if options.wide else "--warnings"
+        parser.error(
+            f"{option} --format {options.format}: only the format table leaves columns out or shortens warnings"
+        )
+    if options.ledger and options.format not in LEDGER_FORMATS:
+        parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
+    if options.ledger and options.kind in ("logs", "table"):
+        parser.error(f"--ledger --kind {options.kind}: only traces have the stamps that a ledger is made of")
+    how = None if options.kind in ("traces", "table") else _how_to_read(options, parser)
+    if options.explain is not None:
+        return _explain(options.explain, how, parser)
+    return _summarize(options, how, where)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,35 +140,35 @@ def _add_log_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--explain", type=Path, metavar="FILE", help="shows how the numbers of one log come about")
 
 
-def _how_to_read(asked: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
+def _how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
     """What the options ask of logs; None where they ask for nothing, so that traces alone need no reader of logs."""
-    words = (asked.log_format, asked.warmup, asked.steps, asked.case, asked.batch_size, asked.explain)
-    if words == (None,) * len(words) and (asked.window, asked.speed) == ("protocol", SPEEDS[0]):
+    given = (options.log_format, options.warmup, options.steps, options.case, options.batch_size, options.explain)
+    if given == (None,) * len(given) and (options.window, options.speed) == ("protocol", SPEEDS[0]):
         return None
     with importing():
         from parse.load_logs import HowToRead
-        from parse.logs.formats import FAMILIES
+        from parse.logs.formats import FORMATS
         from parse.logs.path_facts import Place, case_of
         from parse.logs.window import Protocol
 
-    if asked.log_format is not None and asked.log_format not in FAMILIES:
-        parser.error(f"--log-format {asked.log_format}: not one of {', '.join(FAMILIES)}")
-    if asked.warmup is not None and asked.warmup < 0:
-        parser.error(f"--warmup {asked.warmup}: must be 0 or more")
-    if asked.steps is not None and asked.steps <= (asked.warmup or 0):
+    if options.log_format is not None and options.log_format not in FORMATS:
+        parser.error(f"--log-format {options.log_format}: not one of {', '.join(FORMATS)}")
+    if options.warmup is not None and options.warmup < 0:
+        parser.error(f"--warmup {options.warmup}: must be 0 or more")
+    if options.steps is not None and options.steps <= (options.warmup or 0):
         parser.error(
-            f"--steps {asked.steps}: must be more than the warm-up of {asked.warmup or 0}, which is among them"
+            f"--steps {options.steps}: must be more than the warm-up of {options.warmup or 0}, which is among them"
         )
-    if asked.batch_size is not None and asked.batch_size < 1:
-        parser.error(f"--batch-size {asked.batch_size}: must be 1 or more")
-    case = Place() if asked.case is None else case_of(asked.case)
+    if options.batch_size is not None and options.batch_size < 1:
+        parser.error(f"--batch-size {options.batch_size}: must be 1 or more")
+    case = Place() if options.case is None else case_of(options.case)
     if case is None:
-        parser.error(f"--case {asked.case}: not of the form 2n8g (nodes, GPUs of each)")
+        parser.error(f"--case {options.case}: not of the form 2n8g (nodes, GPUs of each)")
     return HowToRead(
-        protocol=Protocol(warmup=asked.warmup, total=asked.steps, whole=asked.window == "all"),
-        family=asked.log_format or "",
-        speed=asked.speed,
-        otherwise=dataclasses.replace(case, batch_size=asked.batch_size),
+        protocol=Protocol(warmup=options.warmup, total=options.steps, whole=options.window == "all"),
+        log_format=options.log_format or "",
+        speed=options.speed,
+        otherwise=dataclasses.replace(case, batch_size=options.batch_size),
     )
 
 
@@ -190,7 +192,7 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
+def _summarize(options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
     with importing():
         from hpc.model.trace import TraceError
         from parse.report.notices import warnings
@@ -198,56 +200,56 @@ def _summarize(asked: argparse.Namespace, how: HowToRead | None, where: dict[str
         from parse.report.table import FORMATS as WRITERS
         from parse.report.table import text
 
-    summary = _summary(asked.paths, asked.kind, how)
+    summary = _summary(options.paths, options.kind, how)
     if not summary.results and not summary.probes:
         for line in warnings(summary):
             print(line, file=sys.stderr)
-        print(f"nothing to summarise in {', '.join(plain(str(path)) for path in asked.paths)}", file=sys.stderr)
+        print(f"nothing to summarise in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
         return 1
     try:
         chosen = choose(summary.results, where)
         if where and not chosen:
             raise TableError("no point has all that --where asks for")
-        if asked.ledger:
+        if options.ledger:
             summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
         summary = dataclasses.replace(summary, results=chosen)
-        written = text(summary, _page(asked)) if asked.format == "table" else WRITERS[asked.format](summary)
+        written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
-    if asked.out is None:
+    if options.out is None:
         _print(written)
     else:
         try:
-            write_output(asked.out, written)
+            write_output(options.out, written)
         except OSError as error:
-            print(plain(f"{asked.out}: cannot be written ({error.strerror})"), file=sys.stderr)
+            print(plain(f"{options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
             return 1
-    if asked.format in ("csv", "dlperf"):
+    if options.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
     return 0
 
 
-def _page(asked: argparse.Namespace) -> Page:
+def _page(options: argparse.Namespace) -> Page:
     """The room for the table: COLUMNS, else the terminal's, else that of a pipe."""
     from parse.text import MIN_WIDTH, PIPE_WIDTH, Page
 
     width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
-    if asked.out is not None and not os.environ.get("COLUMNS"):
+    if options.out is not None and not os.environ.get("COLUMNS"):
         width = PIPE_WIDTH
-    return Page(width=max(MIN_WIDTH, width), wide=asked.wide, all_warnings=asked.warnings)
+    return Page(width=max(MIN_WIDTH, width), wide=options.wide, all_warnings=options.warnings)
 
 
 def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
     """Those of the chosen points; their baselines are read with them."""
     from parse.ledger.point import ledgers
 
-    points = {result.asked.point for result in chosen}
-    read = points | {result.asked.baseline_point for result in chosen}
-    of = [result for result in summary.results if result.asked.point in read]
-    found = ledgers(of, summary.probes, _with_progress if sys.stderr.isatty() else None)
-    return tuple(ledger for ledger in found if ledger.result.asked.point in points)
+    points = {result.requested.point for result in chosen}
+    read = points | {result.requested.baseline_point for result in chosen}
+    of = [result for result in summary.results if result.requested.point in read]
+    read_ledgers = ledgers(of, summary.probes, _with_progress if sys.stderr.isatty() else None)
+    return tuple(ledger for ledger in read_ledgers if ledger.result.requested.point in points)
 
 
 def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary:
@@ -264,10 +266,10 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
         from parse.result import results
 
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
-    found = results(loaded)
+    all_results = results(loaded)
     return Summary(
-        results=judge([result for result in found if not result.run.probe]),
-        probes=tuple(result for result in found if result.run.probe),
+        results=judge([result for result in all_results if not result.run.probe]),
+        probes=tuple(result for result in all_results if result.run.probe),
         reduced=loaded.reduced,
         remarks=loaded.remarks,
         refusals=loaded.refusals,

@@ -52,8 +52,8 @@ def wrapped(lines: Iterable[str], width: int, indent: str = "") -> list[str]:
 def _wrap(line: str, width: int, indent: str) -> list[str]:
     parts: list[str] = []
     current = ""
-    for word in line.split():
-        rest = word
+    for token in line.split():
+        rest = token
         while rest:
             start = f"{current} " if current.strip() else current or (f"{indent}  " if parts else indent)
             room = width - cell_len(start)
@@ -110,20 +110,23 @@ def _without_middle(name: str, width: int, head_share: float, mark: str) -> str:
     return f"{head}{mark}{tail}"
 
 
-def aligned(rows: Sequence[Sequence[str]], words: int = 1) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], label_columns: int = 1) -> list[str]:
     """Columns of equal width; the first `words` of them to the left, numbers and all others to the right."""
     safe = [[plain(cell) for cell in row] for row in rows]
     widths = column_widths(safe)
     return [
-        GAP.join(padded(cell, width, left=at < words) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        GAP.join(
+            padded(cell, width, align_left=at < label_columns)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in safe
     ]
 
 
-def padded(cell: str, width: int, *, left: bool) -> str:
+def padded(cell: str, width: int, *, align_left: bool) -> str:
     """The cell with blanks to `width` cells."""
     blanks = " " * (width - cell_len(cell))
-    return cell + blanks if left else blanks + cell
+    return cell + blanks if align_left else blanks + cell
 
 
 def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -136,23 +139,23 @@ def table_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * max(0, len(widths) - 1)
 
 
-def in_blocks(rows: Sequence[Sequence[str]], words: int, keys: int, width: int | None) -> list[str]:
+def in_blocks(rows: Sequence[Sequence[str]], label_columns: int, keys: int, width: int | None) -> list[str]:
     """Columns as `aligned` makes them; where they are too wide, in blocks below one another that each begin with the
     first `keys` columns and leave out the rows that have nothing in theirs."""
     widths = column_widths(rows)
     if width is None or table_width(widths) <= width:
-        return aligned(rows, words)
+        return aligned(rows, label_columns)
     repeated = [*range(keys)]
     blocks: list[list[int]] = [[]]
     for at in range(keys, len(widths)):
-        if blocks[-1] and table_width([widths[one] for one in (*repeated, *blocks[-1], at)]) > width:
+        if blocks[-1] and table_width([widths[column] for column in (*repeated, *blocks[-1], at)]) > width:
             blocks.append([])
         blocks[-1].append(at)
     lines: list[str] = []
     for block in blocks:
         lines += [""] if lines else []
-        there = [row for row in rows if any(row[at] for at in block)]
-        lines += aligned([[row[at] for at in (*repeated, *block)] for row in there], words)
+        shown_rows = [row for row in rows if any(row[at] for at in block)]
+        lines += aligned([[row[at] for at in (*repeated, *block)] for row in shown_rows], label_columns)
     return lines
 
 
@@ -179,7 +182,9 @@ def with_settings_folded(
     settings = [" ".join(f"{name}={row[name]}" for name in names if row[name]) for row in rows]
     distinct = [setting for setting in dict.fromkeys(settings) if setting]
     legend = [f"setting [{place}]: {setting}" for place, setting in enumerate(distinct, 1)]
-    return [*wrapped(legend, width), ""], [f"[{distinct.index(one) + 1}]" if one else "" for one in settings]
+    return [*wrapped(legend, width), ""], [
+        f"[{distinct.index(setting) + 1}]" if setting else "" for setting in settings
+    ]
 
 
 def markdown_text(text: str) -> str:

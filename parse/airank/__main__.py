@@ -13,7 +13,7 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 
 if TYPE_CHECKING:
-    from parse.airank.cases import Terms
+    from parse.airank.cases import RuleSettings
     from parse.airank.table import Report
 
 DESCRIPTION = (
@@ -43,18 +43,18 @@ ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when something was read, 1 when nothing could be, 2 for wrong usage."""
     parser = _parser()
-    asked = parser.parse_args(argv)
-    if not asked.paths and not asked.published:
+    arguments = parser.parse_args(argv)
+    if not arguments.paths and not arguments.published:
         parser.error("nothing to read: name logs, folders, or a document with --published")
     with importing():
-        from parse.airank.cases import TARGET, Terms
+        from parse.airank.cases import TARGET, RuleSettings
 
-    terms = Terms(
-        target=TARGET if asked.target is None else asked.target,
-        warmup_epochs=asked.warmup_epochs,
-        samples_per_epoch=asked.samples_per_epoch,
+    settings = RuleSettings(
+        target=TARGET if arguments.target is None else arguments.target,
+        warmup_epochs=arguments.warmup_epochs,
+        samples_per_epoch=arguments.samples_per_epoch,
     )
-    return _report(asked.paths, asked.published, terms, asked.format)
+    return _report(arguments.paths, arguments.published, settings, arguments.format)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,29 +94,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _percent(word: str) -> float:
-    value = float(word)
+def _percent(text: str) -> float:
+    value = float(text)
     if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{word} is no percentage above 0 and up to 100")
+        raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 100")
     return value
 
 
-def _count(word: str) -> int:
-    if (value := int(word)) < 0:
-        raise argparse.ArgumentTypeError(f"{word} is below 0")
+def _count(text: str) -> int:
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
 
 
-def _positive(word: str) -> int:
-    if (value := int(word)) < 1:
-        raise argparse.ArgumentTypeError(f"{word} is below 1")
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
     return value
 
 
-def _report(paths: Sequence[Path], documents: Sequence[Path], terms: Terms, form: str) -> int:
+def _report(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings, form: str) -> int:
     from parse.airank.table import as_json, text
 
-    report = read(paths, documents, terms)
+    report = read(paths, documents, settings)
     if not report.cases and not report.documents:
         for refusal in report.refusals:
             print(refusal, file=sys.stderr)
@@ -127,7 +127,7 @@ def _report(paths: Sequence[Path], documents: Sequence[Path], terms: Terms, form
     return 0
 
 
-def read(paths: Sequence[Path], documents: Sequence[Path], terms: Terms) -> Report:
+def read(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings) -> Report:
     """The report on these logs and documents; what cannot be read is in its refusals."""
     with importing():
         from parse.airank.cases import cases
@@ -149,14 +149,16 @@ def read(paths: Sequence[Path], documents: Sequence[Path], terms: Terms) -> Repo
             read_documents.append(read_document(path))
         except LogError as error:
             refusals.append(str(error))
-    found = cases(trainings, terms)
-    broken = [one for case in found for one in judge(case, terms)]
-    for _, here in groupby(found, key=lambda case: case.training.path.parent):
-        broken += judge_folder(list(here))
-    broken += [one for document in read_documents for one in check(document, terms)]
-    compared = [one for document in read_documents for one in compare(document, found)]
+    judged = cases(trainings, settings)
+    violations = [item for case in judged for item in judge(case, settings)]
+    for _, here in groupby(judged, key=lambda case: case.training.path.parent):
+        violations += judge_folder(list(here))
+    violations += [item for document in read_documents for item in check(document, settings)]
+    compared = [item for document in read_documents for item in compare(document, judged)]
     known = tuple(document.path for document in read_documents)
-    return Report(terms=terms, cases=found, broken=broken, compared=compared, documents=known, refusals=refusals)
+    return Report(
+        settings=settings, cases=judged, violations=violations, compared=compared, documents=known, refusals=refusals
+    )
 
 
 def _logs(paths: Sequence[Path]) -> Iterator[Path]:

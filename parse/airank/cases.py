@@ -21,7 +21,7 @@ TIME_TO_TRAIN, THROUGHPUT, ACCURACY = "time to train", "throughput", "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class RuleSettings:
     """What the rules leave open: the target in percent, how many epochs are warm-up, and what logs do not say."""
 
     target: float = TARGET
@@ -65,11 +65,14 @@ class Case:
     reason: str = ""
 
 
-def cases(trainings: Sequence[Training], terms: Terms) -> list[Case]:
+def cases(trainings: Sequence[Training], settings: RuleSettings) -> list[Case]:
     """The trainings with their numbers, those of one series together, by devices."""
-    alone = [Case(training=one, numbers=numbers(one, terms), series=series(one.path)) for one in trainings]
-    found = [_with_speedup(case, [other for other in alone if other.series == case.series]) for case in alone]
-    return sorted(found, key=lambda case: (case.series, case.training.devices or 0, case.training.path))
+    alone = [
+        Case(training=training, numbers=numbers(training, settings), series=series(training.path))
+        for training in trainings
+    ]
+    with_speedups = [_with_speedup(case, [other for other in alone if other.series == case.series]) for case in alone]
+    return sorted(with_speedups, key=lambda case: (case.series, case.training.devices or 0, case.training.path))
 
 
 def series(path: Path) -> tuple[Path, str]:
@@ -77,24 +80,24 @@ def series(path: Path) -> tuple[Path, str]:
     return path.parent, DEVICES.sub("*", path.name)
 
 
-def numbers(training: Training, terms: Terms) -> Numbers:
+def numbers(training: Training, settings: RuleSettings) -> Numbers:
     """The numbers of one training."""
     reasons: dict[str, str] = {}
     best = max(training.evaluations, key=lambda evaluation: evaluation.accuracy, default=None)
-    reached = next((one for one in training.evaluations if one.accuracy >= terms.target), None)
-    samples, samples_from = _samples(training, terms)
+    reached = next((evaluation for evaluation in training.evaluations if evaluation.accuracy >= settings.target), None)
+    samples, samples_from = _samples(training, settings)
     if best is None:
         reasons[ACCURACY] = "no evaluation is printed"
     end, until = _end(training)
-    throughput, epochs = _throughput(training, terms, samples, end, reasons)
+    throughput, epochs = _throughput(training, settings, samples, end, reasons)
     return Numbers(
-        time_to_train_s=_time_to_train(training, terms, best, reached, reasons),
+        time_to_train_s=_time_to_train(training, settings, best, reached, reasons),
         reached=reached,
         whole_s=None if end is None or training.begin is None else end - training.begin.time_s,
         whole_until=until,
         throughput=throughput,
         epochs=epochs,
-        warmup_epochs=terms.warmup_epochs or 0,
+        warmup_epochs=settings.warmup_epochs or 0,
         samples_per_epoch=samples,
         samples_from=samples_from,
         accuracy=None if best is None else best.accuracy,
@@ -114,14 +117,18 @@ def rate(training: Training, samples: int, warmup_epochs: int) -> float | None:
 
 
 def _time_to_train(
-    training: Training, terms: Terms, best: Evaluation | None, reached: Evaluation | None, reasons: dict[str, str]
+    training: Training,
+    settings: RuleSettings,
+    best: Evaluation | None,
+    reached: Evaluation | None,
+    reasons: dict[str, str],
 ) -> float | None:
     name = TIME_TO_TRAIN
     if best is None:
         reasons[name] = "no evaluation is printed"
     elif reached is None:
         reasons[name] = (
-            f"the target of {terms.target:g} % is not reached: {best.accuracy:.3f} % at best in "
+            f"the target of {settings.target:g} % is not reached: {best.accuracy:.3f} % at best in "
             f"{len(training.evaluations)} evaluations{_ran(training)}"
         )
     elif training.begin is None:
@@ -138,9 +145,9 @@ def _time_to_train(
 
 
 def _throughput(
-    training: Training, terms: Terms, samples: int | None, end: float | None, reasons: dict[str, str]
+    training: Training, settings: RuleSettings, samples: int | None, end: float | None, reasons: dict[str, str]
 ) -> tuple[float | None, float | None]:
-    warmup_epochs = terms.warmup_epochs or 0
+    warmup_epochs = settings.warmup_epochs or 0
     last = training.evaluations[-1].epochs if training.evaluations else None
     reason = ""
     if samples is None:
@@ -153,10 +160,10 @@ def _throughput(
         reason = "the log goes on with a training that began before it"
     elif last <= warmup_epochs:
         reason = f"only {last:g} epochs are there, {warmup_epochs} of them warm-up"
-    elif (found := rate(training, samples, warmup_epochs)) is None:
+    elif (samples_per_s := rate(training, samples, warmup_epochs)) is None:
         reason = f"no evaluation marks the end of warm-up epoch {warmup_epochs}" if warmup_epochs else "no time passes"
     else:
-        return found, last - warmup_epochs
+        return samples_per_s, last - warmup_epochs
     reasons[THROUGHPUT] = reason
     return None, None
 
@@ -165,14 +172,14 @@ def _end(training: Training) -> tuple[float | None, str]:
     """When the training ended, and which line says so."""
     if training.finish is not None:
         return training.finish.time_s, training.finish.what
-    times = [one.time_s for one in training.evaluations if one.time_s is not None]
+    times = [evaluation.time_s for evaluation in training.evaluations if evaluation.time_s is not None]
     return (times[-1], "the last evaluation") if times else (None, "")
 
 
 def _after(training: Training, warmup_epochs: int) -> float | None:
     if not warmup_epochs:
         return None if training.begin is None else training.begin.time_s
-    return next((one.time_s for one in training.evaluations if one.epochs == warmup_epochs), None)
+    return next((evaluation.time_s for evaluation in training.evaluations if evaluation.epochs == warmup_epochs), None)
 
 
 def _ran(training: Training) -> str:
@@ -186,12 +193,12 @@ def _missing_begin(training: Training) -> str:
     return {"marks": "no test_begin", "mllog": "no run_start"}.get(training.source, "no time stamp")
 
 
-def _samples(training: Training, terms: Terms) -> tuple[int | None, str]:
-    if terms.samples_per_epoch:
-        return terms.samples_per_epoch, "as asked"
-    told = training.facts.get("samples_per_epoch", "")
-    if told.isdecimal() and 0 < len(told) < 16 and int(told):
-        return int(told), "as the log says"
+def _samples(training: Training, settings: RuleSettings) -> tuple[int | None, str]:
+    if settings.samples_per_epoch:
+        return settings.samples_per_epoch, "as asked"
+    in_log = training.facts.get("samples_per_epoch", "")
+    if in_log.isdecimal() and 0 < len(in_log) < 16 and int(in_log):
+        return int(in_log), "as the log says"
     name = "/".join(training.path.parts[-4:])
     if training.facts.get("classes") == "1000" or (RESNET50.search(name) and not OTHER_DATA.search(name)):
         return IMAGENET, "ImageNet's, which the rules ask of ResNet50"
@@ -204,11 +211,11 @@ def _with_speedup(case: Case, others: Sequence[Case]) -> Case:
     def without(reason: str) -> Case:
         return dataclasses.replace(case, reason=reason)
 
-    own = case.numbers.time_to_train_s
+    time_s = case.numbers.time_to_train_s
     alone = [other for other in others if other.training.devices == 1]
     if case.training.devices is None:
         return without("neither the log nor its name says how many devices it ran on")
-    if own is None:
+    if time_s is None:
         return without("it has no time to train")
     if not alone:
         return without("there is no log of 1 device beside it")
@@ -217,4 +224,4 @@ def _with_speedup(case: Case, others: Sequence[Case]) -> Case:
     base = alone[0].numbers.time_to_train_s
     if base is None:
         return without(f"{alone[0].training.path.name} has no time to train")
-    return dataclasses.replace(case, speedup=base / own)
+    return dataclasses.replace(case, speedup=base / time_s)

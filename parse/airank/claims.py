@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parse.airank.cases import RESNET50, Case, Terms
-from parse.airank.rules import Broken
+from parse.airank.cases import RESNET50, Case, RuleSettings
+from parse.airank.rules import Violation
 from parse.logs.engine.log_format import LogError
 from parse.published.tables import Claim, claims, tables
-from parse.published.vocabulary import IMAGENET, TOLD
+from parse.published.vocabulary import EPOCH_TIMES, IMAGENET
 
 MAX_BYTES = 16 << 20
 AGREES = 0.01
@@ -29,7 +29,7 @@ class Document:
 
     path: Path
     tables: tuple[tuple[Claim, ...], ...]
-    told: tuple[tuple[int, float], ...]
+    stated_times: tuple[tuple[int, float], ...]
     resnet50: bool
 
     @property
@@ -62,21 +62,21 @@ def read_document(path: Path) -> Document:
             text = file.read(MAX_BYTES).decode(errors="replace")
     except OSError as error:
         raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
-    found = tuple(
-        rows for table in tables(text.splitlines()) if any(map(_says_something, rows := tuple(claims(table))))
+    with_times = tuple(
+        rows for table in tables(text.splitlines()) if any(map(_has_figures, rows := tuple(claims(table))))
     )
-    if not found:
+    if not with_times:
         raise LogError(f"{path}: no table in it has times to train (a column Time2train) by numbers of devices")
-    told = tuple(
-        (int(found["epochs"]), seconds)
-        for form in TOLD
-        for found in form.finditer(text)
-        if (seconds := _number(found["seconds"])) and len(found["epochs"]) < 7 and int(found["epochs"])
+    stated_times = tuple(
+        (int(with_times["epochs"]), seconds)
+        for form in EPOCH_TIMES
+        for with_times in form.finditer(text)
+        if (seconds := _number(with_times["seconds"])) and len(with_times["epochs"]) < 7 and int(with_times["epochs"])
     )
-    return Document(path=path, tables=found, told=told, resnet50=RESNET50.search(text) is not None)
+    return Document(path=path, tables=with_times, stated_times=stated_times, resnet50=RESNET50.search(text) is not None)
 
 
-def _says_something(claim: Claim) -> bool:
+def _has_figures(claim: Claim) -> bool:
     return any(value is not None for value in (claim.time2train_s, claim.ips, claim.accuracy, claim.speedup))
 
 
@@ -89,9 +89,11 @@ def compare(document: Document, cases: Sequence[Case]) -> list[Comparison]:
     return [
         comparison
         for table in document.tables
-        for own in [_series(table, cases)]
+        for series_cases in [_series(table, cases)]
         for claim in table
-        if (case := next((one for one in own if one.training.devices == claim.devices), None))
+        if (
+            case := next((candidate for candidate in series_cases if candidate.training.devices == claim.devices), None)
+        )
         for comparison in _comparisons(document, claim, case, cases)
     ]
 
@@ -99,17 +101,19 @@ def compare(document: Document, cases: Sequence[Case]) -> list[Comparison]:
 def _series(table: Sequence[Claim], cases: Sequence[Case]) -> list[Case]:
     """The series that a table is about: it has most of its rows and, of several, the nearest accuracies and times."""
     published = {claim.devices: claim for claim in table}
-    found: dict[object, list[Case]] = {}
+    by_series: dict[object, list[Case]] = {}
     for case in cases:
         if case.training.devices in published:
-            found.setdefault(case.series, []).append(case)
-    return max(found.values(), key=lambda own: (len(own), -_apart(published, own)), default=[])
+            by_series.setdefault(case.series, []).append(case)
+    return max(
+        by_series.values(), key=lambda series_cases: (len(series_cases), -_apart(published, series_cases)), default=[]
+    )
 
 
-def _apart(published: Mapping[int, Claim], own: Sequence[Case]) -> float:
+def _apart(published: Mapping[int, Claim], series_cases: Sequence[Case]) -> float:
     """How far the published times are from those of the whole trainings, as shares."""
     apart = 0.0
-    for case in own:
+    for case in series_cases:
         claimed, whole = published[case.training.devices or 0].time2train_s, case.numbers.whole_s
         apart += abs(claimed / whole - 1) if claimed and whole else 0.0
     return apart
@@ -145,9 +149,9 @@ def _instead(what: str, published: float, case: Case, cases: Sequence[Case]) -> 
     if what == "accuracy (%)":
         other = next(
             (
-                one
-                for one in cases
-                if one is not case and abs((one.numbers.accuracy or -1) - published) <= SAME_ACCURACY
+                candidate
+                for candidate in cases
+                if candidate is not case and abs((candidate.numbers.accuracy or -1) - published) <= SAME_ACCURACY
             ),
             None,
         )
@@ -166,30 +170,33 @@ def _other_epochs(published: float, case: Case) -> str:
     return f"it is that of {round(epochs)} epochs in the {numbers.whole_s:.2f} s of {numbers.epochs:g}"
 
 
-def check(document: Document, terms: Terms) -> list[Broken]:
+def check(document: Document, settings: RuleSettings) -> list[Violation]:
     """What in the document contradicts itself."""
     rules = {"published throughput": _by_wall_clock, "published speedup": _speedups}
     return [
-        Broken(path=document.path, rule=name, how=how) for name, rule in rules.items() for how in rule(document, terms)
+        Violation(path=document.path, rule=name, how=how)
+        for name, rule in rules.items()
+        for how in rule(document, settings)
     ]
 
 
-def _by_wall_clock(document: Document, terms: Terms) -> Iterator[str]:
+def _by_wall_clock(document: Document, settings: RuleSettings) -> Iterator[str]:
     """The epochs that the text tells of, by the seconds it tells, are the published throughput."""
-    samples = terms.samples_per_epoch or (IMAGENET if document.resnet50 else None)
+    samples = settings.samples_per_epoch or (IMAGENET if document.resnet50 else None)
     if samples is None:
         return
-    for epochs, seconds in document.told:
-        own = epochs * samples / seconds
+    for epochs, seconds in document.stated_times:
+        samples_per_s = epochs * samples / seconds
         for claim in document.claims:
-            if claim.ips and claim.time2train_s == seconds and abs(claim.ips / own - 1) > AGREES:
+            if claim.ips and claim.time2train_s == seconds and abs(claim.ips / samples_per_s - 1) > AGREES:
                 yield (
                     f"line {claim.line}: {epochs} epochs of {samples:,} samples in {seconds:,.0f} s are "
-                    f"{own:.2f} samples/s by wall clock, {claim.ips:.9g} is printed ({claim.ips / own - 1:+.1%})"
+                    f"{samples_per_s:.2f} samples/s by wall clock, {claim.ips:.9g} is printed "
+                    f"({claim.ips / samples_per_s - 1:+.1%})"
                 )
 
 
-def _speedups(document: Document, terms: Terms) -> Iterator[str]:
+def _speedups(document: Document, settings: RuleSettings) -> Iterator[str]:
     """A speedup is the time to train on one device by that on several."""
     base = next((claim for claim in document.claims if claim.devices == 1), None)
     for claim in document.claims:
@@ -198,9 +205,10 @@ def _speedups(document: Document, terms: Terms) -> Iterator[str]:
         if base is None or not base.time2train_s or not claim.time2train_s:
             yield f"line {claim.line}: speedup {claim.speedup:g} is printed, but not the times to train that it is of"
             continue
-        own = base.time2train_s / claim.time2train_s
-        if abs(claim.speedup - own) <= ROUNDED + 1e-9:
+        time_ratio = base.time2train_s / claim.time2train_s
+        if abs(claim.speedup - time_ratio) <= ROUNDED + 1e-9:
             continue
         rates = claim.ips / base.ips if claim.ips and base.ips else None
-        why = " (a ratio of throughputs)" if rates and abs(rates - claim.speedup) <= 2 * ROUNDED else ""
-        yield f"line {claim.line}: speedup {claim.speedup:g} is printed{why}, the times to train give {own:.2f}"
+        explanation = " (a ratio of throughputs)" if rates and abs(rates - claim.speedup) <= 2 * ROUNDED else ""
+        printed = f"speedup {claim.speedup:g} is printed{explanation}"
+        yield f"line {claim.line}: {printed}, the times to train give {time_ratio:.2f}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from parse.airank.cases import Case
-from parse.airank.rules import Broken
+from parse.airank.rules import Violation
 
 CASES = (1, 8, 32)
 NAME = re.compile(r"GPUx(?:1|8|32)\.log(?:\.gz)?")
@@ -24,11 +24,11 @@ LEVELS = 3
 """`<system>/system_information.json`, `<system>/<model>/log/GPUx1.log`: from a log's folder up to the system's."""
 
 
-def judge_folder(cases: Sequence[Case]) -> list[Broken]:
+def judge_folder(cases: Sequence[Case]) -> list[Violation]:
     """The rules that the logs of one folder break together."""
     folder = cases[0].training.path.parent
     rules = {"log names": _names, "cases": _cases, INFORMATION: _information}
-    return [Broken(path=folder, rule=name, how=how) for name, rule in rules.items() for how in rule(folder, cases)]
+    return [Violation(path=folder, rule=name, how=how) for name, rule in rules.items() for how in rule(folder, cases)]
 
 
 def _names(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
@@ -40,10 +40,10 @@ def _names(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
 
 def _cases(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
     """There is a log of 1, of 8 and of 32 devices."""
-    found = {case.training.devices for case in cases}
-    if missing := [str(devices) for devices in CASES if devices not in found]:
+    counts = {case.training.devices for case in cases}
+    if missing := [str(devices) for devices in CASES if devices not in counts]:
         have = (
-            ", ".join(str(devices) for devices in sorted(devices for devices in found if devices))
+            ", ".join(str(devices) for devices in sorted(devices for devices in counts if devices))
             or "none that says so"
         )
         yield f"no log of {_listed(missing)} device{'s' if missing != ['1'] else ''} (there are logs of {have})"
@@ -56,21 +56,21 @@ def _information(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
         yield f"not in {folder} nor in the {LEVELS} folders above it"
         return
     try:
-        told: Any = json.loads(path.read_bytes())
+        information: Any = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         yield f"{path} cannot be read ({error})"
         return
-    if not isinstance(told, Mapping):
+    if not isinstance(information, Mapping):
         yield f"{path} holds no object"
         return
-    if missing := [name for name in FIELDS if name not in told]:
+    if missing := [name for name in FIELDS if name not in information]:
         yield f"lacks {', '.join(missing)}"
-    if empty := [name for name in FIELDS if name in told and told[name] in (None, "", [], {})]:
+    if empty := [name for name in FIELDS if name in information and information[name] in (None, "", [], {})]:
         yield f"says nothing in {', '.join(empty)}"
-    nodes, each = (_whole(told.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
-    most = max((case.training.devices or 0 for case in cases), default=0)
-    if nodes and each and nodes * each < most:
-        yield f"has {nodes} nodes of {each} accelerators = {nodes * each}, but a log is of {most}"
+    nodes, each = (_whole(information.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
+    largest = max((case.training.devices or 0 for case in cases), default=0)
+    if nodes and each and nodes * each < largest:
+        yield f"has {nodes} nodes of {each} accelerators = {nodes * each}, but a log is of {largest}"
 
 
 def _up(folder: Path) -> list[Path]:
@@ -82,5 +82,5 @@ def _whole(value: object) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+def _listed(items: Sequence[str]) -> str:
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} or {items[-1]}"

@@ -12,9 +12,9 @@ from textwrap import wrap
 from typing import Any
 
 from hpc.system.sanitize import plain
-from parse.airank.cases import Case, Terms
+from parse.airank.cases import Case, RuleSettings
 from parse.airank.claims import Comparison
-from parse.airank.rules import Broken
+from parse.airank.rules import Violation
 from parse.airank.training import Evaluation
 
 WIDTH = 140
@@ -28,9 +28,9 @@ HEAD = (
 class Report:
     """All that there is to print; `documents` were read, of `refusals` each is a file that was not, with the reason."""
 
-    terms: Terms
+    settings: RuleSettings
     cases: Sequence[Case]
-    broken: Sequence[Broken]
+    violations: Sequence[Violation]
     compared: Sequence[Comparison]
     documents: Sequence[Path]
     refusals: Sequence[str]
@@ -38,17 +38,17 @@ class Report:
 
 def text(report: Report) -> str:
     """A table per folder, the published figures beside it, then the broken rules, a line each."""
-    warmup = report.terms.warmup_epochs or 0
+    warmup = report.settings.warmup_epochs or 0
     lines = []
     if report.cases:
         lines.append(
-            f"time to train until {report.terms.target:g} % are reached; throughput over all epochs but "
+            f"time to train until {report.settings.target:g} % are reached; throughput over all epochs but "
             f"{warmup or 'no'} warm-up {'epoch' if warmup == 1 else 'epochs'}, pauses included"
         )
     for folder, cases in groupby(report.cases, key=lambda case: case.training.path.parent):
         here = list(cases)
         lines += ["", f"{folder}:", *_aligned([*HEAD, *(_row(case) for case in here)])]
-        lines += [f"  {case.training.path.name}: {said}" for case in here for said in _beside(case)]
+        lines += [f"  {case.training.path.name}: {remark}" for case in here for remark in _beside(case)]
     if report.compared:
         rows: list[tuple[str, ...]] = [("line", "devices", "", "published", "recomputed", "difference", "")]
         rows += [_compared(comparison) for comparison in report.compared]
@@ -61,23 +61,26 @@ def text(report: Report) -> str:
 def as_json(report: Report) -> str:
     """The same for programs; a number that there is not is null, with the reason beside it."""
     written: dict[str, Any] = {
-        "target": report.terms.target,
-        "warmup_epochs": report.terms.warmup_epochs or 0,
+        "target": report.settings.target,
+        "warmup_epochs": report.settings.warmup_epochs or 0,
         "logs": [_case(case) for case in report.cases],
         "published": [
             {
-                "document": str(one.document),
-                "line": one.claim.line,
-                "devices": one.claim.devices,
-                "what": one.what,
-                "published": one.published,
-                "recomputed": one.recomputed,
-                "difference": one.difference,
-                "note": one.note,
+                "document": str(comparison.document),
+                "line": comparison.claim.line,
+                "devices": comparison.claim.devices,
+                "what": comparison.what,
+                "published": comparison.published,
+                "recomputed": comparison.recomputed,
+                "difference": comparison.difference,
+                "note": comparison.note,
             }
-            for one in report.compared
+            for comparison in report.compared
         ],
-        "broken_rules": [{"path": str(one.path), "rule": one.rule, "how": one.how} for one in report.broken],
+        "broken_rules": [
+            {"path": str(comparison.path), "rule": comparison.rule, "how": comparison.how}
+            for comparison in report.violations
+        ],
         "not_read": list(report.refusals),
     }
     return json.dumps(written, indent=2) + "\n"
@@ -87,7 +90,7 @@ def _case(case: Case) -> dict[str, Any]:
     training, numbers = case.training, case.numbers
     return {
         "log": str(training.path),
-        "family": training.family,
+        "family": training.log_format,
         "devices": training.devices,
         "clock": training.source,
         "begins_at": None if training.begin is None else training.begin.what,
@@ -133,7 +136,7 @@ def _beside(case: Case) -> Iterator[str]:
     if numbers.whole_s is not None and training.begin is not None and training.begin.what != "test_begin":
         yield f"time is counted from {training.begin.what}: there is no test_begin"
     for reason in dict.fromkeys(numbers.reasons.values()):
-        yield f"no {', no '.join(name for name, why in numbers.reasons.items() if why == reason)}: {reason}"
+        yield f"no {', no '.join(name for name, absence in numbers.reasons.items() if absence == reason)}: {reason}"
     if case.reason and numbers.time_to_train_s is not None:
         yield f"no speedup: {case.reason}"
     if numbers.throughput is not None:
@@ -148,28 +151,28 @@ def _beside(case: Case) -> Iterator[str]:
     yield from training.remarks
 
 
-def _compared(one: Comparison) -> tuple[str, ...]:
-    apart = "" if one.difference is None else f"{round(one.difference, 4) + 0.0:+.2%}"
-    claim = one.claim
+def _compared(comparison: Comparison) -> tuple[str, ...]:
+    apart = "" if comparison.difference is None else f"{round(comparison.difference, 4) + 0.0:+.2%}"
+    claim = comparison.claim
     return (
         str(claim.line),
         str(claim.devices),
-        one.what,
-        f"{one.published:.2f}",
-        _figure(one.recomputed),
+        comparison.what,
+        f"{comparison.published:.2f}",
+        _figure(comparison.recomputed),
         apart,
-        one.note,
+        comparison.note,
     )
 
 
 def _rules(report: Report) -> Iterator[str]:
-    if not report.broken:
+    if not report.violations:
         yield "no rule is broken"
         return
     yield "broken rules:"
-    root = Path(os.path.commonpath([one.path.absolute().parent for one in report.broken]))
-    for one in report.broken:
-        yield f"  {one.path.absolute().relative_to(root)}: {one.rule}: {one.how}"
+    root = Path(os.path.commonpath([violation.path.absolute().parent for violation in report.violations]))
+    for violation in report.violations:
+        yield f"  {violation.path.absolute().relative_to(root)}: {violation.rule}: {violation.how}"
 
 
 def _figure(value: float | None) -> str:
@@ -179,12 +182,12 @@ def _figure(value: float | None) -> str:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of words to the left, of figures to the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    words = [any(cell[:1].isalpha() for cell in column[2:]) for column in zip(*rows, strict=True)]
+    text_columns = [any(cell[:1].isalpha() for cell in column[2:]) for column in zip(*rows, strict=True)]
     return [
         "  "
         + "  ".join(
-            cell.ljust(width) if left else cell.rjust(width)
-            for cell, width, left in zip(row, widths, words, strict=True)
+            cell.ljust(width) if is_text else cell.rjust(width)
+            for cell, width, is_text in zip(row, widths, text_columns, strict=True)
         )
         for row in rows
     ]

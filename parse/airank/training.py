@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.logs.engine.log_format import NO_NUMBER, LogError, Said, Steps
+from parse.logs.engine.log_format import NO_NUMBER, LogError, LogRecord, Steps
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family, recognise
+from parse.logs.formats import format_named, recognise
 from parse.logs.formats.mllog import Block, blocks
 
-MAX_SAID = 20_000
+MAX_RECORDS = 20_000
 """Marks and evaluations that are kept of one log; no training has as many."""
 DEVICES = re.compile(
     r"(?:GPU|[AHTV]\d{1,3})x(?P<devices>\d{1,6})|(?P<nodes>\d{1,5})n(?P<gpus>\d{1,4})[gc](?![a-z0-9])", re.IGNORECASE
 )
-KEPT = ("mark", "mllog", "evaluation", "summary", "remark")
+RECORD_KINDS = ("mark", "mllog", "evaluation", "summary", "remark")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,11 @@ class Training:
     """
 
     path: Path
-    family: str
+    log_format: str
     devices: int | None
     named_devices: int | None
     facts: Mapping[str, str]
-    marks: tuple[Said, ...]
+    marks: tuple[LogRecord, ...]
     source: str
     begin: Moment | None
     finish: Moment | None
@@ -66,28 +66,28 @@ class Training:
 
 
 @dataclass
-class _Heard:
+class _Collected:
     """What is kept of a log while it is read."""
 
-    said: list[Said] = field(default_factory=list)
+    records: list[LogRecord] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     first_time_s: float | None = None
     first_step_s: float | None = None
     first_epoch: int | None = None
     dropped: int = 0
 
-    def listen(self, steps: Steps, said: Iterable[Said]) -> None:
-        for one in said:
-            if one.kind == "facts":
-                for name, value in one.values.items():
+    def collect(self, steps: Steps, records: Iterable[LogRecord]) -> None:
+        for record in records:
+            if record.kind == "facts":
+                for name, value in record.values.items():
                     self.facts.setdefault(name, value)
-            if one.kind in KEPT:
-                if len(self.said) < MAX_SAID:
-                    self.said.append(one)
+            if record.kind in RECORD_KINDS:
+                if len(self.records) < MAX_RECORDS:
+                    self.records.append(record)
                 else:
                     self.dropped += 1
         if self.first_time_s is None:
-            self.first_time_s = _earliest(steps, said)
+            self.first_time_s = _earliest(steps, records)
         if self.first_step_s is None:
             self.first_step_s = _earliest(steps, ())
         if self.first_epoch is None and (steps.epoch != NO_NUMBER).any():
@@ -104,109 +104,110 @@ class _Heard:
 
 def read_training(path: Path, log_format: str | None = None) -> Training:
     """Reads a log of any family. Raises LogError where it is none, or cannot be read."""
-    known = family(log_format) if log_format else recognise(path)
-    heard = _Heard()
+    known = format_named(log_format) if log_format else recognise(path)
+    collected = _Collected()
     for batch in batches(path, known):
-        heard.listen(batch.steps, batch.said)
-    return training(path, known.name, heard)
+        collected.collect(batch.steps, batch.records)
+    return training(path, known.name, collected)
 
 
-def training(path: Path, name: str, heard: _Heard) -> Training:
+def training(path: Path, name: str, collected: _Collected) -> Training:
     """The training that these lines tell of, by the best of its clocks."""
-    marks = tuple(one for one in heard.said if one.kind == "mark")
-    mllog = tuple(one for one in heard.said if one.kind == "mllog")
-    lines = tuple(one for one in heard.said if one.kind == "evaluation")
+    marks = tuple(record for record in collected.records if record.kind == "mark")
+    mllog = tuple(record for record in collected.records if record.kind == "mllog")
+    lines = tuple(record for record in collected.records if record.kind == "evaluation")
     begin: Moment | None
     finish: Moment | None
-    if any(one.values["mark"] == "eval_accuracy" for one in marks):
-        source, found, first = "marks", _of_marks(marks), None
+    if any(record.values["mark"] == "eval_accuracy" for record in marks):
+        source, accuracies, first = "marks", _of_marks(marks), None
         begin, finish = _moment(marks, "mark", "test_begin"), _moment(marks, "mark", "test_finish")
-    elif any(one.values["key"] == "eval_accuracy" for one in mllog):
-        source, found, first = "mllog", _of_mllog(mllog), None
+    elif any(record.values["key"] == "eval_accuracy" for record in mllog):
+        source, accuracies, first = "mllog", _of_mllog(mllog), None
         begin, finish = _moment(mllog, "key", "run_start"), _moment(mllog, "key", "run_stop", last=True)
     else:
-        found, first = _of_lines(lines), heard.first_epoch
-        source = "lines" if found else ""
-        begin, finish = heard.begin(), None
-    counted_from = _counted_from(found, first)
+        accuracies, first = _of_lines(lines), collected.first_epoch
+        source = "lines" if accuracies else ""
+        begin, finish = collected.begin(), None
+    counted_from = _counted_from(accuracies, first)
     shift = 1 if counted_from == 0 else 0
     named = named_devices(path)
     return Training(
         path=path,
-        family=name,
-        devices=_whole(heard.facts.get("world_size")) or named,
+        log_format=name,
+        devices=_whole(collected.facts.get("world_size")) or named,
         named_devices=named,
-        facts=heard.facts,
+        facts=collected.facts,
         marks=marks,
         source=source,
         begin=begin,
         finish=finish,
         evaluations=tuple(
             Evaluation(time_s=time_s, accuracy=accuracy, epochs=None if epoch is None else epoch + shift)
-            for time_s, accuracy, epoch in found
+            for time_s, accuracy, epoch in accuracies
         ),
         counted_from=counted_from,
-        summaries=_summaries(heard.said),
+        summaries=_summaries(collected.records),
         blocks=blocks(mllog),
-        remarks=_remarks(heard, source, marks),
+        remarks=_remarks(collected, source, marks),
     )
 
 
 def named_devices(path: Path) -> int | None:
     """How many devices the file's name says, or the folder's that it lies in."""
     for name in (path.name, path.parent.name):
-        if found := DEVICES.search(name):
-            return int(found["devices"] or int(found["nodes"]) * int(found["gpus"]))
+        if match := DEVICES.search(name):
+            return int(match["devices"] or int(match["nodes"]) * int(match["gpus"]))
     return None
 
 
-Found = tuple[float | None, float, float | None]
+PrintedAccuracy = tuple[float | None, float, float | None]
 """An evaluation as printed: time, accuracy in percent, epoch."""
 
 
-def _of_marks(marks: Iterable[Said]) -> list[Found]:
-    found = [
-        (one.time_s, accuracy, _number(one.values.get("total_epoch_cnt")))
-        for one in marks
-        if one.values["mark"] == "eval_accuracy" and (accuracy := _number(one.values.get("eval_accuracy"))) is not None
+def _of_marks(marks: Iterable[LogRecord]) -> list[PrintedAccuracy]:
+    accuracies = [
+        (record.time_s, accuracy, _number(record.values.get("total_epoch_cnt")))
+        for record in marks
+        if record.values["mark"] == "eval_accuracy"
+        and (accuracy := _number(record.values.get("eval_accuracy"))) is not None
     ]
-    return _in_percent(found)
+    return _in_percent(accuracies)
 
 
-def _of_mllog(mllog: Iterable[Said]) -> list[Found]:
-    found: dict[tuple[float, float | None], Found] = {}
-    for one in mllog:
-        accuracy = _number(one.values.get("value"))
-        if one.values["key"] == "eval_accuracy" and accuracy is not None:
-            epoch = _number(one.values.get("epoch_num", one.values.get("epoch")))
-            found.setdefault((accuracy, epoch), (one.time_s, accuracy, epoch))  # every rank may print it
-    return _in_percent(list(found.values()))
+def _of_mllog(mllog: Iterable[LogRecord]) -> list[PrintedAccuracy]:
+    accuracies: dict[tuple[float, float | None], PrintedAccuracy] = {}
+    for record in mllog:
+        accuracy = _number(record.values.get("value"))
+        if record.values["key"] == "eval_accuracy" and accuracy is not None:
+            epoch = _number(record.values.get("epoch_num", record.values.get("epoch")))
+            accuracies.setdefault((accuracy, epoch), (record.time_s, accuracy, epoch))  # every rank may print it
+    return _in_percent(list(accuracies.values()))
 
 
-def _of_lines(lines: Iterable[Said]) -> list[Found]:
-    found: list[Found] = []
-    for one in lines:
-        accuracy, epoch = _number(one.values.get("top1")), _number(one.values.get("epoch"))
-        if accuracy is not None and not (found and epoch is not None and found[-1][2] == epoch):
-            found.append((one.time_s, accuracy, epoch))  # every rank may print it; the first is taken
-    return found
+def _of_lines(lines: Iterable[LogRecord]) -> list[PrintedAccuracy]:
+    accuracies: list[PrintedAccuracy] = []
+    for record in lines:
+        accuracy, epoch = _number(record.values.get("top1")), _number(record.values.get("epoch"))
+        if accuracy is not None and not (accuracies and epoch is not None and accuracies[-1][2] == epoch):
+            accuracies.append((record.time_s, accuracy, epoch))  # every rank may print it; the first is taken
+    return accuracies
 
 
-def _in_percent(found: list[Found]) -> list[Found]:
+def _in_percent(accuracies: list[PrintedAccuracy]) -> list[PrintedAccuracy]:
     """Marks and MLPerf print fractions by their rules; where a number above 1 stands, percent were printed."""
-    if any(accuracy > 1 for _, accuracy, _ in found):
-        return found
-    return [(time_s, round(accuracy * 100, 10), epoch) for time_s, accuracy, epoch in found]
+    if any(accuracy > 1 for _, accuracy, _ in accuracies):
+        return accuracies
+    return [(time_s, round(accuracy * 100, 10), epoch) for time_s, accuracy, epoch in accuracies]
 
 
-def _moment(said: Iterable[Said], name: str, what: str, *, last: bool = False) -> Moment | None:
-    times = [one.time_s for one in said if one.values[name] == what and one.time_s is not None]
+def _moment(records: Iterable[LogRecord], name: str, what: str, *, last: bool = False) -> Moment | None:
+    times = [record.time_s for record in records if record.values[name] == what and record.time_s is not None]
     return Moment(time_s=times[-1 if last else 0], what=what) if times else None
 
 
-def _counted_from(found: list[Found], first: int | None) -> int | None:
+def _counted_from(accuracies: list[PrintedAccuracy], first: int | None) -> int | None:
     """The number of the first epoch; None where the log begins with a later one."""
-    printed = [epoch for _, _, epoch in found if epoch is not None]
+    printed = [epoch for _, _, epoch in accuracies if epoch is not None]
     numbers = [*printed, *(() if first is None else (float(first),))]
     if not numbers or 0 in numbers:
         return 0 if numbers else 1
@@ -214,30 +215,37 @@ def _counted_from(found: list[Found], first: int | None) -> int | None:
     return 1 if first is None or first == 1 else None
 
 
-def _earliest(steps: Steps, said: Iterable[Said]) -> float | None:
+def _earliest(steps: Steps, records: Iterable[LogRecord]) -> float | None:
     """The time stamp that stands first in these lines."""
-    times = [(one.offset, one.time_s) for one in said if one.time_s is not None]
+    times = [(record.offset, record.time_s) for record in records if record.time_s is not None]
     timed = np.flatnonzero(~np.isnan(steps.time_s))
     if len(timed):
         times.append((int(steps.offset[timed[0]]), float(steps.time_s[timed[0]])))
     return min(times)[1] if times else None
 
 
-def _summaries(said: Iterable[Said]) -> tuple[tuple[str, float], ...]:
+def _summaries(records: Iterable[LogRecord]) -> tuple[tuple[str, float], ...]:
     return tuple(
-        (one.values.get("what", "rate"), rate)
-        for one in said
-        if one.kind == "summary" and (rate := _number(one.values.get("rate"))) is not None
+        (record.values.get("what", "rate"), rate)
+        for record in records
+        if record.kind == "summary" and (rate := _number(record.values.get("rate"))) is not None
     )
 
 
-def _remarks(heard: _Heard, source: str, marks: tuple[Said, ...]) -> tuple[str, ...]:
-    remarks = [one.values.get("text", "") for one in heard.said if one.kind == "remark"]
-    if heard.dropped:
-        remarks.append(f"only the first {MAX_SAID:,} marks and evaluations are read, {heard.dropped:,} are not")
-    if source == "lines" and heard.first_time_s and heard.first_step_s and heard.first_step_s < heard.first_time_s:
+def _remarks(collected: _Collected, source: str, marks: tuple[LogRecord, ...]) -> tuple[str, ...]:
+    remarks = [record.values.get("text", "") for record in collected.records if record.kind == "remark"]
+    if collected.dropped:
+        remarks.append(f"only the first {MAX_RECORDS:,} marks and evaluations are read, {collected.dropped:,} are not")
+    if (
+        source == "lines"
+        and collected.first_time_s
+        and collected.first_step_s
+        and collected.first_step_s < collected.first_time_s
+    ):
         remarks.append("the launcher's clock is ahead of the program's, so time is counted from the first step")
-    stopped = [one.values for one in heard.said if one.kind == "mllog" and one.values["key"] == "run_stop"]
+    stopped = [
+        record.values for record in collected.records if record.kind == "mllog" and record.values["key"] == "run_stop"
+    ]
     if stopped and (status := stopped[-1].get("status", stopped[-1].get("success", ""))) not in ("", "success", "true"):
         remarks.append(f"run_stop says {status!r}")
     if source == "lines" and marks:
@@ -247,10 +255,10 @@ def _remarks(heard: _Heard, source: str, marks: tuple[Said, ...]) -> tuple[str, 
 
 def _number(text: str | None) -> float | None:
     try:
-        found = float(text) if text else math.nan
+        value = float(text) if text else math.nan
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return value if math.isfinite(value) else None
 
 
 def _whole(text: str | None) -> int | None:

@@ -14,7 +14,7 @@ SHOWN = 3
 def not_nested(result: Result, beside: Beside) -> Iterator[str]:
     """Asked to be nested, and a smaller case of the same block ran on a node that is none of this one's."""
     elsewhere = [
-        f"run {repeat}: {other.asked.case} on {_list_of(its - mine)}, not among {_list_of(mine)}"
+        f"run {repeat}: {other.requested.case} on {_list_of(its - mine)}, not among {_list_of(mine)}"
         for other, repeat, its, mine in _pairs(result, beside.setting)
         if its - mine
     ]
@@ -34,28 +34,28 @@ def other_nodes(result: Result, beside: Beside) -> Iterator[str]:
     for repeat, hosts in _hosts(result).items():
         sets.setdefault(hosts, []).append(repeat)
     if len(sets) > 1:
-        said = "; ".join(f"{_list_of(hosts)} (run {', '.join(map(str, runs))})" for hosts, runs in sets.items())
-        yield f"its blocks had different allocations, so runs differ by their nodes, too: {said}"
+        allocations = "; ".join(f"{_list_of(hosts)} (run {', '.join(map(str, runs))})" for hosts, runs in sets.items())
+        yield f"its blocks had different allocations, so runs differ by their nodes, too: {allocations}"
 
 
-def nested_in_words(results: Sequence[Result]) -> str:
+def nested_summary(results: Sequence[Result]) -> str:
     """What the head of a summary says of nested points; empty where none was asked for, or not all are as asked."""
     nested = [result for result in results if result.run.placement == "nested"]
     if not nested or any(alarm.name == "not_nested" for result in nested for alarm in result.alarms):
         return ""
     settings: dict[str, list[Result]] = {}
     for result in nested:
-        settings.setdefault(result.asked.baseline_point, []).append(result)
+        settings.setdefault(result.requested.baseline_point, []).append(result)
     if any(result.run.nodes > 1 and result.ok and not _hosts(result) for result in nested):
         return "placement nested: the order of the runs was shuffled; their nodes have no names of their own"
-    pairs = [pair for result in nested for pair in _pairs(result, settings[result.asked.baseline_point])]
+    pairs = [pair for result in nested for pair in _pairs(result, settings[result.requested.baseline_point])]
     if not pairs:
         return "placement nested: no two cases of a block tell their nodes, so nobody can say whether they were nested"
     hosts = {host for _, _, its, mine in pairs for host in its | mine}
     blocks = {repeat for _, repeat, _, _ in pairs}
     return (
-        f"placement nested (same nodes): in {_count(len(blocks), 'block')} every smaller case ran on nodes of the "
-        f"larger ones; {_count(len(hosts), 'node')} in all"
+        f"placement nested (same nodes): in {_plural(len(blocks), 'block')} every smaller case ran on nodes of the "
+        f"larger ones; {_plural(len(hosts), 'node')} in all"
     )
 
 
@@ -74,9 +74,9 @@ def _pairs(result: Result, setting: Iterable[Result]) -> Iterator[tuple[Result, 
 def _hosts(result: Result) -> dict[int, frozenset[str]]:
     """Of each ok run, by its repeat, its nodes; left out where they have no names of their own, as simulated ones."""
     return {
-        run.asked.run.repeat: frozenset(run.attempt.machine.hosts)
+        run.requested.run.repeat: frozenset(run.attempt.machine.hosts)
         for run in result.ok
-        if run.attempt and run.attempt.machine and len(run.attempt.machine.hosts) == run.asked.run.nodes
+        if run.attempt and run.attempt.machine and len(run.attempt.machine.hosts) == run.requested.run.nodes
     }
 
 
@@ -85,5 +85,5 @@ def _list_of(hosts: Iterable[str]) -> str:
     return f"{' '.join(names[:4])} … ({len(names)} nodes)" if len(names) > 4 else " ".join(names)
 
 
-def _count(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -57,7 +57,11 @@ def copied(result: Result, beside: Beside) -> Iterator[str]:
 
 def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
     """The speeds of a setting: devices, nodes, samples/s, by case; empty where chance could make two alike."""
-    speeds = [(one.run.devices, one.run.nodes, one.median_speed) for one in setting if one.median_speed is not None]
+    speeds = [
+        (result.run.devices, result.run.nodes, result.median_speed)
+        for result in setting
+        if result.median_speed is not None
+    ]
     return tuple(sorted(speeds)) if len(speeds) >= COPIED_CASES else ()
 
 
@@ -73,13 +77,15 @@ def _places(figures: Sequence[Figure]) -> str:
 
 def _rounding(figure: Figure, result: Result, beside: Beside) -> float:
     """How far a figure and what it should be may lie apart because both are printed rounded."""
-    own = 0.5 * 10.0**-figure.decimals * (1 + 1e-9)
+    half_unit = 0.5 * 10.0**-figure.decimals * (1 + 1e-9)
     if figure.what != "speedup":
-        return own + (0.5 * RUNS_UNIT if result.ok else 0.0)
+        return half_unit + (0.5 * RUNS_UNIT if result.ok else 0.0)
     baseline = baseline_of(result, beside)
     if baseline is None or not baseline.median_speed or not result.median_speed or result.speedup is None:
-        return own
-    return own + result.speedup * (_unit(result) / result.median_speed + _unit(baseline) / baseline.median_speed) / 2
+        return half_unit
+    return (
+        half_unit + result.speedup * (_unit(result) / result.median_speed + _unit(baseline) / baseline.median_speed) / 2
+    )
 
 
 def _unit(result: Result) -> float:
@@ -90,9 +96,13 @@ def _unit(result: Result) -> float:
 
 def _differences(result: Result, other: Result) -> list[str]:
     """What is known of both, and not the same: the other's side of it."""
-    unknown = {*result.asked.unknown, *other.asked.unknown}
-    here, there = _setting(result), _setting(other)
-    return [f"{name} {there[name]}" for name in here if name not in unknown and here[name] != there[name]]
+    unknown = {*result.requested.unknown, *other.requested.unknown}
+    own_setting, other_setting = _setting(result), _setting(other)
+    return [
+        f"{name} {other_setting[name]}"
+        for name in own_setting
+        if name not in unknown and own_setting[name] != other_setting[name]
+    ]
 
 
 def _setting(result: Result) -> dict[str, Any]:

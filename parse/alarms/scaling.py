@@ -30,8 +30,8 @@ def known(result: Result) -> Interval | None:
 
 def baseline_of(result: Result, beside: Beside) -> Result | None:
     """The point at 1n1g with all else equal."""
-    wanted = result.asked.baseline_point
-    return next((other for other in beside.setting if other.asked.point == wanted), None)
+    wanted = result.requested.baseline_point
+    return next((other for other in beside.setting if other.requested.point == wanted), None)
 
 
 def superlinear(result: Result, beside: Beside) -> Iterator[str]:
@@ -64,11 +64,11 @@ def rising(result: Result, beside: Beside) -> Iterator[str]:
         and its.high / other.run.devices < mine.low / devices
     ]
     if smaller:
-        most, other = min(smaller, key=lambda pair: pair[0])
+        highest, other = min(smaller, key=lambda pair: pair[0])
         if other.median_speed:
             yield (
-                f"{mine.low / devices:.4g} samples/s per device or more, on {other.asked.case} at most {most:.4g}"
-                f"{_margin(result, other)}: speed per device rises with the number of devices; "
+                f"{mine.low / devices:.4g} samples/s per device or more, on {other.requested.case} at most "
+                f"{highest:.4g}{_margin(result, other)}: speed per device rises with the number of devices; "
                 f"{result.median_speed / other.median_speed:.2f} times the speed "
                 f"on {devices / other.run.devices:.4g} times the devices"
             )
@@ -88,7 +88,7 @@ def falling(result: Result, beside: Beside) -> Iterator[str]:
         least, other = max(faster, key=lambda pair: pair[0])
         yield (
             f"{mine.high:.2f} samples/s at most on {result.run.devices} devices, on {other.run.devices} "
-            f"({other.asked.case}) {least:.2f} or more{_margin(result, other)}: more devices, less throughput"
+            f"({other.requested.case}) {least:.2f} or more{_margin(result, other)}: more devices, less throughput"
         )
 
 
@@ -97,10 +97,10 @@ def baseline_elsewhere(result: Result, beside: Beside) -> Iterator[str]:
     baseline = baseline_of(result, beside)
     if baseline is None or baseline is result:
         return
-    here, there = result.facts, baseline.facts
-    for name in sorted(here.keys() & there.keys()):
-        if name != "transport" and not here[name] & there[name]:
-            yield f"its baseline ran with another {name}: {_words(there[name])}, not {_words(here[name])}"
+    facts, baseline_facts = result.facts, baseline.facts
+    for name in sorted(facts.keys() & baseline_facts.keys()):
+        if name != "transport" and not facts[name] & baseline_facts[name]:
+            yield f"its baseline ran with another {name}: {_joined(baseline_facts[name])}, not {_joined(facts[name])}"
 
 
 def _how(*compared: Result) -> str:
@@ -114,5 +114,5 @@ def _margin(*compared: Result) -> str:
 _ALLOWED = f"with {2 * SINGLE_FIGURE:.0%} allowed between single published figures"
 
 
-def _words(values: set[str]) -> str:
+def _joined(values: set[str]) -> str:
     return " and ".join(sorted(values))

@@ -29,9 +29,11 @@ def judge(results: Sequence[Result]) -> tuple[Result, ...]:
     judged = (
         dataclasses.replace(
             result,
-            alarms=tuple(Alarm(name=name, text=text) for name, rule in RULES.items() for text in rule(result, there)),
+            alarms=tuple(
+                Alarm(name=name, text=text) for name, rule in RULES.items() for text in rule(result, neighbours)
+            ),
         )
-        for result, there in zip(trainings, _beside(trainings), strict=True)
+        for result, neighbours in zip(trainings, _beside(trainings), strict=True)
     )
     return tuple(result if result.run.probe else next(judged) for result in results)
 
@@ -40,20 +42,20 @@ def _beside(results: Sequence[Result]) -> list[Beside]:
     """What each result is judged beside; twins are given to the first of a setting only."""
     settings: dict[str, list[Result]] = {}
     for result in results:
-        settings.setdefault(result.asked.baseline_point, []).append(result)
-    columns = {name: column(there) for name, there in settings.items()}
+        settings.setdefault(result.requested.baseline_point, []).append(result)
+    columns = {name: column(setting) for name, setting in settings.items()}
     alike: dict[tuple[tuple[int, int, float], ...], list[str]] = {}
     for name, speeds in columns.items():
         if speeds:
             alike.setdefault(speeds, []).append(name)
-    found = []
+    beside_per_result = []
     for result in results:
-        name = result.asked.baseline_point
-        there = settings[name]
-        same = alike.get(columns[name], [])[: TWINS + 1] if result is there[0] else []
+        name = result.requested.baseline_point
+        setting = settings[name]
+        same = alike.get(columns[name], [])[: TWINS + 1] if result is setting[0] else []
         others = [settings[other][0] for other in same if other != name]
-        found.append(Beside(setting=tuple(there), twins=tuple(others[:TWINS])))
-    return found
+        beside_per_result.append(Beside(setting=tuple(setting), twins=tuple(others[:TWINS])))
+    return beside_per_result
 
 
 def _oversubscribed(result: Result, _: Beside) -> Iterator[str]:
@@ -83,31 +85,31 @@ def _synchronises(result: Result, _: Beside) -> Iterator[str]:
 
 
 def _built_otherwise(result: Result, _: Beside) -> Iterator[str]:
-    for said in dict.fromkeys(machine.built_otherwise for machine in result.machines):
-        if said:
-            yield f"{said}: make horovod builds it anew"
+    for reason in dict.fromkeys(machine.built_otherwise for machine in result.machines):
+        if reason:
+            yield f"{reason}: make horovod builds it anew"
 
 
 def _fewer_runs(result: Result, _: Beside) -> Iterator[str]:
-    words = Counter(run.word for run in result.runs if not run.measured)
-    if result.asked_runs is not None:
-        if len(result.ok) < result.asked_runs:
-            yield f"{len(result.ok)} of {result.asked_runs} runs asked for ended ok; {_list_of(words)}"
+    outcomes = Counter(run.outcome_text for run in result.runs if not run.measured)
+    if result.planned_runs is not None:
+        if len(result.ok) < result.planned_runs:
+            yield f"{len(result.ok)} of {result.planned_runs} runs asked for ended ok; {_list_of(outcomes)}"
         return
-    numbers = {run.asked.run.repeat for run in result.runs if _is_numbered(run)}
+    numbers = {run.requested.run.repeat for run in result.runs if _is_numbered(run)}
     count = max(numbers, default=0)
     absent = sorted(set(range(1, count)) - numbers) if count <= MANY_REPEATS else []
-    words.update({MISSING: len(absent)} if absent else {})
-    if numbers and words:
+    outcomes.update({MISSING: len(absent)} if absent else {})
+    if numbers and outcomes:
         yield (
             f"{len(result.ok)} of {len(result.runs) + len(absent)} runs, by the numbers of their logs, have a speed; "
-            f"{_list_of(words)}{f' (run {_numbers(absent)})' if absent else ''}"
+            f"{_list_of(outcomes)}{f' (run {_numbers(absent)})' if absent else ''}"
         )
 
 
 def _is_numbered(run: Run) -> bool:
     """Whether the name of its log says which repeat it is."""
-    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.asked.unknown
+    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.requested.unknown
 
 
 def _average_and_median(result: Result, _: Beside) -> Iterator[str]:
@@ -122,36 +124,40 @@ def _average_and_median(result: Result, _: Beside) -> Iterator[str]:
 
 def _disagreement(result: Result, _: Beside) -> Iterator[str]:
     """Runs of a point, or ranks of a run, that met different devices, drivers or versions."""
-    found: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    runs_by_value: dict[str, dict[tuple[str, ...], list[int]]] = {}
     for run in result.ok:
         if run.attempt and run.attempt.machine:
             machine = run.attempt.machine
             for name, values in {"ranks": (str(machine.ranks),), **machine.facts}.items():
-                found.setdefault(name, {}).setdefault(values, []).append(run.asked.run.repeat)
-    for name, groups in found.items():
+                runs_by_value.setdefault(name, {}).setdefault(values, []).append(run.requested.run.repeat)
+    for name, groups in runs_by_value.items():
         if len(groups) > 1 or any(len(values) > 1 for values in groups):
-            said = "; ".join(f"{' and '.join(values)} (run {_numbers(runs)})" for values, runs in groups.items())
-            yield f"runs or ranks differ in {name}: {said}"
+            values_with_runs = "; ".join(
+                f"{' and '.join(values)} (run {_numbers(runs)})" for values, runs in groups.items()
+            )
+            yield f"runs or ranks differ in {name}: {values_with_runs}"
 
 
-def _not_as_asked(result: Result, _: Beside) -> Iterator[str]:
+def _not_as_requested(result: Result, _: Beside) -> Iterator[str]:
     """A trace is not of what was asked for. Of a log nothing was asked: its window is what it prints."""
     for run in result.ok:
         if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
             continue
-        asked = run.asked.run
+        requested = run.requested.run
         ranks, samples, steps = run.attempt.machine.ranks, run.measured.samples, len(run.measured.step_s)
-        if (ranks, steps) != (asked.ranks, asked.measured_steps) or samples != asked.global_batch_size * steps:
+        wanted = requested.ranks, requested.measured_steps
+        if (ranks, steps) != wanted or samples != requested.global_batch_size * steps:
+            wanted_samples = requested.global_batch_size * requested.measured_steps
             yield (
-                f"run {asked.repeat}: {ranks} ranks, {steps} steps, {samples} samples were measured; asked for were "
-                f"{asked.ranks}, {asked.measured_steps}, {asked.global_batch_size * asked.measured_steps}"
+                f"run {requested.repeat}: {ranks} ranks, {steps} steps, {samples} samples were measured; asked for "
+                f"were {requested.ranks}, {requested.measured_steps}, {wanted_samples}"
             )
 
 
 def _unmeasured(result: Result, _: Beside) -> Iterator[str]:
     for run in result.runs:
         if run.attempt and run.attempt.problem and not run.measured:
-            yield f"run {run.asked.run.repeat}: {run.attempt.problem}"
+            yield f"run {run.requested.run.repeat}: {run.attempt.problem}"
 
 
 def _repeated(result: Result, _: Beside) -> Iterator[str]:
@@ -159,24 +165,24 @@ def _repeated(result: Result, _: Beside) -> Iterator[str]:
     for run in result.ok:
         if len(run.ok_attempts) > 1 and run.attempt:
             numbers = _numbers(run.ok_attempts)
-            yield f"run {run.asked.run.repeat}: attempts {numbers} ended ok; attempt {run.attempt.number} counts"
+            yield f"run {run.requested.run.repeat}: attempts {numbers} ended ok; attempt {run.attempt.number} counts"
 
 
 def _noted(result: Result, _: Beside) -> Iterator[str]:
     """What an ok run found odd about itself, such as losses that are not finite."""
     for run in result.ok:
         if run.attempt and run.attempt.evidence:
-            yield f"run {run.asked.run.repeat}: {run.attempt.evidence}"
+            yield f"run {run.requested.run.repeat}: {run.attempt.evidence}"
 
 
 def _log_remarks(result: Result, _: Beside) -> Iterator[str]:
     """What is odd about the logs, each once, with the runs that have it."""
-    said: dict[str, list[int]] = {}
+    runs_by_remark: dict[str, list[int]] = {}
     for run in result.runs:
         if run.attempt and run.attempt.log:
             for remark in run.attempt.log.remarks:
-                said.setdefault(remark, []).append(run.asked.run.repeat)
-    for remark, runs in said.items():
+                runs_by_remark.setdefault(remark, []).append(run.requested.run.repeat)
+    for remark, runs in runs_by_remark.items():
         yield f"run {_numbers(runs)}: {remark}"
 
 
@@ -189,7 +195,7 @@ RULES: dict[str, Rule] = {
     "built_otherwise": _built_otherwise,
     "fewer_runs": _fewer_runs,
     "unmeasured": _unmeasured,
-    "not_as_asked": _not_as_asked,
+    "not_as_asked": _not_as_requested,
     "superlinear": superlinear,
     "rising": rising,
     "falling": falling,
@@ -214,5 +220,5 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ", ".join(str(number) for number in numbers)
 
 
-def _list_of(words: Counter[str]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
+def _list_of(outcomes: Counter[str]) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))

@@ -35,11 +35,11 @@ def rates_and_wall_clock(result: Result, _: Beside) -> Iterator[str]:
                 f"are {claimed.wall_clock:.2f} by the clock: {apart:+.1%} apart"
             )
     pairs = [(pair[0] / pair[1] - 1, pair, run) for run in result.ok if (pair := _speeds_of_log(run))]
-    worst = max(pairs, key=lambda one: abs(one[0]), default=None)
+    worst = max(pairs, key=lambda candidate: abs(candidate[0]), default=None)
     if worst is not None and abs(worst[0]) > RATES_APART:
         apart, (rates, clock), run = worst
         yield (
-            f"run {run.asked.run.repeat}: its log prints {rates:.2f} samples/s on average, {apart:+.1%} from the "
+            f"run {run.requested.run.repeat}: its log prints {rates:.2f} samples/s on average, {apart:+.1%} from the "
             f"{clock:.2f} by its time stamps; the time stamps' speed is the result"
         )
     yield from _stalls(result)
@@ -108,8 +108,8 @@ def loose_clocks(result: Result, _: Beside) -> Iterator[str]:
     share, run = worst
     if run.attempt and run.attempt.log:
         yield (
-            f"run {run.asked.run.repeat}: its window is too short for time stamps as coarse as its log's: they leave "
-            f"{share:.1%} of the speed open; --window all or more steps make it longer"
+            f"run {run.requested.run.repeat}: its window is too short for time stamps as coarse as its log's: they "
+            f"leave {share:.1%} of the speed open; --window all or more steps make it longer"
         )
     else:
         yield f"the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open"
@@ -124,9 +124,9 @@ def unsteady(result: Result, _: Beside) -> Iterator[str]:
     """
     windows = [run.measured for run in result.ok if run.measured]
     thirds = [
-        _thirds(one.step_s)
-        for one in windows
-        if len(one.step_s) * one.printed_every >= 3 * MIN_THIRD_STEPS and len(one.step_s) >= 6
+        _thirds(window.step_s)
+        for window in windows
+        if len(window.step_s) * window.printed_every >= 3 * MIN_THIRD_STEPS and len(window.step_s) >= 6
     ]
     if not thirds or result.median_speed is None:
         return

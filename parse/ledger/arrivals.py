@@ -87,8 +87,8 @@ class Gathering:
         self.late_sum = np.zeros((ranks, len(CAUSES)))
         self.steps = 0
         self.bounds = np.zeros(ranks)
-        self.turns = Turns()
-        self.node_turns = Turns()
+        self.alternation = Alternation()
+        self.node_alternation = Alternation()
 
     def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats) -> None:
         """Takes a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, and bounds
@@ -102,12 +102,12 @@ class Gathering:
         bound = np.ascontiguousarray(bounds_ns.T)
         self.steps += steps
         self.bounds += bound.sum(axis=0)
-        lateness = arrive - arrive[row, median][:, None]
+        arrival_skew = arrive - arrive[row, median][:, None]
         parts = self._parts(stamps_ns)
         causes = parts - parts[row, median][:, None]
         open_ns = self._between(bound, np.arange(ranks), bound[row, median][:, None], median[:, None])
         ends = stamps_ns[:, :, END]
-        provable = lateness > np.maximum(open_ns, MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps)
+        provable = arrival_skew > np.maximum(open_ns, MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps)
         self.late_steps += provable.sum(axis=0)
         self.late_sum += np.einsum("srk,sr->rk", causes, provable, dtype=np.float64)
         self.of_steps.append(
@@ -116,18 +116,18 @@ class Gathering:
                 last,
                 arrive[row, last] - arrive[row, second],
                 self._between(bound[row, last], last, bound[row, second], second),
-                lateness[row, last],
+                arrival_skew[row, last],
                 self._between(bound[row, last], last, bound[row, median], median),
                 causes[row, last],
                 *self._nodes(arrive, bound, row),
             )
         )
         at = int((1 - LATE_IN) * steps)
-        least = np.minimum.reduceat(lateness[:, self.order], self.starts, axis=1)
-        self.typical.append((_smallest(lateness, at), _smallest(least, at)))
+        least = np.minimum.reduceat(arrival_skew[:, self.order], self.starts, axis=1)
+        self.typical.append((_smallest(arrival_skew, at), _smallest(least, at)))
         work = parts[:, :, 1:].sum(axis=2)
-        self.turns.add(work)
-        self.node_turns.add(np.maximum.reduceat(work[:, self.order], self.starts, axis=1))
+        self.alternation.add(work)
+        self.node_alternation.add(np.maximum.reduceat(work[:, self.order], self.starts, axis=1))
 
     def _between(self, bound: Floats, ranks: Ints, its: Floats, others: Ints) -> Floats:
         """How far the clocks leave open which of two was first: of `ranks` with these bounds and of `others`."""
@@ -144,10 +144,16 @@ class Gathering:
         """When each rank left the reduction before, and what it did from then to its t3: [step, rank, 4], CAUSES."""
         before, now = stamps_ns[:, :-1], stamps_ns[:, 1:]
         ends = before[:, :, END]
-        left = before[:, :, REDUCED] if "reduced" in self.borders else ends
+        left_reduction = before[:, :, REDUCED] if "reduced" in self.borders else ends
         ready = now[:, :, BATCH_READY] if "batch_ready" in self.borders else ends
         return np.stack(
-            [left - left.min(), ends - left, ready - ends, now[:, :, GRADS_READY] - ready], axis=2
+            [
+                left_reduction - left_reduction.min(),
+                ends - left_reduction,
+                ready - ends,
+                now[:, :, GRADS_READY] - ready,
+            ],
+            axis=2,
         ).swapaxes(0, 1)
 
     def _nodes(self, arrive: Ints, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
@@ -184,12 +190,12 @@ class Gathering:
             rank_late=(sums / count).sum(axis=1),
             rank_cause=sums / count,
             bound=self._widest(),
-            exclusive=self.turns.exclusive(),
-            node_exclusive=self.node_turns.exclusive(),
+            exclusive=self.alternation.exclusive(),
+            node_exclusive=self.node_alternation.exclusive(),
         )
 
 
-class Turns:
+class Alternation:
     """Whether those who work side by side take turns in taking long: then each step has one who does, not two or none.
 
     Held against the longest work of a step if all work were dealt out to ranks and steps by chance.
@@ -201,7 +207,7 @@ class Turns:
 
     def add(self, work: Ints) -> None:
         """Takes steps, [step, rank]."""
-        if self.pool and sum(one.size for one in self.pool) + work.size > POOL:
+        if self.pool and sum(work_of_pool.size for work_of_pool in self.pool) + work.size > POOL:
             self._shuffle()
         self.pool.append(work)
 
@@ -236,9 +242,9 @@ def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
 
 
 def _smallest(values: Ints, at: int) -> Floats:
-    """Of each column the value that `at` others are no larger than."""
-    found: Floats = np.partition(values, at, axis=0)[at].astype(np.float64)
-    return found
+    """The value of each column that has `at` values below or equal to it."""
+    values_at: Floats = np.partition(values, at, axis=0)[at].astype(np.float64)
+    return values_at
 
 
 def _names(borders: frozenset[str]) -> tuple[str, ...]:

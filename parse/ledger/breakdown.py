@@ -28,7 +28,7 @@ PIECE_STAMPS = 250_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Account:
+class StepBreakdown:
     """One run. `borders` are those of BORDERS that are known and mean something, `merged` says what of the others.
 
     `rank_ns` [rank, 5] and `piece_ns` [piece, 5] are mean terms, over steps and over ranks and steps; where a border is
@@ -104,26 +104,26 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
     return np.diff(edges, axis=-1)
 
 
-def account(trace: Trace) -> Account:
+def step_breakdown(trace: Trace) -> StepBreakdown:
     """The run's account. Raises TraceError where its window is not whole or its clocks cannot be compared.
 
     Reads the stamps in pieces of steps: with `hpc.model.trace_file.open_trace` memory is bounded whatever their number.
     """
     try:
-        return _Accounting(trace, {}).account()
+        return _Reduction(trace, {}).step_breakdown()
     except _Absent:  # hardly ever: a trace is read once where it is whole
-        return _Accounting(trace, _missing(trace)).account()
+        return _Reduction(trace, _missing(trace)).step_breakdown()
 
 
 class _Absent(Exception):
     """A stamp between two terms is missing that was thought to be there."""
 
 
-class _Accounting:
+class _Reduction:
     def __init__(self, trace: Trace, missing: Mapping[str, str]) -> None:
         self.trace = trace
         self.ranks = len(trace.stamps)
-        self.steps = sum(int(past - first) for first, past in trace.blocks)
+        self.steps = sum(int(stop - first) for first, stop in trace.blocks)
         if not self.steps:
             raise TraceError("it has no measured block")
         self.hosts = tuple(str(facts.get("hostname", "")) for facts in trace.ranks)
@@ -133,7 +133,7 @@ class _Accounting:
         self.backwards = self.early = self.gaps = 0
         self.worst_ns = 0.0
 
-    def account(self) -> Account:
+    def step_breakdown(self) -> StepBreakdown:
         """See the function of that name."""
         rank_ns = np.zeros((self.ranks, len(TERMS)))
         piece_ns: list[Floats] = []
@@ -145,9 +145,9 @@ class _Accounting:
         gathering = Gathering(self.nodes, self.trace.clock_domains, device_ns, self.borders) if compares else None
         for pieces in _pieces(self.trace.blocks, self.ranks):
             block: list[Ints] = []
-            for first, past in pieces:
-                local_ns = np.ascontiguousarray(self.trace.stamps[:, first - 1 : past])
-                self._check_presence(local_ns, (first, past))
+            for first, stop in pieces:
+                local_ns = np.ascontiguousarray(self.trace.stamps[:, first - 1 : stop])
+                self._check_presence(local_ns, (first, stop))
                 stamps_ns = self.trace.globally(local_ns)
                 terms_ns = step_terms(stamps_ns, self.borders)
                 rank_ns += terms_ns.sum(axis=1)
@@ -167,7 +167,7 @@ class _Accounting:
         rank_ns /= self.steps
         if self.trace.run.reduction == "on" and self.ranks > 1 and not gathering:
             self.merged = self.merged or "the ranks' stamps cannot be compared"
-        return Account(
+        return StepBreakdown(
             run_id=self.trace.run_id,
             borders=self.borders,
             merged=self.merged,
@@ -222,43 +222,43 @@ class _Accounting:
 
     def _problems(self) -> tuple[str, ...]:
         of = f"of {self.ranks * self.steps} (ranks × steps)"
-        told = []
+        problems = []
         if self.backwards:
-            told.append(f"{self.backwards} stamps {of} lie before one that must come before them")
+            problems.append(f"{self.backwards} stamps {of} lie before one that must come before them")
         if self.gaps:
-            told.append(f"{self.gaps} steps {of} do not begin where the one before them ended")
+            problems.append(f"{self.gaps} steps {of} do not begin where the one before them ended")
         if self.early:
-            told.append(
+            problems.append(
                 f"in {self.early} {of} the reduced gradients are there before the last rank has its own, by up to "
                 f"{self.worst_ns / 1e6:.3f} ms more than the clocks' bounds: the stamps or the clocks are wrong"
             )
-        return tuple(told)
+        return tuple(problems)
 
 
 def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
     """Of each block its pieces, (first step, one past the last): at least PIECES in all where there are the steps."""
     steps = int((blocks[:, 1] - blocks[:, 0]).sum())
     length = max(1, min(steps // PIECES, PIECE_STAMPS // ranks))
-    for first, past in blocks.tolist():
-        count = -(-(past - first) // length)
-        cuts = np.linspace(first, past, count + 1).round().astype(int).tolist()
+    for first, stop in blocks.tolist():
+        count = -(-(stop - first) // length)
+        cuts = np.linspace(first, stop, count + 1).round().astype(int).tolist()
         yield list(pairwise(cuts))
 
 
 def _borders(trace: Trace, missing: Mapping[str, str]) -> tuple[frozenset[str], str]:
     """The borders that are there in all steps and mean something, and what is wrong with the others."""
     known = set(BORDERS)
-    why = []
+    notes = []
     for border, where in missing.items():
         known -= {border, "last_grads_ready"} if border == "grads_ready" else {border}
-        why.append(f"{border} was not recorded in {where}")
+        notes.append(f"{border} was not recorded in {where}")
     if trace.run.reduction == "off":
         known -= {"last_grads_ready"}
-        why.append("gradients are not reduced")
+        notes.append("gradients are not reduced")
     elif reasons := _facts(trace, "meets_before_gradients"):
         known -= {"grads_ready", "last_grads_ready"}
-        why.append(f"ranks meet before their gradients are complete: {', '.join(reasons)}")
-    return frozenset(known), "; ".join(why)
+        notes.append(f"ranks meet before their gradients are complete: {', '.join(reasons)}")
+    return frozenset(known), "; ".join(notes)
 
 
 def _missing(trace: Trace) -> dict[str, str]:
@@ -266,9 +266,9 @@ def _missing(trace: Trace) -> dict[str, str]:
     missing = dict.fromkeys(("batch_ready", "grads_ready", "reduced"), 0)
     places = 0
     for pieces in _pieces(trace.blocks, len(trace.stamps)):
-        for first, past in pieces:
-            absent = trace.stamps[:, first - 1 : past] == ABSENT
-            places += absent.shape[0] * (past - first)
+        for first, stop in pieces:
+            absent = trace.stamps[:, first - 1 : stop] == ABSENT
+            places += absent.shape[0] * (stop - first)
             for border in missing:
                 before = border == "reduced" and first == pieces[0][0]
                 of = absent[:, not before :, STAMPS.index(border)]
@@ -282,22 +282,24 @@ def _missing(trace: Trace) -> dict[str, str]:
 
 def _facts(trace: Trace, name: str) -> tuple[str, ...]:
     """What the backend says by that name on any rank, a list of words."""
-    found: dict[str, None] = {}
+    values: dict[str, None] = {}
     for facts in (trace.environment, *trace.ranks):
-        said = _backend(facts).get(name) or ()
-        found |= dict.fromkeys(map(str, said if isinstance(said, Sequence) and not isinstance(said, str) else (said,)))
-    return tuple(found)
+        value = _backend(facts).get(name) or ()
+        values |= dict.fromkeys(
+            map(str, value if isinstance(value, Sequence) and not isinstance(value, str) else (value,))
+        )
+    return tuple(values)
 
 
 def _gradient_bytes(trace: Trace) -> int | None:
     """How much is reduced in a step, where all ranks say the same."""
-    said = _facts(trace, "gradient_bytes")
-    return int(said[0]) if len(said) == 1 and said[0].isdigit() else None
+    volumes = _facts(trace, "gradient_bytes")
+    return int(volumes[0]) if len(volumes) == 1 and volumes[0].isdigit() else None
 
 
 def _backend(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = facts.get("backend")
-    return found if isinstance(found, Mapping) else {}
+    backend = facts.get("backend")
+    return backend if isinstance(backend, Mapping) else {}
 
 
 def _skew(ends_ns: Ints) -> float:

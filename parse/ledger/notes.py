@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parse import stats
-from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_word
+from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_text
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
 
 
@@ -32,7 +32,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
     if split is None or loss is None:
         return
-    lost = f"compute {write.change(loss)}{_culprits_part(ledger, loss, write)}"
+    lost = f"compute {write.change(loss)}{_stragglers_part(ledger, loss, write)}"
     if split.contention is None or split.interference is None:
         if loss.resolved and loss.value > 0:
             none = "no twin with reduction off is here (hpc.sweep --twin) to tell contention from interference"
@@ -45,7 +45,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     )
 
 
-def _culprits_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
+def _stragglers_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
     """How much of the mean loss in compute the culprit's ranks make, by what they take more than the median rank."""
     verdict = ledger.verdict
     if verdict.kind not in (PERSISTENT, TRANSIENT) or not loss.resolved:
@@ -97,24 +97,28 @@ def _chance(ledger: Ledger) -> Iterator[str]:
         return
     if verdict.chance is not None:
         often = f"at most {verdict.chance * 100:.1f} %" if verdict.chance >= 1e-3 else "less than 0.1 %"
-        yield f"culprit {verdict_word(verdict)}: equal ranks would show as much in {often} of all cases"
-    words = [
-        f"{verdict_word(run.verdict)}{f' ({numbers(run.verdict.ranks)})' if run.verdict.ranks else ''}"
+        yield f"culprit {verdict_text(verdict)}: equal ranks would show as much in {often} of all cases"
+    verdicts = [
+        f"{verdict_text(run.verdict)}{f' ({numbers(run.verdict.ranks)})' if run.verdict.ranks else ''}"
         for run in ledger.runs
     ]
-    if len({*words}) > 1:
-        runs = ", ".join(f"run {_repeat(run)} {word}" for run, word in zip(ledger.runs, words, strict=True))
+    if len({*verdicts}) > 1:
+        runs = ", ".join(
+            f"run {_repeat(run)} {verdict_of_run}" for run, verdict_of_run in zip(ledger.runs, verdicts, strict=True)
+        )
         yield f"the runs differ in their culprit: {runs}"
 
 
 def _incidents(ledger: Ledger, write: Figures) -> Iterator[str]:
     """Steps that are not the verdict's already."""
     for run in ledger.runs:
-        told = [one for one in run.incidents if one.step not in run.verdict.steps]
-        if told:
-            named = ", ".join(f"{one.step} (rank {one.rank} by {write.ms(one.late)})" for one in told[:NAMED])
-            more = f" and {len(told) - NAMED} more" if len(told) > NAMED else ""
-            yield f"{run.run_id}: late beyond all that is usual in step{'' if len(told) == 1 else 's'} {named}{more}"
+        listed = [incident for incident in run.incidents if incident.step not in run.verdict.steps]
+        if listed:
+            named = ", ".join(
+                f"{incident.step} (rank {incident.rank} by {write.ms(incident.late)})" for incident in listed[:NAMED]
+            )
+            more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+            yield f"{run.run_id}: late beyond all that is usual in step{'' if len(listed) == 1 else 's'} {named}{more}"
 
 
 def _pauses(ledger: Ledger) -> Iterator[str]:

@@ -14,7 +14,7 @@ from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.breakdown import Account, account, merge, names
+from parse.ledger.breakdown import StepBreakdown, merge, names, step_breakdown
 from parse.ledger.standalone import beside
 from parse.ledger.straggler import incidents, verdict
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
@@ -29,7 +29,7 @@ Progress = Callable[[Sequence[Result]], Iterable[Result]]
 class _Read:
     """The runs of a point: their accounts, what telemetry says of them, and a line for each ok run without account."""
 
-    accounts: tuple[Account, ...]
+    breakdowns: tuple[StepBreakdown, ...]
     conditions: tuple[Conditions, ...]
     remarks: tuple[str, ...] = ()
 
@@ -38,10 +38,10 @@ def ledgers(
     results: Sequence[Result], probes: Sequence[Result] = (), progress: Progress | None = None
 ) -> tuple[Ledger, ...]:
     """The ledger of every point that has an ok run with a trace. `probes` are runs that explain others."""
-    reader = _Reader({result.asked.point: result for result in (*results, *probes)})
+    reader = _Reader({result.requested.point: result for result in (*results, *probes)})
     collectives = [probe for probe in probes if probe.run.probe == COLLECTIVES]
     shown = progress(results) if progress else results
-    return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).accounts)
+    return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).breakdowns)
 
 
 class _Reader:
@@ -53,41 +53,43 @@ class _Reader:
 
     def read(self, result: Result) -> _Read:
         """The accounts of the point's ok runs."""
-        if result.asked.point not in self._read:
-            self._read[result.asked.point] = _accounts(result)
-        return self._read[result.asked.point]
+        if result.requested.point not in self._read:
+            self._read[result.requested.point] = _read_breakdowns(result)
+        return self._read[result.requested.point]
 
     def ledger(self, result: Result, collectives: Sequence[Result]) -> Ledger:
         """The ledger of a point that has accounts."""
         read = self.read(result)
-        baseline = self.points.get(result.asked.baseline_point)
-        against = self.read(baseline) if baseline and baseline is not result else _Read(accounts=(), conditions=())
-        base = against.accounts
-        borders = frozenset.intersection(*(one.borders for one in (*read.accounts, *base)))
-        ours, theirs = _samples(read.accounts, borders), _samples(base, borders)
+        baseline = self.points.get(result.requested.baseline_point)
+        against = self.read(baseline) if baseline and baseline is not result else _Read(breakdowns=(), conditions=())
+        base = against.breakdowns
+        borders = frozenset.intersection(*(breakdown.borders for breakdown in (*read.breakdowns, *base)))
+        ours, theirs = _samples(read.breakdowns, borders), _samples(base, borders)
         if result.run.scaling == "strong":
             theirs = theirs / result.run.devices
         loss = _difference(ours.sum(axis=1), theirs.sum(axis=1)) if base else None
         step = _mean(ours.sum(axis=1))
         terms = _terms(names(borders), ours, theirs if base else None, loss)
-        alone, remarks = _alone(result, read.accounts, terms, collectives)
-        runs = tuple(_of_run(one) for one in read.accounts)
+        standalone, remarks = _alone(result, read.breakdowns, terms, collectives)
+        runs = tuple(_of_run(breakdown) for breakdown in read.breakdowns)
         return Ledger(
             result=result,
             terms=terms,
             step=step,
-            median_step=stats.mean([one.median_step_ns / 1e6 for one in read.accounts]),
-            skew=stats.mean([one.skew_ns / 1e6 for one in read.accounts]),
+            median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in read.breakdowns]),
+            skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in read.breakdowns]),
             loss=loss,
             no_loss="" if base else _no_loss(result, baseline),
-            merged="; ".join(dict.fromkeys(one.merged for one in (*read.accounts, *base) if one.merged)),
+            merged="; ".join(
+                dict.fromkeys(breakdown.merged for breakdown in (*read.breakdowns, *base) if breakdown.merged)
+            ),
             verdict=_together(runs),
             runs=runs,
-            ranks=_ranks(read.accounts, borders),
-            nodes=_nodes(read.accounts, borders),
+            ranks=_ranks(read.breakdowns, borders),
+            nodes=_nodes(read.breakdowns, borders),
             split=self._split(result, borders, ours, theirs) if base else None,
             telemetry=compare_conditions(read.conditions, against.conditions),
-            alone=alone,
+            alone=standalone,
             remarks=(*read.remarks, *remarks),
         )
 
@@ -101,60 +103,60 @@ class _Reader:
             return ComputeSplit(
                 contention=None, interference=None, unexplained=float(ours[:, at].mean() - theirs[:, at].mean())
             )
-        alone = _samples(twin, frozenset.intersection(*(one.borders for one in twin)))[:, 1]
+        alone = _samples(twin, frozenset.intersection(*(breakdown.borders for breakdown in twin)))[:, 1]
         return ComputeSplit(
             contention=_difference(alone, theirs[:, at]),
             interference=_difference(ours[:, at], alone),
             unexplained=0.0,
         )
 
-    def _twin(self, result: Result) -> tuple[Account, ...]:
+    def _twin(self, result: Result) -> tuple[StepBreakdown, ...]:
         """The runs of the same ranks at the same work with reduction switched off, where they tell compute apart."""
-        asked = dataclasses.replace(result.asked, run=dataclasses.replace(result.run, reduction="off"))
-        twin = self.points.get(asked.point)
-        found = self.read(twin).accounts if twin else ()
-        return tuple(one for one in found if names(one.borders)[1:2] == ("compute",))
+        requested = dataclasses.replace(result.requested, run=dataclasses.replace(result.run, reduction="off"))
+        twin = self.points.get(requested.point)
+        breakdowns_of_twin = self.read(twin).breakdowns if twin else ()
+        return tuple(breakdown for breakdown in breakdowns_of_twin if names(breakdown.borders)[1:2] == ("compute",))
 
 
-def _accounts(result: Result) -> _Read:
-    accounts, conditions, remarks = [], [], []
+def _read_breakdowns(result: Result) -> _Read:
+    breakdowns, conditions, remarks = [], [], []
     for run in result.ok:
         assert run.attempt is not None
         if run.attempt.trace is None:
-            remarks.append(f"{run.asked.run_id}: read from a log, which has no stamps")
+            remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
             continue
         try:
             with open_trace(run.attempt.trace) as trace:
-                accounts.append(account(trace))
+                breakdowns.append(step_breakdown(trace))
                 conditions.append(reduce_telemetry(trace))
         except TraceError as error:
             remarks.append(str(error))
-    known = tuple(one for one in conditions if one is not None)
-    return _Read(accounts=tuple(accounts), conditions=known, remarks=tuple(remarks))
+    known = tuple(known_conditions for known_conditions in conditions if known_conditions is not None)
+    return _Read(breakdowns=tuple(breakdowns), conditions=known, remarks=tuple(remarks))
 
 
-def _samples(accounts: Sequence[Account], borders: frozenset[str]) -> Floats:
+def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Floats:
     """Mean terms in ms of every run, [run, term]; where there is one run, of every piece of its window."""
-    if len(accounts) == 1:
+    if len(breakdowns) == 1:
         # Pieces differ in length by a step: their plain mean is not the run's.
-        own = accounts[0]
-        return merge(own.piece_ns + (own.mean_ns - own.piece_ns.mean(axis=0)), borders) / 1e6
-    if not accounts:
+        single = breakdowns[0]
+        return merge(single.piece_ns + (single.mean_ns - single.piece_ns.mean(axis=0)), borders) / 1e6
+    if not breakdowns:
         return np.empty((0, len(names(borders))))
-    return merge(np.stack([one.mean_ns for one in accounts]), borders) / 1e6
+    return merge(np.stack([breakdown.mean_ns for breakdown in breakdowns]), borders) / 1e6
 
 
 def _terms(of: Sequence[str], ours: Floats, theirs: Floats | None, loss: Mean | None) -> tuple[Term, ...]:
-    found = []
+    term_list = []
     for at, name in enumerate(of):
         mine = _mean(ours[:, at])
         if theirs is None or loss is None:
-            found.append(Term(name=name, mean=mine))
+            term_list.append(Term(name=name, mean=mine))
             continue
         lost = _difference(ours[:, at], theirs[:, at])
         share = lost.value / loss.value if loss.resolved else None
-        found.append(Term(name=name, mean=mine, baseline=float(theirs[:, at].mean()), loss=lost, share=share))
-    return tuple(found)
+        term_list.append(Term(name=name, mean=mine, baseline=float(theirs[:, at].mean()), loss=lost, share=share))
+    return tuple(term_list)
 
 
 def _mean(values: Floats) -> Mean:
@@ -179,38 +181,42 @@ def _no_loss(result: Result, baseline: Result | None) -> str:
 
 
 def _alone(
-    result: Result, accounts: Sequence[Account], terms: Sequence[Term], collectives: Sequence[Result]
+    result: Result, breakdowns: Sequence[StepBreakdown], terms: Sequence[Term], collectives: Sequence[Result]
 ) -> tuple[Alone | None, tuple[str, ...]]:
     """What the gradients' all-reduce costs by itself, where its volume and what is exposed of it are known."""
-    volumes = {one.gradient_bytes for one in accounts}
+    volumes = {breakdown.gradient_bytes for breakdown in breakdowns}
     exposed = [term.mean.value for term in terms if term.name == "transfer"]
     volume = volumes.pop() if len(volumes) == 1 else None
     return beside(result, volume, exposed[0], collectives) if volume and exposed else (None, ())
 
 
-def _of_run(one: Account) -> RunLedger:
-    found = verdict(one)
+def _of_run(breakdown: StepBreakdown) -> RunLedger:
+    run_verdict = verdict(breakdown)
     return RunLedger(
-        run_id=one.run_id,
-        verdict=found,
-        step=one.step_ns / 1e6,
-        pauses=tuple(pause / 1e6 for pause in one.pauses_ns),
-        bound=None if one.arrivals is None else one.arrivals.bound / 1e6,
-        incidents=incidents(one),
-        problems=one.problems,
+        run_id=breakdown.run_id,
+        verdict=run_verdict,
+        step=breakdown.step_ns / 1e6,
+        pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
+        bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,
+        incidents=incidents(breakdown),
+        problems=breakdown.problems,
     )
 
 
 def _together(runs: Sequence[RunLedger]) -> Verdict:
     """The verdict that most of the runs have: of the same kind on the same ranks, else on the same node."""
-    found = [run.verdict for run in runs]
-    by_rank = [(one.kind, one.because, one.ranks) for one in found]
-    by_node = [(one.kind, one.because, one.node or one.ranks) for one in found]
+    verdicts = [run.verdict for run in runs]
+    by_rank = [(run_verdict.kind, run_verdict.because, run_verdict.ranks) for run_verdict in verdicts]
+    by_node = [
+        (run_verdict.kind, run_verdict.because, run_verdict.node or run_verdict.ranks) for run_verdict in verdicts
+    ]
     of_runs: Sequence[tuple[object, ...]]
     for of_runs in (by_rank, by_node):
-        most, count = Counter(of_runs).most_common(1)[0]
+        commonest, count = Counter(of_runs).most_common(1)[0]
         if 2 * count > len(runs):
-            return _averaged([one for one, its in zip(found, of_runs, strict=True) if its == most])
+            return _averaged(
+                [run_verdict for run_verdict, its in zip(verdicts, of_runs, strict=True) if its == commonest]
+            )
     return Verdict(kind=CANNOT_TELL, because="the runs disagree", bound=max(run.bound or 0.0 for run in runs))
 
 
@@ -219,20 +225,22 @@ def _averaged(verdicts: Sequence[Verdict]) -> Verdict:
     first = verdicts[0]
     return dataclasses.replace(
         first,
-        steps=first.steps if all(one.steps == first.steps for one in verdicts) else (),
-        cause={name: stats.mean([one.cause[name] for one in verdicts]) for name in first.cause},
-        chance=None if any(one.chance is None for one in verdicts) else max(one.chance or 0 for one in verdicts),
-        late=stats.mean([one.late for one in verdicts]),
-        share=stats.mean([one.share for one in verdicts]),
-        costs=stats.mean([one.costs for one in verdicts]),
-        bound=stats.mean([one.bound for one in verdicts]),
+        steps=first.steps if all(run_verdict.steps == first.steps for run_verdict in verdicts) else (),
+        cause={name: stats.mean([run_verdict.cause[name] for run_verdict in verdicts]) for name in first.cause},
+        chance=None
+        if any(run_verdict.chance is None for run_verdict in verdicts)
+        else max(run_verdict.chance or 0 for run_verdict in verdicts),
+        late=stats.mean([run_verdict.late for run_verdict in verdicts]),
+        share=stats.mean([run_verdict.share for run_verdict in verdicts]),
+        costs=stats.mean([run_verdict.costs for run_verdict in verdicts]),
+        bound=stats.mean([run_verdict.bound for run_verdict in verdicts]),
     )
 
 
-def _ranks(accounts: Sequence[Account], borders: frozenset[str]) -> tuple[Place, ...]:
-    ns = np.mean([merge(one.rank_ns, borders) for one in accounts], axis=0)
-    last = _last(accounts, "last", "gap", range(len(ns)))
-    hosts = [{one.hosts[rank] for one in accounts} for rank in range(len(ns))]
+def _ranks(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
+    ns = np.mean([merge(breakdown.rank_ns, borders) for breakdown in breakdowns], axis=0)
+    last = _last(breakdowns, "last", "gap", range(len(ns)))
+    hosts = [{breakdown.hosts[rank] for breakdown in breakdowns} for rank in range(len(ns))]
     return tuple(
         Place(
             name=f"rank {rank} ({host})" if len(on) == 1 and (host := next(iter(on))) else f"rank {rank}",
@@ -244,34 +252,34 @@ def _ranks(accounts: Sequence[Account], borders: frozenset[str]) -> tuple[Place,
     )
 
 
-def _nodes(accounts: Sequence[Account], borders: frozenset[str]) -> tuple[Place, ...]:
+def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
     """The nodes, where the runs agree on which rank lies on which."""
-    nodes = accounts[0].nodes
-    if any(one.nodes != nodes for one in accounts):
+    nodes = breakdowns[0].nodes
+    if any(breakdown.nodes != nodes for breakdown in breakdowns):
         return ()
-    ns = np.mean([merge(one.rank_ns, borders) for one in accounts], axis=0)
+    ns = np.mean([merge(breakdown.rank_ns, borders) for breakdown in breakdowns], axis=0)
     numbers = sorted(set(nodes))
-    last = _last(accounts, "node_last", "node_gap", numbers)
-    found = []
+    last = _last(breakdowns, "node_last", "node_gap", numbers)
+    places = []
     for at, node in enumerate(numbers):
         ranks = tuple(rank for rank, on in enumerate(nodes) if on == node)
-        hosts = {one.hosts[ranks[0]] for one in accounts}
+        hosts = {breakdown.hosts[ranks[0]] for breakdown in breakdowns}
         name = next(iter(hosts)) if len(hosts) == 1 else ""
         terms = tuple((ns[list(ranks)].mean(axis=0) / 1e6).tolist())
-        found.append(
+        places.append(
             Place(name=name or f"node {node}", ranks=ranks, terms=terms, last=None if last is None else last[at])
         )
-    return tuple(found)
+    return tuple(places)
 
 
-def _last(accounts: Sequence[Account], who: str, gap: str, numbers: Sequence[int]) -> list[float] | None:
+def _last(breakdowns: Sequence[StepBreakdown], who: str, gap: str, numbers: Sequence[int]) -> list[float] | None:
     """Of each of them the share of steps in which it is provably last; None where that cannot be told."""
-    arrivals = [one.arrivals for one in accounts if one.arrivals is not None]
-    if len(arrivals) < len(accounts):
+    arrivals = [breakdown.arrivals for breakdown in breakdowns if breakdown.arrivals is not None]
+    if len(arrivals) < len(breakdowns):
         return None
     shares = []
-    for one in arrivals:
-        provable = getattr(one, gap) > getattr(one, f"{gap}_bound")
-        shares.append([float((provable & (getattr(one, who) == number)).mean()) for number in numbers])
+    for breakdown in arrivals:
+        provable = getattr(breakdown, gap) > getattr(breakdown, f"{gap}_bound")
+        shares.append([float((provable & (getattr(breakdown, who) == number)).mean()) for number in numbers])
     mean: list[float] = np.mean(shares, axis=0).tolist()
     return mean

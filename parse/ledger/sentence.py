@@ -22,29 +22,29 @@ NAMED = 5
 """As many steps of a transient culprit are named, or ranks that do not follow on one another."""
 SHORT_MS = 10
 """Steps below this are told to the microsecond, others to the hundredth of a millisecond."""
-SAYING_MS = 0.1
+MICROSECONDS_BELOW_MS = 0.1
 """Bounds below this are told in microseconds."""
 
 
 def sentence(ledger: Ledger, name: str) -> str:
     """Why a step of the point takes as long as it does, the largest cause first; `name` is the point's."""
     write = Figures([ledger])
-    said = f"{name}: a step takes {write.ms(ledger.step.value)}"
-    by_terms, culprit = _by_terms(ledger, write), _culprit(ledger, write)
-    causes = [by_terms, culprit]
-    if _culprit_first(ledger):
-        causes = [culprit, f"the {'step' if ledger.loss is None else 'loss'} by terms: {by_terms}"]
+    text = f"{name}: a step takes {write.ms(ledger.step.value)}"
+    by_terms, straggler = _by_terms(ledger, write), _straggler(ledger, write)
+    causes = [by_terms, straggler]
+    if _straggler_first(ledger):
+        causes = [straggler, f"the {'step' if ledger.loss is None else 'loss'} by terms: {by_terms}"]
     if ledger.loss is None:
         causes += [f"no loss is given: {ledger.no_loss}"]
     else:
-        said += f", {_longer(ledger.loss, write)} than {_baseline(ledger, write)}"
+        text += f", {_longer(ledger.loss, write)} than {_baseline(ledger, write)}"
         if _within_scatter(ledger.loss):
-            causes = ["within the scatter, so no cause of it is named", culprit]
+            causes = ["within the scatter, so no cause of it is named", straggler]
     causes += ["the measurement has errors"] if ledger.problems else []
-    return f"{said}: {'; '.join(cause for cause in causes if cause)}"
+    return f"{text}: {'; '.join(cause for cause in causes if cause)}"
 
 
-def verdict_word(verdict: Verdict) -> str:
+def verdict_text(verdict: Verdict) -> str:
     """`persistent`, `rotating`, `transient`, `none`, `cannot tell (clock)`."""
     return f"{verdict.kind} ({verdict.because})" if verdict.kind == CANNOT_TELL and verdict.because else verdict.kind
 
@@ -72,7 +72,7 @@ def numbers(ranks: Sequence[int]) -> str:
 
 def fine(ms: float) -> str:
     """A small time: in microseconds below SAYING_MS."""
-    return f"{ms * 1e3:.1f} µs" if ms < SAYING_MS else f"{ms:.2f} ms"
+    return f"{ms * 1e3:.1f} µs" if ms < MICROSECONDS_BELOW_MS else f"{ms:.2f} ms"
 
 
 def share(term: Term) -> str:
@@ -138,22 +138,22 @@ def _by_terms(ledger: Ledger, write: Figures) -> str:
     Where there is no baseline, the terms themselves.
     """
     whole = ledger.step if ledger.loss is None else ledger.loss
-    found = [(term, term.mean if ledger.loss is None else term.loss) for term in ledger.terms]
-    there = sorted(
-        ((term, mean) for term, mean in found if mean is not None),
+    pairs = [(term, term.mean if ledger.loss is None else term.loss) for term in ledger.terms]
+    ordered = sorted(
+        ((term, mean) for term, mean in pairs if mean is not None),
         key=lambda pair: pair[1].value if whole.value < 0 else -pair[1].value,
     )
-    said = [(term, mean) for term, mean in there if abs(mean.value) >= SMALL * abs(whole.value)]
-    rest = sum(mean.value for _, mean in there) - sum(mean.value for _, mean in said)
+    named = [(term, mean) for term, mean in ordered if abs(mean.value) >= SMALL * abs(whole.value)]
+    rest = sum(mean.value for _, mean in ordered) - sum(mean.value for _, mean in named)
     sign = "" if ledger.loss is None else "+"
     parts = [
         f"{term.name} {write.ms(mean.value) if ledger.loss is None else write.change(mean)}{share(term)}"
-        for term, mean in said
+        for term, mean in named
     ]
     return ", ".join([*parts, *([f"the rest {write.ms(rest, sign)}"] if float(write.bare(rest)) else [])])
 
 
-def _culprit_first(ledger: Ledger) -> bool:
+def _straggler_first(ledger: Ledger) -> bool:
     """Whether one who is late costs more than any term but the waiting for it; without a baseline, more than SMALL."""
     if ledger.verdict.kind not in (PERSISTENT, ROTATING, TRANSIENT) or len(ledger.ranks) < 2:
         return False
@@ -163,7 +163,7 @@ def _culprit_first(ledger: Ledger) -> bool:
     return ledger.verdict.costs > max(others, default=0.0)
 
 
-def _culprit(ledger: Ledger, write: Figures) -> str:
+def _straggler(ledger: Ledger, write: Figures) -> str:
     """Who is waited for; empty where there is nobody who could be."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
@@ -171,35 +171,35 @@ def _culprit(ledger: Ledger, write: Figures) -> str:
     if verdict.kind == NONE:
         return "no rank is late more than equal ranks would be"
     if verdict.kind == CANNOT_TELL:
-        why = f" ({verdict.because})" if verdict.because else ""
+        reason = f" ({verdict.because})" if verdict.because else ""
         if verdict.because == "clock":
-            return f"who is waited for cannot be told{why}: the clocks leave {fine(verdict.bound)} open"
-        return f"who is waited for cannot be told{why}"
+            return f"who is waited for cannot be told{reason}: the clocks leave {fine(verdict.bound)} open"
+        return f"who is waited for cannot be told{reason}"
     late = f"by {write.ms(verdict.late)}{_due_to(verdict, write)}"
     in_steps = f"in {verdict.share * 100:.0f} % of the steps"
     who = _who(verdict, ledger)
     if verdict.kind == PERSISTENT:
-        said = f"{who} late {in_steps} {late}"
+        text = f"{who} late {in_steps} {late}"
     elif verdict.kind == TRANSIENT:
         steps = ", ".join([*map(str, verdict.steps[:NAMED]), *(["…"] if len(verdict.steps) > NAMED else [])])
-        said = f"{who} late in step{'' if len(verdict.steps) == 1 else 's'} {steps} only, {late}"
+        text = f"{who} late in step{'' if len(verdict.steps) == 1 else 's'} {steps} only, {late}"
     else:
-        turns = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
+        names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = "nodes" if verdict.node else "ranks"
-        said = f"{who} take turns in being late{f' ({turns})' if turns else ''}: {in_steps} one is, {late}"
-    return f"{said}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else said
+        text = f"{who} take turns in being late{f' ({names})' if names else ''}: {in_steps} one is, {late}"
+    return f"{text}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else text
 
 
 def _due_to(verdict: Verdict, write: Figures) -> str:
     """What the lateness consists of, the largest part first; empty where that is not known."""
     whose = "its" if len(verdict.ranks) == 1 or verdict.node or verdict.kind == ROTATING else "their"
     parts = sorted(verdict.cause.items(), key=lambda part: -part[1])
-    said = [
+    causes = [
         f"{DUE_TO.get(cause, cause).format(whose=whose)} ({write.ms(value, '+')})"
         for place, (cause, value) in enumerate(parts)
         if not place or value >= NOTABLE_CAUSE * verdict.late
     ]
-    return f" for {' and '.join(said)}" if said else ""
+    return f" for {' and '.join(causes)}" if causes else ""
 
 
 def _who(verdict: Verdict, ledger: Ledger) -> str:

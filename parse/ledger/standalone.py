@@ -41,22 +41,24 @@ class Curve:
 
 def alone(trace: Trace) -> dict[str, Curve]:
     """The curve of every operation in a trace of collectives. Raises TraceError where it is none."""
-    found: dict[str, dict[int, float]] = {}
-    for one in collective_times(trace):
-        found.setdefault(one.operation, {})[one.bytes] = one.time_ns / 1e6
+    times_by_operation: dict[str, dict[int, float]] = {}
+    for measured in collective_times(trace):
+        times_by_operation.setdefault(measured.operation, {})[measured.bytes] = measured.time_ns / 1e6
     return {
         operation: Curve(
             operation=operation, sizes=tuple(sorted(times)), ms=tuple(times[size] for size in sorted(times))
         )
-        for operation, times in found.items()
+        for operation, times in times_by_operation.items()
     }
 
 
 def matching(result: Result, probes: Sequence[Result]) -> tuple[Result, ...]:
     """Those probes that are collectives of the very ranks of a training: as many, placed, told and set up alike."""
-    if result.asked.partly or result.run.probe:
+    if result.requested.partly or result.run.probe:
         return ()
-    return tuple(one for one in probes if one.run.probe == COLLECTIVES and _ranks(one.run) == _ranks(result.run))
+    return tuple(
+        probe for probe in probes if probe.run.probe == COLLECTIVES and _ranks(probe.run) == _ranks(result.run)
+    )
 
 
 def beside(
@@ -83,9 +85,9 @@ def beside(
                 f"from {curve.sizes[0]} to {curve.sizes[-1]} bytes (--option {border}_bytes={gradient_bytes})"
             )
         if not probe.ok:
-            words = ", ".join(run.word for run in probe.runs)
+            outcomes = ", ".join(run.outcome_text for run in probe.runs)
             remarks.append(
-                f"what communication costs alone is not known: the collectives of {probe.asked.case} {words}"
+                f"what communication costs alone is not known: the collectives of {probe.requested.case} {outcomes}"
             )
     return None, tuple(dict.fromkeys(remarks))
 
@@ -98,7 +100,7 @@ def _ranks(run: RunSpec) -> tuple[object, ...]:
 
 def _traces(probe: Result) -> list[tuple[str, Path]]:
     return [
-        (run.asked.run_id, run.attempt.trace)
+        (run.requested.run_id, run.attempt.trace)
         for run in probe.ok
         if run.attempt is not None and run.attempt.trace is not None
     ]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals
-from parse.ledger.breakdown import PIECES, Account
+from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Incident, Verdict
 
 Ints = npt.NDArray[np.int64]
@@ -51,37 +51,41 @@ class _Suspect:
     node: int | None = None
 
 
-def verdict(account: Account) -> Verdict:
+def verdict(breakdown: StepBreakdown) -> Verdict:
     """Who is waited for in this run."""
-    arrivals = account.arrivals
+    arrivals = breakdown.arrivals
     if arrivals is None:
-        if len(account.nodes) == 1:
+        if len(breakdown.nodes) == 1:
             return Verdict(kind=NONE, because="one rank waits for nobody")
-        return Verdict(kind=CANNOT_TELL, because=account.merged)
+        return Verdict(kind=CANNOT_TELL, because=breakdown.merged)
     bound_ns = float(np.median(arrivals.late_bound))
-    found = _rotating(account, arrivals)
-    if found is None:  # what costs most is the answer
-        both = [one for one in (_persistent(account, arrivals), _transient(account, arrivals)) if one is not None]
-        found = max(both, key=lambda one: one.costs, default=None)
-    if found is not None:
-        return found
-    if bound_ns > HIDDEN * account.step_ns:
+    run_verdict = _rotating(breakdown, arrivals)
+    if run_verdict is None:  # what costs most is the answer
+        both = [
+            candidate
+            for candidate in (_persistent(breakdown, arrivals), _transient(breakdown, arrivals))
+            if candidate is not None
+        ]
+        run_verdict = max(both, key=lambda candidate: candidate.costs, default=None)
+    if run_verdict is not None:
+        return run_verdict
+    if bound_ns > HIDDEN * breakdown.step_ns:
         return Verdict(kind=CANNOT_TELL, because="clock", bound=bound_ns / 1e6)
     pieces = arrivals.typical.shape[1]
-    if _least_chance(len(account.nodes), pieces) > CHANCE:
+    if _least_chance(len(breakdown.nodes), pieces) > CHANCE:
         return Verdict(kind=CANNOT_TELL, because="steps", bound=bound_ns / 1e6)
     return Verdict(kind=NONE, bound=bound_ns / 1e6)
 
 
-def _persistent(account: Account, arrivals: Arrivals) -> Verdict | None:
+def _persistent(breakdown: StepBreakdown, arrivals: Arrivals) -> Verdict | None:
     """A rank, several, or a node that come late in nearly all of the window."""
-    suspect = _usual_suspect(account, arrivals)
+    suspect = _usual_suspect(breakdown, arrivals)
     if suspect is None:
         return None
     ranks = list(suspect.ranks)
     costs_ns = _costs_ns(arrivals, suspect)
     typical_ns = float(arrivals.typical[ranks].mean())
-    if min(typical_ns, costs_ns.mean()) < MATERIAL * account.step_ns:  # a few bad steps alone cost much, too
+    if min(typical_ns, costs_ns.mean()) < MATERIAL * breakdown.step_ns:  # a few bad steps alone cost much, too
         return None
     late_steps = arrivals.late_steps[ranks]
     bound_ns = float(np.median(arrivals.late_bound))
@@ -96,7 +100,7 @@ def _persistent(account: Account, arrivals: Arrivals) -> Verdict | None:
     return Verdict(
         kind=PERSISTENT,
         ranks=suspect.ranks,
-        node=_host(account, suspect),
+        node=_host(breakdown, suspect),
         late=float(arrivals.rank_late[ranks] @ weights) / 1e6,
         cause=_named(arrivals, weights @ arrivals.rank_cause[ranks]),
         share=float(late_steps.mean()) / len(arrivals.steps),
@@ -106,16 +110,16 @@ def _persistent(account: Account, arrivals: Arrivals) -> Verdict | None:
     )
 
 
-def _usual_suspect(account: Account, arrivals: Arrivals) -> _Suspect | None:
+def _usual_suspect(breakdown: StepBreakdown, arrivals: Arrivals) -> _Suspect | None:
     """Those whose usual lateness is the largest, or near it; a node where they are all of its ranks."""
     usual = arrivals.typical.mean(axis=1)
     if usual.max() <= 0:
         return None
     ranks = np.flatnonzero(usual >= TOGETHER * usual.max())
-    nodes = np.array(account.nodes)
-    own = {int(node) for node in nodes[ranks]}
-    if len(own) == 1 and len(ranks) > 1 and len(set(account.nodes)) > 1:
-        node = own.pop()
+    nodes = np.array(breakdown.nodes)
+    suspect_nodes = {int(node) for node in nodes[ranks]}
+    if len(suspect_nodes) == 1 and len(ranks) > 1 and len(set(breakdown.nodes)) > 1:
+        node = suspect_nodes.pop()
         if len(ranks) == int((nodes == node).sum()):
             return _Suspect(ranks=tuple(ranks.tolist()), node=node)
     if len(ranks) > len(nodes) // 2:
@@ -136,11 +140,11 @@ def _chance(typical: Floats) -> float:
     if typical.shape[1] >= 2 * PIECES:
         typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES, axis=1)], axis=1)
     ranks, pieces = typical.shape
-    found = typical.mean(axis=1).max()
+    observed = typical.mean(axis=1).max()
     random = np.random.default_rng(ranks * 1_000_003 + pieces)
     shuffles = SHUFFLES if typical.size <= MANY else FEWER_SHUFFLES
     as_large = sum(
-        bool(random.permuted(typical, axis=0).mean(axis=1).max() >= found * (1 - 1e-12)) for _ in range(shuffles)
+        bool(random.permuted(typical, axis=0).mean(axis=1).max() >= observed * (1 - 1e-12)) for _ in range(shuffles)
     )
     return (1 + as_large) / (1 + shuffles)
 
@@ -150,23 +154,23 @@ def _least_chance(ranks: int, pieces: int) -> float:
     return max(1 / (1 + SHUFFLES), float(ranks) ** (1 - pieces))
 
 
-def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
+def _transient(breakdown: StepBreakdown, arrivals: Arrivals) -> Verdict | None:
     """Steps that stand out, and the rank or node on which more of them fall than by chance; or what happened once."""
     usual_ns = float(np.median(arrivals.late))
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     sizes = 0
     least_ns = np.maximum(SPIKE * usual_ns, arrivals.late_bound)
     while (out := arrivals.late > least_ns).any():
         if out.mean() <= SELDOM:
-            found += _standing_out(account, arrivals, out, SPIKE_CHANCE)
+            verdicts += _standing_out(breakdown, arrivals, out, SPIKE_CHANCE)
             sizes += 1
         least_ns = np.maximum(1.0, 2 * least_ns)  # small incidents of others hide no large ones
-    if found:
-        best = min(found, key=lambda one: one.chance or 0.0)
+    if verdicts:
+        best = min(verdicts, key=lambda candidate: candidate.chance or 0.0)
         return replace(best, chance=min(1.0, sizes * (best.chance or 0.0)))
     if (severe := _severe(arrivals)).any() and severe.mean() <= SELDOM:
-        for one in _standing_out(account, arrivals, severe, SEVERE_CHANCE):
-            return one
+        for candidate in _standing_out(breakdown, arrivals, severe, SEVERE_CHANCE):
+            return candidate
     worst = int(arrivals.late.argmax())
     its = severe & (arrivals.last == arrivals.last[worst])
     once = its & (np.abs(np.arange(len(its)) - worst) < max(1, its.sum()))  # with the steps beside it that it lasted
@@ -174,17 +178,19 @@ def _transient(account: Account, arrivals: Arrivals) -> Verdict | None:
         return None
     suspect = _Suspect(ranks=(int(arrivals.last[worst]),))
     return (
-        _in_steps(account, arrivals, suspect, once, arrivals.gap, None) if _costs(once, arrivals.gap, account) else None
+        _in_steps(breakdown, arrivals, suspect, once, arrivals.gap, None)
+        if _costs(once, arrivals.gap, breakdown)
+        else None
     )
 
 
-def incidents(account: Account) -> tuple[Incident, ...]:
+def incidents(breakdown: StepBreakdown) -> tuple[Incident, ...]:
     """Steps in which a rank is late beyond all that is usual, the worst first, where together they cost something.
 
     Whoever they happened to: equal ranks have them too, so they are told and nobody is accused of them.
     """
-    arrivals = account.arrivals
-    if arrivals is None or not _costs(severe := _severe(arrivals), arrivals.gap, account) or severe.mean() > SELDOM:
+    arrivals = breakdown.arrivals
+    if arrivals is None or not _costs(severe := _severe(arrivals), arrivals.gap, breakdown) or severe.mean() > SELDOM:
         return ()
     worst_first = np.flatnonzero(severe)[np.argsort(-arrivals.late[severe], kind="stable")]
     return tuple(
@@ -197,26 +203,28 @@ def _severe(arrivals: Arrivals) -> npt.NDArray[np.bool_]:
     return (arrivals.late > SEVERE * float(np.median(arrivals.late))) & (arrivals.late > arrivals.late_bound)
 
 
-def _standing_out(account: Account, arrivals: Arrivals, out: npt.NDArray[np.bool_], limit: float) -> Iterator[Verdict]:
+def _standing_out(
+    breakdown: StepBreakdown, arrivals: Arrivals, out: npt.NDArray[np.bool_], limit: float
+) -> Iterator[Verdict]:
     """The rank and the node on which most of these steps fall, where chance gives so many no oftener than `limit`."""
     for who, gap_ns, names in (
-        (arrivals.last, arrivals.gap, len(account.nodes)),
-        (arrivals.node_last, arrivals.node_gap, len(set(account.nodes))),
+        (arrivals.last, arrivals.gap, len(breakdown.nodes)),
+        (arrivals.node_last, arrivals.node_gap, len(set(breakdown.nodes))),
     ):
         if names == 1:
             continue
         events = who[_events(out, who)]
-        one = int(np.bincount(events).argmax())
-        its = out & (who == one)
-        chance = names * _tail(len(events), int((events == one).sum()), 1 / names)
-        if chance <= limit and _costs(its, gap_ns, account):
-            suspect = _Suspect(ranks=(one,)) if who is arrivals.last else _all_of(account, one)
-            yield _in_steps(account, arrivals, suspect, its, gap_ns, chance)
+        number = int(np.bincount(events).argmax())
+        its = out & (who == number)
+        chance = names * _tail(len(events), int((events == number).sum()), 1 / names)
+        if chance <= limit and _costs(its, gap_ns, breakdown):
+            suspect = _Suspect(ranks=(number,)) if who is arrivals.last else _all_of(breakdown, number)
+            yield _in_steps(breakdown, arrivals, suspect, its, gap_ns, chance)
 
 
-def _costs(its: npt.NDArray[np.bool_], gap_ns: Ints, account: Account) -> bool:
+def _costs(its: npt.NDArray[np.bool_], gap_ns: Ints, breakdown: StepBreakdown) -> bool:
     """Whether what is lost in these steps is worth a word."""
-    return bool(gap_ns[its].sum() >= MATERIAL * account.step_ns * len(its) and its.any())
+    return bool(gap_ns[its].sum() >= MATERIAL * breakdown.step_ns * len(its) and its.any())
 
 
 def _events(steps: npt.NDArray[np.bool_], who: Ints) -> npt.NDArray[np.intp]:
@@ -234,28 +242,28 @@ def _tail(events: int, its: int, chance: float) -> float:
     )
 
 
-def _rotating(account: Account, arrivals: Arrivals) -> Verdict | None:
+def _rotating(breakdown: StepBreakdown, arrivals: Arrivals) -> Verdict | None:
     """Ranks, or nodes, that take turns: nearly always one is late, hardly ever two, and none in most of the steps."""
     for exclusive, who, gap_ns, bound_ns, of in (
-        (arrivals.exclusive, arrivals.last, arrivals.gap, arrivals.gap_bound, account.nodes),
+        (arrivals.exclusive, arrivals.last, arrivals.gap, arrivals.gap_bound, breakdown.nodes),
         (arrivals.node_exclusive, arrivals.node_last, arrivals.node_gap, arrivals.node_gap_bound, ()),
     ):
-        provable = gap_ns > np.maximum(bound_ns, MATERIAL * account.step_ns)
+        provable = gap_ns > np.maximum(bound_ns, MATERIAL * breakdown.step_ns)
         if exclusive < SIGMAS or provable.mean() <= MOSTLY:
             continue
         counts = np.bincount(who[provable])
         if counts.max() > LATE_IN * provable.sum():
             continue
         often = np.flatnonzero(counts >= counts.max() / 2).tolist()
-        ranks = often if of else [rank for rank, node in enumerate(account.nodes) if node in often]
-        hosts = "" if of else ", ".join(_host(account, _all_of(account, node)) for node in often)
-        found = _in_steps(account, arrivals, _Suspect(ranks=tuple(ranks)), provable, gap_ns, None)
-        return replace(found, kind=ROTATING, steps=(), node=hosts)
+        ranks = often if of else [rank for rank, node in enumerate(breakdown.nodes) if node in often]
+        hosts = "" if of else ", ".join(_host(breakdown, _all_of(breakdown, node)) for node in often)
+        in_steps = _in_steps(breakdown, arrivals, _Suspect(ranks=tuple(ranks)), provable, gap_ns, None)
+        return replace(in_steps, kind=ROTATING, steps=(), node=hosts)
     return None
 
 
 def _in_steps(
-    account: Account,
+    breakdown: StepBreakdown,
     arrivals: Arrivals,
     suspect: _Suspect,
     its: npt.NDArray[np.bool_],
@@ -266,7 +274,7 @@ def _in_steps(
     return Verdict(
         kind=TRANSIENT,
         ranks=suspect.ranks,
-        node=_host(account, suspect),
+        node=_host(breakdown, suspect),
         steps=tuple(arrivals.steps[its].tolist()),
         late=float(arrivals.late[its].mean()) / 1e6,
         cause=_named(arrivals, arrivals.cause[its].mean(axis=0)),
@@ -277,14 +285,14 @@ def _in_steps(
     )
 
 
-def _all_of(account: Account, node: int) -> _Suspect:
-    ranks = tuple(rank for rank, on in enumerate(account.nodes) if on == node)
+def _all_of(breakdown: StepBreakdown, node: int) -> _Suspect:
+    ranks = tuple(rank for rank, on in enumerate(breakdown.nodes) if on == node)
     return _Suspect(ranks=ranks, node=node if len(ranks) > 1 else None)
 
 
-def _host(account: Account, suspect: _Suspect) -> str:
+def _host(breakdown: StepBreakdown, suspect: _Suspect) -> str:
     """The host name of a node that is late as a whole."""
-    return "" if suspect.node is None else account.hosts[suspect.ranks[0]] or f"node {suspect.node}"
+    return "" if suspect.node is None else breakdown.hosts[suspect.ranks[0]] or f"node {suspect.node}"
 
 
 def _named(arrivals: Arrivals, cause_ns: Floats) -> dict[str, float]:

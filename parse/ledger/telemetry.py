@@ -125,35 +125,35 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
     A node's window lasts from the end of the step before a block to the end of its last step, as the rank saw it by
     whose clock the samples were taken: no other clock is needed.
     """
-    told = trace.telemetry
-    if told is None:
+    telemetry = trace.telemetry
+    if telemetry is None:
         return None
-    hosts = [str(trace.ranks[rank].get("hostname") or f"rank {rank}") for rank in told.ranks]
-    block = _block_of_samples(trace, told)
+    hosts = [str(trace.ranks[rank].get("hostname") or f"rank {rank}") for rank in telemetry.ranks]
+    block = _block_of_samples(trace, telemetry)
     samples = dict(zip(hosts, (block >= 0).sum(axis=1).tolist(), strict=True))
     figures: dict[str, dict[str, Figure]] = {}
     for quantity in QUANTITIES:
-        columns = [column for column, name in enumerate(told.series) if re.fullmatch(quantity.series, name)]
+        columns = [column for column, name in enumerate(telemetry.series) if re.fullmatch(quantity.series, name)]
         if not columns:
             continue
-        means, deviations = _figures(quantity, told.values[:, :, columns], told.local_ns, block)
-        found = {
+        means, deviations = _figures(quantity, telemetry.values[:, :, columns], telemetry.local_ns, block)
+        figure_by_host = {
             host: Figure(mean, deviation)
             for host, mean, deviation in zip(hosts, means.tolist(), deviations.tolist(), strict=True)
             if samples[host] >= MIN_SAMPLES and not isnan(mean)
         }
-        if found:
-            figures[quantity.name] = found
+        if figure_by_host:
+            figures[quantity.name] = figure_by_host
     return Conditions(figures=figures, samples=samples)
 
 
-def _block_of_samples(trace: Trace, told: Telemetry) -> Ints:
+def _block_of_samples(trace: Trace, telemetry: Telemetry) -> Ints:
     """Which measured block each sample lies in, [node, sample]; -1 for none."""
-    block = np.full(told.local_ns.shape, -1)
-    for number, (first, past) in enumerate(trace.blocks):
-        begin_ns = trace.stamps[:, first - 1 : first][told.ranks, :, END]
-        end_ns = trace.stamps[:, past - 1 : past][told.ranks, :, END]
-        block[(told.local_ns >= begin_ns) & (told.local_ns <= end_ns)] = number
+    block = np.full(telemetry.local_ns.shape, -1)
+    for number, (first, stop) in enumerate(trace.blocks):
+        begin_ns = trace.stamps[:, first - 1 : first][telemetry.ranks, :, END]
+        end_ns = trace.stamps[:, stop - 1 : stop][telemetry.ranks, :, END]
+        block[(telemetry.local_ns >= begin_ns) & (telemetry.local_ns <= end_ns)] = number
     return block
 
 
@@ -202,10 +202,10 @@ def compare_conditions(point: Sequence[Conditions], baseline: Sequence[Condition
 
 def _too_few(whose: str, conditions: Sequence[Conditions]) -> str:
     """Says that nothing can be compared, where no run has samples enough."""
-    if any(one.figures for one in conditions):
+    if any(run_conditions.figures for run_conditions in conditions):
         return ""
-    most = max((count for one in conditions for count in one.samples.values()), default=0)
-    return f"telemetry: {whose} runs have at most {most} of the {MIN_SAMPLES} samples that it takes in their windows"
+    largest = max((count for run_conditions in conditions for count in run_conditions.samples.values()), default=0)
+    return f"telemetry: {whose} runs have at most {largest} of the {MIN_SAMPLES} samples that it takes in their windows"
 
 
 @dataclass(frozen=True)
@@ -226,12 +226,14 @@ def _usual(figures: Sequence[Figure]) -> _Usual | None:
 
 
 def _lines(quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[Conditions]) -> Iterator[str]:
-    usual = _usual([figure for one in baseline for figure in one.figures.get(quantity.name, {}).values()])
+    usual = _usual(
+        [figure for run_conditions in baseline for figure in run_conditions.figures.get(quantity.name, {}).values()]
+    )
     if usual is None and not quantity.fault:
         return
     by_host: dict[str, list[Figure]] = {}
-    for one in point:
-        for host, figure in one.figures.get(quantity.name, {}).items():
+    for run_conditions in point:
+        for host, figure in run_conditions.figures.get(quantity.name, {}).items():
             by_host.setdefault(host, []).append(figure)
     moved: dict[bool, dict[str, float]] = {False: {}, True: {}}
     for host, figures in by_host.items():
@@ -239,8 +241,8 @@ def _lines(quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[C
             value = stats.mean([figure.mean for figure in figures])
             moved[value > (0 if usual is None else usual.mean)][host] = value
     for values in filter(None, moved.values()):
-        said = _said(quantity, stats.mean(list(values.values())), None if usual is None else usual.mean)
-        yield f"{said}{_where(sorted(values), len(by_host))}"
+        text = _difference_text(quantity, stats.mean(list(values.values())), None if usual is None else usual.mean)
+        yield f"{text}{_where(sorted(values), len(by_host))}"
 
 
 def _notable(quantity: Quantity, figures: Sequence[Figure], usual: _Usual | None) -> bool:
@@ -252,16 +254,16 @@ def _notable(quantity: Quantity, figures: Sequence[Figure], usual: _Usual | None
     return apart and abs(stats.mean(values) - usual.mean) > max(NOTABLE * abs(usual.mean), quantity.floor, scatter)
 
 
-def _said(quantity: Quantity, value: float, usual: float | None) -> str:
+def _difference_text(quantity: Quantity, value: float, usual: float | None) -> str:
     unit = f" {quantity.unit}" if quantity.unit else ""
-    said = f"{quantity.name} {_number(value)}{unit}"
+    text = f"{quantity.name} {_number(value)}{unit}"
     if usual is None:
-        return said
+        return text
     if quantity.fault or not usual:
-        return f"{said} against {_number(usual)} alone"
+        return f"{text} against {_number(usual)} alone"
     share = (value - usual) / abs(usual) * 100
     moved = f" ({'−' if share < 0 else '+'}{_number(abs(share))} %)" if abs(share) < MANIFOLD else ""
-    return f"{said} against {_number(usual)}{unit} alone{moved}"
+    return f"{text} against {_number(usual)}{unit} alone{moved}"
 
 
 def _where(hosts: Sequence[str], of: int) -> str:

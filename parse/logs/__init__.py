@@ -1,1 +1,1 @@
-"""Readers of the logs that other systems print, one file per family, behind the table in `families`."""
+"""Readers of the logs that other systems print, one file per format, listed in `formats`."""

@@ -33,7 +33,7 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     wanted = list(reading.facts_at.values())
     lines = lines_at(path, wanted + ([window.begin_offset, window.end_offset] if window else []))
     parts = [
-        [str(path), f"recognised as {reading.family.name} ({reading.family.title}), {_printed_lines(reading)}"],
+        [str(path), f"recognised as {reading.log_format.name} ({reading.log_format.title}), {_printed_lines(reading)}"],
         _facts(reading, lines),
         _window(reading, window, lines) if window else [f"no window: {reading.reason}"],
         _numbers(reading, window, attempt, lines) if window else [],
@@ -44,23 +44,23 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
 
 def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, Line]:
     """The lines that begin at those bytes of the text, by these."""
-    left = sorted(set(offsets), reverse=True)
-    found: dict[int, Line] = {}
+    remaining = sorted(set(offsets), reverse=True)
+    line_at: dict[int, Line] = {}
     newlines = begin = 0
     for piece, last in _pieces(path):
         end = begin + len(piece) - (0 if last else 4 * MAX_TEXT)
         counted = 0
-        while left and left[-1] < end:
-            offset = left.pop()
+        while remaining and remaining[-1] < end:
+            offset = remaining.pop()
             newlines += piece.count(b"\n", counted, offset - begin)
             counted = offset - begin
             text = piece[counted : counted + 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
-            found[offset] = Line(number=newlines + 1, text=_shown(text.decode(errors="replace"), MAX_TEXT))
-        if not left:
-            return found
+            line_at[offset] = Line(number=newlines + 1, text=_shown(text.decode(errors="replace"), MAX_TEXT))
+        if not remaining:
+            return line_at
         newlines += piece.count(b"\n", counted, end - begin)
         begin = end
-    raise LogError(f"{path}: ends before byte {left[-1]}, which was read before: it is another file now")
+    raise LogError(f"{path}: ends before byte {remaining[-1]}, which was read before: it is another file now")
 
 
 def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
@@ -82,23 +82,25 @@ def _printed_lines(reading: Reading) -> str:
     if not reading.step_lines:
         return "without a step line"
     epoch, step = reading.last or (-1, 0)
-    counted = f"{_count(reading.step_lines, 'step line')} up to step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
+    counted = (
+        f"{_plural(reading.step_lines, 'step line')} up to step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
+    )
     window = reading.window
     if window is None:
         return counted
-    ranks = f", by {_count(len(window.ranks), 'rank')}" if window.ranks else ""
+    ranks = f", by {_plural(len(window.ranks), 'rank')}" if window.ranks else ""
     same = f", {window.lines_per_step} lines for each" if window.lines_per_step > 1 else ""
-    return f"{counted}, printed every {_count(window.printed_every, 'step')}{ranks}{same}"
+    return f"{counted}, printed every {_plural(window.printed_every, 'step')}{ranks}{same}"
 
 
 def _facts(reading: Reading, lines: dict[int, Line]) -> list[str]:
-    told = sorted(reading.facts, key=lambda name: reading.facts_at[name])
-    wide = max(map(len, told), default=0)
+    names = sorted(reading.facts, key=lambda name: reading.facts_at[name])
+    wide = max(map(len, names), default=0)
     return _listed(
         "what its other lines tell",
         [
             f"  {name:{wide}}  {_shown(reading.facts[name], 80)}  (line {lines[reading.facts_at[name]].number})"
-            for name in told
+            for name in names
         ],
     ) or ["no line tells batch size, devices or anything else"]
 
@@ -107,14 +109,14 @@ def _window(reading: Reading, window: Window, lines: dict[int, Line]) -> list[st
     begin, end = lines[window.begin_offset], lines[window.end_offset]
     return [
         f"window: from {_step(window.begin, window.begin_epoch)} to {_step(window.end, window.end_epoch)}, "
-        f"{_count(window.steps, 'step')} counted",
+        f"{_plural(window.steps, 'step')} counted",
         *(["  numbers count from 0 and end one short: step n is n + 1 steps done"] if window.in_steps_done else []),
         f"  first line used: {begin.number}: {begin.text}",
         f"  last line used:  {end.number}: {end.text}",
         *_listed(
-            f"  kept out: {_count(len(window.pauses), 'interval')}",
+            f"  kept out: {_plural(len(window.pauses), 'interval')}",
             [
-                f"    steps {pause.from_step} to {pause.to_step}: {pause.why}"
+                f"    steps {pause.from_step} to {pause.to_step}: {pause.reason}"
                 + (f", {pause.seconds:.6f} s" if pause.seconds is not None else "")
                 for pause in window.pauses
             ],
@@ -125,26 +127,26 @@ def _window(reading: Reading, window: Window, lines: dict[int, Line]) -> list[st
 def _numbers(reading: Reading, window: Window, attempt: Attempt, lines: dict[int, Line]) -> list[str]:
     wall_clock = attempt.log.wall_clock if attempt.log else None
     printed = attempt.log.printed if attempt.log else None
-    said = [*_samples(attempt, window), *_wall_clock(window, wall_clock, attempt, lines)]
-    said += _printed(reading, window, printed, attempt)
+    lines_of_text = [*_samples(attempt, window), *_wall_clock(window, wall_clock, attempt, lines)]
+    lines_of_text += _printed(reading, window, printed, attempt)
     if wall_clock and printed:
-        said.append(
+        lines_of_text.append(
             f"gap: printed / wall_clock - 1 = {printed:.2f} / {wall_clock:.2f} - 1 = {printed / wall_clock - 1:+.2%}"
         )
     if attempt.measured:
-        said.append(f"result: {attempt.measured.throughput:.2f} samples/s")
+        lines_of_text.append(f"result: {attempt.measured.throughput:.2f} samples/s")
     else:
-        said.append(f"result: none ({attempt.problem or 'it has no speed'})")
-    return said
+        lines_of_text.append(f"result: none ({attempt.problem or 'it has no speed'})")
+    return lines_of_text
 
 
 def _samples(attempt: Attempt, window: Window) -> list[str]:
     each = _samples_per_step(attempt, window)
     if not each:
         return ["samples of a step: not known"]
-    run = attempt.asked.run if attempt.asked else None
+    run = attempt.requested.run if attempt.requested else None
     if run and run.batch_size * run.devices == each:
-        return [f"samples of a step: {run.batch_size} × {_count(run.devices, 'device')} = {each}"]
+        return [f"samples of a step: {run.batch_size} × {_plural(run.devices, 'device')} = {each}"]
     return [f"samples of a step: {each}"]
 
 
@@ -154,14 +156,14 @@ def _wall_clock(window: Window, wall_clock: float | None, attempt: Attempt, line
     out = sum(pause.seconds for pause in window.pauses if pause.seconds is not None)
     begin, end = lines[window.begin_offset].number, lines[window.end_offset].number
     less = f" = {window.seconds + out:.6f} s, less {out:.6f} s kept out" if out else ""
-    said = [f"time: stamp of line {end} - stamp of line {begin}{less} = {window.seconds:.6f} s"]
+    time_line = [f"time: stamp of line {end} - stamp of line {begin}{less} = {window.seconds:.6f} s"]
     each = _samples_per_step(attempt, window)
     if wall_clock is None or not each:
         return [
-            *said,
+            *time_line,
             f"wall_clock: {window.steps} / {window.seconds:.6f} s = {window.steps / window.seconds:.6f} steps/s",
         ]
-    return [*said, f"wall_clock: {window.steps} × {each} / {window.seconds:.6f} s = {wall_clock:.2f} samples/s"]
+    return [*time_line, f"wall_clock: {window.steps} × {each} / {window.seconds:.6f} s = {wall_clock:.2f} samples/s"]
 
 
 def _printed(reading: Reading, window: Window, printed: float | None, attempt: Attempt) -> list[str]:
@@ -169,18 +171,18 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     if not window.printed:
         return ["printed: nothing, the lines have neither rates nor step times"]
     median = ", each the median over its lines," if window.lines_per_step > 1 or len(window.ranks) > 1 else ""
-    devices = attempt.asked.run.devices if attempt.asked else 1
+    devices = attempt.requested.run.devices if attempt.requested else 1
     each = _samples_per_step(attempt, window)
     ways: list[tuple[str, float]] = []
     if window.duration_s:
-        mean = f"mean of {_count(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
+        mean = f"mean of {_plural(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
         ways.append((f"{mean}; {each or 'samples of a step'} / {window.duration_s:.6f} s", each / window.duration_s))
         if window.steps_per_s:
             rates = f"mean of {window.printed} rates of {each} / a printed step time{median}"
             ways.append((rates, each * window.steps_per_s))
     if window.rate:
-        mean = f"mean of {_count(window.printed, 'printed rate')}{median} = {window.rate:.2f} samples/s"
-        rank = "of one device each" if reading.family.rates == "rank" else "of one device, as its time stamps say"
+        mean = f"mean of {_plural(window.printed, 'printed rate')}{median} = {window.rate:.2f} samples/s"
+        rank = "of one device each" if reading.log_format.rates == "rank" else "of one device, as its time stamps say"
         ways.append((mean, window.rate))
         ways.append((f"{mean}, {rank}; × {devices} devices", window.rate * devices))
         ways.append((f"{mean}; / {devices} devices, as its time stamps say", window.rate / devices))
@@ -208,10 +210,10 @@ def _step(step: int, epoch: int) -> str:
     return f"step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
 
 
-def _shown(text: str, most: int) -> str:
+def _shown(text: str, max_length: int) -> str:
     text = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
-def _count(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

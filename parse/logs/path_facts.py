@@ -36,7 +36,7 @@ _INSIGHTFACE = re.compile(
     re.IGNORECASE,
 )
 """`{classes}_{precision}_b{b}_oneflow_model_parallel_{0|1}_partial_fc_{0|1}`; later ones begin with the model."""
-_WORDS = tuple(
+_WORD_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(?P<nodes>[0-9]{1,5})n(?P<gpus_per_node>[0-9]{1,4})[gc]",
@@ -83,12 +83,12 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Told:
+class _NameFacts:
     """What one name says, and which of its words say nothing."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     runs: tuple[int, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ class _Folders:
 def place_of(path: Path) -> Place:
     """What the path says, its parents up to the root included, wherever it is looked at from."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  # ten thousand paths: strings are fast
-    file, above = _told_by_file(SUFFIX.sub("", name)), _told_by_folders(folder)
+    file, above = _facts_of_file(SUFFIX.sub("", name)), _facts_of_folders(folder)
     values, remarks = dict(file.values), [*file.remarks]
     if "nodes" in values and "gpus_per_node" in values and (differing := _differing_case(values, above.values)):
         remarks.append(differing)
@@ -126,7 +126,7 @@ def place_of(path: Path) -> Place:
         repeat=repeat or None,
         packed=file.runs if len(file.runs) > 1 else (),
         folder=above.folder,
-        name="_".join(file.left) if file.values else "",
+        name="_".join(file.unknown) if file.values else "",
         options={**above.options, **file.options},
         remarks=(*remarks, *above.remarks),
     )
@@ -135,17 +135,17 @@ def place_of(path: Path) -> Place:
 _NAMES = {"batch_size": "batch size", "precision": "precision"}
 
 
-def case_of(word: str) -> Place | None:
+def case_of(text: str) -> Place | None:
     """The case that somebody writes, `2n8g`; None where it is none."""
-    found = _WORDS[0].fullmatch(word)
-    nodes, each = (int(found["nodes"]), int(found["gpus_per_node"])) if found else (0, 0)
+    match = _WORD_PATTERNS[0].fullmatch(text)
+    nodes, each = (int(match["nodes"]), int(match["gpus_per_node"])) if match else (0, 0)
     return Place(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
 
 
-def model_name(word: str) -> str:
+def model_name(name: str) -> str:
     """The model by the name that workloads have here: `r50`, `rn50`, `FresResNet50` are all resnet50."""
-    found = _RESNET.fullmatch(word.lower()) or _SHORT.fullmatch(word.lower())
-    return f"resnet{found['depth']}" if found else word.lower()
+    match = _RESNET.fullmatch(name.lower()) or _SHORT.fullmatch(name.lower())
+    return f"resnet{match['depth']}" if match else name.lower()
 
 
 def _sizes(numbers: dict[str, int], remarks: list[str]) -> dict[str, int | None]:
@@ -164,155 +164,161 @@ def _sizes(numbers: dict[str, int], remarks: list[str]) -> dict[str, int | None]
 
 
 def _differing_case(file: Mapping[str, str], above: Mapping[str, str]) -> str:
-    cases = ["{nodes}n{gpus_per_node}g".format(**told) for told in (file, above) if {*_SIZES[:2]} <= {*told}]
+    cases = ["{nodes}n{gpus_per_node}g".format(**values) for values in (file, above) if {*_SIZES[:2]} <= {*values}]
     return f"its name says {cases[0]}, its folder {cases[1]}: the name is taken" if len({*cases}) > 1 else ""
 
 
-def _told_by_file(stem: str) -> _Told:
-    if found := _LAYOUT.fullmatch(stem):
-        rest = found["rest"] or ""
+def _facts_of_file(stem: str) -> _NameFacts:
+    if match := _LAYOUT.fullmatch(stem):
+        rest = match["rest"] or ""
         if not rest or _RUNS.fullmatch(rest):
-            return _Told(
+            return _NameFacts(
                 values={
-                    "model": model_name(found["model"]),
-                    "batch_size": found["batch_size"],
-                    "precision": PRECISIONS[found["precision"].lower()],
+                    "model": model_name(match["model"]),
+                    "batch_size": match["batch_size"],
+                    "precision": PRECISIONS[match["precision"].lower()],
                 },
                 runs=_runs(rest.split("_")[1:]),
             )
-    words = [word for word in stem.split("_") if word]
+    words = [part for part in stem.split("_") if part]
     numbers = _trailing(words)
-    told = _told_by_words(words[: len(words) - len(numbers)])
-    remarks = list(told.remarks)
+    facts = _facts_of_words(words[: len(words) - len(numbers)])
+    remarks = list(facts.remarks)
     before = words[-len(numbers) - 1].lower() if len(words) > len(numbers) else ""
     packed = len(numbers) > 1 and before in PRECISIONS
-    runs = _runs(numbers) if (len(numbers) == 1 or packed) and all(len(one) <= 4 for one in numbers) else ()
-    left = told.left if runs else (*told.left, *numbers)
-    if found and left:
+    runs = _runs(numbers) if (len(numbers) == 1 or packed) and all(len(number) <= 4 for number in numbers) else ()
+    unknown = facts.unknown if runs else (*facts.unknown, *numbers)
+    if match and unknown:
         remarks.append(
-            f"its name begins like MODEL_bBATCH_PRECISION_RUN, but {'_'.join(left)} is neither a run's number nor an "
-            f"option: it is kept apart as name={'_'.join(left)}"
+            f"its name begins like MODEL_bBATCH_PRECISION_RUN, but {'_'.join(unknown)} is neither a run's number nor "
+            f"an option: it is kept apart as name={'_'.join(unknown)}"
         )
-    return _Told(values=told.values, options=told.options, left=left, runs=runs, remarks=tuple(remarks))
+    return _NameFacts(values=facts.values, options=facts.options, unknown=unknown, runs=runs, remarks=tuple(remarks))
 
 
 def _runs(numbers: Iterable[str]) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def _trailing(words: Sequence[str]) -> list[str]:
+def _trailing(tokens: Sequence[str]) -> list[str]:
     """The numbers at the end."""
-    first = len(words)
-    while first and words[first - 1].isdecimal() and words[first - 1].isascii():
+    first = len(tokens)
+    while first and tokens[first - 1].isdecimal() and tokens[first - 1].isascii():
         first -= 1
-    return list(words[first:])
+    return list(tokens[first:])
 
 
-def _told_by_words(words: Sequence[str]) -> _Told:
+def _facts_of_words(tokens: Sequence[str]) -> _NameFacts:
     """What words say, each by itself; words joined by hyphens are tried together, then one by one."""
-    said: dict[str, dict[str, str]] = {}
+    values_by_key: dict[str, dict[str, str]] = {}
     options: dict[str, str] = {}
-    left: list[str] = []
-    for word in words:
+    unknown: list[str] = []
+    for token in tokens:
         rest = []
-        for part in [word] if _of_word(word) is not None else word.split("-"):
-            told = _of_word(part)
-            if told is None:
+        for part in [token] if _facts_of_word(token) is not None else token.split("-"):
+            facts = _facts_of_word(part)
+            if facts is None:
                 rest.append(part)
-            for key, value in (told or {}).items():
+            for key, value in (facts or {}).items():
                 if key == "option":
                     options[value.lower()] = SWITCHES[value.lower()]
                 else:
-                    said.setdefault(key, {})[value] = part
+                    values_by_key.setdefault(key, {})[value] = part
         if rest:
-            left.append("-".join(rest))
-    if "precision" in said:
-        for word in left.copy():
-            if found := _COUNTED.fullmatch(word):
-                said.setdefault("devices", {})[found["devices"]] = word
-                left.remove(word)
-    unclear = {key for key, values in said.items() if len(values) > 1}
-    remarks = [f"its name has {' and '.join(dict.fromkeys(said[key].values()))}: neither is taken" for key in unclear]
+            unknown.append("-".join(rest))
+    if "precision" in values_by_key:
+        for token in unknown.copy():
+            if match := _COUNTED.fullmatch(token):
+                values_by_key.setdefault("devices", {})[match["devices"]] = token
+                unknown.remove(token)
+    unclear = {key for key, values in values_by_key.items() if len(values) > 1}
+    remarks = [
+        f"its name has {' and '.join(dict.fromkeys(values_by_key[key].values()))}: neither is taken" for key in unclear
+    ]
     unclear |= {*_SIZES} if unclear & {*_SIZES} else set()
-    return _Told(
-        values={key: next(iter(values)) for key, values in said.items() if key not in unclear},
+    return _NameFacts(
+        values={key: next(iter(values)) for key, values in values_by_key.items() if key not in unclear},
         options=options,
-        left=tuple(left),
+        unknown=tuple(unknown),
         remarks=tuple(dict.fromkeys(sorted(remarks))),
     )
 
 
 @lru_cache(maxsize=4096)
-def _of_word(word: str) -> Mapping[str, str] | None:
+def _facts_of_word(token: str) -> Mapping[str, str] | None:
     """What a single word says; None where it is none of ours."""
-    for pattern in _WORDS:
-        if found := pattern.fullmatch(word):
-            told = found.groupdict()
-            told |= {key: told[key].lstrip("0") or "0" for key in _NUMBERS if key in told}
-            if "precision" in told:
-                told["precision"] = PRECISIONS[told["precision"].lower()]
-            return told
-    name = model_name(word)
-    return {"model": name} if name != word.lower() or _RESNET.fullmatch(name) or name in _OTHER_MODELS else None
+    for pattern in _WORD_PATTERNS:
+        if match := pattern.fullmatch(token):
+            values = match.groupdict()
+            values |= {key: values[key].lstrip("0") or "0" for key in _NUMBERS if key in values}
+            if "precision" in values:
+                values["precision"] = PRECISIONS[values["precision"].lower()]
+            return values
+    name = model_name(token)
+    return {"model": name} if name != token.lower() or _RESNET.fullmatch(name) or name in _OTHER_MODELS else None
 
 
 @lru_cache(maxsize=4096)
-def _told_by_folders(folder: str) -> _Folders:
+def _facts_of_folders(folder: str) -> _Folders:
     """The nearest folder that says a thing is believed; what others say differently stays in their names."""
     parts = [part for part in Path(folder).parts if part != os.sep]
-    told = [_told_by_folder(part) for part in parts]
-    sized = max((at for at, one in enumerate(told) if one and "nodes" in one.values), default=len(parts))
+    facts_per_folder = [_facts_of_folder(part) for part in parts]
+    sized = max(
+        (at for at, facts in enumerate(facts_per_folder) if facts and "nodes" in facts.values), default=len(parts)
+    )
     repeat: int | None = None
     values: dict[str, str] = {}
     options: dict[str, str] = {}
-    kept: list[str] = []
+    unread: list[str] = []
     remarks: list[str] = []
     for at in reversed(range(len(parts))):
-        one = told[at]
-        if one is None:
-            found = _REPEAT_FOLDER.fullmatch(parts[at]) if at > sized and repeat is None else None
-            if found:
-                repeat = int(found["repeat"]) or None
+        facts = facts_per_folder[at]
+        if facts is None:
+            match = _REPEAT_FOLDER.fullmatch(parts[at]) if at > sized and repeat is None else None
+            if match:
+                repeat = int(match["repeat"]) or None
             else:
-                kept.append(parts[at])
+                unread.append(parts[at])
             continue
-        other = {key: value for key, value in one.values.items() if values.get(key, value) != value}
+        other = {key: value for key, value in facts.values.items() if values.get(key, value) != value}
         if other:
-            kept.append(parts[at])
+            unread.append(parts[at])
             if "model" not in other:
                 remarks.append(f"its folder {parts[at]} contradicts one nearer to the file, which is taken")
         else:
-            values |= one.values
-            options = {**one.options, **options}
-            remarks += one.remarks
-            if one.left:
-                kept.append("_".join(one.left))
-    return _Folders(values=values, options=options, folder=tuple(reversed(kept)), repeat=repeat, remarks=tuple(remarks))
+            values |= facts.values
+            options = {**facts.options, **options}
+            remarks += facts.remarks
+            if facts.unknown:
+                unread.append("_".join(facts.unknown))
+    return _Folders(
+        values=values, options=options, folder=tuple(reversed(unread)), repeat=repeat, remarks=tuple(remarks)
+    )
 
 
-def _told_by_folder(part: str) -> _Told | None:
+def _facts_of_folder(part: str) -> _NameFacts | None:
     """What a folder's name says, if all its words say something or name a system."""
-    if found := _INSIGHTFACE.fullmatch(part):
-        return _insightface(found)
-    told = _told_by_words([word for word in part.split("_") if word])
-    if not (told.values or told.options) or any(
-        word.lower() not in SYSTEMS for left in told.left for word in left.split("-")
+    if match := _INSIGHTFACE.fullmatch(part):
+        return _insightface(match)
+    facts = _facts_of_words([token for token in part.split("_") if token])
+    if not (facts.values or facts.options) or any(
+        part.lower() not in SYSTEMS for token in facts.unknown for part in token.split("-")
     ):
         return None
-    return told
+    return facts
 
 
-def _insightface(found: re.Match[str]) -> _Told:
-    first = found["first"]
+def _insightface(match: re.Match[str]) -> _NameFacts:
+    first = match["first"]
     switch = {"true": "1", "false": "0"}
-    options = {name: switch.get(found[name].lower(), found[name]) for name in ("model_parallel", "partial_fc")}
-    if found["sample_ratio"]:
-        options["sample_ratio"] = found["sample_ratio"]
-    values = {"batch_size": found["batch_size"], "precision": PRECISIONS[found["precision"].lower()]}
+    options = {name: switch.get(match[name].lower(), match[name]) for name in ("model_parallel", "partial_fc")}
+    if match["sample_ratio"]:
+        options["sample_ratio"] = match["sample_ratio"]
+    values = {"batch_size": match["batch_size"], "precision": PRECISIONS[match["precision"].lower()]}
     if first.isdecimal():
         options["classes"] = first
-    elif told := _of_word(first):
-        values |= {key: value for key, value in told.items() if key == "model"}
+    elif facts := _facts_of_word(first):
+        values |= {key: value for key, value in facts.items() if key == "model"}
     else:
         options["classes"] = first
-    return _Told(values=values, options=options, left=("oneflow",))
+    return _NameFacts(values=values, options=options, unknown=("oneflow",))

@@ -15,9 +15,9 @@ import numpy as np
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
-from parse.attempt import Asked, Attempt, FromLog, Machine, Measured
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
-from parse.logs.engine.log_format import FACTS, Family
+from parse.logs.engine.log_format import FACTS, LogFormat
 from parse.logs.path_facts import Place, model_name
 from parse.logs.size import Size, size_of
 
@@ -49,9 +49,9 @@ class Speed:
     wall_clock: float | None
     printed: float | None
 
-    def result(self, asked: str) -> float | None:
+    def result(self, requested: str) -> float | None:
         """The speed that counts: the one asked for, but printed where there is no wall clock."""
-        return self.printed if asked == "printed" or self.wall_clock is None else self.wall_clock
+        return self.printed if requested == "printed" or self.wall_clock is None else self.wall_clock
 
 
 def attempt_of(
@@ -66,7 +66,7 @@ def attempt_of(
     """The log as an attempt of a run; its repeat is 1 where its names have none.
 
     `otherwise` tells what neither log nor names tell. Without numbers `problem` says why. The attempt belongs to no
-    point (`asked` is None) where nobody says on how many devices it ran; then a remark says what to do about that.
+    point (`requested` is None) where the number of devices is unknown; then a remark names the remedy.
     """
     remarks = [*place.remarks, *reading.remarks, *_pauses(reading.window)]
     size = size_of(reading.facts, place, otherwise, remarks)
@@ -74,21 +74,21 @@ def attempt_of(
     result, problem = speeds.result(speed), reading.reason
     if reading.window is not None and result is None:
         problem = _no_speed(reading.window, size, speed)
-    asked = asked_of_log(reading, place, size, protocol, remarks) if size.devices else None
-    if asked is None:
+    requested = requested_of_log(reading, place, size, protocol, remarks) if size.devices else None
+    if requested is None:
         remarks.append(_unplaced(result, problem))
     return Attempt(
-        run_id=asked.run_id if asked else path.name,
+        run_id=requested.run_id if requested else path.name,
         number=1,
-        asked=asked,
+        requested=requested,
         outcome=None if result is None else Outcome.OK,
         measured=None if result is None or reading.window is None else _measured(reading.window, size, speeds, result),
-        machine=Machine(ranks=size.devices, facts=_found(reading.facts)) if size.devices else None,
+        machine=Machine(ranks=size.devices, facts=_header_facts(reading.facts)) if size.devices else None,
         problem=problem,
         log=FromLog(
             path=path,
-            family=reading.family.name,
-            window=words(reading.window) if reading.window else "",
+            log_format=reading.log_format.name,
+            window=window_text(reading.window) if reading.window else "",
             wall_clock=speeds.wall_clock,
             printed=speeds.printed,
             remarks=tuple(dict.fromkeys(remarks)),
@@ -96,32 +96,32 @@ def attempt_of(
     )
 
 
-def settled_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:
+def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -> Attempt:
     """The same attempt as that repeat of its point, in that campaign; `numbered` where its names have the number."""
-    if attempt.asked is None:
+    if attempt.requested is None:
         return attempt
-    asked = dataclasses.replace(
-        attempt.asked,
-        run=dataclasses.replace(attempt.asked.run, repeat=repeat),
-        extra={**attempt.asked.extra, "folder": folder} if folder else attempt.asked.extra,
-        unknown=attempt.asked.unknown if numbered else (*attempt.asked.unknown, "repeat"),
+    requested = dataclasses.replace(
+        attempt.requested,
+        run=dataclasses.replace(attempt.requested.run, repeat=repeat),
+        extra={**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra,
+        unknown=attempt.requested.unknown if numbered else (*attempt.requested.unknown, "repeat"),
     )
-    asked = dataclasses.replace(asked, run_id=_run_id(asked))
-    return dataclasses.replace(attempt, asked=asked, run_id=asked.run_id)
+    requested = dataclasses.replace(requested, run_id=_run_id(requested))
+    return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
     """What is kept out of the window, with its length; of ends of epochs together."""
     kinds: dict[str, list[Pause]] = {}
     for pause in window.pauses if window else ():
-        kinds.setdefault(re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.why), []).append(pause)
-    for why, pauses in kinds.items():
+        kinds.setdefault(re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.reason), []).append(pause)
+    for reason, pauses in kinds.items():
         stamped = [pause.seconds for pause in pauses if pause.seconds is not None]
-        told = f" of {sum(stamped):.1f} s in all" if stamped else ""
-        yield f"{len(pauses)} interval{'' if len(pauses) == 1 else 's'}{told} kept out of the window: {why}"
+        length = f" of {sum(stamped):.1f} s in all" if stamped else ""
+        yield f"{len(pauses)} interval{'' if len(pauses) == 1 else 's'}{length} kept out of the window: {reason}"
 
 
-def words(window: Window) -> str:
+def window_text(window: Window) -> str:
     """The window as people say it: `steps 20 to 120 of epoch 0`."""
     if window.begin_epoch < 0 and window.end_epoch < 0:
         return f"steps {window.begin} to {window.end}"
@@ -135,36 +135,36 @@ def _speeds(reading: Reading, size: Size, remarks: list[str]) -> Speed:
     if window is None:
         return Speed(wall_clock=None, printed=None)
     wall_clock = size.per_step * window.steps / window.seconds if size.per_step and window.seconds else None
-    printed = _printed(reading.family, window, size)
-    if printed and wall_clock and reading.family.mean == "rates" and size.devices and size.devices > 1:
-        printed = _as_it_fits(reading.family, printed, wall_clock, size.devices, remarks)
+    printed = _printed(reading.log_format, window, size)
+    if printed and wall_clock and reading.log_format.mean == "rates" and size.devices and size.devices > 1:
+        printed = _as_it_fits(reading.log_format, printed, wall_clock, size.devices, remarks)
     return Speed(wall_clock=_real(wall_clock), printed=_real(printed))
 
 
-def _printed(family: Family, window: Window, size: Size) -> float | None:
+def _printed(log_format: LogFormat, window: Window, size: Size) -> float | None:
     """Of all devices, by the family's rule, else from what the log has."""
     by_rates = window.rate
-    if by_rates and family.rates == "rank":
+    if by_rates and log_format.rates == "rank":
         by_rates = by_rates * size.devices if size.devices else None
     each = size.per_step
-    found = {
+    speeds = {
         "rates": by_rates,
         "durations": each / window.duration_s if each and window.duration_s else None,
         "paces": each * window.steps_per_s if each and window.steps_per_s else None,
     }
-    return found[family.mean] or found["durations"] or found["rates"]
+    return speeds[log_format.mean] or speeds["durations"] or speeds["rates"]
 
 
-def _as_it_fits(family: Family, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
+def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
     """The printed speed, or that times or over the devices, where only so it agrees with the time stamps."""
     if abs(math.log(printed / wall_clock)) < MISSES:
         return printed
-    for other, said in ((printed * devices, "one device"), (printed / devices, "all devices")):
+    for other, devices_named in ((printed * devices, "one device"), (printed / devices, "all devices")):
         if abs(math.log(other / wall_clock)) < FITS:
-            usual = "one device's" if family.rates == "rank" else "all devices'"
+            usual = "one device's" if log_format.rates == "rank" else "all devices'"
             remarks.append(
-                f"{family.name} prints {usual} rate, but by its time stamps ({wall_clock:.2f} samples/s) this "
-                f"log prints that of {said}: {printed:.2f} is read as {other:.2f}"
+                f"{log_format.name} prints {usual} rate, but by its time stamps ({wall_clock:.2f} samples/s) this "
+                f"log prints that of {devices_named}: {printed:.2f} is read as {other:.2f}"
             )
             return other
     remarks.append(
@@ -197,27 +197,29 @@ def _no_speed(window: Window, size: Size, speed: str) -> str:
 
 
 def _unplaced(result: float | None, problem: str) -> str:
-    found = f"{result:.2f} samples/s" if result else problem or "no speed"
+    result_text = f"{result:.2f} samples/s" if result else problem or "no speed"
     return (
-        f"{found}; neither the log nor its names say on how many devices: it is in no point below; put it into a "
+        f"{result_text}; neither the log nor its names say on how many devices: it is in no point below; put it into a "
         "folder named like 2n8g, or say --case 2n8g"
     )
 
 
-def asked_of_log(reading: Reading, place: Place, size: Size, protocol: Protocol, remarks: list[str]) -> Asked:
+def requested_of_log(
+    reading: Reading, place: Place, size: Size, protocol: Protocol, remarks: list[str]
+) -> RequestedRun:
     """The run that the log is of; what nobody says is a placeholder, named in `unknown`. It takes known devices."""
-    family, facts = reading.family, reading.facts
+    log_format, facts = reading.log_format, reading.facts
     devices = size.devices or 1
     each = devices // size.nodes if size.nodes else devices
-    told: dict[str, object] = {
-        "workload": _workload(family, facts, place, remarks),
+    known: dict[str, object] = {
+        "workload": _workload(log_format, facts, place, remarks),
         "precision": _precision(facts, place, remarks),
         "batch_size": size.batch_size,
         "data": facts.get("data", "")[:MAX_TEXT],
         "nodes": size.nodes,
     }
-    warmup = family.warmup if protocol.warmup is None else protocol.warmup
-    total = family.total if protocol.total is None else protocol.total
+    warmup = log_format.warmup if protocol.warmup is None else protocol.warmup
+    total = log_format.total if protocol.total is None else protocol.total
     extra = {"name": place.name, "window": "all" if protocol.whole else ""}
     if warmup < MIN_WARMUP_STEPS:
         extra["warmup"] = str(warmup)
@@ -226,71 +228,73 @@ def asked_of_log(reading: Reading, place: Place, size: Size, protocol: Protocol,
         ranks_per_node=each,
         gpus_per_node=each,
         cpus_per_rank=1,
-        backend=family.name,
-        workload=str(told["workload"] or "?"),
+        backend=log_format.name,
+        workload=str(known["workload"] or "?"),
         batch_size=size.batch_size or 1,
-        precision=str(told["precision"] or PRECISIONS[0]),
+        precision=str(known["precision"] or PRECISIONS[0]),
         scaling="weak",
         warmup_steps=max(warmup, MIN_WARMUP_STEPS),
         measured_steps=max(total - warmup, 1),
         repeat=place.repeat or 1,
         seed=0,
         site="",
-        data=str(told["data"] or "?"),
-        options={**place.options, **_options(facts, family, place, remarks)},
+        data=str(known["data"] or "?"),
+        options={**place.options, **_options(facts, log_format, place, remarks)},
     )
-    asked = Asked(
+    requested = RequestedRun(
         run=run,
         run_id="",
         extra={name: value for name, value in extra.items() if value},
-        unknown=(*(name for name, value in told.items() if not value), *NEVER_TOLD),
+        unknown=(*(name for name, value in known.items() if not value), *NEVER_TOLD),
     )
-    return dataclasses.replace(asked, run_id=_run_id(asked))
+    return dataclasses.replace(requested, run_id=_run_id(requested))
 
 
-def _workload(family: Family, facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
-    told = model_name(facts.get("model", "")[:MAX_TEXT])
-    if told and place.model and told != place.model:
-        remarks.append(f"it trains {told}, its name says {place.model}: the log is believed")
-    model = told or place.model or family.model
-    return f"{family.task}_{model}" if model and family.task else model
+def _workload(log_format: LogFormat, facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
+    model_in_log = model_name(facts.get("model", "")[:MAX_TEXT])
+    if model_in_log and place.model and model_in_log != place.model:
+        remarks.append(f"it trains {model_in_log}, its name says {place.model}: the log is believed")
+    model = model_in_log or place.model or log_format.model
+    return f"{log_format.task}_{model}" if model and log_format.task else model
 
 
 def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
-    told = facts.get("precision", "")[:MAX_TEXT]
-    if told and told not in PRECISIONS:
-        remarks.append(f"its precision {told} is none of {', '.join(PRECISIONS)}")
+    precision_in_log = facts.get("precision", "")[:MAX_TEXT]
+    if precision_in_log and precision_in_log not in PRECISIONS:
+        remarks.append(f"its precision {precision_in_log} is none of {', '.join(PRECISIONS)}")
         return ""
-    if told and place.precision and told != place.precision:
-        remarks.append(f"it ran in {told}, its name says {place.precision}: the log is believed")
-    return told or place.precision
+    if precision_in_log and place.precision and precision_in_log != place.precision:
+        remarks.append(f"it ran in {precision_in_log}, its name says {place.precision}: the log is believed")
+    return precision_in_log or place.precision
 
 
-def _options(facts: Mapping[str, str], family: Family, place: Place, remarks: list[str]) -> dict[str, str]:
+def _options(facts: Mapping[str, str], log_format: LogFormat, place: Place, remarks: list[str]) -> dict[str, str]:
     """What the header says of the work; the number of classes tells points apart only where it is part of the task."""
     switch: Callable[[str], str] = lambda text: {"true": "1", "false": "0"}.get(text.lower(), text)  # noqa: E731
-    told = {
-        name: switch(facts[name][:MAX_TEXT]) for name in OPTIONS if name in facts and (name != "classes" or family.task)
+    options = {
+        name: switch(facts[name][:MAX_TEXT])
+        for name in OPTIONS
+        if name in facts and (name != "classes" or log_format.task)
     }
-    for name, value in told.items():
+    for name, value in options.items():
         if place.options.get(name, value) != value:
             remarks.append(f"it ran with {name} {value}, its name says {place.options[name]}: the log is believed")
-    return told
+    return options
 
 
-def _found(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _header_facts(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """What the header tells of versions and devices."""
     return {
         name: (value[:MAX_TEXT],) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS
     }
 
 
-def _run_id(asked: Asked) -> str:
+def _run_id(requested: RequestedRun) -> str:
     """Like a run's id, of what is known alone."""
-    run, unknown = asked.run, asked.unknown
+    run, unknown = requested.run, requested.unknown
     named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
-    parts = (asked.case, run.backend, *(word for name, word in named.items() if name not in unknown))
-    digest = hashlib.sha256(asked.point.encode()).hexdigest()[:10]
+    parts = (requested.case, run.backend, *(part for name, part in named.items() if name not in unknown))
+    digest = hashlib.sha256(requested.point.encode()).hexdigest()[:10]
     return f"{'_'.join(parts)}_{digest}_r{run.repeat}"
 
 

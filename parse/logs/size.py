@@ -46,7 +46,9 @@ def _devices(
     if nodes is None and each and devices % each == 0:
         nodes = devices // each
     if nodes is None and devices > 1:
-        nodes = next((one.nodes for one in (place, otherwise) if one.devices == devices and one.nodes), None)
+        nodes = next(
+            (source.nodes for source in (place, otherwise) if source.devices == devices and source.nodes), None
+        )
     return devices, 1 if devices == 1 else nodes if nodes and devices % nodes == 0 else None
 
 

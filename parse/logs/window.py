@@ -9,20 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.logs.engine.intervals import RESOLVED, Aim, Pause, Tally, commonest
-from parse.logs.engine.log_format import Batch, Family, Floats, Integers, LogError, Said
+from parse.logs.engine.intervals import RESOLVED, Pause, WindowSum, WindowTarget, commonest
+from parse.logs.engine.log_format import Batch, Floats, Integers, LogError, LogFormat, LogRecord
 from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step
 from parse.logs.engine.reader import batches
-from parse.logs.engine.step_merge import Merger
-from parse.logs.why_no_window import numbered, why_none
+from parse.logs.engine.step_merge import StepMerge
+from parse.logs.why_no_window import numbered, why_no_window
 
 HEAD = 4096
 """By as many printed steps it is seen how often a log prints, and whether its lines bear time stamps."""
 INTERVALS = 5
 """A window has at least as many printed intervals where more than the warm-up lies between two printed steps."""
-MAX_SAID = 100_000
+MAX_RECORDS = 100_000
 MAX_PER_EPOCH = 1 << 31
-KEPT = ("evaluation", "mark", "mllog", "summary")
+RECORD_KINDS = ("evaluation", "mark", "mllog", "summary")
 SHARED = ("batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model")
 """Facts that are the same on all ranks of a run."""
 STANDS_STILL = {
@@ -90,7 +90,7 @@ class Reading:
     `last` is the furthest printed step as (epoch, step) of the run that counts; `step_lines` are all of the file.
     """
 
-    family: Family
+    log_format: LogFormat
     facts: Mapping[str, str]
     facts_at: Mapping[str, int]
     window: Window | None
@@ -98,37 +98,37 @@ class Reading:
     remarks: tuple[str, ...]
     step_lines: int
     last: tuple[int, int] | None
-    said: tuple[Said, ...]
+    records: tuple[LogRecord, ...]
 
 
-def read_log(path: Path, family: Family, protocol: Protocol) -> Reading:
+def read_log(path: Path, log_format: LogFormat, protocol: Protocol) -> Reading:
     """The log as one of that family. Raises LogError where it cannot be read."""
-    return read_batches(batches(path, family), family, protocol)
+    return read_batches(batches(path, log_format), log_format, protocol)
 
 
-def read_batches(stretches: Iterable[Batch], family: Family, protocol: Protocol) -> Reading:
+def read_batches(stretches: Iterable[Batch], log_format: LogFormat, protocol: Protocol) -> Reading:
     """The log that comes in these batches."""
-    reader = _Reader(family, protocol)
+    reader = _Reader(log_format, protocol)
     for batch in stretches:
         reader.take(batch)
     return reader.finish()
 
 
 class _Reader:
-    def __init__(self, family: Family, protocol: Protocol) -> None:
-        self.family = family
+    def __init__(self, log_format: LogFormat, protocol: Protocol) -> None:
+        self.log_format = log_format
         self.whole = protocol.whole
-        self.warmup = family.warmup if protocol.warmup is None else protocol.warmup
-        self.total = family.total if protocol.total is None else protocol.total
+        self.warmup = log_format.warmup if protocol.warmup is None else protocol.warmup
+        self.total = log_format.total if protocol.total is None else protocol.total
         if self.warmup < 0 or self.total <= self.warmup:
             raise LogError(
                 f"a window of {self.total} steps of which the first {self.warmup} are warm-up holds none: "
                 "the steps must be more than those of the warm-up"
             )
-        self.merger = Merger()
+        self.step_merge = StepMerge()
         self.head: list[Points] = []
-        self.tally: Tally | None = None
-        self.in_steps_done: Tally | None = None
+        self.window_sum: WindowSum | None = None
+        self.in_steps_done: WindowSum | None = None
         """Of numbers from 0, taken as steps that are done: what holds where a log ends one number short."""
         self.printed_every = self.lines_per_step = 1
         self.per_epoch: int | None = None
@@ -138,41 +138,41 @@ class _Reader:
         self.first: tuple[int, int] | None = None
         self.facts: dict[str, tuple[str, int]] = {}
         self.contradictions: dict[str, tuple[str, int]] = {}
-        self.said: list[Said] = []
-        self.unsaid = 0
+        self.records: list[LogRecord] = []
+        self.dropped_records = 0
         self.remarks: list[str] = []
 
     def take(self, batch: Batch) -> None:
         self.step_lines += len(batch.steps.step)
         pauses = []
-        for said in batch.said:
-            self._hear(said)
-            if not self.whole and (why := _pause(said)):
-                pauses.append((said, why))
-        self._add(self.merger.add(batch.steps, pauses))
+        for record in batch.records:
+            self._keep_record(record)
+            if not self.whole and (reason := _pause(record)):
+                pauses.append((record, reason))
+        self._add(self.step_merge.add(batch.steps, pauses))
 
-    def _hear(self, said: Said) -> None:
-        if said.kind == "facts":
-            for name, value in said.values.items():
-                known, _ = self.facts.setdefault(name, (value, said.offset))
+    def _keep_record(self, record: LogRecord) -> None:
+        if record.kind == "facts":
+            for name, value in record.values.items():
+                known, _ = self.facts.setdefault(name, (value, record.offset))
                 if known != value and name in SHARED:
-                    self.contradictions.setdefault(name, (value, said.offset))
-        elif said.kind == "remark":
-            self.remarks.append(said.values["text"])
-        elif said.kind in KEPT:
-            if len(self.said) < MAX_SAID:
-                self.said.append(said)
+                    self.contradictions.setdefault(name, (value, record.offset))
+        elif record.kind == "remark":
+            self.remarks.append(record.values["text"])
+        elif record.kind in RECORD_KINDS:
+            if len(self.records) < MAX_RECORDS:
+                self.records.append(record)
             else:
-                self.unsaid += 1
+                self.dropped_records += 1
 
     def _add(self, points: Points) -> None:
-        if self.tally is None:
+        if self.window_sum is None:
             if len(points):
                 self.head.append(points)
             if sum(map(len, self.head)) < HEAD:
                 return
             points = self._decide()
-        self._count(points)
+        self._plural(points)
 
     def _decide(self) -> Points:
         """Sees how the log prints; the points that it was seen by."""
@@ -187,51 +187,53 @@ class _Reader:
             self.first = epoch_and_step(int(points.key[0]))
         steps = self.total - self.warmup
         span = max(steps, INTERVALS * self.printed_every) if self.printed_every > self.warmup else steps
-        from_zero = self.family.from_zero or _from_zero(points.step, self.printed_every)
-        aim = Aim(
+        from_zero = self.log_format.from_zero or _from_zero(points.step, self.printed_every)
+        target = WindowTarget(
             begin_at=0 if self.whole else self.warmup,
             span=None if self.whole else span,
             keeps_pauses=self.whole,
-            numbered=self.family.numbered,
+            numbered=self.log_format.numbered,
             from_zero=from_zero,
         )
-        self.tally = Tally(aim)
+        self.window_sum = WindowSum(target)
         if from_zero and not self.whole and 0 < self.warmup >= self.printed_every:
-            self.in_steps_done = Tally(dataclasses.replace(aim, begin_at=self.warmup - 1, absolute=True))
+            self.in_steps_done = WindowSum(dataclasses.replace(target, begin_at=self.warmup - 1, absolute=True))
         return points
 
-    def _count(self, points: Points) -> None:
-        assert self.tally is not None
+    def _plural(self, points: Points) -> None:
+        assert self.window_sum is not None
         if self.stamped and np.isnan(points.time_s).any():
             stamped = np.isfinite(points.time_s)
             self.unstamped_points += int((~stamped).sum())
             points = points.take(stamped)
-        for tally in (self.tally, self.in_steps_done):
-            if tally:
-                tally.add(points, self.merger.pauses, self.per_epoch or self._told_steps_per_epoch())
+        for window_sum in (self.window_sum, self.in_steps_done):
+            if window_sum:
+                window_sum.add(points, self.step_merge.pauses, self.per_epoch or self._steps_per_epoch())
         if len(points):
-            self.merger.forget_pauses(int(points.key[-1]))
-        self.merger.closed = self.tally.done
+            self.step_merge.forget_pauses(int(points.key[-1]))
+        self.step_merge.closed = self.window_sum.done
 
-    def _told_steps_per_epoch(self) -> int | None:
-        told, _ = self.facts.get("steps_per_epoch", ("", 0))
-        known = told.isdecimal() and len(told) < 12 and 0 < int(told) < MAX_PER_EPOCH
-        return int(told) if known else None
+    def _steps_per_epoch(self) -> int | None:
+        text, _ = self.facts.get("steps_per_epoch", ("", 0))
+        known = text.isdecimal() and len(text) < 12 and 0 < int(text) < MAX_PER_EPOCH
+        return int(text) if known else None
 
     def finish(self) -> Reading:
         """What the log holds, now that it has been read."""
-        points = self.merger.finish()
-        if self.tally is None:
+        points = self.step_merge.finish()
+        if self.window_sum is None:
             if len(points):
                 self.head.append(points)
             points = self._decide()
-        self._count(points)
-        if self.tally and not self.tally.done and self.in_steps_done and self.in_steps_done.done:
-            self.tally = self.in_steps_done
-        reason = why_none(self.tally, self.family, warmup=self.warmup, whole=self.whole, step_lines=self.step_lines)
+        self._plural(points)
+        if self.window_sum and not self.window_sum.done and self.in_steps_done and self.in_steps_done.done:
+            self.window_sum = self.in_steps_done
+        reason = why_no_window(
+            self.window_sum, self.log_format, warmup=self.warmup, whole=self.whole, step_lines=self.step_lines
+        )
         window = None if reason else self._window()
-        end = np.inf if self.merger.back is None else self.merger.back.after
-        facts = {name: told for name, told in self.facts.items() if told[1] <= end}
+        end = np.inf if self.step_merge.back is None else self.step_merge.back.after
+        facts = {name: fact for name, fact in self.facts.items() if fact[1] <= end}
         for name, (value, offset) in self.contradictions.items():
             if offset <= end:
                 self.remarks.append(
@@ -239,67 +241,73 @@ class _Reader:
                 )
         self._remark()
         return Reading(
-            family=self.family,
+            log_format=self.log_format,
             facts={name: value for name, (value, _) in facts.items()},
             facts_at={name: offset for name, (_, offset) in facts.items()},
             window=window,
             reason=reason,
             remarks=tuple(self.remarks),
             step_lines=self.step_lines,
-            last=epoch_and_step(self.merger.last) if self.merger.last >= 0 else None,
-            said=tuple(self.said),
+            last=epoch_and_step(self.step_merge.last) if self.step_merge.last >= 0 else None,
+            records=tuple(self.records),
         )
 
     def _window(self) -> Window:
-        tally = self.tally
-        assert tally is not None and tally.begin is not None and tally.end is not None
-        seconds = self._seconds(tally)
-        numbers = tally.durations if self.family.mean == "durations" and tally.durations.count else tally.rates
+        window_sum = self.window_sum
+        assert window_sum is not None and window_sum.begin is not None and window_sum.end is not None
+        seconds = self._seconds(window_sum)
+        numbers = (
+            window_sum.durations
+            if self.log_format.mean == "durations" and window_sum.durations.count
+            else window_sum.rates
+        )
         return Window(
-            begin=tally.begin.step,
-            end=tally.end.step,
-            begin_epoch=tally.begin.epoch,
-            end_epoch=tally.end.epoch,
-            steps=tally.steps,
+            begin=window_sum.begin.step,
+            end=window_sum.end.step,
+            begin_epoch=window_sum.begin.epoch,
+            end_epoch=window_sum.end.epoch,
+            steps=window_sum.steps,
             seconds=seconds,
-            resolution_s=tally.resolution_s if self.stamped else None,
-            rate=tally.rates.mean,
-            duration_s=tally.durations.mean,
-            printed=numbers.count or tally.durations.count,
+            resolution_s=window_sum.resolution_s if self.stamped else None,
+            rate=window_sum.rates.mean,
+            duration_s=window_sum.durations.mean,
+            printed=numbers.count or window_sum.durations.count,
             printed_every=self.printed_every,
-            step_s=self._step_s(tally, seconds),
-            ranks=tuple(sorted(rank for rank, key in self.merger.ranks.items() if rank >= 0 and key <= tally.end.key)),
-            begin_offset=tally.begin.offset,
-            end_offset=tally.end.offset,
-            pauses=tuple(tally.pauses),
+            step_s=self._step_s(window_sum, seconds),
+            ranks=tuple(
+                sorted(rank for rank, key in self.step_merge.ranks.items() if rank >= 0 and key <= window_sum.end.key)
+            ),
+            begin_offset=window_sum.begin.offset,
+            end_offset=window_sum.end.offset,
+            pauses=tuple(window_sum.pauses),
             lines_per_step=self.lines_per_step,
-            in_steps_done=tally is self.in_steps_done,
-            steps_per_s=tally.paces.mean if np.isfinite(tally.paces.sum) else None,
+            in_steps_done=window_sum is self.in_steps_done,
+            steps_per_s=window_sum.paces.mean if np.isfinite(window_sum.paces.sum) else None,
         )
 
-    def _seconds(self, tally: Tally) -> float | None:
+    def _seconds(self, window_sum: WindowSum) -> float | None:
         if not self.stamped:
             return None
-        if tally.backwards:
-            begin, end = tally.backwards
+        if window_sum.backwards:
+            begin, end = window_sum.backwards
             self.remarks.append(f"time stamps go back between steps {begin} and {end}: there is no wall clock")
             return None
-        if not tally.seconds > 0:
+        if not window_sum.seconds > 0:
             self.remarks.append("time stamps stand still in the window: there is no wall clock")
             return None
-        return tally.seconds
+        return window_sum.seconds
 
-    def _step_s(self, tally: Tally, seconds: float | None) -> Floats:
+    def _step_s(self, window_sum: WindowSum, seconds: float | None) -> Floats:
         """Step times by time stamps where these resolve them, else as they are printed."""
-        intervals = max(tally.times.count, 1)
-        if seconds is not None and seconds / intervals >= RESOLVED * tally.resolution_s:
-            times = tally.times
+        intervals = max(window_sum.times.count, 1)
+        if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
+            times = window_sum.times
         else:
-            times = tally.durations
+            times = window_sum.durations
             if seconds is not None and not times.count:
                 self.remarks.append(
-                    f"time stamps of {tally.resolution_s:g} s do not resolve intervals of {seconds / intervals:.3g} s: "
-                    "there are no step times"
+                    f"time stamps of {window_sum.resolution_s:g} s do not resolve intervals of "
+                    f"{seconds / intervals:.3g} s: there are no step times"
                 )
         if times.stride > 1:
             self.remarks.append(f"step times are means over {times.stride} printed numbers each")
@@ -307,41 +315,43 @@ class _Reader:
 
     def _remark(self) -> None:
         """What is odd about the log, beyond what has been said."""
-        merger, tally = self.merger, self.tally
-        assert tally is not None
-        if merger.back:
-            passed, to = epoch_and_step(merger.back.passed), epoch_and_step(merger.back.to)
+        step_merge, window_sum = self.step_merge, self.window_sum
+        assert window_sum is not None
+        if step_merge.back:
+            passed, to = epoch_and_step(step_merge.back.passed), epoch_and_step(step_merge.back.to)
             self.remarks.append(
-                f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {merger.back.offset}, as where a "
-                "second run is appended: only what stands before counts"
+                f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {step_merge.back.offset}, as where "
+                "a second run is appended: only what stands before counts"
             )
-        if merger.unusable:
-            self.remarks.append(f"{_count(merger.unusable, 'step line')} with impossible numbers left out")
-        if merger.late:
+        if step_merge.unusable:
+            self.remarks.append(f"{_plural(step_merge.unusable, 'step line')} with impossible numbers left out")
+        if step_merge.late_lines:
             self.remarks.append(
-                f"{_count(merger.late, 'step line')} left out that came long after others of their steps"
+                f"{_plural(step_merge.late_lines, 'step line')} left out that came long after others of their steps"
             )
         if self.unstamped_points:
-            self.remarks.append(f"{_count(self.unstamped_points, 'printed step')} left out that bear no time stamp")
-        if tally.borders:
+            self.remarks.append(f"{_plural(self.unstamped_points, 'printed step')} left out that bear no time stamp")
+        if window_sum.borders:
             self.remarks.append(
-                f"the window goes over {_count(tally.borders, 'end')} of epochs, but nothing says how many steps an "
-                "epoch has: only what lies between the printed steps of each counts"
+                f"the window goes over {_plural(window_sum.borders, 'end')} of epochs, but nothing says how many steps "
+                "an epoch has: only what lies between the printed steps of each counts"
             )
-        if tally.more_pauses:
-            self.remarks.append(f"{tally.more_pauses} more pauses are kept out than are listed")
-        if self.lines_per_step == 1 and tally.repeated:
+        if window_sum.more_pauses:
+            self.remarks.append(f"{window_sum.more_pauses} more pauses are kept out than are listed")
+        if self.lines_per_step == 1 and window_sum.repeated:
             self.remarks.append(
-                f"{_count(tally.repeated, 'step')} of the window stand on more than one line and count once, with the "
-                "latest time stamp"
+                f"{_plural(window_sum.repeated, 'step')} of the window stand on more than one line and count once, "
+                "with the latest time stamp"
             )
         if not self.whole and self.first and self.first[1] > self.warmup + self.printed_every:
             self.remarks.append(
                 f"the first printed step is {numbered(*self.first)}, beyond the warm-up of {self.warmup}: what came "
                 "before, or that the run was resumed there, the log does not say"
             )
-        if self.unsaid:
-            self.remarks.append(f"{self.unsaid} evaluations and marks beyond the first {MAX_SAID} are not kept")
+        if self.dropped_records:
+            self.remarks.append(
+                f"{self.dropped_records} evaluations and marks beyond the first {MAX_RECORDS} are not kept"
+            )
 
 
 def _from_zero(step: Integers, printed_every: int) -> bool:
@@ -349,18 +359,18 @@ def _from_zero(step: Integers, printed_every: int) -> bool:
     return bool((step == 0).any() or (printed_every > 1 and len(step) and ((step + 1) % printed_every == 0).all()))
 
 
-def _pause(said: Said) -> str:
+def _pause(record: LogRecord) -> str:
     """Why the training stands still where this is said; empty where it does not."""
-    if said.kind == "pause":
-        return said.values.get("why") or "pause"
-    if said.kind == "evaluation":
+    if record.kind == "pause":
+        return record.values.get("why") or "pause"
+    if record.kind == "evaluation":
         return "validation"
-    if said.kind == "mllog":
-        return STANDS_STILL.get(said.values.get("key", ""), "")
-    if said.kind == "mark":
-        return STANDS_STILL.get(said.values.get("mark", ""), "")
+    if record.kind == "mllog":
+        return STANDS_STILL.get(record.values.get("key", ""), "")
+    if record.kind == "mark":
+        return STANDS_STILL.get(record.values.get("mark", ""), "")
     return ""
 
 
-def _count(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

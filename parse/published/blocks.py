@@ -63,7 +63,7 @@ class Block:
 
 def blocks(lines: Sequence[str]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
     """The outputs that a document shows, and what of them could not be read, a line each."""
-    found: list[Block] = []
+    blocks_read: list[Block] = []
     remarks: list[str] = []
     runs: list[PrintedRun] = []
     before: tuple[str, Mapping[int, float]] = "", {}
@@ -83,27 +83,27 @@ def blocks(lines: Sequence[str]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
             end = _closes(lines, at)
             points = _points(lines, at, end, remarks)
             if points:
-                found.append(Block(line=at + 1, runs=tuple(runs), points=points))
+                blocks_read.append(Block(line=at + 1, runs=tuple(runs), points=points))
                 runs, before = [], ("", {})
                 at = end
                 continue
         at += 1
     if runs:
-        found.append(Block(line=runs[0].line, runs=tuple(runs), points=()))
-    return tuple(found), tuple(remarks)
+        blocks_read.append(Block(line=runs[0].line, runs=tuple(runs), points=()))
+    return tuple(blocks_read), tuple(remarks)
 
 
 def _speeds(text: str) -> dict[int, float] | None:
     """`{2: 2833.72, 7: 688.8}`; None for anything else, and where a speed is none."""
     try:
-        told = ast.literal_eval(text)
+        decoded = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
-    if not isinstance(told, dict) or not told:
+    if not isinstance(decoded, dict) or not decoded:
         return None
-    if not all(type(number) is int and _is_speed(speed) for number, speed in told.items()):
+    if not all(type(number) is int and _is_speed(speed) for number, speed in decoded.items()):
         return None
-    return {number: float(speed) for number, speed in told.items()}
+    return {number: float(speed) for number, speed in decoded.items()}
 
 
 def _is_speed(value: Any) -> bool:
@@ -141,20 +141,20 @@ def _points(lines: Sequence[str], at: int, end: int, remarks: list[str]) -> tupl
     text = "\n".join(lines[at:end]).strip()
     if not any(name in text for name in FIGURES):
         return ()
-    told = _literal(text)
-    if not isinstance(told, dict):
+    decoded = _literal(text)
+    if not isinstance(decoded, dict):
         remarks.append(f"line {at + 1}: a printed result that cannot be read; it is left out")
         return ()
     points = []
-    for model, cases in told.items():
+    for model, cases in decoded.items():
         for name, entry in cases.items() if isinstance(cases, dict) else ():
-            found = case(str(name))
+            printed_case = case(str(name))
             if not isinstance(entry, dict) or not {*FIGURES} & {*entry}:
                 continue
-            if found is None or found.nodes is None:
+            if printed_case is None or printed_case.nodes is None:
                 remarks.append(f"line {at + 1}: {name!r} is no case like 1n8g; what is printed for it is left out")
                 continue
-            points.append(_point(str(model), found, entry, _Lines(lines, at, end, str(name))))
+            points.append(_point(str(model), printed_case, entry, _Lines(lines, at, end, str(name))))
     return tuple(points)
 
 
@@ -185,12 +185,12 @@ class _Lines:
         return next((row for row in range(begin, self.end) if name in self.lines[row]), begin) + 1
 
 
-def _point(model: str, found: Case, entry: Mapping[Any, Any], where: _Lines) -> PrintedPoint:
+def _point(model: str, printed_case: Case, entry: Mapping[Any, Any], where: _Lines) -> PrintedPoint:
     values = {what: (_positive(entry.get(name)), where.of(name)) for name, what in FIGURES.items()}
     size = _positive(entry.get("batch_size_per_device"))
     return PrintedPoint(
         model=model,
-        case=found,
+        case=printed_case,
         batch_size=int(size) if size and size == int(size) else None,
         figures={what: (value, line) for what, (value, line) in values.items() if value is not None},
     )

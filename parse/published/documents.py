@@ -13,15 +13,15 @@ import numpy as np
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, RunSpec
-from parse.attempt import Asked, Attempt, FromLog, Measured
-from parse.published.points import Draft, Setting, drafts
+from parse.attempt import Attempt, FromLog, Measured, RequestedRun
+from parse.published.points import PublishedPoint, Setting, published_points
 from parse.published.tables import Claim, claims, tables
-from parse.published.vocabulary import IMAGENET, TOLD, Case, decimals
+from parse.published.vocabulary import EPOCH_TIMES, IMAGENET, Case, decimals
 from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 
 MAX_BYTES, MAX_LINES = 4 << 20, 50_000
 """Larger texts are logs or data."""
-FAMILY = "published"
+FORMAT = "published"
 """Stands where a log's family does, for runs that are known from a document only."""
 TELLING = 500
 """So many lines, and so many characters of each, are searched for how long epochs took."""
@@ -67,12 +67,12 @@ def published(paths: Sequence[Path]) -> Published:
     names = Counter(path.name for path in files)
     for path in files:
         try:
-            found, said = _results_of(path, path.name if names[path.name] == 1 else str(path))
+            point_results, file_remarks = _results_of(path, path.name if names[path.name] == 1 else str(path))
         except DocumentError as error:
             refusals.append(str(error))
             continue
-        results += found
-        remarks += (f"{path}: {line}" for line in said)
+        results += point_results
+        remarks += (f"{path}: {line}" for line in file_remarks)
     return Published(results=with_speedups(results), remarks=tuple(remarks), refusals=tuple(refusals))
 
 
@@ -86,9 +86,9 @@ def _files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     refusals = []
     for path in paths:
         if path.is_dir():
-            for one in sorted(path.rglob("*")):
-                if one.suffix.lower() in SUFFIXES and one.is_file():
-                    files.setdefault(one.resolve(), one)
+            for file in sorted(path.rglob("*")):
+                if file.suffix.lower() in SUFFIXES and file.is_file():
+                    files.setdefault(file.resolve(), file)
         elif path.exists():
             files.setdefault(path.resolve(), path)
         else:
@@ -115,20 +115,20 @@ def _lines(path: Path) -> list[str]:
 
 def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
     lines = _lines(path)
-    found, remarks = drafts(lines)
-    if not found:
-        why = f"; {remarks[0]}" if remarks else ""
-        raise DocumentError(f"{path}: no table of speeds by case and no printed result is in it{why}")
+    settings_read, remarks = published_points(lines)
+    if not settings_read:
+        reason = f"; {remarks[0]}" if remarks else ""
+        raise DocumentError(f"{path}: no table of speeds by case and no printed result is in it{reason}")
     clocks = list(_clocks(lines))
     return [
-        _result(_asked(setting, case, name), draft, path, clocks)
-        for setting, points in found
-        for case, draft in points.items()
+        _result(_requested(setting, case, name), point, path, clocks)
+        for setting, points in settings_read
+        for case, point in points.items()
     ], remarks
 
 
-def _asked(setting: Setting, case: Case, document: str) -> Asked:
-    told = {
+def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
+    known = {
         "workload": setting.workload,
         "precision": setting.precision,
         "batch_size": setting.batch_size,
@@ -153,71 +153,84 @@ def _asked(setting: Setting, case: Case, document: str) -> Asked:
         options=dict(setting.options),
     )
     extra = {"document": document, "printed_at": setting.apart}
-    return Asked(
+    return RequestedRun(
         run=run,
         run_id="",
         extra={name: value for name, value in extra.items() if value},
-        unknown=(*(name for name, value in told.items() if not value), *NEVER_TOLD),
+        unknown=(*(name for name, value in known.items() if not value), *NEVER_TOLD),
     )
 
 
-def _as_run(asked: Asked, repeat: int) -> Asked:
+def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
     """The same as that repeat, with an id of what is known alone."""
-    run, unknown = replace(asked.run, repeat=repeat), asked.unknown
+    run, unknown = replace(requested.run, repeat=repeat), requested.unknown
     named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
-    parts = (asked.case, run.backend, *(word for name, word in named.items() if name not in unknown))
-    digest = hashlib.sha256(asked.point.encode()).hexdigest()[:10]
-    return replace(asked, run=run, run_id=f"{'_'.join(parts)}_{digest}_r{repeat}")
+    parts = (requested.case, run.backend, *(part for name, part in named.items() if name not in unknown))
+    digest = hashlib.sha256(requested.point.encode()).hexdigest()[:10]
+    return replace(requested, run=run, run_id=f"{'_'.join(parts)}_{digest}_r{repeat}")
 
 
-def _result(asked: Asked, draft: Draft, path: Path, clocks: Sequence[_Clock]) -> Result:
+def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[_Clock]) -> Result:
     claimed = Claimed(
         document=path,
         figures=tuple(
             Figure(what=what, value=float(value), decimals=decimals(value), line=line)
-            for what, value, line in draft.figures
+            for what, value, line in point.figures
         ),
-        packed=tuple((run.name, run.speed) for run in draft.packed),
+        packed=tuple((run.name, run.speed) for run in point.packed),
     )
     speed = claimed.median if claimed.median is not None else claimed.average
-    clock = next((one for one in clocks if speed and abs(one.claimed - speed) < _SAME_SPEED), None)
+    clock = next((candidate for candidate in clocks if speed and abs(candidate.claimed - speed) < _SAME_SPEED), None)
     if clock:
         claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=clock.how)
-    runs = list(_runs(asked, draft))
+    runs = list(_runs(requested, point))
     if runs:
         return replace(of_runs(runs), published=claimed)
-    words = dict.fromkeys(draft.words) if speed is None else {}
-    said = " and ".join(words) or ("only packed jobs" if draft.packed and speed is None else "")
-    asked = _as_run(asked, 1)
+    placeholders = dict.fromkeys(point.placeholders) if speed is None else {}
+    placeholder = " and ".join(placeholders) or ("only packed jobs" if point.packed and speed is None else "")
+    requested = _as_run(requested, 1)
     return Result(
-        asked=asked,
-        runs=(Run(asked=replace(asked, unknown=(*asked.unknown, "repeat")), attempt=None, attempts=0, said=said),)
-        if said
+        requested=requested,
+        runs=(
+            Run(
+                requested=replace(requested, unknown=(*requested.unknown, "repeat")),
+                attempt=None,
+                attempts=0,
+                placeholder=placeholder,
+            ),
+        )
+        if placeholder
         else (),
-        asked_runs=None,
+        planned_runs=None,
         median_speed=speed,
         average_speed=claimed.average,
         published=claimed,
     )
 
 
-def _runs(asked: Asked, draft: Draft) -> Iterator[Run]:
+def _runs(requested: RequestedRun, point: PublishedPoint) -> Iterator[Run]:
     """Those whose speeds are printed: with the names of their logs, or as rows of a table."""
-    for run in draft.runs:
+    for run in point.runs:
         log = FromLog(
-            path=Path(run.path), family=FAMILY, window="", wall_clock=None, printed=None, remarks=run.place.remarks
+            path=Path(run.path), log_format=FORMAT, window="", wall_clock=None, printed=None, remarks=run.place.remarks
         )
-        yield _run(_as_run(asked, run.number), run.speed, log)
-    for repeat, speed in enumerate(draft.repeats, 1 + max((run.number for run in draft.runs), default=0)):
-        yield _run(_as_run(asked, repeat), float(speed), None)
+        yield _run(_as_run(requested, run.number), run.speed, log)
+    for repeat, speed in enumerate(point.repeats, 1 + max((run.number for run in point.runs), default=0)):
+        yield _run(_as_run(requested, repeat), float(speed), None)
 
 
-def _run(asked: Asked, speed: float, log: FromLog | None) -> Run:
+def _run(requested: RequestedRun, speed: float, log: FromLog | None) -> Run:
     measured = Measured(throughput=speed, mean_of_rates=None, step_s=np.empty(0), samples=0, clock_share=0.0)
     attempt = Attempt(
-        run_id=asked.run_id, number=1, asked=asked, outcome=Outcome.OK, measured=measured, machine=None, log=log
+        run_id=requested.run_id,
+        number=1,
+        requested=requested,
+        outcome=Outcome.OK,
+        measured=measured,
+        machine=None,
+        log=log,
     )
-    return Run(asked=asked, attempt=attempt, attempts=1, ok_attempts=(1,))
+    return Run(requested=requested, attempt=attempt, attempts=1, ok_attempts=(1,))
 
 
 def _claims(lines: Sequence[str]) -> Iterator[Claim]:
@@ -231,9 +244,9 @@ def _clocks(lines: Sequence[str]) -> Iterator[_Clock]:
     if not rows or not any(_OF_IMAGENET.search(line) for line in lines):
         return
     telling = [line[:TELLING] for line in lines if "epoch" in line[:TELLING]][:TELLING]
-    for form in TOLD:
-        for found in (found for line in telling for found in form.finditer(line)):
-            seconds, epochs = float(found["seconds"].replace(",", "")), int(found["epochs"][:6])
+    for form in EPOCH_TIMES:
+        for match in (match for line in telling for match in form.finditer(line)):
+            seconds, epochs = float(match["seconds"].replace(",", "")), int(match["epochs"][:6])
             for row in rows:
                 if row.ips and row.time2train_s == seconds and epochs:
                     how = f"{epochs} epochs of the {IMAGENET:,} images of ImageNet in {seconds:,.0f} s"

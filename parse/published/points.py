@@ -36,14 +36,14 @@ class Setting:
 
 
 @dataclass(kw_only=True)
-class Draft:
+class PublishedPoint:
     """A point as it is put together: its runs, the packed logs beside them, printed figures by `median`, `average`,
     `speedup`, each with its line, and the words that stand where a speed should."""
 
     runs: list[PrintedRun] = field(default_factory=list)
     packed: list[PrintedRun] = field(default_factory=list)
     figures: list[tuple[str, Decimal, int]] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
+    placeholders: list[str] = field(default_factory=list)
     repeats: list[Decimal] = field(default_factory=list)
 
     @property
@@ -52,31 +52,31 @@ class Draft:
         return next((value for what, value, _ in self.figures if what == "median"), None)
 
 
-Points = dict[Case, Draft]
+Points = dict[Case, PublishedPoint]
 
 
-def drafts(lines: Sequence[str]) -> tuple[list[tuple[Setting, Points]], list[str]]:
+def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, Points]], list[str]]:
     """The points of a document by their setting, and what of it could not be read, a line each."""
     opening = _opening(lines)
     printed, remarks = blocks(lines)
-    said = list(remarks)
-    found = [group for block in printed for group in _of_block(block, opening, said)]
+    remarks_so_far = list(remarks)
+    groups = [group for block in printed for group in _of_block(block, opening, remarks_so_far)]
     for table in tables(lines):
-        if len(found) >= MAX_COLUMNS:
-            said.append(
+        if len(groups) >= MAX_COLUMNS:
+            remarks_so_far.append(
                 f"line {table.line}: more than {MAX_COLUMNS} columns of speeds are no report; the rest is not read"
             )
             break
-        there, remarks = columns(table)
-        said += remarks
-        for column in there:
-            _add_column(column, opening, found)
-    return _told_apart(found), said
+        columns_read, remarks = columns(table)
+        remarks_so_far += remarks
+        for column in columns_read:
+            _add_column(column, opening, groups)
+    return _with_places(groups), remarks_so_far
 
 
 def _opening(lines: Sequence[str]) -> tuple[str, ...]:
-    there = (plain_text(line) for line in lines[:100])
-    return tuple(line.lstrip("# ") for line in there if line)[:OPENING_LINES]
+    texts = (plain_text(line) for line in lines[:100])
+    return tuple(line.lstrip("# ") for line in texts if line)[:OPENING_LINES]
 
 
 @dataclass(kw_only=True)
@@ -95,21 +95,21 @@ def _of_block(block: Block, opening: Sequence[str], remarks: list[str]) -> Itera
     groups: dict[Setting, _Group] = {}
     folders = {run.place.folder for run in block.runs}
     for run in block.runs:
-        found = sized(run.place.nodes, run.place.devices or 0)
-        if found is None or found.nodes is None:
+        run_case = sized(run.place.nodes, run.place.devices or 0)
+        if run_case is None or run_case.nodes is None:
             remarks.append(f"line {run.line}: the folders of {run.path} name no case like 1n8g; its speed is left out")
             continue
         setting = _setting_of(run, opening)
         if len(folders) > 1:
             setting = replace(setting, apart="/".join(run.place.folder))
         group = groups.setdefault(setting, _Group(setting=setting, points={}, line=block.line, printed=True))
-        draft = group.points.setdefault(found, Draft())
+        published = group.points.setdefault(run_case, PublishedPoint())
         if run.place.packed:
-            draft.packed.append(run)
-        elif same := next((one for one in draft.runs if one.number == run.number), None):
+            published.packed.append(run)
+        elif same := next((known_run for known_run in published.runs if known_run.number == run.number), None):
             remarks.append(f"line {run.line}: {run.path} is run {run.number} again, as {same.path}; the first counts")
         else:
-            draft.runs.append(run)
+            published.runs.append(run)
     for point in block.points:
         _add_point(point, block, groups, opening, remarks)
     yield from groups.values()
@@ -137,24 +137,26 @@ def _add_point(
 ) -> None:
     """Puts an entry of a printed result beside the runs that it is of."""
     name = model_name(point.model)
-    own = _fitting(point, name, list(groups.values()))
-    if len(own) > 1:
-        kinds = ", ".join(sorted({group.setting.precision or "?" for group in own}))
+    groups_of_point = _fitting(point, name, list(groups.values()))
+    if len(groups_of_point) > 1:
+        kinds = ", ".join(sorted({group.setting.precision or "?" for group in groups_of_point}))
         remarks.append(
-            f"line {block.line}: one result is printed for the {point.model} runs of {len(own)} settings ({kinds}); "
-            "it is kept with none of them"
+            f"line {block.line}: one result is printed for the {point.model} runs of {len(groups_of_point)} settings "
+            f"({kinds}); it is kept with none of them"
         )
         return
-    if not own:
+    if not groups_of_point:
         setting = Setting(
             backend=system(opening),
             workload=_with_task(name, (name, *opening)),
             batch_size=point.batch_size,
             precision="",
         )
-        own = [groups.setdefault(setting, _Group(setting=setting, points={}, line=block.line, printed=True))]
-    draft = own[0].points.setdefault(point.case, Draft())
-    draft.figures += [(what, value, line) for what, (value, line) in point.figures.items()]
+        groups_of_point = [
+            groups.setdefault(setting, _Group(setting=setting, points={}, line=block.line, printed=True))
+        ]
+    published = groups_of_point[0].points.setdefault(point.case, PublishedPoint())
+    published.figures += [(what, value, line) for what, (value, line) in point.figures.items()]
 
 
 def _fitting(point: PrintedPoint, name: str, groups: Sequence[_Group]) -> list[_Group]:
@@ -166,68 +168,68 @@ def _fitting(point: PrintedPoint, name: str, groups: Sequence[_Group]) -> list[_
         if (point.batch_size is None or group.setting.batch_size in (None, point.batch_size))
         and group.setting.workload.endswith(name)
     ]
-    there = [group for group in fitting if point.case in group.points]
-    given = [group for group in there if _gives(group.points[point.case], point)]
-    return (given if len(there) > 1 and given else there) or fitting
+    with_case = [group for group in fitting if point.case in group.points]
+    given = [group for group in with_case if _gives(group.points[point.case], point)]
+    return (given if len(with_case) > 1 and given else with_case) or fitting
 
 
-def _gives(draft: Draft, point: PrintedPoint) -> bool:
+def _gives(published: PublishedPoint, point: PrintedPoint) -> bool:
     """Whether the median of the runs is the printed one, but for rounding."""
-    speeds = [run.speed for run in draft.runs]
+    speeds = [run.speed for run in published.runs]
     printed = point.figures.get("median")
     return bool(speeds and printed) and abs(median(speeds) - float(printed[0] if printed else 0)) < PRINTED_UNIT
 
 
-def _add_column(column: Column, opening: Sequence[str], found: list[_Group]) -> None:
+def _add_column(column: Column, opening: Sequence[str], groups: list[_Group]) -> None:
     """Puts a column to the figures that it repeats, else makes points of its own."""
-    said = _setting(column, opening)
-    group = next((group for group in found if _repeats(column, said, group)), None)
+    column_setting = _setting(column, opening)
+    group = next((group for group in groups if _repeats(column, column_setting, group)), None)
     if group is None:
-        group = _Group(setting=said, points={}, line=column.line, head=column.head)
-        found.append(group)
-    own = group.setting
+        group = _Group(setting=column_setting, points={}, line=column.line, head=column.head)
+        groups.append(group)
+    group_setting = group.setting
     group.setting = replace(
-        own,
-        workload=own.workload or said.workload,
-        batch_size=own.batch_size or said.batch_size,
-        precision=own.precision or said.precision,
+        group_setting,
+        workload=group_setting.workload or column_setting.workload,
+        batch_size=group_setting.batch_size or column_setting.batch_size,
+        precision=group_setting.precision or column_setting.precision,
     )
     cases = Counter(cell.case for cell in column.cells if cell.speed is not None)
     for cell in column.cells:
-        draft = group.points.setdefault(_case_in(cell.case, group.points), Draft())
+        published = group.points.setdefault(_case_in(cell.case, group.points), PublishedPoint())
         if cell.speed is None:
-            draft.words.append(cell.word)
+            published.placeholders.append(cell.placeholder)
         elif cases[cell.case] > 1:
-            draft.repeats.append(cell.speed)
+            published.repeats.append(cell.speed)
         else:
-            draft.figures.append(("median", cell.speed, cell.line))
+            published.figures.append(("median", cell.speed, cell.line))
         if cell.speedup is not None:
-            draft.figures.append(("speedup", cell.speedup, cell.line))
+            published.figures.append(("speedup", cell.speedup, cell.line))
 
 
-def _repeats(column: Column, said: Setting, group: _Group) -> bool:
+def _repeats(column: Column, column_setting: Setting, group: _Group) -> bool:
     """Whether a column says nothing else than is known of these points, and has most speeds of a printed result, or all
     of another column."""
-    own = group.setting
-    pairs = [(column.batch_size, own.batch_size), (column.precision, own.precision)]
+    known = group.setting
+    pairs = [(column.batch_size, known.batch_size), (column.precision, known.precision)]
     if column.named or not group.printed:
-        pairs.append((said.backend.removeprefix("ngc-"), own.backend.removeprefix("ngc-")))
+        pairs.append((column_setting.backend.removeprefix("ngc-"), known.backend.removeprefix("ngc-")))
     if not group.printed:
-        pairs.append((said.workload, own.workload))
+        pairs.append((column_setting.workload, known.workload))
     if any(mine and its and mine != its for mine, its in pairs):
         return False
     speeds = {_case_in(cell.case, group.points): cell.speed for cell in column.cells if cell.speed is not None}
-    known = {case: draft.median for case, draft in group.points.items() if draft.median is not None}
-    same = sum(speeds[case] == known[case] for case in speeds.keys() & known.keys())
+    known_speeds = {case: published.median for case, published in group.points.items() if published.median is not None}
+    same = sum(speeds[case] == known_speeds[case] for case in speeds.keys() & known_speeds.keys())
     if group.printed:
-        return same * 2 > len(speeds.keys() & known.keys())
-    return speeds == known and same >= REPEATED
+        return same * 2 > len(speeds.keys() & known_speeds.keys())
+    return speeds == known_speeds and same >= REPEATED
 
 
-def _case_in(case: Case, points: Mapping[Case, Draft]) -> Case:
+def _case_in(case: Case, points: Mapping[Case, PublishedPoint]) -> Case:
     """The point's own case where a table leaves out its nodes."""
     if case.nodes is None:
-        same = [one for one in points if one.devices == case.devices]
+        same = [other for other in points if other.devices == case.devices]
         if len(same) == 1:
             return same[0]
     return case
@@ -246,17 +248,17 @@ def _setting(column: Column, opening: Sequence[str]) -> Setting:
     )
 
 
-def _told_apart(found: Sequence[_Group]) -> list[tuple[Setting, Points]]:
+def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, Points]]:
     """The groups, those of equal settings with the place that they are printed at."""
     settings: dict[Setting, list[_Group]] = {}
-    for group in found:
+    for group in all_groups:
         settings.setdefault(group.setting, []).append(group)
-    told = []
+    settings_and_points = []
     for setting, groups in settings.items():
         for group in groups:
             apart = setting.apart if len(groups) == 1 else _where(group, groups)
-            told.append((replace(setting, apart=apart), group.points))
-    return told
+            settings_and_points.append((replace(setting, apart=apart), group.points))
+    return settings_and_points
 
 
 def _where(group: _Group, groups: Sequence[_Group]) -> str:

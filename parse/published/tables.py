@@ -51,7 +51,7 @@ class Cell:
     line: int
     case: Case
     speed: Decimal | None
-    word: str
+    placeholder: str
     speedup: Decimal | None = None
 
 
@@ -96,7 +96,9 @@ def tables(lines: Sequence[str]) -> Iterator[Table]:
         elif not fence and (heading := _HEADING.match(line)):
             # A heading in a list belongs under one of the same level outside of it.
             depth = len(heading[2]) + (0.5 if heading[1] else 0)
-            above = [one for one in above if one[0] < depth] + [(depth, plain_text(line[heading.end() :]).rstrip("# "))]
+            above = [heading_above for heading_above in above if heading_above[0] < depth] + [
+                (depth, plain_text(line[heading.end() :]).rstrip("# "))
+            ]
         elif not fence and _heads_table(lines, at):
             end = at + 2
             while end < len(lines) and "|" in lines[end] and not _heads_table(lines, end):
@@ -142,17 +144,17 @@ def columns(table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     settings: dict[tuple[int, int | None, str], list[Cell]] = {}
     for line, cells in table.rows:
         row = dict(zip(range(len(roles)), cells, strict=False))
-        found = _case_of(row, roles, places)
-        if found is None:
+        row_case = _case_of(row, roles, places)
+        if row_case is None:
             remarks.append(f"line {line}: no case is to be read in {' | '.join(cells)}; the row is left out")
             continue
         size = number(row.get(roles.index("batch_size"), "")) if "batch_size" in roles else None
         kind = precision([row.get(roles.index("precision"), "")]) if "precision" in roles else ""
         for at in speeds:
             setting = at, int(size) if size and size == int(size) else None, kind
-            settings.setdefault(setting, []).append(_cell(line, found, row, at, roles, len(speeds)))
-    found_columns = [_column(table, setting, cells, len(speeds)) for setting, cells in settings.items()]
-    return tuple(found_columns), tuple(remarks)
+            settings.setdefault(setting, []).append(_cell(line, row_case, row, at, roles, len(speeds)))
+    columns_of_table = [_column(table, setting, cells, len(speeds)) for setting, cells in settings.items()]
+    return tuple(columns_of_table), tuple(remarks)
 
 
 def _column(table: Table, setting: tuple[int, int | None, str], cells: Sequence[Cell], speeds: int) -> Column:
@@ -178,16 +180,16 @@ def claims(table: Table) -> Iterator[Claim]:
         return
     for line, cells in table.rows:
         row = dict(zip(range(len(roles)), cells, strict=False))
-        if found := _case_of(row, roles, places):
+        if row_case := _case_of(row, roles, places):
             values = {role: number(row.get(at, "")) for at, role in enumerate(roles)}
-            told = {name: None if (value := values.get(name)) is None else float(value) for name in _CLAIMED}
+            figures = {name: None if (value := values.get(name)) is None else float(value) for name in _CLAIMED}
             yield Claim(
                 line=line,
-                devices=found.devices,
-                time2train_s=told["time2train_s"],
-                ips=told["speed"],
-                accuracy=told["accuracy"],
-                speedup=told["speedup"],
+                devices=row_case.devices,
+                time2train_s=figures["time2train_s"],
+                ips=figures["speed"],
+                accuracy=figures["accuracy"],
+                speedup=figures["speedup"],
             )
 
 
@@ -196,9 +198,9 @@ _CLAIMED = ("time2train_s", "speed", "accuracy", "speedup")
 
 def _role(head: str) -> str:
     text = re.sub(r"[\s_]+", " ", head.lower()).strip()
-    told = next((name for name, pattern in _ROLES if re.fullmatch(pattern, text)), "")
-    if told:
-        return told
+    role = next((name for name, pattern in _ROLES if re.fullmatch(pattern, text)), "")
+    if role:
+        return role
     if _NO_SPEED.search(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text)):
         return ""
     return "speed" if _SPEED.search(text) or system([text]) else ""
@@ -216,10 +218,10 @@ def _case_column(table: Table, roles: Sequence[str]) -> int | None:
 def _case_of(row: dict[int, str], roles: Sequence[str], places: int) -> Case | None:
     if places >= 0:
         return case(row.get(places, ""))
-    told = {
+    numbers = {
         role: number(row.get(at, "")) for at, role in enumerate(roles) if role in ("nodes", "devices", "gpus_per_node")
     }
-    counts = {role: int(value) for role, value in told.items() if value is not None and value == int(value)}
+    counts = {role: int(value) for role, value in numbers.items() if value is not None and value == int(value)}
     nodes = counts.get("nodes")
     if "nodes" in roles and not nodes:
         return None
@@ -228,15 +230,15 @@ def _case_of(row: dict[int, str], roles: Sequence[str], places: int) -> Case | N
     return sized(nodes, counts.get("devices", 0))
 
 
-def _cell(line: int, found: Case, row: dict[int, str], at: int, roles: Sequence[str], speeds: int) -> Cell:
+def _cell(line: int, row_case: Case, row: dict[int, str], at: int, roles: Sequence[str], speeds: int) -> Cell:
     text = row.get(at, "")
     speed = number(text)
     # A speedup beside several speeds, or beside a time to train, is not said to be of this speed.
-    own = "speedup" in roles and speeds == 1 and "time2train_s" not in roles
+    is_of_speed = "speedup" in roles and speeds == 1 and "time2train_s" not in roles
     return Cell(
         line=line,
-        case=found,
+        case=row_case,
         speed=speed if speed else None,
-        word="" if speed else text or "nothing",
-        speedup=(number(row.get(roles.index("speedup"), "")) or None) if own else None,
+        placeholder="" if speed else text or "nothing",
+        speedup=(number(row.get(roles.index("speedup"), "")) or None) if is_of_speed else None,
     )

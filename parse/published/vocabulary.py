@@ -16,7 +16,7 @@ LONG = 1000
 IMAGENET = 1_281_167
 """Images of ImageNet's training set, of which an epoch is one pass."""
 _FIGURE = r"\d[\d,]*(?:\.\d+)?"
-TOLD = (
+EPOCH_TIMES = (
     re.compile(rf"(?P<seconds>{_FIGURE})\s*秒[^。\n]*?(?P<epochs>\d+)\s*个\s*epoch", re.IGNORECASE),
     re.compile(rf"(?P<epochs>\d+) epochs? (?:in|took|take) (?P<seconds>{_FIGURE}) ?s", re.IGNORECASE),
 )
@@ -69,8 +69,8 @@ def plain_text(markdown: str) -> str:
 
 def number(text: str) -> Decimal | None:
     """The number that a cell holds and nothing else: `148,720`, `26.50`, `1.9x`; None where it holds a word."""
-    found = _NUMBER.fullmatch(text.removesuffix("%").removesuffix("x").strip())
-    return Decimal(found[0].replace(",", "")) if found else None
+    match = _NUMBER.fullmatch(text.removesuffix("%").removesuffix("x").strip())
+    return Decimal(match[0].replace(",", "")) if match else None
 
 
 def decimals(value: Decimal) -> int:
@@ -80,10 +80,10 @@ def decimals(value: Decimal) -> int:
 
 def case(text: str) -> Case | None:
     """The case that a cell names: `1n8g`, `2机16卡`, `单机8卡`, `32卡`; None where it names none."""
-    word = text.replace("单", "1").lower()
+    normalized = text.replace("单", "1").lower()
     for pattern, together in _CASES:
-        if found := pattern.fullmatch(word):
-            nodes, count = int(found[1]) if found[1] else None, int(found[2])
+        if match := pattern.fullmatch(normalized):
+            nodes, count = int(match[1]) if match[1] else None, int(match[2])
             return sized(nodes, count if together or nodes is None else nodes * count)
     return None
 
@@ -97,26 +97,26 @@ def sized(nodes: int | None, devices: int) -> Case | None:
 
 def batch_size(texts: Iterable[str]) -> int | None:
     """Of the first text that says one: `batch_size = 128`, `bsz=96`."""
-    found = next((found for text in texts if (found := _BATCH.search(text))), None)
-    return (int(found[1]) or None) if found else None
+    match = next((match for text in texts if (match := _BATCH.search(text))), None)
+    return (int(match[1]) or None) if match else None
 
 
 def precision(texts: Iterable[str]) -> str:
     """By the first text that names one, in our words; empty where none does, or where that one names several."""
     for text in texts:
-        said = {PRECISIONS[word.lower()] if word else "amp-fp16" for word, _ in _PRECISION.findall(text)}
-        if said:
-            return said.pop() if len(said) == 1 else ""
+        precisions = {PRECISIONS[name.lower()] if name else "amp-fp16" for name, _ in _PRECISION.findall(text)}
+        if precisions:
+            return precisions.pop() if len(precisions) == 1 else ""
     return ""
 
 
 def model(texts: Iterable[str]) -> str:
     """By the first text that names one, `arcface_` before it where any of them is of face recognition."""
     texts = list(texts)
-    found = next((found for text in texts if (found := _MODEL.search(text))), None)
-    if found is None:
+    match = next((match for text in texts if (match := _MODEL.search(text))), None)
+    if match is None:
         return ""
-    name = model_name(re.sub(r"[ -]", "", found[1]))
+    name = model_name(re.sub(r"[ -]", "", match[1]))
     return f"arcface_{name}" if any(_TASK.search(text) for text in texts) else name
 
 
@@ -133,9 +133,9 @@ def system(texts: Iterable[str]) -> str:
 
 def _systems(text: str) -> list[str]:
     """The systems that the text names; a name inside of a longer one's is none."""
-    found = []
+    names = []
     for name, pattern in _SYSTEMS:
         text, count = re.subn(pattern, " ", text, flags=re.I)
         if count:
-            found.append(name)
-    return ["plsc"] if found == ["plsc", "paddle"] else found
+            names.append(name)
+    return ["plsc"] if names == ["plsc", "paddle"] else names

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from parse.report.summary import SIZE, USUAL, asked_of, shared
+from parse.report.summary import SIZE, USUAL, requested_values, shared
 from parse.result import Result
 
 WORK = (
@@ -19,11 +19,11 @@ WORK = (
 What is not known of a log keeps it out of no table.
 """
 
-SAID = ("warmup_steps", "measured_steps", "data")
+LOG_DIFFERENCES = ("warmup_steps", "measured_steps", "data")
 """What does not keep a log out of a table, though it is known to differ, but is said above it: every family has its own
 protocol and data."""
 
-OWN = ("container", "folder", "name", *SAID)
+BACKEND_FIELDS = ("container", "folder", "name", *LOG_DIFFERENCES)
 """What every backend may have its own of: no part of a column's name unless a backend has several."""
 
 MACHINE = ("device", "driver", "cpu")
@@ -52,18 +52,18 @@ class Column:
         return " ".join(self.words)
 
     @cached_property
-    def _asked(self) -> list[tuple[dict[str, str], bool]]:
-        return [(asked_of(result), result.asked.partly) for result in self.points.values()]
+    def _requested(self) -> list[tuple[dict[str, str], bool]]:
+        return [(requested_values(result), result.requested.partly) for result in self.points.values()]
 
     def values(self, name: str) -> tuple[str, ...]:
         """What its points ask for or met by that name."""
         if name in MACHINE:
             return tuple(sorted({value for result in self.points.values() for value in result.facts.get(name, ())}))
-        return tuple(sorted({asked[name] for asked, _ in self._asked if name in asked}))
+        return tuple(sorted({requested[name] for requested, _ in self._requested if name in requested}))
 
     def lacks(self, name: str) -> bool:
         """Whether it is not known of a point of it."""
-        return any(partly and name not in asked for asked, partly in self._asked)
+        return any(partly and name not in requested for requested, partly in self._requested)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +79,16 @@ class Comparison:
         """What makes it compare more than backends: what its columns met, or have of SAID, differently; and what is not
         known of which columns, though of others it is."""
         lines = []
-        for name in (*SAID, *MACHINE):
+        for name in (*LOG_DIFFERENCES, *MACHINE):
             met: dict[tuple[str, ...], list[str]] = {}
             for column in self.columns:
                 if values := column.values(name):
                     met.setdefault(values, []).append(column.name)
             if len(met) > 1:
-                said = "; ".join(f"{' and '.join(values)} ({', '.join(names)})" for values, names in met.items())
-                lines.append(f"not the same {name} in all columns: {said}")
+                values_with_names = "; ".join(
+                    f"{' and '.join(values)} ({', '.join(names)})" for values, names in met.items()
+                )
+                lines.append(f"not the same {name} in all columns: {values_with_names}")
         unknown: dict[tuple[str, ...], list[str]] = {}
         for name in WORK:
             known = [column for column in self.columns if column.values(name)]
@@ -98,14 +100,16 @@ class Comparison:
 
 def compare(results: Sequence[Result]) -> tuple[Comparison, ...]:
     """A table for all work that was asked of more than one backend."""
-    return tuple(_comparison(there) for there in _tables(results) if len({result.run.backend for result in there}) > 1)
+    return tuple(
+        _comparison(points) for points in _tables(results) if len({result.run.backend for result in points}) > 1
+    )
 
 
 def outcomes(result: Result) -> tuple[str, ...]:
     """What became of the point: `ok` where it has a speed, else its runs' words, the commonest first."""
     if result.median_speed is not None:
         return ("ok",)
-    return tuple(word for word, _ in Counter(run.word for run in result.runs).most_common())
+    return tuple(outcome for outcome, _ in Counter(run.outcome_text for run in result.runs).most_common())
 
 
 def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
@@ -114,45 +118,51 @@ def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
     An option that every point has is the workload's, or one that all its backends know: it says what is compared and
     makes tables. One that only some points have belongs to their backends and makes columns. Logs tell few options.
     """
-    for there in _alike(results, WORK):
-        asked = [asked_of(result) for result in there if not result.asked.partly] or [asked_of(one) for one in there]
-        options = [name for name in asked[0] if name.startswith("option.") and all(name in one for one in asked)]
-        yield from _alike(there, options)
+    for points in _alike(results, WORK):
+        requested = [requested_values(result) for result in points if not result.requested.partly] or [
+            requested_values(each) for each in points
+        ]
+        options = [
+            name for name in requested[0] if name.startswith("option.") and all(name in each for each in requested)
+        ]
+        yield from _alike(points, options)
 
 
 def _alike(results: Sequence[Result], names: Sequence[str]) -> list[list[Result]]:
     """Points that are equal in all the names; a log stands in every group that what is known of it allows."""
     groups: list[tuple[dict[str, str | None], list[Result]]] = []
-    for there in _grouped(results, lambda result: (result.asked.partly, *_known(result, names).items())):
-        if not there[0].asked.partly:
-            groups.append((_known(there[0], names), there))
-    logs = _grouped([one for one in results if one.asked.partly], lambda result: (*_known(result, names).items(),))
-    for there in sorted(logs, key=lambda there: -len(_known(there[0], names))):
-        known = _known(there[0], names)
+    for points in _grouped(results, lambda result: (result.requested.partly, *_known(result, names).items())):
+        if not points[0].requested.partly:
+            groups.append((_known(points[0], names), points))
+    logs = _grouped(
+        [result for result in results if result.requested.partly], lambda result: (*_known(result, names).items(),)
+    )
+    for points in sorted(logs, key=lambda points: -len(_known(points[0], names))):
+        known = _known(points[0], names)
         fitting = [
             group for group in groups if all(group[0].get(name, value) == value for name, value in known.items())
         ]
         for group, members in fitting:
             for name, value in known.items():
                 group.setdefault(name, value)
-            members.extend(there)
+            members.extend(points)
         if not fitting:
-            groups.append((known, list(there)))
+            groups.append((known, list(points)))
     return [members for _, members in groups]
 
 
 def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
     """What the point asks for by the names, None for nothing; of a log, what it says and must be equal."""
-    asked = asked_of(result)
-    if not result.asked.partly:
-        return {name: asked.get(name) for name in names}
-    return {name: asked[name] for name in names if name in asked and name not in SAID}
+    requested = requested_values(result)
+    if not result.requested.partly:
+        return {name: requested.get(name) for name in names}
+    return {name: requested[name] for name in names if name in requested and name not in LOG_DIFFERENCES}
 
 
-def _comparison(there: Sequence[Result]) -> Comparison:
-    same = shared(there)
-    settings = _settings(there, same)
-    cases = {result.asked.case: (result.run.devices, result.run.nodes) for result in there}
+def _comparison(points: Sequence[Result]) -> Comparison:
+    same = shared(points)
+    settings = _settings(points, same)
+    cases = {result.requested.case: (result.run.devices, result.run.nodes) for result in points}
     return Comparison(
         same=same,
         cases=tuple(sorted(cases, key=lambda case: cases[case])),
@@ -160,14 +170,14 @@ def _comparison(there: Sequence[Result]) -> Comparison:
     )
 
 
-def _settings(there: Sequence[Result], same: Mapping[str, str]) -> dict[Setting, list[Result]]:
+def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Setting, list[Result]]:
     def setting(result: Result) -> Setting:
-        return tuple((name, value) for name, value in asked_of(result).items() if name not in (*same, *SIZE))
+        return tuple((name, value) for name, value in requested_values(result).items() if name not in (*same, *SIZE))
 
     settings: dict[Setting, list[Result]] = {}
-    for points in _grouped(there, setting):
+    for points in _grouped(results, setting):
         # Fewer ranks may drive as many devices: two points of one case, and never one cell.
-        crowded = len({result.asked.case for result in points}) < len(points)
+        crowded = len({result.requested.case for result in points}) < len(points)
         for result in points:
             ranks = {"ranks_per_node": result.run.ranks_per_node, "gpus_per_node": result.run.gpus_per_node}
             more = tuple((name, str(value)) for name, value in ranks.items()) if crowded else ()
@@ -178,15 +188,21 @@ def _settings(there: Sequence[Result], same: Mapping[str, str]) -> dict[Setting,
 def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
     """The columns. What is usual makes no name, nor does what every backend has its own of."""
     owned: dict[tuple[str, str], set[str | None]] = {}
-    for told in map(dict, settings):
-        for name in OWN:
-            owned.setdefault((told["backend"], name), set()).add(told.get(name))
+    for setting_values in map(dict, settings):
+        for name in BACKEND_FIELDS:
+            owned.setdefault((setting_values["backend"], name), set()).add(setting_values.get(name))
     for setting, points in settings.items():
-        told = dict(setting)
-        backend = told.pop("backend")
-        told = {name: value for name, value in told.items() if name not in OWN or len(owned[backend, name]) > 1}
-        told = {name: value for name, value in told.items() if USUAL.get(name) != value}
-        yield Column(backend=backend, differs=told, points={result.asked.case: result for result in points})
+        setting_values = dict(setting)
+        backend = setting_values.pop("backend")
+        setting_values = {
+            name: value
+            for name, value in setting_values.items()
+            if name not in BACKEND_FIELDS or len(owned[backend, name]) > 1
+        }
+        setting_values = {name: value for name, value in setting_values.items() if USUAL.get(name) != value}
+        yield Column(
+            backend=backend, differs=setting_values, points={result.requested.case: result for result in points}
+        )
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], Hashable]) -> list[list[Result]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from parse.report.notices import Notice, merged
-from parse.report.summary import Summary, asked_of, varying
+from parse.report.summary import Summary, requested_values, varying
 from parse.result import Result
 from parse.text import shortened
 
@@ -27,7 +27,7 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
 def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
     settings: dict[str, list[Result]] = {}
     for result in results:
-        settings.setdefault(result.asked.baseline_point, []).append(result)
+        settings.setdefault(result.requested.baseline_point, []).append(result)
     full_names = _names([setting[0] for setting in settings.values()], results)
     short = shortened(full_names, int(width * NAME_SHARE))
     names = [short[name] for name in full_names]
@@ -49,34 +49,36 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
 def _names(firsts: Sequence[Result], results: Sequence[Result]) -> list[str]:
     """Of each setting its backend, its workload, and what else is not the same in all settings."""
     names = [name for name in varying(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
-    asked = [asked_of(first) for first in firsts]
+    requested = [requested_values(first) for first in firsts]
     return [
         " ".join(
-            [*(one[name] for name in ("backend", "workload") if name in one)]
-            + [f"{name}={one[name]}" for name in names if name in one]
+            [*(values[name] for name in ("backend", "workload") if name in values)]
+            + [f"{name}={values[name]}" for name in names if name in values]
         )
-        for one in asked
+        for values in requested
     ]
 
 
 def _largest(setting: Sequence[Result]) -> Result | None:
     """The largest case that has a speedup over a smaller one."""
-    scaled = [one for one in setting if one.speedup is not None and one.run.devices > 1]
-    return max(scaled, key=lambda one: (one.run.devices, one.run.nodes), default=None)
+    scaled = [result for result in setting if result.speedup is not None and result.run.devices > 1]
+    return max(scaled, key=lambda result: (result.run.devices, result.run.nodes), default=None)
 
 
 def _of_setting(setting: Sequence[Result]) -> str:
     largest = _largest(setting)
     if largest is not None:
-        larger = [one for one in setting if one.median_speed is None and one.run.devices > largest.run.devices]
-        absent = f"; no speed of {', '.join(one.asked.case for one in larger)}" if larger else ""
+        larger = [
+            result for result in setting if result.median_speed is None and result.run.devices > largest.run.devices
+        ]
+        absent = f"; no speed of {', '.join(result.requested.case for result in larger)}" if larger else ""
         return f"{_speedup(largest)}{absent}"
-    measured = [one for one in setting if one.median_speed is not None]
+    measured = [result for result in setting if result.median_speed is not None]
     if not measured:
-        return f"no speed of {', '.join(one.asked.case for one in setting)}"
-    most = max(measured, key=lambda one: one.run.devices)
-    reason = most.no_speedup if most.speedup is None else "no larger case has a speed"
-    return f"{most.median_speed:.2f} samples/s on {most.asked.case}; no speedup: {reason}"
+        return f"no speed of {', '.join(result.requested.case for result in setting)}"
+    largest_measured = max(measured, key=lambda result: result.run.devices)
+    reason = largest_measured.no_speedup if largest_measured.speedup is None else "no larger case has a speed"
+    return f"{largest_measured.median_speed:.2f} samples/s on {largest_measured.requested.case}; no speedup: {reason}"
 
 
 def _speedup(result: Result) -> str:
@@ -85,15 +87,15 @@ def _speedup(result: Result) -> str:
                                          ("nodes simulated", result.nodes_simulated)) if reason]  # fmt: skip
     but = f", not a scaling result ({', '.join(reasons)})" if reasons else ""
     return (
-        f"{result.asked.case} runs {result.speedup:.2f} × as fast as 1n1g "
+        f"{result.requested.case} runs {result.speedup:.2f} × as fast as 1n1g "
         f"({result.scaling_efficiency:.0%} of ideal){but}".replace("%", " %")
     )
 
 
 def _counts(results: Sequence[Result], warning_count: int) -> str:
     runs = [run for result in results if not (result.published and not result.ok) for run in result.runs]
-    missing = Counter(run.word for run in runs if not run.measured)
+    missing = Counter(run.outcome_text for run in runs if not run.measured)
     parts = [f"{sum(run.measured is not None for run in runs)} of {len(runs)} runs ok"] if runs else []
-    parts += [f"{count} {word}" for word, count in missing.most_common()]
+    parts += [f"{count} {outcome}" for outcome, count in missing.most_common()]
     plural = "" if warning_count == 1 else "s"
     return f"{', '.join(parts)}{'; ' if parts else ''}{warning_count or 'no'} warning{plural}"

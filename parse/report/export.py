@@ -16,7 +16,7 @@ from parse.ledger.sentence import sentence
 from parse.ledger.types import Alone, Ledger
 from parse.report.compare import Comparison, compare, outcomes
 from parse.report.nodes import drifts, per_node
-from parse.report.summary import Summary, TableError, asked_of, differences, labels, of_logs
+from parse.report.summary import Summary, TableError, differences, labels, of_logs, requested_values
 from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
@@ -53,8 +53,10 @@ def as_json(summary: Summary) -> str:
         "refusals": list(summary.refusals),
     }
     if summary.ledgers is not None:
-        names = dict(zip((one.asked.point for one in summary.results), labels(summary.results), strict=True))
-        content["ledgers"] = [_ledger_as_json(one, names[one.result.asked.point]) for one in summary.ledgers]
+        names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+        content["ledgers"] = [
+            _ledger_as_json(ledger, names[ledger.result.requested.point]) for ledger in summary.ledgers
+        ]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -66,22 +68,22 @@ def dlperf(summary: Summary) -> str:
     places: dict[tuple[str, str], list[Result]] = {}
     for result in summary.results:
         if result.median_speed is not None:
-            workload = str(_told(result, "workload", "unknown"))
-            places.setdefault((DLPERF_NAMES.get(workload, workload), result.asked.case), []).append(result)
+            workload = str(_known_or(result, "workload", "unknown"))
+            places.setdefault((DLPERF_NAMES.get(workload, workload), result.requested.case), []).append(result)
     content: dict[str, dict[str, Any]] = {}
-    for (name, case), there in places.items():
-        if len(there) > 1:
-            apart = differences(there)
+    for (name, case), results in places.items():
+        if len(results) > 1:
+            apart = differences(results)
             raise TableError(
-                f"{len(there)} points would be {name} {case} in this format: "
+                f"{len(results)} points would be {name} {case} in this format: "
                 f"{_listed(apart)}; "
-                f"choose one, for example by {_choice(there, list(apart))}"
+                f"choose one, for example by {_choice(results, list(apart))}"
             )
         content.setdefault(name, {})[case] = {
-            "average_speed": _rounded(there[0].average_speed),
-            "batch_size_per_device": _told(there[0], "batch_size", of=there[0].run.local_batch_size),
-            "median_speed": _rounded(there[0].median_speed),
-            "speedup": _rounded(there[0].speedup),
+            "average_speed": _rounded(results[0].average_speed),
+            "batch_size_per_device": _known_or(results[0], "batch_size", of=results[0].run.local_batch_size),
+            "median_speed": _rounded(results[0].median_speed),
+            "speedup": _rounded(results[0].speedup),
         }
     if not content:
         raise TableError("no point has a run that ended ok, so there is no speed to write")
@@ -92,10 +94,16 @@ def _listed(apart: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{name} {', '.join(values)}" for name, values in apart.items())
 
 
-def _choice(there: Sequence[Result], names: Sequence[str]) -> str:
+def _choice(results: Sequence[Result], names: Sequence[str]) -> str:
     """What chooses one of these points on the command line: one that has all of the names, or most of them."""
-    asked = max(([(name, asked_of(one)[name]) for name in names if name in asked_of(one)] for one in there), key=len)
-    return " ".join(f"--where {shlex.quote(f'{name}={value}')}" for name, value in asked)
+    requested = max(
+        (
+            [(name, requested_values(result)[name]) for name in names if name in requested_values(result)]
+            for result in results
+        ),
+        key=len,
+    )
+    return " ".join(f"--where {shlex.quote(f'{name}={value}')}" for name, value in requested)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -106,18 +114,18 @@ def _as_json(result: Result) -> dict[str, Any]:
     run = result.run
     content = {
         "point_id": _point_id(result),
-        "case": result.asked.case,
-        "nodes": _told(result, "nodes"),
-        "ranks_per_node": _told(result, "ranks_per_node"),
+        "case": result.requested.case,
+        "nodes": _known_or(result, "nodes"),
+        "ranks_per_node": _known_or(result, "ranks_per_node"),
         "devices": run.devices,
         "backend": run.backend,
-        "workload": _told(result, "workload"),
-        "precision": _told(result, "precision"),
-        "scaling": _told(result, "scaling"),
-        "batch_size_per_device": _told(result, "batch_size", of=run.local_batch_size),
-        "global_batch_size": _told(result, "batch_size", of=run.global_batch_size),
+        "workload": _known_or(result, "workload"),
+        "precision": _known_or(result, "precision"),
+        "scaling": _known_or(result, "scaling"),
+        "batch_size_per_device": _known_or(result, "batch_size", of=run.local_batch_size),
+        "global_batch_size": _known_or(result, "batch_size", of=run.global_batch_size),
         "runs_ok": len(result.ok),
-        "runs_asked": result.asked_runs,
+        "runs_asked": result.planned_runs,
         "median_speed": result.median_speed,
         "average_speed": result.average_speed,
         "interval": result.interval and [result.interval.low, result.interval.high],
@@ -129,9 +137,9 @@ def _as_json(result: Result) -> dict[str, Any]:
         "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
-        "asked": asked_of(result),
+        "asked": requested_values(result),
         "alarms": [{"name": alarm.name, "text": alarm.text} for alarm in result.alarms],
-        "runs": [_run_as_json(one) for one in result.runs],
+        "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
     if claimed := result.published:
         figures = {name: getattr(claimed, name) for name in ("median", "average", "speedup", "wall_clock")}
@@ -140,9 +148,9 @@ def _as_json(result: Result) -> dict[str, Any]:
     return {name: _significant(value) for name, value in content.items()}
 
 
-def _told(result: Result, name: str, otherwise: Any = None, of: Any = None) -> Any:
+def _known_or(result: Result, name: str, otherwise: Any = None, of: Any = None) -> Any:
     """What the point asks for by that name, or `of` it; `otherwise` where that is not known."""
-    if name in result.asked.unknown:
+    if name in result.requested.unknown:
         return otherwise
     return getattr(result.run, name) if of is None else of
 
@@ -177,7 +185,7 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
     """All that a ledger says, by the names of parse.ledger.types."""
     content = {
         "point_id": _point_id(ledger.result),
-        "case": ledger.result.asked.case,
+        "case": ledger.result.requested.case,
         "unit": "ms",
         "sentence": plain(sentence(ledger, name)),
         **_fields(ledger, without=("result",)),
@@ -189,7 +197,9 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
 def _fields(noun: Any, without: Sequence[str] = ()) -> Any:
     """A noun as JSON: its fields by name. What is no finite number is none."""
     if dataclasses.is_dataclass(noun):
-        fields = {one.name: getattr(noun, one.name) for one in dataclasses.fields(noun) if one.name not in without}
+        fields = {
+            member.name: getattr(noun, member.name) for member in dataclasses.fields(noun) if member.name not in without
+        }
         return {name: _fields(value) for name, value in (fields | _more(noun)).items()}
     if isinstance(noun, Mapping):
         return {name: _fields(value) for name, value in noun.items()}
@@ -203,7 +213,7 @@ def _more(noun: Any) -> dict[str, Any]:
 
 
 def _point_id(result: Result) -> str:
-    return result.asked.run_id.rpartition("_r")[0]
+    return result.requested.run_id.rpartition("_r")[0]
 
 
 def _significant(value: Any) -> Any:
@@ -211,16 +221,16 @@ def _significant(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, dict):
-        return {name: _significant(one) for name, one in value.items()}
-    return [_significant(one) for one in value] if isinstance(value, list) else value
+        return {name: _significant(item) for name, item in value.items()}
+    return [_significant(item) for item in value] if isinstance(value, list) else value
 
 
 def _run_as_json(run: Run) -> dict[str, Any]:
     attempt, measured = run.attempt, run.measured
     content = {
-        "run_id": run.asked.run_id,
-        "repeat": run.asked.run.repeat,
-        "outcome": run.word,
+        "run_id": run.requested.run_id,
+        "repeat": run.requested.run.repeat,
+        "outcome": run.outcome_text,
         "attempts": run.attempts,
         "attempt": attempt and attempt.number,
         "evidence": attempt.evidence if attempt else "",
@@ -236,7 +246,7 @@ def _run_as_json(run: Run) -> dict[str, Any]:
     if attempt and attempt.log:
         content |= {
             "log": str(attempt.log.path),
-            "family": attempt.log.family,
+            "family": attempt.log.log_format,
             "window": attempt.log.window,
             "wall_clock": attempt.log.wall_clock,
             "printed": attempt.log.printed,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from parse.ledger.notes import notes
-from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_word
+from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_text
 from parse.ledger.types import TERMS, Ledger, Place, Term
-from parse.report.summary import Summary, asked_of, labels, varying
+from parse.report.summary import Summary, labels, requested_values, varying
 from parse.text import (
     LONG,
     Page,
@@ -40,7 +40,7 @@ class Table:
 
     heads: list[tuple[str, str]]
     rows: list[list[str]]
-    words: int
+    label_columns: int
     keys: int
 
 
@@ -50,7 +50,7 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
     if not named:
         return [NOTHING]
     under = wrapped(_under(named), page.width)
-    lines = [*wrapped([TITLE], page.width), "", *_in_columns(_terms(summary, named), page)]
+    lines = [*wrapped([TITLE], page.width), "", *_in_columns(_term_table(summary, named), page)]
     lines += [*(["", *under] if under else []), ""]
     lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
@@ -67,11 +67,11 @@ def _in_columns(table: Table, page: Page, indent: int = 0) -> list[str]:
     width = page.width - indent
     legend, rows = numbered([name for name, _ in table.heads], table.rows, width)
     shown = replace(table, rows=rows)
-    if not page.wide and table.words > 2 and _key_width(shown) > width // 2:
+    if not page.wide and table.label_columns > 2 and _key_width(shown) > width // 2:
         legend, shown = _folded(table, width)
     columns = [name.replace("+", "\n+").split("\n") for name, _ in shown.heads]
     lines = [*zip_longest(*columns, fillvalue=""), [unit for _, unit in shown.heads], *shown.rows]
-    return [*legend, *in_blocks(lines, shown.words, shown.keys, None if page.wide else width)]
+    return [*legend, *in_blocks(lines, shown.label_columns, shown.keys, None if page.wide else width)]
 
 
 def _key_width(table: Table) -> int:
@@ -83,12 +83,12 @@ def _folded(table: Table, width: int) -> tuple[list[str], Table]:
     """Lines for what tells points of one case apart, and the table with a column of their numbers in its place."""
     names = [name for name, _ in table.heads]
     cells = [dict(zip(names, row, strict=True)) for row in table.rows]
-    legend, numbers = with_settings_folded(names[1 : table.words], cells, width)
+    legend, numbers = with_settings_folded(names[1 : table.label_columns], cells, width)
     return legend, Table(
-        heads=[table.heads[0], ("setting", ""), *table.heads[table.words :]],
-        rows=[[row[0], cell, *row[table.words :]] for row, cell in zip(table.rows, numbers, strict=True)],
-        words=2,
-        keys=table.keys - table.words + 2,
+        heads=[table.heads[0], ("setting", ""), *table.heads[table.label_columns :]],
+        rows=[[row[0], cell, *row[table.label_columns :]] for row, cell in zip(table.rows, numbers, strict=True)],
+        label_columns=2,
+        keys=table.keys - table.label_columns + 2,
     )
 
 
@@ -97,12 +97,12 @@ def ledger_markdown(summary: Summary) -> list[str]:
     named = _named(summary)
     if not named:
         return [NOTHING]
-    terms = _terms(summary, named)
+    terms = _term_table(summary, named)
     parts = [markdown_text(TITLE), _markdown_table(terms.heads, terms.rows)]
     parts += [_markdown_list([*_under(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
-        said = _markdown_list(notes(ledger))
-        parts += [markdown_text(f"{name}:"), said] if said else []
+        notes_list = _markdown_list(notes(ledger))
+        parts += [markdown_text(f"{name}:"), notes_list] if notes_list else []
         for caption, table in _places(ledger):
             parts += [markdown_text(f"{name}, {caption}"), _markdown_table(table.heads, table.rows)]
     return parts
@@ -118,8 +118,8 @@ def _markdown_table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[st
 
 def _named(summary: Summary) -> list[tuple[str, Ledger]]:
     """The ledgers, each with the name that its point has in the scaling table."""
-    names = dict(zip((one.asked.point for one in summary.results), labels(summary.results), strict=True))
-    return [(names[ledger.result.asked.point], ledger) for ledger in summary.ledgers or ()]
+    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+    return [(names[ledger.result.requested.point], ledger) for ledger in summary.ledgers or ()]
 
 
 def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
@@ -130,10 +130,10 @@ def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
         if ledger.merged:
             terms = " and ".join(term.name for term in ledger.terms if "+" in term.name)
             merged.setdefault(f"{terms}: {ledger.merged}" if terms else ledger.merged, []).append(name)
-    yield from (f"{', '.join(of)}: {why}" for why, of in merged.items())
+    yield from (f"{', '.join(of)}: {reason}" for reason, of in merged.items())
 
 
-def _terms(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
+def _term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
     """The terms of every point: their means, and where there is a baseline, loss, interval, share."""
     ledgers = [ledger for _, ledger in named]
     differ = varying(summary.results)
@@ -143,33 +143,36 @@ def _terms(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
     heads += [("culprit", "")]
     rows = []
     for ledger in ledgers:
-        asked = asked_of(ledger.result)
-        first = [*(asked.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
+        requested = requested_values(ledger.result)
+        first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
         for place, (what, cells) in enumerate(_lines(ledger, columns, write)):
             begin = [""] * len(first) if place else first
-            rows.append([*begin, what, *cells, "" if place else _culprit(ledger)])
-    return Table(heads=heads, rows=rows, words=len(differ) + 1, keys=len(differ) + 3)
+            rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
+    return Table(heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3)
 
 
-def _culprit(ledger: Ledger) -> str:
+def _straggler_cell(ledger: Ledger) -> str:
     if len(ledger.ranks) < 2:
         return "-"
-    word = verdict_word(ledger.verdict)
-    return word if len(word) <= LONG else ledger.verdict.kind
+    text = verdict_text(ledger.verdict)
+    return text if len(text) <= LONG else ledger.verdict.kind
 
 
 def _lines(ledger: Ledger, columns: Sequence[str], write: Figures) -> Iterator[tuple[str, list[str]]]:
     """The lines of a point, each with its name: a cell for the step and for every column."""
     terms = {term.name: term for term in ledger.terms}
-    there = [terms.get(name) for name in columns]
-    yield "mean", [write.bare(ledger.step.value), *(write.bare(term.mean.value) if term else "" for term in there)]
-    means = [ledger.step, *(term.mean if term else None for term in there)]
+    terms_of_columns = [terms.get(name) for name in columns]
+    yield (
+        "mean",
+        [write.bare(ledger.step.value), *(write.bare(term.mean.value) if term else "" for term in terms_of_columns)],
+    )
+    means = [ledger.step, *(term.mean if term else None for term in terms_of_columns)]
     if ledger.loss is not None:
-        means = [ledger.loss, *(term.loss if term else None for term in there)]
+        means = [ledger.loss, *(term.loss if term else None for term in terms_of_columns)]
         yield "loss", [write.bare(mean.value, "+") if mean else "" for mean in means]
     yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]
     if any(term.share is not None for term in ledger.terms):
-        yield "share", ["100 %", *(_share(term) if term else "" for term in there)]
+        yield "share", ["100 %", *(_share(term) if term else "" for term in terms_of_columns)]
 
 
 def _share(term: Term) -> str:
@@ -178,8 +181,8 @@ def _share(term: Term) -> str:
 
 def _columns(ledgers: Sequence[Ledger]) -> list[str]:
     """The terms that there are, in the order of a step; several in one stand behind the first of them."""
-    found = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
-    return sorted(found, key=lambda name: (_place(name.partition("+")[0]), "+" in name))
+    names = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
+    return sorted(names, key=lambda name: (_place(name.partition("+")[0]), "+" in name))
 
 
 def _place(name: str) -> float:
@@ -211,7 +214,7 @@ def _table(ledger: Ledger, heads: list[tuple[str, str]], rows: list[list[str]], 
     heads = [*heads, *((term.name, "") for term in ledger.terms), ("comes last", "% of steps")]
     cells = [[*map(write.bare, place.terms), number(place.last, 100, decimals=1)] for place in shown]
     rows = [[*row, *more] for row, more in zip(rows, cells, strict=True)]
-    return Table(heads=heads, rows=rows, words=2, keys=2)
+    return Table(heads=heads, rows=rows, label_columns=2, keys=2)
 
 
 def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:

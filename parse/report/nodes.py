@@ -121,15 +121,15 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
     median of n > 2 means is π/2 times as uncertain as their mean at most.
     """
     students = stats.student(1 - (1 - CONFIDENCE) / len(effects), free)
-    left, alarms = dict(effects), list[str]()
-    while len(left) > 1:
-        judged, others = [], len(left) - 1
-        ordered, shares = sorted(left, key=left.__getitem__), sum(1 / runs[node] for node in left)
+    remaining, alarms = dict(effects), list[str]()
+    while len(remaining) > 1:
+        judged, others = [], len(remaining) - 1
+        ordered, shares = sorted(remaining, key=remaining.__getitem__), sum(1 / runs[node] for node in remaining)
         for at, node in enumerate(ordered):
             factor = math.pi / 2 if others > 2 else 1.0
             its_median = factor * (shares - 1 / runs[node]) / others**2
             margin = students * scatter * math.sqrt(1 / runs[node] + its_median)
-            apart = left[node] - stats.median([left[name] for name in (*ordered[:at], *ordered[at + 1 :])])
+            apart = remaining[node] - stats.median([remaining[name] for name in (*ordered[:at], *ordered[at + 1 :])])
             judged.append((abs(apart) - margin, -apart, node, margin))
         beyond, slower, node, margin = max(judged)
         if beyond <= ROUNDING:
@@ -139,7 +139,7 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
             f"nodes; runs on one node leave {_percent(math.expm1(margin))} open ({runs[node]} runs on it, "
             f"{sum(runs.values()) - runs[node]} on others)"
         )
-        del left[node]
+        del remaining[node]
     return alarms
 
 
@@ -153,10 +153,10 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     for result in results:
         for run in result.ok:
             if (job := _job(run)) and run.attempt and run.attempt.record and run.measured:
-                place = result.asked.point, run.attempt.machine and run.attempt.machine.hosts
+                place = result.requested.point, run.attempt.machine and run.attempt.machine.hosts
                 jobs[job].append((place, run.attempt.record.begin_unix_s, math.log(run.measured.throughput)))
     lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
-    found = []
+    drift_list = []
     for job, (slope, error, free) in lines.items():
         begins = [begin for _, begin, _ in jobs[job]]
         seconds = max(begins) - min(begins)
@@ -166,13 +166,13 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
             f"job {job}: speeds change by {change:+.1%} (± {_percent(margin)}) from its first run to its last, "
             f"{seconds / 60:.1f} min later: what ran early and what ran late do not compare"
         )
-        found.append(
+        drift_list.append(
             Drift(
                 job=job, runs=len(begins), minutes=seconds / 60, change=change, margin=margin,
                 alarm=alarm if abs(change) > margin else "",
             )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(drift_list)
 
 
 def _job(run: Run) -> str:
@@ -189,10 +189,10 @@ def _line(runs: Sequence[tuple[Hashable, int, float]]) -> tuple[float, float, in
     for place, begin, value in runs:
         places[place].append((begin, value))
     centred = []
-    for there in places.values():
-        middle = stats.mean([begin for begin, _ in there])
-        height = stats.mean([value for _, value in there])
-        centred += [(begin - middle, value - height) for begin, value in there]
+    for runs_there in places.values():
+        middle = stats.mean([begin for begin, _ in runs_there])
+        height = stats.mean([value for _, value in runs_there])
+        centred += [(begin - middle, value - height) for begin, value in runs_there]
     spread = sum(at * at for at, _ in centred)
     free = len(runs) - len(places) - 1
     if free < FEWEST_FREE or not spread:

@@ -43,12 +43,12 @@ def nodes_markdown(summary: Summary) -> list[str]:
 
 def nodes_alarms(summary: Summary) -> list[str]:
     """What is wrong with nodes and with the course of jobs, a line each."""
-    told = []
+    alarms = []
     for site in per_node(summary.results):
-        told += [f"nodes of {site.site}: {alarm}" for alarm in site.alarms[:NAMED]]
+        alarms += [f"nodes of {site.site}: {alarm}" for alarm in site.alarms[:NAMED]]
         if len(site.alarms) > NAMED:
-            told.append(f"nodes of {site.site}: {len(site.alarms) - NAMED} more differ; --format json names them all")
-    return [*told, *(drift.alarm for drift in drifts(summary.results) if drift.alarm)]
+            alarms.append(f"nodes of {site.site}: {len(site.alarms) - NAMED} more differ; --format json names them all")
+    return [*alarms, *(drift.alarm for drift in drifts(summary.results) if drift.alarm)]
 
 
 def _title(site: PerNode) -> str:
@@ -64,7 +64,7 @@ def _rows(site: PerNode) -> tuple[list[list[str]], str]:
     left_out = ""
     if hidden:
         left_out = f"and {len(hidden)} nodes between {hidden[0].relative:+.2%} and {hidden[-1].relative:+.2%}"
-    rows = [[one.node, str(one.runs), f"{one.relative * 100:+.2f}"] for one in shown if one not in hidden]
+    rows = [[node.node, str(node.runs), f"{node.relative * 100:+.2f}"] for node in shown if node not in hidden]
     return rows, left_out
 
 

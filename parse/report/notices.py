@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hpc.system.sanitize import plain
 from parse.report.nodes_table import nodes_alarms
-from parse.report.summary import Summary, asked_of, labels
+from parse.report.summary import Summary, labels, requested_values
 from parse.result import Result, Run
 from parse.text import cut, shortened, wrapped
 
@@ -45,7 +45,7 @@ class Notice:
         """In full length."""
         return f"{', '.join(self.labels)}: {self.text}" if self.labels else self.text
 
-    def in_one_line(self, width: int, short: Mapping[str, str]) -> str:
+    def shortened_line(self, width: int, short: Mapping[str, str]) -> str:
         """In one line of `width` cells at most, with the `short` names of its labels; of several labels their number,
         and as many of their names as there is room for."""
         names = [short[label] for label in self.labels]
@@ -69,7 +69,7 @@ def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -
     short = shortened((label for notice in notices for label in notice.labels), int(width * LABEL_SHARE))
     for notice in merged(notices):
         if notice.is_warning:
-            line = notice.in_one_line(width, short)
+            line = notice.shortened_line(width, short)
             cut_short += any(plain(part) not in line for part in (notice.text, *notice.labels))
             lines.append(line)
         else:
@@ -97,7 +97,7 @@ def before_the_numbers(summary: Summary) -> list[Notice]:
         for result in summary.results:
             for alarm in result.alarms:
                 if alarm.name == flag:
-                    texts.setdefault(alarm.text, []).append(asked_of(result)[of])
+                    texts.setdefault(alarm.text, []).append(requested_values(result)[of])
         notices += [Notice(labels=tuple(dict.fromkeys(which)), text=text) for text, which in texts.items()]
     if summary.reduced:
         text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
@@ -111,7 +111,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     without: dict[str, list[str]] = {}
     blank: dict[str, list[str]] = {}
     for result, label in zip(summary.results, labels(summary.results), strict=True):
-        counted = "fewer_runs" if result.asked_runs is not None and any(_not_ok(result)) else ""
+        counted = "fewer_runs" if result.planned_runs is not None and any(_not_ok(result)) else ""
         notices += [
             Notice(labels=(label,), text=alarm.text, is_count=alarm.name == counted)
             for alarm in result.alarms
@@ -119,12 +119,12 @@ def below_the_table(summary: Summary) -> list[Notice]:
         ]
         if result.published and not result.ok:
             for run in result.runs:
-                blank.setdefault(run.word, []).append(label)
+                blank.setdefault(run.outcome_text, []).append(label)
         else:
             notices += [Notice(labels=(label,), text=text) for text in _not_ok(result)]
         if result.no_speedup and result.median_speed is not None:
             without.setdefault(result.no_speedup, []).append(label)
-    notices += [Notice(text=f"{word} in place of a figure: {_named(of)}") for word, of in blank.items()]
+    notices += [Notice(text=f"{placeholder} in place of a figure: {_named(of)}") for placeholder, of in blank.items()]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _of_probes(summary.probes)
@@ -134,28 +134,30 @@ def below_the_table(summary: Summary) -> list[Notice]:
 
 def _of_file(line: str) -> Notice:
     """A line that begins with a file's path has the path for its label."""
-    found = FILE_FIRST.fullmatch(line)
-    return Notice(labels=(found["file"],), text=found["text"], noun="files") if found else Notice(text=line)
+    match = FILE_FIRST.fullmatch(line)
+    return Notice(labels=(match["file"],), text=match["text"], noun="files") if match else Notice(text=line)
 
 
 def _of_probes(probes: Sequence[Result]) -> Iterator[Notice]:
     """What was run to explain the points, and what of it did not end ok."""
     names: dict[str, str] = {}
     for kind in dict.fromkeys(probe.run.probe for probe in probes):
-        there = [probe for probe in probes if probe.run.probe == kind]
-        names |= {probe.asked.point: f"{kind} of {name}" for probe, name in zip(there, labels(there), strict=True)}
+        of_kind = [probe for probe in probes if probe.run.probe == kind]
+        names |= {
+            probe.requested.point: f"{kind} of {name}" for probe, name in zip(of_kind, labels(of_kind), strict=True)
+        }
     if probes:
-        listed = ", ".join(f"{names[probe.asked.point]} {runs_ok(probe)} ok" for probe in probes)
+        listed = ", ".join(f"{names[probe.requested.point]} {runs_ok(probe)} ok" for probe in probes)
         yield Notice(text=f"beside the points: {listed}", is_warning=False)
     for probe in probes:
-        yield from (Notice(labels=(names[probe.asked.point],), text=text) for text in _not_ok(probe))
+        yield from (Notice(labels=(names[probe.requested.point],), text=text) for text in _not_ok(probe))
 
 
 def runs_ok(result: Result) -> str:
     """How many ended ok, of how many; a figure that a document publishes without its runs has neither."""
     if result.published and not result.ok:
         return "-"
-    return f"{len(result.ok)}/{'?' if result.asked_runs is None else result.asked_runs}"
+    return f"{len(result.ok)}/{'?' if result.planned_runs is None else result.planned_runs}"
 
 
 def _named(points: Sequence[str]) -> str:
@@ -165,11 +167,11 @@ def _named(points: Sequence[str]) -> str:
 
 def _not_ok(result: Result) -> Iterator[str]:
     """The runs that did not end ok, by what became of them, with the evidence of the first; of logs alarms say it."""
-    words: dict[str, list[Run]] = {}
+    runs_by_outcome: dict[str, list[Run]] = {}
     for run in result.runs:
         if not run.measured and not (run.attempt and run.attempt.log and run.attempt.problem):
-            words.setdefault(run.word, []).append(run)
-    for word, runs in words.items():
-        repeats = ", ".join(str(run.asked.run.repeat) for run in runs)
+            runs_by_outcome.setdefault(run.outcome_text, []).append(run)
+    for outcome, runs in runs_by_outcome.items():
+        repeats = ", ".join(str(run.requested.run.repeat) for run in runs)
         evidence = next((run.attempt.evidence for run in runs if run.attempt and run.attempt.evidence), "")
-        yield f"run {repeats}: {word}{f' ({evidence})' if evidence else ''}"
+        yield f"run {repeats}: {outcome}{f' ({evidence})' if evidence else ''}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parse.report.notices import runs_ok
-from parse.report.summary import asked_of, of_logs, varying
+from parse.report.summary import of_logs, requested_values, varying
 from parse.result import Result
 from parse.text import (
     Page,
@@ -45,16 +45,16 @@ def points_text(results: Sequence[Result], page: Page) -> list[str]:
         heads, rows = points_cells(results)
         legend, heads, rows = _folded(heads, rows, keys, page.width)
         columns = _as_columns(heads, rows)
-    left_out: list[str] = []
+    omitted: list[str] = []
     for name in FIRST_LEFT_OUT:
         if _width(columns) <= page.width:
             break
         if columns.pop(name, None) is not None:
-            left_out.append(name)
+            omitted.append(name)
     lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
-    if left_out:
-        plural = "" if len(left_out) == 1 else "s"
-        line = f"column{plural} left out for lack of room: {', '.join(left_out)}; --wide or --format csv has all"
+    if omitted:
+        plural = "" if len(omitted) == 1 else "s"
+        line = f"column{plural} left out for lack of room: {', '.join(omitted)}; --wide or --format csv has all"
         lines += wrapped([line], page.width)
     return lines
 
@@ -75,9 +75,9 @@ def points_cells(results: Sequence[Result]) -> tuple[list[Head], list[list[str]]
 
 
 def _row(result: Result, differ: Sequence[str]) -> list[str]:
-    asked, interval = asked_of(result), result.interval
+    requested, interval = requested_values(result), result.interval
     return [
-        *(asked.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
+        *(requested.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
         runs_ok(result),
         number(result.median_speed),
         *(number(of_logs(result, name)) for name in LOG_SPEEDS),

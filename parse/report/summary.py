@@ -37,14 +37,14 @@ class Summary:
     refusals: tuple[str, ...] = ()
 
 
-def asked_of(result: Result) -> dict[str, str]:
+def requested_values(result: Result) -> dict[str, str]:
     """Everything that the point asks for, by the names that columns and `--where` use.
 
     Empty fields are left out, and what nobody knows of a log.
     """
     run = result.run
-    asked: dict[str, Any] = {
-        "case": result.asked.case,
+    requested: dict[str, Any] = {
+        "case": result.requested.case,
         "nodes": run.nodes,
         "ranks_per_node": run.ranks_per_node,
         "devices": run.devices,
@@ -68,29 +68,29 @@ def asked_of(result: Result) -> dict[str, str]:
         "container": run.container,
         "code_digest": run.code_digest,
     }
-    unknown, extra = result.asked.unknown, result.asked.extra
-    asked = {name: str(value) for name, value in asked.items() if value != "" and name not in unknown}
+    unknown, extra = result.requested.unknown, result.requested.extra
+    requested = {name: str(value) for name, value in requested.items() if value != "" and name not in unknown}
     return {
-        **asked,
+        **requested,
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
         **{f"env.{name}": value for name, value in sorted(run.env.items())},
-        **{name: str(value) if result.asked.partly else json.dumps(value) for name, value in sorted(extra.items())},
+        **{name: str(value) if result.requested.partly else json.dumps(value) for name, value in sorted(extra.items())},
     }
 
 
 def of_logs(result: Result, speed: str) -> float | None:
     """The median over its ok runs of a log's `wall_clock` or `printed` speed; None where no log of it has one."""
     logs = [run.attempt.log for run in result.ok if run.attempt and run.attempt.log]
-    found = [value for log in logs if (value := getattr(log, speed)) is not None]
-    return stats.median(found) if found else None
+    speeds = [value for log in logs if (value := getattr(log, speed)) is not None]
+    return stats.median(speeds) if speeds else None
 
 
 def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tuple[Result, ...]:
     """The results that have one of the wanted values of every name. Raises TableError on a name that none has."""
-    names = {name for result in results for name in asked_of(result)}
+    names = {name for result in results for name in requested_values(result)}
     if unknown := sorted(set(where) - names):
         raise TableError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
-    return tuple(r for r in results if all(asked_of(r).get(name) in values for name, values in where.items()))
+    return tuple(r for r in results if all(requested_values(r).get(name) in values for name, values in where.items()))
 
 
 def varying(results: Sequence[Result]) -> list[str]:
@@ -106,32 +106,43 @@ def shared(results: Sequence[Result]) -> dict[str, str]:
 
 def knowing(results: Sequence[Result], name: str) -> tuple[str, ...]:
     """The backends of the points of which it is known what they ask for by that name; empty where it is of all."""
-    told = [result for result in results if not result.asked.partly or name in asked_of(result)]
-    return () if len(told) == len(results) else tuple(dict.fromkeys(result.run.backend for result in told))
+    known = [result for result in results if not result.requested.partly or name in requested_values(result)]
+    return () if len(known) == len(results) else tuple(dict.fromkeys(result.run.backend for result in known))
 
 
 def labels(results: Sequence[Result]) -> list[str]:
     """A name for each point, by its case and what is asked differently; of logs without what their systems imply."""
     differ = varying(results)
-    asked = [asked_of(result) for result in results]
-    if "backend" in differ and any(result.asked.partly for result in results):
+    settings = [requested_values(result) for result in results]
+    if "backend" in differ and any(result.requested.partly for result in results):
         values: dict[tuple[str, str], set[str | None]] = {}
-        for one in asked:
+        for values_of_point in settings:
             for name in differ:
-                values.setdefault((name, one["backend"]), set()).add(one.get(name))
+                values.setdefault((name, values_of_point["backend"]), set()).add(values_of_point.get(name))
         implied = {name for name in differ if all(len(met) == 1 for (of, _), met in values.items() if of == name)}
         differ = [name for name in differ if name == "backend" or name not in implied]
-    return [" ".join([one["case"], *(f"{name}={one[name]}" for name in differ if name in one)]) for one in asked]
+    return [
+        " ".join(
+            [
+                values_of_point["case"],
+                *(f"{name}={values_of_point[name]}" for name in differ if name in values_of_point),
+            ]
+        )
+        for values_of_point in settings
+    ]
 
 
 def differences(results: Sequence[Result]) -> dict[str, list[str]]:
     """What the points ask for differently, each with its values, `(none)` where a point does not ask for it."""
-    asked = [asked_of(result) for result in results]
-    return {name: list(dict.fromkeys(one.get(name, "(none)") for one in asked)) for name in varying(results)}
+    settings = [requested_values(result) for result in results]
+    return {
+        name: list(dict.fromkeys(values_of_point.get(name, "(none)") for values_of_point in settings))
+        for name in varying(results)
+    }
 
 
 def _values(results: Sequence[Result]) -> dict[str, list[str | None]]:
     """By name the value of every point of which it is known; None where it asks for nothing by that name."""
-    asked = [(asked_of(result), result.asked.partly) for result in results]
-    names = dict.fromkeys(name for each, _ in asked for name in each)
-    return {name: [each.get(name) for each, partly in asked if name in each or not partly] for name in names}
+    settings = [(requested_values(result), result.requested.partly) for result in results]
+    names = dict.fromkeys(name for each, _ in settings for name in each)
+    return {name: [each.get(name) for each, partly in settings if name in each or not partly] for name in names}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.cells import cell_len
 
 from hpc.system.sanitize import plain
-from parse.alarms.placement import nested_in_words
+from parse.alarms.placement import nested_summary
 from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
 from parse.report.export import as_json, comma_separated, dlperf
@@ -78,19 +78,19 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
     """What all points ask for alike, without the names in `hidden`."""
     if not summary.results:
         return []
-    asked = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
-    if nested := nested_in_words(summary.results):
-        asked.pop("placement", None)
-    if hidden and "site" in asked:
-        asked["site"] += f" (sets {len(hidden)} environment variable{'' if len(hidden) == 1 else 's'})"
+    requested = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
+    if nested := nested_summary(summary.results):
+        requested.pop("placement", None)
+    if hidden and "site" in requested:
+        requested["site"] += f" (sets {len(hidden)} environment variable{'' if len(hidden) == 1 else 's'})"
     known: dict[tuple[str, ...], list[str]] = {(): []}
-    for name in asked:
+    for name in requested:
         if name not in hidden:
             known.setdefault(knowing(summary.results, name), []).append(name)
     lines = [nested] if nested else []
     for of, names in known.items():
-        env = [f"{name.removeprefix('env.')}={asked[name]}" for name in names if name.startswith("env.")]
-        constant = [f"{name} {asked[name]}" for name in names if not name.startswith("env.")]
+        env = [f"{name.removeprefix('env.')}={requested[name]}" for name in names if name.startswith("env.")]
+        constant = [f"{name} {requested[name]}" for name in names if not name.startswith("env.")]
         whose = f"known of {', '.join(of)} only: " if of else ""
         lines += [f"{whose}{', '.join(constant)}"] if constant or not of else []
         lines += [f"{whose}environment set: {', '.join(env)}"] if env else []
@@ -98,8 +98,8 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
 
 
 def _hidden_env(results: Sequence[Result]) -> frozenset[str]:
-    """The environment variables, by asked_of's names, that the target sets for every point: nobody asked for them."""
-    values = [(one.run.env, one.asked.target_env) for one in results if not one.asked.partly]
+    """Names, as in requested_values, of the environment variables that the target sets for every point."""
+    values = [(result.run.env, result.requested.target_env) for result in results if not result.requested.partly]
     names = {name for env, _ in values for name in env}
     return frozenset(
         f"env.{name}"
@@ -118,8 +118,8 @@ def _side_by_side(comparison: Comparison, page: Page) -> list[list[str]]:
     """Two columns for each backend; in blocks below one another where they are wider than the page."""
     width = max(cell_len(plain(case)) for case in ("case", *comparison.cases))
     room = page.table_width
-    words = [word for column in comparison.columns for word in column.words]
-    short = shortened(words, page.width - width - len(COLUMN_GAP)) if room is not None else {}
+    name_parts = [part for column in comparison.columns for part in column.words]
+    short = shortened(name_parts, page.width - width - len(COLUMN_GAP)) if room is not None else {}
     pillars = [_pillar(column, comparison.cases, short) for column in comparison.columns]
     blocks: list[list[list[str]]] = [[]]
     taken = width
@@ -142,8 +142,8 @@ def _block(pillars: Sequence[Sequence[str]], cases: Sequence[str], width: int) -
     begin = [*[""] * (depth - len(cases) - 1), "case", *cases]
     return [
         COLUMN_GAP.join(
-            [padded(plain(first), width, left=True)]
-            + [padded(line, wide, left=False) for line, wide in zip(row, widths, strict=True)]
+            [padded(plain(first), width, align_left=True)]
+            + [padded(line, wide, align_left=False) for line, wide in zip(row, widths, strict=True)]
         )
         for first, *row in zip(begin, *filled, strict=True)
     ]
@@ -153,10 +153,10 @@ def _pillar(column: Column, cases: Sequence[str], short: Mapping[str, str]) -> l
     """Lines of equal width: the column's name in several, units, and a line for each case."""
     pairs = [("samples/s", "speedup"), *(_cell(column, case) for case in cases)]
     widths = [max(map(cell_len, side)) for side in zip(*pairs, strict=True)]
-    lines = [plain(short.get(word, word)) for word in column.words]
+    lines = [plain(short.get(part, part)) for part in column.words]
     lines += [f"{speed.rjust(widths[0])}  {speedup.rjust(widths[1])}" for speed, speedup in pairs]
     width = max(map(cell_len, lines))
-    return [padded(line, width, left=False) for line in lines]
+    return [padded(line, width, align_left=False) for line in lines]
 
 
 def _cell(column: Column, case: str) -> tuple[str, str]:
@@ -165,8 +165,8 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
         return "", ""
     result = column.points[case]
     if result.median_speed is None:
-        word, *others = outcomes(result)
-        return f"{word}, …" if others else word, ""
+        outcome, *others = outcomes(result)
+        return f"{outcome}, …" if others else outcome, ""
     return number(result.median_speed), number(result.speedup)
 
 

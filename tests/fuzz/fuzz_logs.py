@@ -35,7 +35,7 @@ from parse.load import load
 from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import LogError
 from parse.logs.explain import explain
-from parse.logs.formats import family, recognise
+from parse.logs.formats import format_named, recognise
 from parse.logs.path_facts import place_of
 from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, Reading, Window, read_log
@@ -95,7 +95,7 @@ def check(one: Input, path: Path) -> str:
     """Reads it, and says what came of it: `speed`, `no speed`, or `no log`. Raises Defect."""
     path.write_bytes(one.text)
     try:
-        found = family(one.sample.family) if one.forced else recognise(path)
+        found = format_named(one.sample.log_format) if one.forced else recognise(path)
         reading = read_log(path, found, one.protocol)
     except LogError as error:
         _one_line(str(error))
@@ -161,12 +161,12 @@ def _supported(one: Input, reading: Reading, window: Window, speeds: dict[str, f
         lines.append(line)
     if all("DLLL" not in line and len(CLOCK.findall(line)) == 1 for line in lines):  # JSON's time is another field
         _timed(window, [stamp for line in lines for stamp in STAMP.findall(line)])
-    if reading.family.name != one.sample.family or reading.family.mean != "rates":
+    if reading.log_format.name != one.sample.log_format or reading.log_format.mean != "rates":
         return
     steps = [
         match
         for sample in SAMPLES_OF_ALL
-        if sample.family == reading.family.name
+        if sample.log_format == reading.log_format.name
         for match in sample.plain.finditer(_forgiving(text))
     ]
     rates = [rate for match in steps if (rate := _rate(match)) is not None]

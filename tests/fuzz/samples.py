@@ -18,7 +18,7 @@ class Sample:
     """A log of so many steps, and a plain pattern for its step lines whose groups are `step`, and `epoch`, `rate`."""
 
     name: str
-    family: str
+    log_format: str
     lines: Callable[[int], Iterator[str]]
     plain: re.Pattern[str]
 
@@ -219,8 +219,8 @@ _PADDLE = r"\[Pass (?P<epoch>\d+), train batch (?P<step>\d+)\]"
 _IMAGENET = r"Epoch: \[ *(?P<epoch>\d+)\]\s*\[ *(?P<step>\d+)/"
 
 
-def _sample(name: str, family: str, lines: Callable[[int], Iterator[str]], plain: str) -> Sample:
-    return Sample(name=name, family=family, lines=lines, plain=re.compile(plain))
+def _sample(name: str, log_format: str, lines: Callable[[int], Iterator[str]], plain: str) -> Sample:
+    return Sample(name=name, log_format=log_format, lines=lines, plain=re.compile(plain))
 
 
 SAMPLES_OF_ALL: Sequence[Sample] = (

@@ -111,13 +111,13 @@ def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list
     """All points of the sweeps that have been run, with what is known of them; node k's clock is k times `distance_s`
     ahead. Raises TruthError where there is none."""
     found = results(load([traces]))
-    by_point = {result.asked.point: result for result in found}
+    by_point = {result.requested.point: result for result in found}
     points = []
     for ledger in ledgers(found):
         for sweep in sweeps:
             value = sweep.value_of(ledger.result.run)
             if value is not None:
-                baseline = by_point.get(ledger.result.asked.baseline_point) if sweep.baseline else None
+                baseline = by_point.get(ledger.result.requested.baseline_point) if sweep.baseline else None
                 points.append(
                     Point(
                         sweep=sweep,

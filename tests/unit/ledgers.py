@@ -66,7 +66,7 @@ def make_ledger(
         "result": result, "terms": tuple(made), "step": around(step), "median_step": step, "skew": 0.0004, "loss": loss,
         "no_loss": "" if loss else "it is the baseline", "merged": "", "verdict": verdict,
         "runs": tuple(
-            RunLedger(run_id=one.asked.run_id, verdict=verdict, step=step, pauses=(), bound=0.0042)
+            RunLedger(run_id=one.requested.run_id, verdict=verdict, step=step, pauses=(), bound=0.0042)
             for one in result.runs
         ),
         "ranks": ranks, "nodes": nodes,

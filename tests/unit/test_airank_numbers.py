@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.airank.cases import ACCURACY, IMAGENET, THROUGHPUT, TIME_TO_TRAIN, Terms, cases, numbers
+from parse.airank.cases import ACCURACY, IMAGENET, THROUGHPUT, TIME_TO_TRAIN, RuleSettings, cases, numbers
 from parse.airank.training import named_devices, read_training
 from tests.unit.airank_logs import BEGIN_S, SAMPLES, marks, submission, text
 
@@ -22,7 +22,7 @@ def training(tmp_path, written, name="GPUx8.log", log_format=None):
 
 
 def found(tmp_path, written, **terms):
-    return numbers(training(tmp_path, written), Terms(**terms))
+    return numbers(training(tmp_path, written), RuleSettings(**terms))
 
 
 def test_the_numbers_of_marks(tmp_path):
@@ -114,7 +114,7 @@ def test_the_numbers_of_mlperf(tmp_path):
     told = training(tmp_path, MLPERF)
     assert (told.source, told.begin.what, told.remarks) == ("mllog", "run_start", ())
     assert [one.epochs for one in told.evaluations] == [1, 5]  # each rank's line counts once
-    result = numbers(told, Terms())
+    result = numbers(told, RuleSettings())
     assert (result.time_to_train_s, result.whole_s) == (500, 510)
     assert result.throughput == pytest.approx(5 * SAMPLES / 510)
 
@@ -145,9 +145,9 @@ NGC = "\n".join([
 
 def test_the_numbers_of_a_program_s_own_lines(tmp_path):
     told = training(tmp_path, NGC)
-    assert (told.family, told.source, told.counted_from, told.devices) == ("ngc-pytorch", "lines", 0, 8)
+    assert (told.log_format, told.source, told.counted_from, told.devices) == ("ngc-pytorch", "lines", 0, 8)
     assert told.begin.what == "the first time stamp"
-    result = numbers(told, Terms())
+    result = numbers(told, RuleSettings())
     assert (result.time_to_train_s, result.reached.epochs) == (600, 2)
     assert (result.throughput, result.accuracy) == (3 * IMAGENET / 900, 76.63)
     assert told.summaries == (("train.total_ips", 854.37),)
@@ -157,7 +157,7 @@ def test_a_training_that_goes_on_has_no_time_to_train(tmp_path):
     later = NGC.replace("Epoch: 2", "Epoch: 7").replace("Epoch: 1", "Epoch: 6").replace("Epoch: 0", "Epoch: 5")
     told = training(tmp_path, later)
     assert told.counted_from is None
-    result = numbers(told, Terms())
+    result = numbers(told, RuleSettings())
     assert result.accuracy == 76.63
     assert set(result.reasons) == {TIME_TO_TRAIN, THROUGHPUT}
 
@@ -167,7 +167,7 @@ def test_a_launcher_s_clock_that_is_ahead_is_not_taken(tmp_path):
     told = training(tmp_path, launched)
     assert told.begin.what == "the first step's time stamp"
     assert told.remarks == ("the launcher's clock is ahead of the program's, so time is counted from the first step",)
-    assert numbers(told, Terms()).time_to_train_s == 540
+    assert numbers(told, RuleSettings()).time_to_train_s == 540
 
 
 def test_marks_without_evaluations_leave_the_program_s_lines(tmp_path):
@@ -181,11 +181,11 @@ def test_marks_without_evaluations_leave_the_program_s_lines(tmp_path):
 def test_a_log_without_evaluations(tmp_path):
     told = training(tmp_path, "\n".join(NGC.split("\n")[:3]))
     assert told.source == ""
-    assert set(numbers(told, Terms()).reasons) == {TIME_TO_TRAIN, THROUGHPUT, ACCURACY}
+    assert set(numbers(told, RuleSettings()).reasons) == {TIME_TO_TRAIN, THROUGHPUT, ACCURACY}
 
 
 def speedups(folder, **terms):
-    told = cases([read_training(path) for path in sorted(folder.rglob("*.log"))], Terms(**terms))
+    told = cases([read_training(path) for path in sorted(folder.rglob("*.log"))], RuleSettings(**terms))
     return {case.training.path.name: case.speedup if case.speedup is not None else case.reason for case in told}
 
 
@@ -253,7 +253,7 @@ def test_devices_by_name(name, devices):
     ],
 )
 def test_real_logs(name, time_to_train_s, epochs, whole_s, throughput, accuracy):
-    told = numbers(read_training(LOGS / name), Terms())
+    told = numbers(read_training(LOGS / name), RuleSettings())
     expected = (time_to_train_s, whole_s, throughput, accuracy)
     for value, wanted in zip(
         (told.time_to_train_s, told.whole_s, told.throughput, told.accuracy), expected, strict=True
@@ -265,5 +265,5 @@ def test_real_logs(name, time_to_train_s, epochs, whole_s, throughput, accuracy)
 @NEEDS_LOGS
 def test_the_speedup_of_real_logs():
     paths = sorted(LOGS.glob("ngc-pytorch-resnet50_airank_*.log"))
-    told = cases([read_training(path) for path in paths], Terms())
+    told = cases([read_training(path) for path in paths], RuleSettings())
     assert [(case.training.devices, round(case.speedup, 2)) for case in told] == [(1, 1.0), (32, 24.64)]

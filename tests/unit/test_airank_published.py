@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.airank.cases import Terms, cases
+from parse.airank.cases import RuleSettings, cases
 from parse.airank.claims import check, compare, read_document
 from parse.airank.training import read_training
 from parse.logs.engine.log_format import LogError
@@ -30,7 +30,7 @@ def beside(tmp_path, *rows, but=()):
     folder = submission(tmp_path)
     for name in but:
         (folder / name).unlink()
-    told = cases([read_training(path) for path in sorted(folder.glob("*.log"))], Terms())
+    told = cases([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
     return {(one.claim.devices, one.what): one for one in compare(document(tmp_path, *rows), told)}
 
 
@@ -74,7 +74,7 @@ def test_the_accuracy_of_another_log(tmp_path):
     folder = submission(tmp_path)
     other = folder / "GPUx8_accuracy.log"
     other.write_text((folder / "GPUx8.log").read_text().replace("0.7700", "0.7812"))
-    told = cases([read_training(path) for path in sorted(folder.glob("*.log"))], Terms())
+    told = cases([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
     found = compare(document(tmp_path, "8卡 | 300 | 640 | 78.12 | -", "1卡 | 2400 | 80 | 77 | -"), told)
     (one,) = [one for one in found if one.what == "accuracy (%)" and one.claim.devices == 8]
     assert (one.recomputed, one.note) == (77, "it is that of GPUx8_accuracy.log")
@@ -86,7 +86,7 @@ def test_a_speedup_without_a_log_of_one_device(tmp_path):
 
 
 def rules(told, **terms):
-    return {one.rule: one.how for one in check(told, Terms(**terms))}
+    return {one.rule: one.how for one in check(told, RuleSettings(**terms))}
 
 
 def test_figures_that_contradict_nothing(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from parse.airank.__main__ import read
-from parse.airank.cases import Terms, cases
+from parse.airank.cases import RuleSettings, cases
 from parse.airank.folder import judge_folder
 from parse.airank.rules import RULES, judge
 from parse.airank.training import read_training
@@ -16,7 +16,7 @@ from tests.unit.airank_logs import BEGIN_S, INFORMATION, SAMPLES, marks, submiss
 
 def broken(tmp_path, told, *, terms=None, name="GPUx8.log", **header):
     """The rules that a log of these marks breaks, and how."""
-    terms = terms or Terms()
+    terms = terms or RuleSettings()
     path = tmp_path / name
     path.write_text(text(told, **header))
     (case,) = cases([read_training(path)], terms)
@@ -39,8 +39,8 @@ def test_a_log_to_the_rules_breaks_none(tmp_path):
 
 
 def test_a_submission_to_the_rules_breaks_none(tmp_path):
-    report = read([submission(tmp_path)], [], Terms())
-    assert (list(report.broken), list(report.refusals)) == ([], [])
+    report = read([submission(tmp_path)], [], RuleSettings())
+    assert (list(report.violations), list(report.refusals)) == ([], [])
     assert [round(case.speedup, 2) for case in report.cases] == [1.0, 8.0, 26.67]
 
 
@@ -52,8 +52,8 @@ def test_marks_that_are_missing(tmp_path):
 def test_no_marks_at_all(tmp_path):
     path = tmp_path / "GPUx1.log"
     path.write_text(':::MLLOG {"key": "run_start", "time_ms": 1593154759901}\n')
-    (case,) = cases([read_training(path)], Terms())
-    found = {one.rule: one.how for one in judge(case, Terms())}
+    (case,) = cases([read_training(path)], RuleSettings())
+    found = {one.rule: one.how for one in judge(case, RuleSettings())}
     assert found["marks"] == "there is none; its numbers come from nowhere: nothing is evaluated"
     assert set(found) == {"marks", "evaluation every epoch", "seed"}
 
@@ -71,8 +71,8 @@ def test_a_mark_spelt_otherwise(tmp_path):
 def test_marks_without_a_time_stamp(tmp_path):
     path = tmp_path / "GPUx8.log"
     path.write_text(text(marks()).replace(f"AI-Rank-log {BEGIN_S - 1:.3f}", "AI-Rank-log"))
-    (case,) = cases([read_training(path)], Terms())
-    assert [one.how for one in judge(case, Terms())] == ["1 of 10 have no time stamp"]
+    (case,) = cases([read_training(path)], RuleSettings())
+    assert [one.how for one in judge(case, RuleSettings())] == ["1 of 10 have no time stamp"]
 
 
 def test_marks_out_of_order(tmp_path):
@@ -137,7 +137,7 @@ def test_a_time_to_train_that_is_not_what_the_stamps_say(tmp_path):
 
 def test_a_time_to_train_without_the_target(tmp_path):
     told = marks() | {"target_quality_time": (BEGIN_S + 300, "target_quality_time:300.00sec")}
-    found = broken(tmp_path, told, terms=Terms(target=78))
+    found = broken(tmp_path, told, terms=RuleSettings(target=78))
     assert "but there is no such time: the target of 78 % is not reached" in found["target_quality_time"]
 
 
@@ -174,7 +174,7 @@ def test_a_throughput_after_any_number_of_warmup_epochs_is_right_unless_told(tmp
     late["target_quality_time"] = (late["eval 3"][0], "target_quality_time:350.00sec")
     late["total_use_time"] = (late["test_finish"][0], "total_use_time:450.00sec")
     assert broken(tmp_path, late) == {}
-    found = broken(tmp_path, late, terms=Terms(warmup_epochs=0))
+    found = broken(tmp_path, late, terms=RuleSettings(warmup_epochs=0))
     assert found["avg_ips"].endswith(
         f"4 epochs of {SAMPLES:,} samples make 568.89 (+12.5%; 0 warm-up epochs, as asked)"
     )
@@ -190,8 +190,10 @@ def test_no_seed(tmp_path, seed, how):
 def test_a_name_that_says_otherwise_than_the_log(tmp_path):
     path = tmp_path / "GPUx8.log"
     path.write_text(text(marks(), devices=4))
-    (case,) = cases([read_training(path, "ngc-pytorch")], Terms())
-    assert [one.how for one in judge(case, Terms()) if one.rule == "devices"] == ["its name says 8, the log says 4"]
+    (case,) = cases([read_training(path, "ngc-pytorch")], RuleSettings())
+    assert [one.how for one in judge(case, RuleSettings()) if one.rule == "devices"] == [
+        "its name says 8, the log says 4"
+    ]
 
 
 def test_every_rule_of_a_log_has_been_broken_here():
@@ -204,7 +206,7 @@ def test_every_rule_of_a_log_has_been_broken_here():
 
 def around(folder):
     """The rules that what lies around the logs of a folder breaks, and how."""
-    found = cases([read_training(path) for path in sorted(folder.glob("*.log"))], Terms())
+    found = cases([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
     return {one.rule: one.how for one in judge_folder(found)}
 
 

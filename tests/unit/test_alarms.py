@@ -125,8 +125,8 @@ def test_fewer_ok_runs_than_asked():
 
 def test_ok_runs_without_numbers():
     run = make_run()
-    holed = Attempt(run_id="r", number=1, asked=asked(run), outcome=Outcome.OK, problem="no readable trace of it")
-    loaded = Loaded(attempts=(holed,), asked=(), reduced=(), refusals=(), remarks=())
+    holed = Attempt(run_id="r", number=1, requested=asked(run), outcome=Outcome.OK, problem="no readable trace of it")
+    loaded = Loaded(attempts=(holed,), requested=(), reduced=(), refusals=(), remarks=())
     assert rung(judge(results(loaded)), "unmeasured") == ["run 1: no readable trace of it"]
     assert rung(judged([make_trace(run)]), "unmeasured") == []
 

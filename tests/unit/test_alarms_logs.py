@@ -11,7 +11,7 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.alarms.table import judge
-from parse.attempt import Asked, Attempt, FromLog, Machine, Measured
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.load import Loaded
 from parse.result import Result, results
 from tests.unit.test_alarms import rung
@@ -39,23 +39,26 @@ def read(
 ) -> Attempt:
     """An attempt as the readers of logs make them."""
     run = make_run(gpus_per_node=devices, ranks_per_node=devices, backend="plsc", repeat=repeat)
-    asked = Asked(run=run, run_id=f"{devices}_{repeat}", extra={"folder": "logs"}, unknown=(*unknown, *NEVER_TOLD))
+    asked = RequestedRun(
+        run=run, run_id=f"{devices}_{repeat}", extra={"folder": "logs"}, unknown=(*unknown, *NEVER_TOLD)
+    )
     measured = speed and Measured(
         throughput=speed, mean_of_rates=printed, step_s=np.array(step_s, np.float64), samples=samples,
         clock_share=clock_share, printed_every=printed_every,
     )  # fmt: skip
     return Attempt(
-        run_id=asked.run_id, number=1, asked=asked, outcome=Outcome.OK if speed else None, measured=measured or None,
+        run_id=asked.run_id, number=1, requested=asked, outcome=Outcome.OK if speed else None,
+        measured=measured or None,
         machine=Machine(ranks=devices, facts={name: (value,) for name, value in facts.items()}), problem=problem,
         log=FromLog(
-            path=Path("a.log"), family="plsc", window="steps 20 to 120", wall_clock=wall_clock, printed=printed,
+            path=Path("a.log"), log_format="plsc", window="steps 20 to 120", wall_clock=wall_clock, printed=printed,
             remarks=remarks,
         ),
     )  # fmt: skip
 
 
 def judged(*attempts: Attempt) -> tuple[Result, ...]:
-    return judge(results(Loaded(attempts=attempts, asked=(), reduced=(), refusals=(), remarks=())))
+    return judge(results(Loaded(attempts=attempts, requested=(), reduced=(), refusals=(), remarks=())))
 
 
 def scaled(**speeds: Sequence[float]) -> tuple[Result, ...]:
@@ -198,10 +201,10 @@ def test_one_folder_of_logs_under_two_names():
     batch = [read(devices, speed=97.25 * devices) for devices in (1, 2)]
     other = []
     for attempt in batch:
-        asked = attempt.asked
+        asked = attempt.requested
         assert asked
         run = dataclasses.replace(asked.run, batch_size=8)
-        other.append(dataclasses.replace(attempt, asked=dataclasses.replace(asked, run=run)))
+        other.append(dataclasses.replace(attempt, requested=dataclasses.replace(asked, run=run)))
     assert rung(judged(*batch, *other), "copied") == [
         "the same figures as batch_size 8 in all 2 cases: one of the two columns is a copy, no measurement",
         "the same figures as batch_size 4 in all 2 cases: one of the two columns is a copy, no measurement",

@@ -156,7 +156,9 @@ def test_facts_of_any_shape_are_borne():
 def attempts(*outcomes):
     whole = measure(make_trace())
     return [
-        Attempt(run_id="r", number=n, asked=None, outcome=outcome, measured=whole if outcome is Outcome.OK else None)
+        Attempt(
+            run_id="r", number=n, requested=None, outcome=outcome, measured=whole if outcome is Outcome.OK else None
+        )
         for n, outcome in enumerate(outcomes, start=1)
     ]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.report.compare import WORK, compare, outcomes
-from parse.report.summary import Summary, TableError, asked_of
+from parse.report.summary import Summary, TableError, requested_values
 from parse.report.table import FORMATS, text
 from parse.text import PIPE_WIDTH, Page
 from tests.unit.traces import ended, judged, make_run, make_trace, point, repeats
@@ -162,9 +162,11 @@ def test_no_point_is_lost_or_shares_its_cell(asked):
         [make_trace(run) for run in {run.point_id: run for run in (make_run(**one) for one in asked)}.values()]
     )
     tables = compare(results)
-    cells = [result.asked.point for table in tables for column in table.columns for result in column.points.values()]
+    cells = [
+        result.requested.point for table in tables for column in table.columns for result in column.points.values()
+    ]
     assert len(cells) == len(set(cells))
-    alone = [result for result in results if result.asked.point not in cells]
+    alone = [result for result in results if result.requested.point not in cells]
     assert compare(alone) == ()
     for table in tables:
         assert len({column.name for column in table.columns}) == len(table.columns)
@@ -181,7 +183,7 @@ def test_all_that_a_run_asks_for_has_a_name():
     }  # fmt: skip
     assert set(changes) == {field.name for field in dataclasses.fields(RunSpec)} - {"repeat"}
     before, *after = judged([make_trace(one) for one in (run, *(other(run, **{n: v}) for n, v in changes.items()))])
-    assert all(asked_of(result) != asked_of(before) for result in after)
+    assert all(requested_values(result) != requested_values(before) for result in after)
 
 
 def test_columns_that_met_other_machines_are_said():
@@ -236,8 +238,8 @@ def test_a_speed_without_a_baseline_has_no_speedup():
 def test_the_speeds_are_those_of_the_long_table():
     summary = frameworks()
     (table,) = compare(summary.results)
-    shown = {result.asked.point: result for column in table.columns for result in column.points.values()}
-    assert {result.asked.point: result for result in summary.results} == shown
+    shown = {result.requested.point: result for column in table.columns for result in column.points.values()}
+    assert {result.requested.point: result for result in summary.results} == shown
 
 
 # Printed

@@ -137,7 +137,7 @@ def test_what_a_training_asks_for_beside_its_ranks_does_not_matter(tmp_path: Pat
     result, probes = training(tmp_path, dataclasses.replace(FOUR, **same))
     assert matching(result, [*probes, result]) == tuple(probes)
     assert matching(probes[0], probes) == ()
-    from_log = dataclasses.replace(result, asked=dataclasses.replace(result.asked, unknown=("cpus_per_rank",)))
+    from_log = dataclasses.replace(result, requested=dataclasses.replace(result.requested, unknown=("cpus_per_rank",)))
     assert matching(from_log, probes) == ()
 
 
@@ -145,7 +145,7 @@ def test_collectives_that_did_not_end_ok_are_said(tmp_path: Path) -> None:
     put_exit_record(tmp_path, collectives_of(FOUR), Outcome.INVALID)
     put(tmp_path, cut := measured(collectives_of(FOUR)))
     result, probes = training(tmp_path)
-    assert cut.run_id == probes[0].runs[0].asked.run_id
+    assert cut.run_id == probes[0].runs[0].requested.run_id
     found, (remark,) = beside(result, 2048, 0.7, probes)
     assert found is None
     assert remark == "what communication costs alone is not known: the collectives of 2n2g invalid"

@@ -37,7 +37,7 @@ def of(folder: Path, traces: Iterable[Trace]) -> dict[str, Ledger]:
         put(folder, trace)
     found = results(load([folder]))
     points = [result for result in found if not result.run.probe]
-    return {one.result.asked.case: one for one in ledgers(points, [result for result in found if result.run.probe])}
+    return {one.result.requested.case: one for one in ledgers(points, [result for result in found if result.run.probe])}
 
 
 def means(one: Ledger) -> dict[str, float]:

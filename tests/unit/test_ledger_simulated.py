@@ -15,7 +15,7 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, G
 from parse import stats
 from parse.attempt import measure
 from parse.ledger import breakdown as terms
-from parse.ledger.breakdown import BORDERS, account, step_terms
+from parse.ledger.breakdown import BORDERS, step_breakdown, step_terms
 from parse.ledger.types import TERMS
 from tests.unit.simulated import JITTERS, MS, Durations, Simulated, draw_clocks, equal_ranks, simulate
 from tests.unit.traces import make_run
@@ -177,7 +177,7 @@ def test_terms_are_no_further_from_the_truth_than_the_clocks_allow(recipe):
 @given(drawn_runs())
 def test_means_add_up_and_are_those_of_the_steps(recipe):
     drawn = recipe.drawn()
-    found = account(drawn.simulated.trace)
+    found = step_breakdown(drawn.simulated.trace)
     exact = np.concatenate(
         [
             step_terms(drawn.simulated.trace.global_stamps(first - 1, past), EVERY_BORDER)
@@ -197,7 +197,7 @@ def test_means_add_up_and_are_those_of_the_steps(recipe):
 @given(drawn_runs())
 def test_means_are_no_further_from_the_truth_than_the_clocks_allow(recipe):
     drawn = recipe.drawn()
-    found, steps = account(drawn.simulated.trace), window(drawn.run)
+    found, steps = step_breakdown(drawn.simulated.trace), window(drawn.run)
     wanted = true_terms(drawn)[:, steps].mean(axis=1)
     widest = max(bounds_ns(drawn, stamp)[:, steps].max() for stamp in (BEGIN, END))
     assert np.abs(found.rank_ns - wanted).max() <= 2 * widest + FLOAT_NS
@@ -207,7 +207,7 @@ def test_means_are_no_further_from_the_truth_than_the_clocks_allow(recipe):
 @given(drawn_runs())
 def test_the_throughput_has_more_than_the_mean_step_what_the_ranks_ends_drift_apart(recipe):
     drawn = recipe.drawn()
-    trace, found = drawn.simulated.trace, account(drawn.simulated.trace)
+    trace, found = drawn.simulated.trace, step_breakdown(drawn.simulated.trace)
     ends_ns = trace.to_global(END)
     steps = len(window(drawn.run))
     block_ns = sum(stats.block_durations_ns(ends_ns.max(axis=0), trace.blocks))
@@ -224,7 +224,7 @@ def test_the_throughput_has_more_than_the_mean_step_what_the_ranks_ends_drift_ap
 @given(drawn_runs())
 def test_pauses_are_what_lies_between_the_blocks(recipe):
     drawn = recipe.drawn()
-    found = account(drawn.simulated.trace)
+    found = step_breakdown(drawn.simulated.trace)
     latest = drawn.simulated.trace.to_global(END).max(axis=0)
     blocks = drawn.run.blocks
     wanted = [latest[after[0] - 1] - latest[before[1] - 1] for before, after in pairwise(blocks)]
@@ -235,10 +235,10 @@ def test_pauses_are_what_lies_between_the_blocks(recipe):
 @given(drawn_runs(), st.integers(1, 300))
 def test_the_size_of_the_pieces_changes_nothing(recipe, at_once):
     drawn = recipe.drawn()
-    whole = account(drawn.simulated.trace)
+    whole = step_breakdown(drawn.simulated.trace)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(terms, "PIECE_STAMPS", at_once)
-        pieces = account(drawn.simulated.trace)
+        pieces = step_breakdown(drawn.simulated.trace)
     np.testing.assert_allclose(pieces.rank_ns, whole.rank_ns, rtol=1e-12, atol=FLOAT_NS)
     assert pieces.skew_ns == pytest.approx(whole.skew_ns, abs=1e-2)
     assert pieces.median_step_ns == whole.median_step_ns
@@ -252,7 +252,7 @@ def test_the_size_of_the_pieces_changes_nothing(recipe, at_once):
 @given(drawn_runs(stamps="coarse"))
 def test_coarse_stamps_leave_data_and_one_term_of_the_rest(recipe):
     drawn = recipe.drawn()
-    found, steps = account(drawn.simulated.trace), window(drawn.run)
+    found, steps = step_breakdown(drawn.simulated.trace), window(drawn.run)
     assert found.borders == {"batch_ready"}
     assert terms.names(found.borders) == ("data", "compute+communication+update")
     assert "grads_ready" in found.merged
@@ -268,7 +268,7 @@ def test_coarse_stamps_leave_data_and_one_term_of_the_rest(recipe):
 def test_a_border_that_is_missing_anywhere_is_no_border(recipe):
     drawn = recipe.drawn()
     trace, steps = drawn.simulated.trace, window(drawn.run)
-    found = account(trace)
+    found = step_breakdown(trace)
     # What makes a rank late is counted from where it left the reduction before: in the step before a block, too.
     looked_at = {"batch_ready": steps, "grads_ready": steps, "reduced": np.union1d(steps, steps - 1)}
     known = {
@@ -308,6 +308,6 @@ def test_one_stamp_that_is_missing_takes_its_border_and_no_other(step, stamp, lo
     absent = np.zeros((run.ranks, run.steps, len(STAMPS)), bool)
     absent[1, step, stamp] = True
     durations = equal_ranks(generator, run.ranks, run.steps)
-    found = account(simulate(run, durations, draw_clocks(generator, 2), generator, absent=absent).trace)
+    found = step_breakdown(simulate(run, durations, draw_clocks(generator, 2), generator, absent=absent).trace)
     assert found.borders == EVERY_BORDER - lost
     assert (found.arrivals is None) == ("grads_ready" in lost)

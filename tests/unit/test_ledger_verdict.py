@@ -10,7 +10,7 @@ import pytest
 
 from hpc.model.trace import Trace
 from parse.ledger.arrivals import longest_of
-from parse.ledger.breakdown import account
+from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import _events, _tail, incidents, verdict
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
@@ -20,7 +20,7 @@ NOISE = 0.1
 
 
 def judged(trace: Trace) -> Verdict:
-    return verdict(account(trace))
+    return verdict(step_breakdown(trace))
 
 
 def rotate(ms: float, ranks: int = 4) -> Change:
@@ -182,15 +182,15 @@ def test_one_incident_may_last_a_few_steps() -> None:
 
 def test_incidents_on_several_ranks_are_told_and_nobody_is_accused() -> None:
     happened = {(3, 25): 300.0, (0, 33): 200.0}
-    one = account(trace_of(run_of(), noise=NOISE, data=lambda rank, step: happened.get((rank, step), 0.0)))
+    one = step_breakdown(trace_of(run_of(), noise=NOISE, data=lambda rank, step: happened.get((rank, step), 0.0)))
     assert verdict(one).kind == NONE
     assert [(each.step, each.rank) for each in incidents(one)] == [(25, 3), (33, 0)]
     assert [each.late for each in incidents(one)] == pytest.approx([300.0, 200.0], abs=1.0)
 
 
 def test_without_incidents_none_is_told() -> None:
-    assert incidents(account(trace_of(run_of(), noise=NOISE))) == ()
-    assert incidents(account(trace_of(run_of(stamps="coarse")))) == ()
+    assert incidents(step_breakdown(trace_of(run_of(), noise=NOISE))) == ()
+    assert incidents(step_breakdown(trace_of(run_of(stamps="coarse")))) == ()
 
 
 def test_what_all_ranks_do_alike_has_no_culprit() -> None:

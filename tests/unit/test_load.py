@@ -36,7 +36,7 @@ def test_a_folder_with_plan_record_and_trace(tmp_path):
     assert attempt.counts
     assert attempt.measured.throughput == pytest.approx(40)
     assert attempt.steps_completed == 15
-    assert [asked.run.repeat for asked in loaded.asked] == [1, 2]
+    assert [asked.run.repeat for asked in loaded.requested] == [1, 2]
     assert (loaded.refusals, loaded.remarks) == ((), ())
 
 
@@ -204,7 +204,7 @@ def test_an_attempt_that_only_began_has_no_outcome(tmp_path):
 def test_records_of_runs_that_nothing_describes_are_said(tmp_path):
     put_exit_record(tmp_path, make_run(), Outcome.OK)
     loaded = load([tmp_path])
-    assert only(loaded).asked is None
+    assert only(loaded).requested is None
     assert any("no plan and no trace here describes this run" in remark for remark in loaded.remarks)
 
 
@@ -221,5 +221,5 @@ def test_a_plan_with_unknown_fields_and_ids_of_its_own_is_read(tmp_path):
     plan = json.loads(path.read_text())
     plan["runs"][0] |= {"fabric": "ib", "run_id": "old_name_r1"}
     path.write_text(json.dumps(plan))
-    (asked,) = load([tmp_path]).asked
+    (asked,) = load([tmp_path]).requested
     assert (asked.run, asked.run_id, asked.extra) == (make_run(), "old_name_r1", {"fabric": "ib"})

@@ -149,7 +149,7 @@ def course(
         )
         for at, (run, speed) in enumerate(zip(runs, speeds, strict=True))
     ]  # fmt: skip
-    loaded = Loaded(attempts=tuple(attempts), asked=tuple(map(asked, runs)), reduced=(), refusals=(), remarks=())
+    loaded = Loaded(attempts=tuple(attempts), requested=tuple(map(asked, runs)), reduced=(), refusals=(), remarks=())
     return judge(results(loaded))
 
 

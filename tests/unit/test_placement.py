@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
-from parse.alarms.placement import nested_in_words
+from parse.alarms.placement import nested_summary
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
 from parse.result import Result
@@ -36,13 +36,13 @@ def swept(blocks: Blocks, placement: str = "nested") -> tuple[Result, ...]:
 
 
 def rung(found: tuple[Result, ...], name: str) -> list[tuple[str, str]]:
-    return [(result.asked.case, alarm.text) for result in found for alarm in result.alarms if alarm.name == name]
+    return [(result.requested.case, alarm.text) for result in found for alarm in result.alarms if alarm.name == name]
 
 
 def test_nested_runs_ring_nothing_and_the_head_says_so() -> None:
     found = swept(NESTED)
     assert rung(found, "not_nested") == rung(found, "other_nodes") == []
-    said = nested_in_words(found)
+    said = nested_summary(found)
     assert said.startswith("placement nested (same nodes): in 3 blocks") and said.endswith("4 nodes in all")
     assert said in FORMATS["markdown"](Summary(results=found))
     assert said in text(Summary(results=found), Page(width=200))
@@ -56,7 +56,7 @@ def test_a_smaller_case_elsewhere_rings_and_the_head_does_not_claim_it() -> None
         ("4n1g", "asked to be nested, and is not: run 2: 1n1g on e, not among a b c d: "
                  "a difference between nodes may pass for scaling"),
     ]  # fmt: skip
-    assert nested_in_words(found) == ""
+    assert nested_summary(found) == ""
     assert "same nodes" not in FORMATS["table"](Summary(results=found))
 
 
@@ -69,7 +69,7 @@ def test_cases_on_as_many_nodes_must_be_on_the_same() -> None:
 def test_separate_runs_may_be_anywhere() -> None:
     found = swept({1: ("a", "bc", "defg"), 2: ("h", "ij", "klmn")}, placement="separate")
     assert rung(found, "not_nested") == rung(found, "other_nodes") == []
-    assert nested_in_words(found) == ""
+    assert nested_summary(found) == ""
 
 
 def test_blocks_of_other_allocations_are_told_apart() -> None:
@@ -84,23 +84,23 @@ def test_blocks_of_other_allocations_are_told_apart() -> None:
 def test_runs_that_are_missing_break_no_block() -> None:
     found = swept({1: ("a", "ab", "abcd"), 2: ("c", "cd"), 3: ("b",)})
     assert rung(found, "not_nested") == []
-    assert nested_in_words(found).startswith("placement nested (same nodes): in 2 blocks")
+    assert nested_summary(found).startswith("placement nested (same nodes): in 2 blocks")
 
 
 def test_nodes_without_names_of_their_own_show_nothing() -> None:
     runs = [make_run(nodes=nodes, placement="nested") for nodes in (1, 2)]
     found = judged([on(run, "a" * run.nodes) for run in runs])
     assert rung(found, "not_nested") == []
-    assert "no names of their own" in nested_in_words(found)
+    assert "no names of their own" in nested_summary(found)
 
 
 def test_one_case_alone_proves_nothing() -> None:
-    assert "nobody can say" in nested_in_words(swept({1: ("a",), 2: ("b",)}))
+    assert "nobody can say" in nested_summary(swept({1: ("a",), 2: ("b",)}))
 
 
 def test_nested_and_separate_are_different_points_with_baselines_of_their_own() -> None:
     nested = swept({1: ("a", "ab")})
     separate = swept({1: ("a", "ab")}, placement="separate")
-    assert {one.asked.point for one in nested}.isdisjoint(one.asked.point for one in separate)
+    assert {one.requested.point for one in nested}.isdisjoint(one.requested.point for one in separate)
     alone = dataclasses.replace(nested[1].run, placement="separate").baseline()
     assert alone.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id

@@ -48,8 +48,8 @@ def read(folder: Path, text: str, name: str = "report.md") -> Published:
 
 
 def by_case(found: Published) -> dict[str, Result]:
-    assert len({result.asked.case for result in found.results}) == len(found.results)
-    return {result.asked.case: result for result in found.results}
+    assert len({result.requested.case for result in found.results}) == len(found.results)
+    return {result.requested.case: result for result in found.results}
 
 
 def table(heads: str, *rows: str) -> str:
@@ -73,17 +73,17 @@ def test_a_table_with_nodes_and_all_devices(tmp_path):
         ("median", "1500.50", 11), ("speedup", "14.99", 11)
     ]  # fmt: skip
     assert (point.interval, point.average_speed, point.ok) == (None, None, ())
-    assert not {"batch_size", "precision", "workload", "nodes"} & {*point.asked.unknown}
+    assert not {"batch_size", "precision", "workload", "nodes"} & {*point.requested.unknown}
 
 
 def test_a_table_without_pipes_at_its_ends_right_below_another(tmp_path):
     rows = table("node_num | gpu_num_per_node | samples/s |", "1 | 1 | 10 |", "2 | 8 | 100 |")
     found = read(tmp_path, f"{rows}\n{rows.replace('| 10 |', '| 20 |').replace('100', '200')}\n")
-    assert [(one.asked.case, one.median_speed) for one in found.results] == [
+    assert [(one.requested.case, one.median_speed) for one in found.results] == [
         ("1n1g", 10), ("2n8g", 100), ("1n1g", 20), ("2n8g", 200)
     ]  # fmt: skip
-    assert {one.asked.extra["printed_at"] for one in found.results} == {"line 1", "line 5"}
-    assert {"batch_size", "precision", "workload"} < {*found.results[0].asked.unknown}
+    assert {one.requested.extra["printed_at"] for one in found.results} == {"line 1", "line 5"}
+    assert {"batch_size", "precision", "workload"} < {*found.results[0].requested.unknown}
 
 
 def test_a_table_with_several_systems_side_by_side(tmp_path):
@@ -93,14 +93,14 @@ def test_a_table_with_several_systems_side_by_side(tmp_path):
         "| 2 | 16 | 5839.054 | OOM | TODO |",
     )
     found = read(tmp_path, text)
-    assert {(one.run.backend, one.run.batch_size, one.asked.case): one.median_speed for one in found.results} == {
+    assert {(one.run.backend, one.run.batch_size, one.requested.case): one.median_speed for one in found.results} == {
         ("oneflow", 64, "1n1g"): 380.5, ("oneflow", 64, "2n8g"): 5839.054,
         ("ngc-tensorflow", 32, "1n1g"): 270, ("ngc-tensorflow", 32, "2n8g"): None,
         ("mxnet", 64, "1n1g"): None, ("mxnet", 64, "2n8g"): None,
     }  # fmt: skip
-    by_name = {(one.run.backend, one.asked.case): one for one in found.results}
-    assert [run.word for run in by_name["ngc-tensorflow", "2n8g"].runs] == ["OOM"]
-    assert [run.word for run in by_name["mxnet", "1n1g"].runs] == ["TODO"]
+    by_name = {(one.run.backend, one.requested.case): one for one in found.results}
+    assert [run.outcome_text for run in by_name["ngc-tensorflow", "2n8g"].runs] == ["OOM"]
+    assert [run.outcome_text for run in by_name["mxnet", "1n1g"].runs] == ["TODO"]
     assert by_name["mxnet", "2n8g"].no_speedup == "its document prints 'TODO' for 2n8g"
     assert by_name["oneflow", "2n8g"].speedup == pytest.approx(15.346, abs=0.001)
 
@@ -108,14 +108,14 @@ def test_a_table_with_several_systems_side_by_side(tmp_path):
 def test_two_columns_of_one_system_are_told_apart(tmp_path):
     heads = "| node num | device num | TensorFlow 1.x | TensorFlow 1.x<br>w/XLA |"
     found = read(tmp_path, table(heads, "| 1 | 1 | 10 | 12 |"))
-    assert {one.asked.extra["printed_at"]: one.median_speed for one in found.results} == {
+    assert {one.requested.extra["printed_at"]: one.median_speed for one in found.results} == {
         "line 1 TensorFlow 1.x": 10, "line 1 TensorFlow 1.x w/XLA": 12
     }  # fmt: skip
 
 
 def test_two_columns_of_one_name_are_both_kept(tmp_path):
     found = read(tmp_path, table("| nodes | gpus | MXNet | MXNet |", "| 1 | 1 | 10 | 12 |"))
-    assert {one.asked.extra["printed_at"]: one.median_speed for one in found.results} == {
+    assert {one.requested.extra["printed_at"]: one.median_speed for one in found.results} == {
         "line 1 MXNet 1": 10, "line 1 MXNet 2": 12
     }  # fmt: skip
 
@@ -126,8 +126,8 @@ def test_a_case_of_devices_alone(tmp_path):
     cases = by_case(found)
     assert cases["1n1g"].median_speed == 50.25
     assert cases["8g"].median_speed is None
-    assert [run.word for run in cases["8g"].runs] == ["-"]
-    assert "nodes" in cases["8g"].asked.unknown
+    assert [run.outcome_text for run in cases["8g"].runs] == ["-"]
+    assert "nodes" in cases["8g"].requested.unknown
     # Beside times to train a speedup is one of times.
     assert all(one.published and one.published.speedup is None for one in found.results)
 
@@ -148,7 +148,7 @@ def test_a_batch_size_in_a_column_makes_points(tmp_path):
 def test_a_speed_of_zero_is_none(tmp_path):
     (result,) = read(tmp_path, table("| case | samples/s |", "| 1n8g | 0 |")).results
     assert result.median_speed is None
-    assert [run.word for run in result.runs] == ["0"]
+    assert [run.outcome_text for run in result.runs] == ["0"]
 
 
 def test_headings_in_code_and_tables_without_results_are_not_read(tmp_path):
@@ -181,7 +181,7 @@ def test_runs_beside_a_printed_result_and_its_table(tmp_path):
     assert {(r.run.backend, r.run.workload, r.run.batch_size, r.run.precision) for r in found.values()} == {
         ("ngc-pytorch", "resnet50", 128, "fp32")
     }
-    assert [(run.asked.run.repeat, run.measured.throughput) for run in one.runs if run.measured] == [
+    assert [(run.requested.run.repeat, run.measured.throughput) for run in one.runs if run.measured] == [
         (1, 100.0), (2, 100.2), (3, 100.1)
     ]  # fmt: skip
     assert [run.attempt.log.path.name for run in one.ok if run.attempt and run.attempt.log] == [
@@ -200,7 +200,7 @@ def test_runs_beside_a_printed_result_and_its_table(tmp_path):
 def test_a_table_of_other_speeds_is_another_setting(tmp_path):
     found = read(tmp_path, TITLE + RUNS + BLOCK + TABLE.replace("100.1", "200.2").replace("780.0", "880.0"))
     assert len(found.results) == 5
-    assert sorted({one.asked.extra["printed_at"] for one in found.results}) == ["line 11", "line 23"]
+    assert sorted({one.requested.extra["printed_at"] for one in found.results}) == ["line 11", "line 23"]
     table_of_fp16 = TABLE.replace("FP32", "AMP")
     assert len(read(tmp_path, TITLE + RUNS + BLOCK + table_of_fp16).results) == 5
 
@@ -221,27 +221,30 @@ def test_a_table_that_repeats_a_column_is_of_its_setting(tmp_path):
     ]  # fmt: skip
     other = read(tmp_path, f"# Pytorch\n\n{speeds}\n\n### ResNet50 bsz = 128\n\n{both.replace('604.11', '604.12')}\n")
     assert len(other.results) == 9
-    assert [one.run.workload for one in other.results if "batch_size" in one.asked.unknown] == ["?"] * 3
+    assert [one.run.workload for one in other.results if "batch_size" in one.requested.unknown] == ["?"] * 3
 
 
 def test_a_packed_log_whose_number_another_log_takes_over_later(tmp_path):
     # Line by line the extractor's dict has 4: 200.5 of the packed log, then 4: 780.0 of the run.
-    (result,) = (one for one in read(tmp_path, RUNS).results if one.asked.case == "1n8g")
-    assert {run.asked.run.repeat: run.measured.throughput for run in result.runs if run.measured} == {1: 790, 4: 780}
+    (result,) = (one for one in read(tmp_path, RUNS).results if one.requested.case == "1n8g")
+    assert {run.requested.run.repeat: run.measured.throughput for run in result.runs if run.measured} == {
+        1: 790,
+        4: 780,
+    }
 
 
 def test_a_result_without_runs_and_one_in_json(tmp_path):
     for text in (BLOCK, json.dumps({"r50": {"1n8g": {"median_speed": 780.0, "speedup": None}}}, indent=4)):
-        found = [one for one in read(tmp_path, text).results if one.asked.case == "1n8g"]
+        found = [one for one in read(tmp_path, text).results if one.requested.case == "1n8g"]
         assert [(one.median_speed, one.run.workload, one.ok) for one in found] == [(780, "resnet50", ())]
-        assert "precision" in found[0].asked.unknown
+        assert "precision" in found[0].requested.unknown
 
 
 def test_one_result_for_runs_of_two_precisions_is_kept_with_none(tmp_path):
     # Mistake 2: both are run 1 of 1n1g to the extractor.
     text = RUNS.replace("1n1g/r50_b128_fp32_3", "1n1g/r50_b128_fp16_3") + BLOCK.replace("100.1", "99.0")
     found = read(tmp_path, text)
-    assert sorted((one.run.precision, len(one.ok)) for one in found.results if one.asked.case == "1n1g") == [
+    assert sorted((one.run.precision, len(one.ok)) for one in found.results if one.requested.case == "1n1g") == [
         ("amp-fp16", 1), ("fp32", 2)
     ]  # fmt: skip
     assert any("one result is printed for the r50 runs of 2 settings (amp-fp16, fp32)" in one for one in found.remarks)
@@ -283,7 +286,7 @@ def test_points_of_two_documents_are_never_the_same(tmp_path):
         (tmp_path / folder / "README.md").write_text(TITLE + TABLE)
     found = published([tmp_path])
     assert len(found.results) == 6
-    assert {one.asked.extra["document"] for one in found.results} == {
+    assert {one.requested.extra["document"] for one in found.results} == {
         str(tmp_path / folder / "README.md") for folder in ("a", "b")
     }
     assert found == published([tmp_path, tmp_path / "a"])

@@ -139,15 +139,15 @@ def reference() -> Mapping[str, tuple[Result, ...]]:
     assert (found.remarks, found.refusals) == ((), ())
     by_name: dict[str, tuple[Result, ...]] = {}
     for result in judge(found.results):
-        name = str(result.asked.extra["document"])[:3]
+        name = str(result.requested.extra["document"])[:3]
         by_name[name] = (*by_name.get(name, ()), result)
     return by_name
 
 
 def label(result: Result) -> str:
     """What tells a point from the others of its document: system, batch size, place, case."""
-    size = "" if "batch_size" in result.asked.unknown else f"b{result.run.batch_size}"
-    parts = (result.run.backend, size, result.asked.extra.get("printed_at", ""), result.asked.case)
+    size = "" if "batch_size" in result.requested.unknown else f"b{result.run.batch_size}"
+    parts = (result.run.backend, size, result.requested.extra.get("printed_at", ""), result.requested.case)
     return " ".join(part for part in parts if part)
 
 
@@ -161,7 +161,7 @@ def ringing(results: tuple[Result, ...]) -> dict[str, list[str]]:
 
 @needs_reference
 def test_000_pytorch(reference):
-    found = {result.asked.case: result for result in reference["000"]}
+    found = {result.requested.case: result for result in reference["000"]}
     assert {name: (round(one.median_speed, 2), round(one.average_speed, 2), round(one.speedup, 2), len(one.ok))
             for name, one in found.items()} == {
         "1n1g": (366.14, 366.05, 1.0, 5), "1n4g": (1448.06, 1447.67, 3.95, 5), "1n8g": (2806.66, 2810.55, 7.67, 5),
@@ -183,7 +183,7 @@ def test_000_pytorch(reference):
 @needs_reference
 def test_001_tables_of_several_systems(reference):
     found = reference["001"]
-    absent = {label(one): one.runs[0].word for one in found if one.median_speed is None}
+    absent = {label(one): one.runs[0].outcome_text for one in found if one.median_speed is None}
     assert absent == {"tensorflow b160 2n8g": "OOM"} | {
         f"{backend} b{size} {case}": "TODO"
         for backend, sizes in (("mxnet", (32, 64, 128, 160)), ("oneflow", (32, 64)))
@@ -210,8 +210,8 @@ def test_001_tables_of_several_systems(reference):
 
 @needs_reference
 def test_002_paddle(reference):
-    found = [one for one in reference["002"] if "batch_size" not in one.asked.unknown]
-    assert {one.asked.case: (round(one.average_speed, 2), round(one.speedup, 2), len(one.ok)) for one in found} == {
+    found = [one for one in reference["002"] if "batch_size" not in one.requested.unknown]
+    assert {one.requested.case: (round(one.average_speed, 2), round(one.speedup, 2), len(one.ok)) for one in found} == {
         "1n1g": (353.1, 1.0, 6), "1n2g": (642.92, 1.83, 6), "1n4g": (1358.32, 3.85, 6), "1n8g": (2626.41, 7.44, 6),
         "2n8g": (4898.59, 13.88, 6), "4n8g": (9328.72, 26.5, 6),
     }  # fmt: skip
@@ -232,7 +232,9 @@ def test_002_paddle(reference):
 @needs_reference
 def test_003_plsc(reference):
     found = reference["003"]
-    speeds = {one.asked.case: (one.median_speed, round(one.average_speed, 2), round(one.speedup, 2)) for one in found}
+    speeds = {
+        one.requested.case: (one.median_speed, round(one.average_speed, 2), round(one.speedup, 2)) for one in found
+    }
     assert speeds == {
         "1n1g": (397.78, 397.98, 1.0), "1n4g": (1539.66, 1541.03, 3.87), "1n8g": (2545.3, 2548.18, 6.4),
         "2n8g": (5953.84, 5956.61, 14.97), "4n8g": (11084.53, 11086.97, 27.87),
@@ -244,5 +246,9 @@ def test_003_plsc(reference):
 @needs_reference
 def test_004_tensorflow(reference):
     found = reference["004"]
-    assert [(one.asked.case, one.median_speed) for one in found] == [("1n1g", 1149.207), ("8g", None), ("32g", None)]
+    assert [(one.requested.case, one.median_speed) for one in found] == [
+        ("1n1g", 1149.207),
+        ("8g", None),
+        ("32g", None),
+    ]
     assert ringing(found) == {"rates_and_wall_clock": ["ngc-tensorflow 1n1g"]}

@@ -147,8 +147,8 @@ def test_runs_that_did_not_end_ok_are_kept_apart_and_named(tmp_path):
     (tmp_path / f"{runs[3].run_id}.1.begin.json").write_text("{}")
     put_exit_record(tmp_path, runs[4], Outcome.OK)
     (result,) = results(load([tmp_path]))
-    assert [run.word for run in result.runs] == ["ok", "rank_fail", "node_fail", UNENDED, UNMEASURED, MISSING]
-    assert result.asked_runs == 6
+    assert [run.outcome_text for run in result.runs] == ["ok", "rank_fail", "node_fail", UNENDED, UNMEASURED, MISSING]
+    assert result.planned_runs == 6
     assert len(result.ok) == 1
     assert result.average_speed == result.median_speed == pytest.approx(40)
 
@@ -160,14 +160,14 @@ def test_a_later_attempt_settles_a_run(tmp_path):
     put_exit_record(tmp_path, run, Outcome.OK, attempt=2)
     (result,) = results(load([tmp_path]))
     (one,) = result.runs
-    assert (one.word, one.attempt.number, one.attempts) == ("ok", 2, 2)
+    assert (one.outcome_text, one.attempt.number, one.attempts) == ("ok", 2, 2)
 
 
 def test_a_planned_point_that_nobody_ran_is_a_result_without_numbers(tmp_path):
     put_plan(tmp_path, repeats(make_run(nodes=16), 3))
     (result,) = results(load([tmp_path]))
     assert result.run.case == "16n1g"
-    assert [run.word for run in result.runs] == [MISSING] * 3
+    assert [run.outcome_text for run in result.runs] == [MISSING] * 3
     assert result.median_speed is None
 
 
@@ -175,8 +175,8 @@ def test_without_a_plan_nobody_knows_how_many_were_asked_for(tmp_path):
     put(tmp_path, make_trace())
     put_plan(tmp_path, [make_run(nodes=2)])
     found = results(load([tmp_path]))
-    assert case(found, "1n1g").asked_runs is None
-    assert case(found, "2n1g").asked_runs == 1
+    assert case(found, "1n1g").planned_runs is None
+    assert case(found, "2n1g").planned_runs == 1
 
 
 def test_two_plans_that_ask_for_the_same_run_ask_once(tmp_path):
@@ -184,7 +184,7 @@ def test_two_plans_that_ask_for_the_same_run_ask_once(tmp_path):
     put_plan(tmp_path, runs)
     put_plan(tmp_path, runs[:2])
     (result,) = results(load([tmp_path]))
-    assert result.asked_runs == 3
+    assert result.planned_runs == 3
 
 
 def test_node_counts_are_ordered_as_numbers(tmp_path):
@@ -210,7 +210,7 @@ def test_a_plan_of_hundreds_of_points_is_summed_up(tmp_path):
     put_plan(tmp_path, [make_run(nodes=nodes) for nodes in range(1, 301)])
     found = results(load([tmp_path]))
     assert len(found) == 300
-    assert json.loads(found[299].asked.baseline_point)[0]["nodes"] == 1
+    assert json.loads(found[299].requested.baseline_point)[0]["nodes"] == 1
 
 
 def test_a_run_that_was_cut_off_owes_no_numbers(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace, read_trace
-from parse.ledger.breakdown import account
+from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
 from tests.unit.simulated import draw_clocks, equal_ranks, simulate
 from tests.unit.test_trace import assert_equal
@@ -49,9 +49,9 @@ def test_a_piece_of_the_steps_is_that_of_the_whole(tmp_path, pieces):
 
 def test_the_ledger_of_a_trace_in_its_file_is_that_of_the_whole(tmp_path):
     trace = drawn_trace(steps=200, absent=0.0)
-    whole = account(trace)
+    whole = step_breakdown(trace)
     with open_trace(put(tmp_path, trace)) as opened:
-        found = account(opened)
+        found = step_breakdown(opened)
     assert verdict(found) == verdict(whole)
     np.testing.assert_array_equal(found.rank_ns, whole.rank_ns)
     np.testing.assert_array_equal(found.piece_ns, whole.piece_ns)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import GRADS_READY
-from parse.ledger.breakdown import account
+from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
 from parse.ledger.types import CANNOT_TELL, CAUSES, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
 from tests.unit.simulated import JITTERS, MS, Simulated, draw_clocks, equal_ranks, simulate
@@ -50,7 +50,7 @@ def test_equal_ranks_are_accused_in_fewer_than_one_draw_of_twenty(jitter, memory
         )  # fmt: skip
         bound_ns = generator.choice([1e3, 1e4, 1e5])
         simulated = simulate(run, durations, draw_clocks(generator, run.nodes), generator, bound_ns=bound_ns)
-        kinds[verdict(account(simulated.trace)).kind] += 1
+        kinds[verdict(step_breakdown(simulated.trace)).kind] += 1
     accused = sum(kinds[kind] for kind in ACCUSED)
     print(f"{jitter}, memory {memory}: {dict(kinds)}")
     assert accused < MOST_ACCUSED * kinds.total(), kinds
@@ -94,7 +94,7 @@ def wrongly_said(name: str, draw: int) -> str:
         generator, run.ranks, run.steps, jitter=generator.choice(JITTERS), memory=generator.choice([0.0, 0.3]),
         spread=generator.choice([0.01, 0.03, 0.05]),
     ).longer(phase, where, by_ns)  # fmt: skip
-    said = verdict(account(simulate(run, durations, draw_clocks(generator, run.nodes), generator).trace))
+    said = verdict(step_breakdown(simulate(run, durations, draw_clocks(generator, run.nodes), generator).trace))
     nodes = sorted({rank // run.ranks_per_node for rank in ranks}) if "node" in name and "two" not in name else ()
     wanted = (kind, ranks if cause else (), ", ".join(f"n{node}" for node in nodes), cause)
     found = (said.kind, said.ranks, said.node, max(said.cause, key=said.cause.__getitem__, default=""))
@@ -141,7 +141,7 @@ def test_a_rank_that_is_a_little_late_always_is_not_persistent_for_what_it_loses
     always[1], seldom[1, 10::10] = True, True
     durations = equal_ranks(generator, run.ranks, run.steps, spread=0.001)
     durations = durations.longer("backward", always, MS // 20).longer("backward", seldom, 18 * MS)
-    said = verdict(account(simulate(run, durations, draw_clocks(generator, 2), generator).trace))
+    said = verdict(step_breakdown(simulate(run, durations, draw_clocks(generator, 2), generator).trace))
     assert (said.kind, said.ranks, said.steps) == (TRANSIENT, (1,), tuple(range(10, 110, 10)))
 
 
@@ -154,7 +154,7 @@ def test_what_the_clocks_cannot_tell_is_not_told(seed, late_ms):
     late[2] = True
     durations = equal_ranks(generator, run.ranks, run.steps).longer("backward", late, late_ms * MS)
     simulated = simulate(run, durations, draw_clocks(generator, 4), generator, bound_ns=20 * MS)
-    said = verdict(account(simulated.trace))
+    said = verdict(step_breakdown(simulated.trace))
     # Where the clocks err as far as they may, they can show it all the same.
     assert (said.kind, said.because, said.ranks) in ((CANNOT_TELL, "clock", ()), (PERSISTENT, "", (2,)))
     assert said.bound >= 10
@@ -167,7 +167,7 @@ def test_what_the_clocks_cannot_tell_is_not_told(seed, late_ms):
 @given(drawn_runs())
 def test_no_verdict_contradicts_the_truth_by_more_than_its_bound(recipe):
     drawn = recipe.drawn()
-    said = verdict(account(drawn.simulated.trace))
+    said = verdict(step_breakdown(drawn.simulated.trace))
     if said.kind not in ACCUSED:
         assert said.ranks == ()
         return

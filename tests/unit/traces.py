@@ -16,7 +16,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
 from hpc.model.trace_file import write_trace
 from parse.alarms.table import judge
-from parse.attempt import Asked, Attempt, describe, measure
+from parse.attempt import Attempt, RequestedRun, describe, measure
 from parse.load import Loaded
 from parse.result import Result, results
 
@@ -130,22 +130,22 @@ def point(run: RunSpec, speeds: Sequence[float], **changes: Any) -> list[Trace]:
     return [make_trace(one, speed=speed, **changes) for one, speed in pairs]
 
 
-def asked(run: RunSpec) -> Asked:
+def asked(run: RunSpec) -> RequestedRun:
     """The run as a plan of this version describes it."""
-    return Asked(run=run, run_id=run.run_id)
+    return RequestedRun(run=run, run_id=run.run_id)
 
 
 def attempt(trace: Trace) -> Attempt:
     """The trace as it is loaded, without a file."""
     return Attempt(
-        run_id=trace.run_id, number=trace.attempt, asked=asked(trace.run), outcome=trace.outcome,
+        run_id=trace.run_id, number=trace.attempt, requested=asked(trace.run), outcome=trace.outcome,
         evidence=trace.evidence, measured=measure(trace), machine=describe(trace),
     )  # fmt: skip
 
 
 def ended(run: RunSpec, outcome: Outcome, evidence: str = "") -> Attempt:
     """An attempt that ended so and left no trace."""
-    return Attempt(run_id=run.run_id, number=1, asked=asked(run), outcome=outcome, evidence=evidence)
+    return Attempt(run_id=run.run_id, number=1, requested=asked(run), outcome=outcome, evidence=evidence)
 
 
 def judged(
@@ -153,7 +153,7 @@ def judged(
 ) -> tuple[Result, ...]:
     """The judged results of these traces and attempts, without files."""
     loaded = Loaded(
-        attempts=(*(attempt(trace) for trace in traces), *without_trace), asked=tuple(asked(run) for run in plan),
+        attempts=(*(attempt(trace) for trace in traces), *without_trace), requested=tuple(asked(run) for run in plan),
         reduced=(), refusals=(), remarks=(),
     )  # fmt: skip
     return judge(results(loaded))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from parse.logs.engine.log_format import Saying
+from parse.logs.engine.log_format import LogPattern
 
 STAMP = rb"DLL (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - "
 JSON = rb'DLLL \{.{0,40}?"timestamp": "(?P<time>\d+\.\d+)".{0,200}?'
@@ -19,24 +19,24 @@ Facts = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From parameters, by the names of the program's flags, to what they tell."""
 
 
-def parameters(facts: Facts) -> tuple[Saying, Saying]:
+def parameters(facts: Facts) -> tuple[LogPattern, LogPattern]:
     """A run's parameters as text, `name : value  name : value` (two blanks stand in no value), and as JSON."""
     return (
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b" - PARAMETER ",
             pattern=re.compile(STAMP + rb"PARAMETER (?P<parameters>.*)"),
-            values=lambda match: facts(_told(_FLAG, match)),
+            values=lambda match: facts(_parameters_in(_FLAG, match)),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b'"PARAMETER"',
             pattern=re.compile(rb'DLLL \{.{0,400}?"step": "PARAMETER", "data": (?P<parameters>\{.*)'),
-            values=lambda match: facts(_told(_PAIR, match)),
+            values=lambda match: facts(_parameters_in(_PAIR, match)),
         ),
     )
 
 
-def _told(form: re.Pattern[str], match: re.Match[bytes]) -> dict[str, str]:
+def _parameters_in(form: re.Pattern[str], match: re.Match[bytes]) -> dict[str, str]:
     text = match["parameters"].decode(errors="replace")
     return {name: value.strip("'\" ") for name, value in form.findall(text)}

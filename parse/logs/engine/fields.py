@@ -29,12 +29,13 @@ _ADDED = ((0x0F0F0F0F0F0F0F0F, 2561, 8), (0x00FF00FF00FF00FF, 6553601, 16), (0x0
 class Field:
     """Where in a line a field stands, and how it is written, which is the same in all lines of a shape.
 
-    `point` is where its decimal point is, `past` where it has none; `plain`: it is digits, and perhaps a point.
+    The field spans [`first`, `stop`). `point` is the place of its decimal point, `stop` where it has none; `plain`: it
+    consists of digits and at most one point.
     `form` and `written` are of a time stamp.
     """
 
     first: int
-    past: int
+    stop: int
     point: int
     plain: bool
     form: Form | None = None
@@ -45,23 +46,23 @@ Fields = Mapping[str, Field]
 Letters = npt.NDArray[np.uint8]
 
 
-def field_of(name: str, text: bytes, first: int, past: int) -> Field | None:
+def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
     """The field that stands there; None where it cannot be what its name says."""
-    found = text[first:past]
+    text_of_field = text[first:stop]
     if name == "time":
-        form = form_of(found)
-        written = found.translate(_ALIKE)
-        return Field(first=first, past=past, point=past, plain=False, form=form, written=written) if form else None
+        form = form_of(text_of_field)
+        written = text_of_field.translate(_ALIKE)
+        return Field(first=first, stop=stop, point=stop, plain=False, form=form, written=written) if form else None
     if name in INTEGERS:
-        fits = found.isdigit() and len(found) <= MAX_DIGITS
-        return Field(first=first, past=past, point=past, plain=True) if fits else None
+        fits = text_of_field.isdigit() and len(text_of_field) <= MAX_DIGITS
+        return Field(first=first, stop=stop, point=stop, plain=True) if fits else None
     try:
-        float(found)
+        float(text_of_field)
     except ValueError:
         return None
-    whole, _, part = found.partition(b".")
+    whole, _, part = text_of_field.partition(b".")
     plain = (whole + part).isdigit() and max(len(whole), len(part)) <= 2 * WORD
-    return Field(first=first, past=past, point=first + len(whole), plain=plain)
+    return Field(first=first, stop=stop, point=first + len(whole), plain=plain)
 
 
 _ALIKE = bytes.maketrans(b"123456789", b"000000000")
@@ -74,53 +75,55 @@ def columns(letters: Letters, starts: Sequence[Integers], fields: Sequence[Field
     """
     counts = [len(part) for part in starts]
     where = np.concatenate(starts)
-    found: dict[str, Any] = {}
+    columns_by_name: dict[str, Any] = {}
     for name in FIELDS:
-        there = [part.get(name) for part in fields]
+        field_per_part = [part.get(name) for part in fields]
         if name == "time":
-            found["time_s"] = _times(letters, where, counts, there)
+            columns_by_name["time_s"] = _times(letters, where, counts, field_per_part)
         else:
-            found[name] = _numbers(letters, where, counts, there, NO_NUMBER if name in INTEGERS else np.nan)
-    return found
+            columns_by_name[name] = _numbers(
+                letters, where, counts, field_per_part, NO_NUMBER if name in INTEGERS else np.nan
+            )
+    return columns_by_name
 
 
 def _numbers(
-    letters: Letters, where: Integers, counts: list[int], there: list[Field | None], absent: float
+    letters: Letters, where: Integers, counts: list[int], field_per_part: list[Field | None], absent: float
 ) -> Floats | Integers:
-    """A column of what stands `there`, a field or none per part; whole numbers where what is absent is one."""
-    if not any(there):
+    """One column, from a field or None per part; integers where the `absent` value is an integer."""
+    if not any(field_per_part):
         return np.asarray(np.full(len(where), absent))
-    first, point, past = (
-        np.repeat([getattr(field, name) if field and field.plain else 0 for field in there], counts)
-        for name in ("first", "point", "past")
+    first, point, stop = (
+        np.repeat([getattr(field, name) if field and field.plain else 0 for field in field_per_part], counts)
+        for name in ("first", "point", "stop")
     )
     values = _digits(letters, where + point, point - first)
     if isinstance(absent, int):
-        return np.where(past > 0, values.astype(np.int64), absent)
-    decimals = np.maximum(past - point - 1, 0)
+        return np.where(stop > 0, values.astype(np.int64), absent)
+    decimals = np.maximum(stop - point - 1, 0)
     power = _POWERS[decimals]
-    floats = (values * power + _digits(letters, where + past, decimals)) / power
-    floats[past == 0] = absent
-    for field, end, count in zip(there, np.cumsum(counts).tolist(), counts, strict=True):
+    floats = (values * power + _digits(letters, where + stop, decimals)) / power
+    floats[stop == 0] = absent
+    for field, end, count in zip(field_per_part, np.cumsum(counts).tolist(), counts, strict=True):
         if field and not field.plain:
             lines = where[end - count : end].tolist()
-            floats[end - count : end] = [float(letters[at + field.first : at + field.past].tobytes()) for at in lines]
+            floats[end - count : end] = [float(letters[at + field.first : at + field.stop].tobytes()) for at in lines]
     floats[~(np.abs(floats) <= LARGEST)] = absent
     return np.asarray(floats, np.float64)
 
 
-def _digits(letters: Letters, past: Integers, width: Integers) -> Floats:
+def _digits(letters: Letters, stop: Integers, width: Integers) -> Floats:
     """Numbers of so many digits, up to sixteen, that end there."""
-    low = _eight(letters, past, np.minimum(width, WORD))
+    low = _eight(letters, stop, np.minimum(width, WORD))
     if not (width > WORD).any():
         return low
-    return low + 1e8 * _eight(letters, past - WORD, np.maximum(width - WORD, 0))
+    return low + 1e8 * _eight(letters, stop - WORD, np.maximum(width - WORD, 0))
 
 
-def _eight(letters: Letters, past: Integers, width: Integers) -> Floats:
+def _eight(letters: Letters, stop: Integers, width: Integers) -> Floats:
     rows = np.ndarray((len(letters) - WORD + 1, WORD), np.uint8, letters, strides=(1, 1))
     # Before the first letters of all stands nothing; their line is read from where it is, and moved.
-    begin = past - WORD
+    begin = stop - WORD
     words = rows[np.maximum(begin, 0)].view(np.uint64)[:, 0]
     early = begin < 0
     if early.any():
@@ -133,15 +136,17 @@ def _eight(letters: Letters, past: Integers, width: Integers) -> Floats:
     return words.astype(np.float64)
 
 
-def _times(letters: Letters, where: Integers, counts: list[int], there: list[Field | None]) -> Floats:
+def _times(letters: Letters, where: Integers, counts: list[int], field_per_part: list[Field | None]) -> Floats:
     seconds = np.full(len(where), np.nan)
-    number = {written: at for at, written in enumerate(dict.fromkeys(field.written for field in there if field))}
-    kinds = np.repeat([number[field.written] if field else -1 for field in there], counts)
-    first = np.repeat([field.first if field else 0 for field in there], counts)
-    for kind, field in {number[field.written]: field for field in there if field}.items():
+    number = {
+        written: at for at, written in enumerate(dict.fromkeys(field.written for field in field_per_part if field))
+    }
+    kinds = np.repeat([number[field.written] if field else -1 for field in field_per_part], counts)
+    first = np.repeat([field.first if field else 0 for field in field_per_part], counts)
+    for kind, field in {number[field.written]: field for field in field_per_part if field}.items():
         if field.form:
             which = kinds == kind
-            width = field.past - field.first
+            width = field.stop - field.first
             rows = np.ndarray((len(letters) - width + 1, width), np.uint8, letters, strides=(1, 1))
             seconds[which] = field.form.seconds(rows[(where + first)[which]])
     return seconds

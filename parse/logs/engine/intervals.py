@@ -24,14 +24,14 @@ RESOLVED = 10
 class Pause:
     """An interval that is kept out: why, between which printed steps, how long where stamps tell."""
 
-    why: str
+    reason: str
     from_step: int
     to_step: int
     seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aim:
+class WindowTarget:
     """Where a window begins and ends: at the first printed steps that lie as far in the log; `span` None: at its end.
 
     `span` counts from where the window begins, or, if `absolute`, from `begin_at`. `numbered` says whether numbers
@@ -58,27 +58,27 @@ class Place:
     offset: int
 
 
-def steps_between(points: Points, aim: Aim, per_epoch: int | None) -> tuple[Integers, Truths]:
+def steps_between(points: Points, target: WindowTarget, per_epoch: int | None) -> tuple[Integers, Truths]:
     """The steps of the intervals between points, and whether their number is known.
 
     It is unknown, and 0, over the border of epochs where numbers start anew and nobody says how many an epoch has.
     """
     epoch, step = points.epoch, points.step
     steps, epochs = np.diff(step), np.diff(epoch)
-    anew = (epochs > 0) & ((aim.numbered == "epoch") | (steps <= 0))
+    anew = (epochs > 0) & ((target.numbered == "epoch") | (steps <= 0))
     if not anew.any():
         return steps, np.ones(len(steps), np.bool_)
     if per_epoch is None:
         return np.where(anew, 0, steps), ~anew
-    left = np.maximum(per_epoch - step[:-1], int(aim.from_zero))
-    return np.where(anew, per_epoch * (epochs - 1) + left + step[1:], steps), np.ones(len(steps), np.bool_)
+    remaining = np.maximum(per_epoch - step[:-1], int(target.from_zero))
+    return np.where(anew, per_epoch * (epochs - 1) + remaining + step[1:], steps), np.ones(len(steps), np.bool_)
 
 
-class Tally:
+class WindowSum:
     """Adds up the window's intervals as points come, in their order."""
 
-    def __init__(self, aim: Aim) -> None:
-        self.aim = aim
+    def __init__(self, target: WindowTarget) -> None:
+        self.target = target
         self.begin: Place | None = None
         self.end: Place | None = None
         self.last: Place | None = None
@@ -104,25 +104,25 @@ class Tally:
         if self.done or not len(points):
             return
         points = Points.joined([self._points, points]) if len(self._points) else points
-        steps, known = steps_between(points, self.aim, per_epoch)
+        steps, known = steps_between(points, self.target, per_epoch)
         start = self.last.reached if self.last else int(points.step[0])
         reached = start + np.concatenate([[0], np.cumsum(steps)])
         self._points = points.take(slice(len(points) - 1, None))
         self.last = _place(points, reached, len(points) - 1)
         first = 0
         if self.begin is None:
-            first = int(np.searchsorted(reached, self.aim.begin_at))
+            first = int(np.searchsorted(reached, self.target.begin_at))
             if first == len(points):
                 return
             self.begin = _place(points, reached, first)
-        past = len(points)
-        if self.aim.span is not None:
-            until = (self.aim.begin_at if self.aim.absolute else self.begin.reached) + self.aim.span
-            past = min(past, int(np.searchsorted(reached, until)) + 1)
-            self.done = bool(reached[past - 1] >= until)
-        self.end = _place(points, reached, past - 1)
-        window = slice(first, past)
-        inner = slice(first, past - 1)
+        stop = len(points)
+        if self.target.span is not None:
+            until = (self.target.begin_at if self.target.absolute else self.begin.reached) + self.target.span
+            stop = min(stop, int(np.searchsorted(reached, until)) + 1)
+            self.done = bool(reached[stop - 1] >= until)
+        self.end = _place(points, reached, stop - 1)
+        window = slice(first, stop)
+        inner = slice(first, stop - 1)
         self._sum(points.take(window), steps[inner], known[inner], reached[window], pauses)
 
     def _sum(
@@ -130,26 +130,26 @@ class Tally:
     ) -> None:
         self.resolution_s = min(self.resolution_s, resolution_s(points.time_s))
         seconds = np.diff(points.time_s)
-        kept = known & self._free_of_pauses(points, seconds, known, pauses)
+        counted = known & self._free_of_pauses(points, seconds, known, pauses)
         self.borders += int((~known).sum())
         self.repeated += int((points.lines[0 if self.fresh else 1 :] > 1).sum())
         self.fresh = False
-        self.steps += int(steps[kept].sum())
-        self.seconds += float(seconds[kept].sum())
-        if self.backwards is None and (back := np.flatnonzero(kept & (seconds < 0))).size:
+        self.steps += int(steps[counted].sum())
+        self.seconds += float(seconds[counted].sum())
+        if self.backwards is None and (back := np.flatnonzero(counted & (seconds < 0))).size:
             self.backwards = int(points.step[back[0]]), int(points.step[back[0] + 1])
-        self.times.add((seconds / np.maximum(steps, 1))[kept])
-        self._add_printed(points.take(slice(1, None)), steps, reached[1:], kept)
+        self.times.add((seconds / np.maximum(steps, 1))[counted])
+        self._add_printed(points.take(slice(1, None)), steps, reached[1:], counted)
 
-    def _add_printed(self, points: Points, steps: Integers, reached: Integers, kept: Truths) -> None:
+    def _add_printed(self, points: Points, steps: Integers, reached: Integers, counted: Truths) -> None:
         """The printed numbers whose interval lies in the window."""
         assert self.begin is not None
         printed_interval = points.first != NO_NUMBER
         long = np.where(printed_interval, points.step - points.first, steps)
-        kept = kept & (reached - long >= self.begin.reached)
-        self.rates.add(points.rate[kept & np.isfinite(points.rate)])
+        counted = counted & (reached - long >= self.begin.reached)
+        self.rates.add(points.rate[counted & np.isfinite(points.rate)])
         durations = np.where(np.isnan(points.duration_s), points.elapsed_s / np.maximum(long, 1), points.duration_s)
-        durations = durations[kept & np.isfinite(durations)]
+        durations = durations[counted & np.isfinite(durations)]
         self.durations.add(durations)
         with np.errstate(divide="ignore"):
             self.paces.add(1 / durations)
@@ -159,15 +159,15 @@ class Tally:
     ) -> Truths:
         reasons: dict[int, list[str]] = {}
         epoch, step = points.epoch, points.step
-        for place in np.flatnonzero(np.diff(epoch) > 0 if not self.aim.keeps_pauses else ~known).tolist():
+        for place in np.flatnonzero(np.diff(epoch) > 0 if not self.target.keeps_pauses else ~known).tolist():
             reasons[place] = [f"epoch {epoch[place + 1]} begins"]
-        if not self.aim.keeps_pauses and pauses:
+        if not self.target.keeps_pauses and pauses:
             keys = np.fromiter(pauses, np.int64, len(pauses))
             places = np.searchsorted(points.key, keys, side="right") - 1
             inside = (places >= 0) & (places < len(seconds))
             for key, place in zip(keys[inside].tolist(), places[inside].tolist(), strict=True):
-                found = reasons.setdefault(place, [])
-                found += [why for why in pauses[key] if why not in found]
+                listed = reasons.setdefault(place, [])
+                listed += [reason for reason in pauses[key] if reason not in listed]
         free = np.ones(len(seconds), np.bool_)
         for place in sorted(reasons):
             free[place] = False
@@ -177,7 +177,7 @@ class Tally:
             long = float(seconds[place])
             self.pauses.append(
                 Pause(
-                    why=", ".join(reasons[place]),
+                    reason=", ".join(reasons[place]),
                     from_step=int(step[place]),
                     to_step=int(step[place + 1]),
                     seconds=None if np.isnan(long) else long,
@@ -240,8 +240,8 @@ def commonest(values: Integers) -> int | None:
     """The value that occurs most often, the smallest of several; None of no values."""
     if not len(values):
         return None
-    found, counts = np.unique(values, return_counts=True)
-    return int(found[np.argmax(counts)])
+    distinct, counts = np.unique(values, return_counts=True)
+    return int(distinct[np.argmax(counts)])
 
 
 def _place(points: Points, reached: Integers, row: int) -> Place:

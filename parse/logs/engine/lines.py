@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from parse.logs.engine.fields import WORD
 from parse.logs.engine.log_format import Integers
-from parse.logs.engine.shapes import Words
+from parse.logs.engine.shapes import WordColumns
 
 MAX_LINE = 1 << 14
 """Of longer lines only the beginning is read: patterns take their time with what has no end."""
@@ -24,7 +24,7 @@ class Lines:
     def __init__(self, buffer: bytearray, letters: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> None:
         self.buffer, self.letters, self.starts, self.lengths = buffer, letters, starts, lengths
 
-    def rows(self, which: Integers, length: int) -> Words:
+    def rows(self, which: Integers, length: int) -> WordColumns:
         """Lines of that length as columns of words."""
         wide = -(-length // WORD) * WORD
         every = np.ndarray((len(self.letters) - wide + 1, wide), np.uint8, self.letters, strides=(1, 1))

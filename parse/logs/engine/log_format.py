@@ -1,4 +1,4 @@
-"""What a family of logs is: the lines of its steps, what its other lines say, and its rule."""
+"""The declaration of a log format: its step lines, the patterns of its other lines, and its rule."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Steps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class LogRecord:
     """What a line that is no step line says. `values` are texts by name.
 
     Kinds: `facts` (values by the names of FACTS or others); `pause` (the training stands still here: validation,
@@ -91,7 +91,7 @@ class StepLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saying:
+class LogPattern:
     """A form of any other line. `values` makes the values of a match; without it they are its named groups.
 
     A group named `time` is the time stamp and none of the values; a group `rank` the rank. Of lines of one shape
@@ -105,7 +105,7 @@ class Saying:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class LogFormat:
     """A system whose logs are read, and its rule.
 
     `rates` says of what a printed rate is: `all` ranks together, or one `rank`. `mean` is how printed numbers are
@@ -118,7 +118,7 @@ class Family:
     name: str
     title: str
     steps: tuple[StepLine, ...]
-    sayings: tuple[Saying, ...] = ()
+    patterns: tuple[LogPattern, ...] = ()
     rates: str = "all"
     mean: str = "rates"
     numbered: str = "epoch"
@@ -134,4 +134,4 @@ class Batch:
     """A stretch of a log: its step lines, and what other lines say, each in the order of the file."""
 
     steps: Steps
-    said: tuple[Said, ...]
+    records: tuple[LogRecord, ...]

@@ -16,7 +16,7 @@ PAIRS = 4
 BITS, NAMES = 64, 255
 
 
-class Sieve:
+class MarkerIndex:
     """Finds where one of several texts may stand: wherever one does, and at few other places.
 
     The pairs of characters at even places of what is searched are of a text, wherever it begins, one of two rows. Each
@@ -48,18 +48,18 @@ class Sieve:
             for begin in range(0, len(pairs), BLOCK)
         ]
         places = np.concatenate(blocks)
-        told = self._bits[0][self._names[pairs[places]]]
+        row_bits = self._bits[0][self._names[pairs[places]]]
         for place in range(1, PAIRS):
-            told &= self._bits[place][self._names[pairs[np.minimum(places + place, len(pairs) - 1)]]]
-            left = told != 0
-            places, told = places[left], told[left]
+            row_bits &= self._bits[place][self._names[pairs[np.minimum(places + place, len(pairs) - 1)]]]
+            possible = row_bits != 0
+            places, row_bits = places[possible], row_bits[possible]
         return np.asarray(2 * places, np.int64)
 
 
 @cache
-def sieve(texts: tuple[bytes, ...]) -> Sieve:
+def marker_index(texts: tuple[bytes, ...]) -> MarkerIndex:
     """The sieve of these texts, made once."""
-    return Sieve(texts)
+    return MarkerIndex(texts)
 
 
 def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:

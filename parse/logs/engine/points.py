@@ -111,10 +111,10 @@ def merged(lines: Lines) -> Points:
 
 def _medians(values: Floats, group: Integers, begins: Integers) -> Floats:
     """The median of each group's numbers, NaN where it has none."""
-    there = np.isfinite(values)
-    if not there.any():
+    finite = np.isfinite(values)
+    if not finite.any():
         return np.full(len(begins), np.nan)
     ordered = values[np.lexsort((values, group))]
-    counts = np.add.reduceat(there.astype(np.int64), begins)
+    counts = np.add.reduceat(finite.astype(np.int64), begins)
     middle = (ordered[begins + np.maximum(counts - 1, 0) // 2] + ordered[begins + np.maximum(counts // 2, 0)]) / 2
     return np.where(counts > 0, middle, np.nan)

@@ -1,4 +1,4 @@
-"""A log from its file to batches of steps and sayings: streamed, whatever its size, in memory that does not grow."""
+"""Reads a log into batches of steps and records: streamed, in memory that does not grow with the file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import numpy as np
 
 from parse.logs.engine.fields import WORD, columns
 from parse.logs.engine.lines import LINE_END, MAX_LINE, MAX_SHAPED, Lines, by_length, line_starts, without_repeats
-from parse.logs.engine.log_format import Batch, Family, Integers, LogError, Said, Saying, Steps
-from parse.logs.engine.marker_index import sieve
-from parse.logs.engine.shapes import Found, Shape, Words, find_step, label
+from parse.logs.engine.log_format import Batch, Integers, LogError, LogFormat, LogPattern, LogRecord, Steps
+from parse.logs.engine.marker_index import marker_index
+from parse.logs.engine.shapes import Shape, StepMatch, WordColumns, find_step, label
 from parse.logs.engine.times import seconds_of
 
 CHUNK_BYTES = 1 << 21
@@ -48,18 +48,19 @@ class CutOffError(LogError):
     """A file could be read up to a place and no further; what stands before that place has been read."""
 
 
-def batches(path: Path, family: Family, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Batch]:
+def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Batch]:
     """The log, a batch per stretch of the file. Raises LogError where it cannot be read.
 
-    Where it can be read in part, as a .gz that is cut off, the last batch holds a saying of kind `remark` instead.
+    Where it can be read in part, as a .gz that is cut off, the last batch holds a record of kind `remark` instead.
     """
-    reader = _Reader(family)
+    reader = _Reader(log_format)
     try:
         for buffer, size, offset in pieces(path, chunk_bytes):
             yield reader.batch(buffer, size, offset)
     except CutOffError as error:
         yield Batch(
-            steps=NO_STEPS, said=(Said(kind="remark", offset=0, time_s=None, rank=None, values={"text": str(error)}),)
+            steps=NO_STEPS,
+            records=(LogRecord(kind="remark", offset=0, time_s=None, rank=None, values={"text": str(error)}),),
         )
 
 
@@ -69,7 +70,7 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
     A buffer holds MAX_SHAPED + WORD more bytes than are in use; it is used again for the next piece. Raises LogError,
     after the pieces that could be read a CutOffError.
     """
-    kept = offset = 0
+    carried = offset = 0
     trouble: Exception | None = None
     try:
         file, size_bytes = _open(path)
@@ -81,28 +82,28 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
     with file:
         while True:
             try:
-                got = file.readinto(view[kept:chunk_bytes])
+                got = file.readinto(view[carried:chunk_bytes])
             except (OSError, EOFError, zlib.error) as error:
                 trouble = error
                 break
             if not got:
                 break
-            end = kept + got
-            if buffer.find(RETURN, kept, end) >= 0:
-                buffer[kept:end] = buffer[kept:end].replace(RETURN, LINE_END)
-            size = buffer.rfind(LINE_END, kept, end) + 1
+            end = carried + got
+            if buffer.find(RETURN, carried, end) >= 0:
+                buffer[carried:end] = buffer[carried:end].replace(RETURN, LINE_END)
+            size = buffer.rfind(LINE_END, carried, end) + 1
             if not size and end == chunk_bytes:
                 size = end  # a line longer than the buffer comes in pieces
             if size:
                 yield buffer, size, offset
                 buffer[: end - size] = buffer[size:end]
-            kept, offset = end - size, offset + size
-    if kept:
-        yield buffer, kept, offset
+            carried, offset = end - size, offset + size
+    if carried:
+        yield buffer, carried, offset
     if trouble:
-        if not offset + kept:
+        if not offset + carried:
             raise LogError(f"{path}: cannot be read ({trouble})")
-        raise CutOffError(f"cannot be read beyond byte {offset + kept} of its text ({trouble})")
+        raise CutOffError(f"cannot be read beyond byte {offset + carried} of its text ({trouble})")
 
 
 def _open(path: Path) -> tuple[io.RawIOBase | io.BufferedIOBase, float]:
@@ -136,7 +137,7 @@ class _Shapes:
 
 
 @lru_cache(maxsize=32)
-def _shapes(family: Family) -> _Shapes:
+def _shapes(log_format: LogFormat) -> _Shapes:
     """Those of all its logs: what has been learned of one serves the next."""
     return _Shapes()
 
@@ -144,14 +145,17 @@ def _shapes(family: Family) -> _Shapes:
 class _Reader:
     """Takes pieces of a log."""
 
-    def __init__(self, family: Family) -> None:
-        self.family = family
-        self.shapes = _shapes(family)
-        steps, sayings = [form.marker for form in family.steps], [saying.marker for saying in family.sayings]
-        markers = tuple(dict.fromkeys(steps + sayings))
+    def __init__(self, log_format: LogFormat) -> None:
+        self.log_format = log_format
+        self.shapes = _shapes(log_format)
+        steps, patterns = (
+            [form.marker for form in log_format.steps],
+            [log_pattern.marker for log_pattern in log_format.patterns],
+        )
+        markers = tuple(dict.fromkeys(steps + patterns))
         self.shortest = min(map(len, markers), default=1)
         self.digitless = [max(re.split(rb"\d+", marker), key=len) for marker in markers if re.search(rb"\d", marker)]
-        self.sieve = sieve(markers)
+        self.marker_index = marker_index(markers)
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
         begins = None
@@ -161,14 +165,14 @@ class _Reader:
             plain = ANSI.sub(b"", memoryview(buffer)[:size])
             buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD, b"\0")), len(plain)
         if not size:
-            return Batch(steps=NO_STEPS, said=())
+            return Batch(steps=NO_STEPS, records=())
         letters = np.frombuffer(buffer, np.uint8)
         starts, lengths = line_starts(letters[:size])
         self.lines = Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE))
-        self.parts: list[tuple[Found, Integers]] = []
+        self.parts: list[tuple[StepMatch, Integers]] = []
         self.pauses: list[tuple[Shape, Integers]] = []
-        self.said: list[Said] = []
-        speaking = np.searchsorted(starts, self.sieve.passes(letters[: size + size % 2]), side="right") - 1
+        self.records: list[LogRecord] = []
+        speaking = np.searchsorted(starts, self.marker_index.passes(letters[: size + size % 2]), side="right") - 1
         speaking = without_repeats(speaking)
         if cut_off and len(speaking) and speaking[-1] == len(starts) - 1:
             self._cut_off(speaking[-1:])
@@ -177,7 +181,7 @@ class _Reader:
             if self.shortest <= length <= MAX_SHAPED:
                 self._in_bulk(length, which)
             elif length > MAX_SHAPED:
-                self._one_by_one(which)
+                self._read_singly(which)
         return self._joined(offset, starts if begins is None else begins)
 
     def _in_bulk(self, length: int, which: Integers) -> None:
@@ -198,7 +202,7 @@ class _Reader:
         while len(which):
             new = self._shape(rows, length) if attempts else None
             if new is None:
-                self._one_by_one(which[:1])
+                self._read_singly(which[:1])
                 rows, which = rows[:, 1:], which[1:]
                 continue
             attempts -= 1
@@ -207,20 +211,20 @@ class _Reader:
             self._keep(new, which[hit])
             rows, which = rows.compress(~hit, axis=1), which[~hit]
 
-    def _shape(self, rows: Words, length: int) -> Shape | None:
+    def _shape(self, rows: WordColumns, length: int) -> Shape | None:
         """The shape of the first line, where all that have it are alike: a step line, a pause, or nothing at all."""
         text = rows[:, 0].tobytes()[:length]
-        if found := find_step(text, self.family.steps):
-            return None if found.crowded else Shape(text, found)
-        if any(form.marker in text and form.pattern.search(text) for form in self.family.steps):
+        if step := find_step(text, self.log_format.steps):
+            return None if step.crowded else Shape(text, step)
+        if any(form.marker in text and form.pattern.search(text) for form in self.log_format.steps):
             return None  # it has the shape of a step line, but its digits are no numbers
-        sayings = [saying for saying in self.family.sayings if saying.marker in text]
-        heard = {saying.kind for saying in sayings if saying.pattern.search(text)}
-        if heard == {"pause"}:
+        patterns = [log_pattern for log_pattern in self.log_format.patterns if log_pattern.marker in text]
+        kinds = {log_pattern.kind for log_pattern in patterns if log_pattern.pattern.search(text)}
+        if kinds == {"pause"}:
             return Shape(text, None, pause=True)
-        return None if sayings else self._silence(text, rows)
+        return None if patterns else self._silence(text, rows)
 
-    def _silence(self, text: bytes, rows: Words) -> Shape | None:
+    def _silence(self, text: bytes, rows: WordColumns) -> Shape | None:
         """The shape of a line that says nothing, where many have it, and no other digits could make a marker of it."""
         fruitless, lines = self.shapes.fruitless, rows.shape[1]
         if fruitless[len(text)] >= FEW or lines < FEW or any(part in text for part in self.digitless):
@@ -232,19 +236,19 @@ class _Reader:
         return None
 
     def _keep(self, shape: Shape, which: Integers) -> None:
-        if shape.found:
-            self.parts.append((shape.found, self.lines.starts[which]))
+        if shape.step:
+            self.parts.append((shape.step, self.lines.starts[which]))
         elif shape.pause:
             self.pauses.append((shape, which))
 
-    def _one_by_one(self, which: Integers) -> None:
+    def _read_singly(self, which: Integers) -> None:
         for start, text in self.lines.texts(which):
-            found = find_step(text, self.family.steps)
-            if found is None:
-                self._listen(text, start)
-            while found:
-                self.parts.append((found, np.array([start])))
-                found = find_step(text, self.family.steps, found.end) if found.crowded else None
+            step = find_step(text, self.log_format.steps)
+            if step is None:
+                self._read_other_lines(text, start)
+            while step:
+                self.parts.append((step, np.array([start])))
+                step = find_step(text, self.log_format.steps, step.end) if step.crowded else None
 
     def _cut_off(self, which: Integers) -> None:
         """A line without an end: a number at its end may lack digits, so that what stands last counts for nothing.
@@ -252,50 +256,52 @@ class _Reader:
         But for a step that is printed with the one that it counts from: cut short it would be less than that.
         """
         for start, text in self.lines.texts(which):
-            if found := find_step(text, self.family.steps):
-                whole = {name: field for name, field in found.fields.items() if field.past < len(text)}
-                step, first = found.fields.get("step"), whole.get("first")
-                if step and first and int(text[step.first : step.past]) > int(text[first.first : first.past]):
+            if step_match := find_step(text, self.log_format.steps):
+                whole = {name: field for name, field in step_match.fields.items() if field.stop < len(text)}
+                step, first = step_match.fields.get("step"), whole.get("first")
+                if step and first and int(text[step.first : step.stop]) > int(text[first.first : first.stop]):
                     whole["step"] = step
                 if "step" in whole:
-                    self.parts.append((dataclasses.replace(found, fields=whole), np.array([start])))
+                    self.parts.append((dataclasses.replace(step_match, fields=whole), np.array([start])))
 
-    def _listen(self, text: bytes, start: int) -> None:
-        for saying in self.family.sayings:
-            if saying.marker in text and (match := saying.pattern.search(text)):
-                said = _said(saying, match, text, start)
-                if said is not None:
-                    self.said.append(said)
+    def _read_other_lines(self, text: bytes, start: int) -> None:
+        for log_pattern in self.log_format.patterns:
+            if log_pattern.marker in text and (match := log_pattern.pattern.search(text)):
+                record = _record(log_pattern, match, text, start)
+                if record is not None:
+                    self.records.append(record)
 
     def _joined(self, offset: int, begins: Integers) -> Batch:
         """What was found, in the order of the file; `begins` is where the lines begin in what was read."""
         steps = NO_STEPS
         if self.parts:
             parts = [start for _, start in self.parts]
-            found = columns(self.lines.letters, parts, [one.fields for one, _ in self.parts])
-            found["offset"] = np.concatenate(parts)
-            order = np.argsort(found["offset"], kind="stable")
-            steps = Steps(**{name: column[order] for name, column in found.items()})
+            step_columns = columns(self.lines.letters, parts, [step.fields for step, _ in self.parts])
+            step_columns["offset"] = np.concatenate(parts)
+            order = np.argsort(step_columns["offset"], kind="stable")
+            steps = Steps(**{name: column[order] for name, column in step_columns.items()})
         for which in _firsts(self.pauses, self.lines.starts, steps.offset):
-            self._one_by_one(which)
-        self.said.sort(key=lambda said: said.offset)
+            self._read_singly(which)
+        self.records.sort(key=lambda record: record.offset)
         starts = self.lines.starts
-        at = {start: begins[np.searchsorted(starts, start)] + offset for start in {one.offset for one in self.said}}
+        at = {
+            start: begins[np.searchsorted(starts, start)] + offset for start in {step.offset for step in self.records}
+        }
         return Batch(
             steps=dataclasses.replace(steps, offset=begins[np.searchsorted(starts, steps.offset)] + offset),
-            said=tuple(dataclasses.replace(one, offset=int(at[one.offset])) for one in self.said),
+            records=tuple(dataclasses.replace(step, offset=int(at[step.offset])) for step in self.records),
         )
 
 
 def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
     """Of lines of one shape between two steps the first; `starts` is where lines begin, `steps` where steps do."""
     for shape in dict.fromkeys(shape for shape, _ in pauses):
-        which = np.sort(np.concatenate([found for one, found in pauses if one is shape]))
+        which = np.sort(np.concatenate([lines for line_shape, lines in pauses if line_shape is shape]))
         _, first = np.unique(np.searchsorted(steps, starts[which]), return_index=True)
         yield which[first]
 
 
-def _said(saying: Saying, match: re.Match[bytes], text: bytes, start: int) -> Said | None:
+def _record(log_pattern: LogPattern, match: re.Match[bytes], text: bytes, start: int) -> LogRecord | None:
     spans = label(text[: match.start()])
     groups = match.groupdict()
     time, rank = groups.pop("time", None), groups.pop("rank", None)
@@ -303,14 +309,14 @@ def _said(saying: Saying, match: re.Match[bytes], text: bytes, start: int) -> Sa
     rank = rank or (text[slice(*spans["rank"])] if "rank" in spans else None)
     try:
         values = (
-            saying.values(match)
-            if saying.values
+            log_pattern.values(match)
+            if log_pattern.values
             else {name: value.decode(errors="replace") for name, value in groups.items() if value is not None}
         )
     except ValueError:
         return None
-    return Said(
-        kind=saying.kind,
+    return LogRecord(
+        kind=log_pattern.kind,
         offset=start,
         time_s=seconds_of(time) if time else None,
         rank=int(rank) if rank and len(rank) < 10 else None,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from parse.logs.engine.fields import WORD, Fields, field_of
 from parse.logs.engine.log_format import StepLine
 
-Words = npt.NDArray[np.uint64]
+WordColumns = npt.NDArray[np.uint64]
 """Lines as columns of words of eight characters, [word, line]; behind a line's end stands anything."""
 
 LABELS = (
@@ -30,7 +30,7 @@ LABELS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class StepMatch:
     """Where a step line has its fields, and how far its text decides that."""
 
     fields: Fields
@@ -40,7 +40,7 @@ class Found:
     """Whether a second step may stand on the same line."""
 
 
-def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> Found | None:
+def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> StepMatch | None:
     """The first step in the text from `start`; None where there is none, or where a field is not a number."""
     for form in forms:
         if form.marker in text and (match := form.pattern.search(text, start)):
@@ -48,45 +48,45 @@ def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> Found
             for name, span in label(text[: match.start()]).items():
                 spans.setdefault(name, span)
             fields = {name: field_of(name, text, *span) for name, span in spans.items()}
-            told = {name: field for name, field in fields.items() if field}
-            if len(told) == len(fields):
+            parsed = {name: field for name, field in fields.items() if field}
+            if len(parsed) == len(fields):
                 crowded = form.marker in text[match.end() :]
-                return Found(fields=told, end=match.end(), marker=form.marker, crowded=crowded)
+                return StepMatch(fields=parsed, end=match.end(), marker=form.marker, crowded=crowded)
     return None
 
 
 def label(before: bytes) -> dict[str, tuple[int, int]]:
     """Where rank and time stamp stand in what a launcher put in front of a line."""
     for form in LABELS:
-        if found := form.search(before):
-            return {name: found.span(name) for name in found.groupdict() if found[name] is not None}
+        if match := form.search(before):
+            return {name: match.span(name) for name in match.groupdict() if match[name] is not None}
     return {}
 
 
 class Shape:
-    """A line that stands for all lines of its shape; with `found`, a step line.
+    """A line that stands for all lines of its shape; with `step`, a step line.
 
-    Of a step line only as much counts as was looked at, and that nothing behind it can be a second one.
+    A step line is compared only up to the end of its match, and must have no room for a second step behind it.
     """
 
-    def __init__(self, text: bytes, found: Found | None, pause: bool = False) -> None:
+    def __init__(self, text: bytes, step: StepMatch | None, pause: bool = False) -> None:
         self.text = text
-        self.found = found
+        self.step = step
         self.pause = pause
-        size = min(found.end + 1, len(text)) if found else len(text)
+        size = min(step.end + 1, len(text)) if step else len(text)
         self._tail, self._second = size, None
-        if found and len(text) - size >= len(found.marker):
-            telling = set(found.marker) - set(text[size:]) - set(b"0123456789")
+        if step and len(text) - size >= len(step.marker):
+            telling = set(step.marker) - set(text[size:]) - set(b"0123456789")
             self._second = min(telling, default=None)
             size = size if telling else len(text)
         letters = np.frombuffer(text.ljust(-(-len(text) // WORD) * WORD, b"\0"), np.uint8)[: -(-size // WORD) * WORD]
         digit = (letters >= ord("0")) & (letters <= ord("9"))
         inside = np.arange(len(letters)) < size
-        self._wanted = _words(np.where(digit, ord("0"), letters))
-        self._carry = _words(np.where(digit, 0x80 - 10, 0)) if digit.any() else None
-        self._wrong = _words(np.where(inside, np.where(digit, 0x80, 0xFF), 0))
+        self._wanted = _word_columns(np.where(digit, ord("0"), letters))
+        self._carry = _word_columns(np.where(digit, 0x80 - 10, 0)) if digit.any() else None
+        self._wrong = _word_columns(np.where(inside, np.where(digit, 0x80, 0xFF), 0))
 
-    def matches(self, lines: Words) -> npt.NDArray[np.bool_]:
+    def matches(self, lines: WordColumns) -> npt.NDArray[np.bool_]:
         """Which lines have this shape, [line]; all are as long as the text."""
         differs = lines[: len(self._wanted)] ^ self._wanted
         if self._carry is not None:
@@ -99,18 +99,18 @@ class Shape:
             alike &= ~self._holds_behind(lines, self._second)
         return np.asarray(alike)
 
-    def _holds_behind(self, lines: Words, letter: int) -> npt.NDArray[np.bool_]:
+    def _holds_behind(self, lines: WordColumns, letter: int) -> npt.NDArray[np.bool_]:
         """Which lines hold the letter behind what was looked at, [line] (Warren, Hacker's Delight, 6-1)."""
-        first, past = self._tail // WORD, -(-len(self.text) // WORD)
-        within = lines[first + 1 : past - 1]
+        first, stop = self._tail // WORD, -(-len(self.text) // WORD)
+        within = lines[first + 1 : stop - 1]
         # Mostly none holds it: that is seen at once, and only the first and the last word are left.
         words = (
-            np.arange(first, past)
+            np.arange(first, stop)
             if (np.ascontiguousarray(within).view(np.uint8) == letter).any()
-            else np.unique([first, past - 1])
+            else np.unique([first, stop - 1])
         )
         places = (words[:, None] * WORD + np.arange(WORD)).ravel()
-        outside = _words(np.where((places >= self._tail) & (places < len(self.text)), 0, 0xFF))
+        outside = _word_columns(np.where((places >= self._tail) & (places < len(self.text)), 0, 0xFF))
         zeros = lines[words] ^ np.uint64(letter * _ONES) | outside
         return np.asarray(
             np.bitwise_or.reduce((zeros - np.uint64(_ONES)) & ~zeros & np.uint64(0x80 * _ONES), axis=0) != 0
@@ -120,6 +120,6 @@ class Shape:
 _ONES = 0x0101010101010101
 
 
-def _words(letters: npt.NDArray[np.integer]) -> Words:
+def _word_columns(letters: npt.NDArray[np.integer]) -> WordColumns:
     """Letters of one line as a column of words."""
     return np.ascontiguousarray(letters, np.uint8).view(np.uint64)[:, None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, Said, Steps
+from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, LogRecord, Steps
 from parse.logs.engine.points import MAX_EPOCH, MAX_STEP, NO_POINTS, STEP_BITS, Lines, Points, merged
 
 BLOCK = 32_768
@@ -38,7 +38,7 @@ class Return:
     to: int
 
 
-class Merger:
+class StepMerge:
     """Takes step lines in the order of the file, gives points in the order of steps.
 
     A point is given once as many lines as HOLD came after its last one. Steps that come back without a new epoch are
@@ -49,7 +49,7 @@ class Merger:
 
     def __init__(self) -> None:
         self.back: Return | None = None
-        self.late = self.unusable = 0
+        self.late_lines = self.unusable = 0
         self.ranks: dict[int, int] = {}
         """The ranks that lines bear, with the keys of their first steps."""
         self.pauses: dict[int, list[str]] = {}
@@ -59,13 +59,13 @@ class Merger:
         self.closed = False
         """No more points are asked for."""
         self._waiting: list[Lines] = []
-        self._pauses: list[tuple[Said, str]] = []
+        self._pauses: list[tuple[LogRecord, str]] = []
         self._settled = 0
         self._flushed = BEFORE
         self._continued: set[int] = set()
         self._clock = _Clock()
 
-    def add(self, steps: Steps, pauses: Sequence[tuple[Said, str]]) -> Points:
+    def add(self, steps: Steps, pauses: Sequence[tuple[LogRecord, str]]) -> Points:
         """The points that are complete with these lines."""
         if self.back is not None:
             return NO_POINTS
@@ -116,7 +116,7 @@ class Merger:
         self._place_pauses(lines)
         in_time = lines.key > self._flushed
         settled = np.arange(len(lines)) < until
-        self.late += int((settled & ~in_time).sum())
+        self.late_lines += int((settled & ~in_time).sum())
         ripe = self._ripe(lines.key, in_time, settled)
         done = lines.take(ripe)
         keep = ~ripe & (in_time | ~settled)
@@ -137,37 +137,37 @@ class Merger:
         if len(open_keys):
             closed = np.unique(key[in_time & (key < open_keys.min())])
             ripe = in_time & (key < closed[-min(NEAR, len(closed))]) if len(closed) else np.zeros(len(key), np.bool_)
-        if (left := int((in_time & ~ripe).sum())) > LIMIT:
-            ripe |= in_time & (key <= np.partition(key[in_time & ~ripe], left - LIMIT)[left - LIMIT])
+        if (unripe := int((in_time & ~ripe).sum())) > LIMIT:
+            ripe |= in_time & (key <= np.partition(key[in_time & ~ripe], unripe - LIMIT)[unripe - LIMIT])
         return ripe
 
     def _before_return(self, lines: Lines, until: int) -> tuple[Lines, int]:
         """The lines up to where the log goes back, as far as that is seen in those that are settled by now."""
-        alike = _one_rank(lines.rank)
+        alike = _is_single_rank(lines.rank)
         order = np.arange(len(lines)) if alike else np.argsort(lines.rank, kind="stable")
         key, rank = lines.key[order], lines.rank[order]
         down = (key[1:] < key[:-1]) & (rank[1:] == rank[:-1])
-        found: list[tuple[int, int]] = []
-        stray = np.zeros(len(lines), np.bool_)
-        for one in _distinct(rank[1:][down]):
-            chain = order if alike else order[rank == one]
-            alone = chain[strays(_places(lines.key[chain]))]
+        returns: list[tuple[int, int]] = []
+        outlier = np.zeros(len(lines), np.bool_)
+        for rank_number in _distinct(rank[1:][down]):
+            chain = order if alike else order[rank == rank_number]
+            alone = chain[outliers(_places(lines.key[chain]))]
             if len(alone):
-                stray[alone] = True
+                outlier[alone] = True
                 continue
             judged = range(*np.searchsorted(chain, [self._settled, until]).tolist())
-            back, continued = another_run(lines.take(chain), one in self._continued, judged)
+            back, continued = another_run(lines.take(chain), rank_number in self._continued, judged)
             if continued:
-                self._continued.add(one)
+                self._continued.add(rank_number)
             if back is not None:
-                found.append((int(chain[back]), int(lines.key[chain[:back]].max())))
-        if stray.any():
-            self.unusable += int(stray.sum())
-            self._settled -= int(stray[: self._settled].sum())
-            return self._before_return(lines.take(~stray), until - int(stray[:until].sum()))
-        if not found:
+                returns.append((int(chain[back]), int(lines.key[chain[:back]].max())))
+        if outlier.any():
+            self.unusable += int(outlier.sum())
+            self._settled -= int(outlier[: self._settled].sum())
+            return self._before_return(lines.take(~outlier), until - int(outlier[:until].sum()))
+        if not returns:
             return lines, until
-        place, passed = min(found)
+        place, passed = min(returns)
         self.back = Return(
             offset=int(lines.offset[place]), after=int(lines.offset[place - 1]), passed=passed, to=int(lines.key[place])
         )
@@ -176,18 +176,18 @@ class Merger:
     def _place_pauses(self, lines: Lines) -> None:
         """Finds after which step each pause stands: the furthest that its rank, or anybody, has printed before it."""
         chains: dict[int | None, tuple[Integers, Integers]] = {None: _course(lines)}
-        for said, why in self._pauses:
-            if self.back is not None and said.offset >= self.back.offset:
+        for record, reason in self._pauses:
+            if self.back is not None and record.offset >= self.back.offset:
                 continue
-            if said.rank is not None and said.rank not in chains:
-                chains[said.rank] = _course(lines.take(lines.rank == said.rank))
-            key = _furthest(*chains[said.rank], said.offset)
+            if record.rank is not None and record.rank not in chains:
+                chains[record.rank] = _course(lines.take(lines.rank == record.rank))
+            key = _furthest(*chains[record.rank], record.offset)
             if key == BEFORE:
-                key = max(_furthest(*chains[None], said.offset), self._flushed)
+                key = max(_furthest(*chains[None], record.offset), self._flushed)
             if key != BEFORE:
                 reasons = self.pauses.setdefault(key, [])
-                if why not in reasons:
-                    reasons.append(why)
+                if reason not in reasons:
+                    reasons.append(reason)
         self._pauses.clear()
 
 
@@ -206,10 +206,10 @@ class _Clock:
         before = np.concatenate([[printed[0] if np.isnan(self.last) else self.last], printed[:-1]])
         self.last = float(printed[-1])
         period = _period_s(printed)
-        turns = np.where(period == _period_s(before), np.round((before - printed) / np.maximum(period, 1)), 0)
-        if not turns.any() and not self.shift:
+        wraps = np.where(period == _period_s(before), np.round((before - printed) / np.maximum(period, 1)), 0)
+        if not wraps.any() and not self.shift:
             return time_s
-        shift = self.shift + np.cumsum(turns * period)
+        shift = self.shift + np.cumsum(wraps * period)
         self.shift = float(shift[-1])
         unwrapped = time_s.copy()
         unwrapped[stamped] = printed + shift
@@ -221,7 +221,7 @@ def _period_s(printed: Floats) -> Floats:
     return np.where(printed < 0, LEAP_YEAR_S, np.where(printed < DAY_S, DAY_S, 0.0))
 
 
-def strays(place: Integers) -> Integers:
+def outliers(place: Integers) -> Integers:
     """Lines of one rank that stand alone far ahead of both their neighbours: garbled numbers."""
     highest = np.maximum.accumulate(place)
     down = np.flatnonzero(place[1:] < place[:-1]) + 1
@@ -241,9 +241,11 @@ def another_run(lines: Lines, continued: bool, judged: range) -> tuple[int | Non
     down = np.flatnonzero(place[1:] < place[:-1]) + 1
     by = highest[down - 1] - place[down]
     code = np.sort(place * len(place) + np.arange(len(place)))
-    own = _count_before(code, place[down], down)
+    same_step = _count_before(code, place[down], down)
     ahead = np.maximum(_count_before(code, place[down] - 1, down), _count_before(code, place[down] - 2, down))
-    continues = ahead > own  # more ranks have printed the step before this one than this one; or the one before that
+    continues = (
+        ahead > same_step
+    )  # more ranks have printed the step before this one than this one; or the one before that
     latest = np.fmax.accumulate(lines.time_s)[down - 1]
     excess = lines.time_s[down] - latest
     stamped = np.isfinite(excess)
@@ -281,19 +283,19 @@ def _finite(values: Floats) -> Floats:
     return np.where(bad, np.nan, values) if bad.any() else values
 
 
-def _one_rank(rank: Integers) -> bool:
+def _is_single_rank(rank: Integers) -> bool:
     return len(rank) == 0 or bool((rank == rank[0]).all())
 
 
 def _distinct(rank: Integers) -> list[int]:
     if len(rank) == 0:
         return []
-    return [int(rank[0])] if _one_rank(rank) else np.unique(rank).tolist()
+    return [int(rank[0])] if _is_single_rank(rank) else np.unique(rank).tolist()
 
 
 def _first_keys(lines: Lines) -> list[tuple[int, int]]:
     """The ranks, each with the key of its first line."""
-    if _one_rank(lines.rank):
+    if _is_single_rank(lines.rank):
         return [(int(lines.rank[0]), int(lines.key[0]))]
     ranks, places = np.unique(lines.rank, return_index=True)
     return list(zip(ranks.tolist(), lines.key[places].tolist(), strict=True))

@@ -44,21 +44,21 @@ class Form:
         """Seconds since 1970 of texts of this form, [row]; NaN where the digits are no time."""
         if "unix" in self.spans or "unix_ms" in self.spans:
             return self._sum(texts, {"unix": 1.0, "unix_ms": 1e-3})
-        found = self._sum(texts, {"hour": 3600.0, "minute": 60.0, "second": 1.0})
+        total = self._sum(texts, {"hour": 3600.0, "minute": 60.0, "second": 1.0})
         hour, minute, second = (self._part(texts, name) for name in ("hour", "minute", "second"))
-        found[(hour > 23) | (minute > 59) | (second > 60)] = np.nan
-        return found + self._days(texts) * _DAY_S if "day" in self.spans else found
+        total[(hour > 23) | (minute > 59) | (second > 60)] = np.nan
+        return total + self._days(texts) * _DAY_S if "day" in self.spans else total
 
     def _sum(self, texts: Digits, units: Mapping[str, float]) -> Floats:
         """The parts, each in its unit in s, and the fraction of a second, added up."""
         parts = {name: self.spans[name] for name in (*units, "fraction") if name in self.spans}
-        begin, end = min(first for first, _ in parts.values()), max(past for _, past in parts.values())
+        begin, end = min(first for first, _ in parts.values()), max(stop for _, stop in parts.values())
         weights = np.zeros(end - begin)
-        for name, (first, past) in parts.items():
-            powers = np.arange(past - first - 1, -1, -1, dtype=np.float64)
+        for name, (first, stop) in parts.items():
+            powers = np.arange(stop - first - 1, -1, -1, dtype=np.float64)
             if name == "fraction":
-                powers -= past - first
-            weights[first - begin : past - begin] = units.get(name, 1.0) * 10.0**powers
+                powers -= stop - first
+            weights[first - begin : stop - begin] = units.get(name, 1.0) * 10.0**powers
         return np.asarray((texts[:, begin:end] & 15).astype(np.float64) @ weights)
 
     def _part(self, texts: Digits, name: str) -> Digits:
@@ -69,7 +69,7 @@ class Form:
     def _days(self, texts: Digits) -> Floats:
         """Days since 1970, of one date or of one each."""
         dates = [self.spans[name] for name in ("year", "month", "day") if name in self.spans]
-        if all((texts[:, first:past] == texts[0, first:past]).all() for first, past in dates):
+        if all((texts[:, first:stop] == texts[0, first:stop]).all() for first, stop in dates):
             texts = texts[:1]
         year, month, day = (self._number(texts, name) for name in ("year", "month", "day"))
         return _days_of(year, month, day)
@@ -77,16 +77,16 @@ class Form:
     def _number(self, texts: Digits, name: str) -> Floats:
         if name not in self.spans:
             return np.full(len(texts), float(_YEARLESS if name == "year" else self.month or 0))
-        first, past = self.spans[name]
-        return np.asarray((texts[:, first:past] & 15) @ 10.0 ** np.arange(past - first - 1, -1, -1))
+        first, stop = self.spans[name]
+        return np.asarray((texts[:, first:stop] & 15) @ 10.0 ** np.arange(stop - first - 1, -1, -1))
 
 
 def form_of(text: bytes) -> Form | None:
     """The form that the text is written in; None where it is none that is known."""
     for form in _FORMS:
-        if found := form.fullmatch(text):
-            spans = {name: found.span(name) for name in form.groupindex if found[name] is not None and name != "name"}
-            named = found.groupdict().get("name")
+        if match := form.fullmatch(text):
+            spans = {name: match.span(name) for name in form.groupindex if match[name] is not None and name != "name"}
+            named = match.groupdict().get("name")
             if named is not None and named not in _MONTHS:
                 continue
             return Form(
@@ -101,15 +101,15 @@ def seconds_of(text: bytes) -> float | None:
     form = form_of(text)
     if form is None:
         return None
-    found = float(form.seconds(np.frombuffer(text, np.uint8)[None])[0])
-    return None if np.isnan(found) else found
+    seconds = float(form.seconds(np.frombuffer(text, np.uint8)[None])[0])
+    return None if np.isnan(seconds) else seconds
 
 
 def _days_of(year: Floats, month: Floats, day: Floats) -> Floats:
     """Days since 1970 (Hinnant, days_from_civil); NaN where there is no such month or day."""
-    late = year - (month <= 2)
-    era = np.floor(late / 400)
-    of_era = late - era * 400
+    march_year = year - (month <= 2)
+    era = np.floor(march_year / 400)
+    of_era = march_year - era * 400
     of_year = np.floor((153 * (month + np.where(month > 2, -3, 9)) + 2) / 5) + day - 1
     days = era * 146_097 + of_era * 365 + np.floor(of_era / 4) - np.floor(of_era / 100) + of_year - 719_468
     return np.where((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31), days, np.nan)

@@ -1,4 +1,4 @@
-"""The table of families, and which one a log belongs to."""
+"""The table of log formats, and the recognition of a log's format."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 
-from parse.logs.engine.log_format import Family, LogError
+from parse.logs.engine.log_format import LogError, LogFormat
 from parse.logs.engine.reader import ANSI, pieces
 from parse.logs.engine.shapes import find_step
 
-FAMILIES = {
+FORMATS = {
     "ngc-pytorch": "parse.logs.formats.ngc_pytorch",
     "pytorch-imagenet": "parse.logs.formats.pytorch_imagenet",
     "paddle-resnet50": "parse.logs.formats.paddle_resnet50",
@@ -27,7 +27,7 @@ FAMILIES = {
 """Name of a family to the module that declares it; those that print no steps come last."""
 
 FEW, MANY = 3, 1000
-"""Step lines that tell one family, and two families apart."""
+"""Step lines needed to recognise one format, and to choose between two."""
 HEAD = 1 << 13
 """Most logs show within so many characters what they are."""
 TRIED = 10
@@ -38,53 +38,58 @@ MARKS = ("mllog", "ai-rank")
 
 
 @cache
-def family(name: str) -> Family:
-    """The family of that name, with what all logs may say. Raises LogError for a name that is none."""
-    if name not in FAMILIES:
-        raise LogError(f"no family of logs is called {name!r}; there are {', '.join(FAMILIES)}")
-    found: Family = import_module(FAMILIES[name]).FAMILY
-    marks = [import_module(FAMILIES[other]).SAYINGS for other in MARKS]
+def format_named(name: str) -> LogFormat:
+    """The log format of that name, with the marks that any log may hold. Raises LogError for an unknown name."""
+    if name not in FORMATS:
+        raise LogError(f"no family of logs is called {name!r}; there are {', '.join(FORMATS)}")
+    declared: LogFormat = import_module(FORMATS[name]).FORMAT
+    marks = [import_module(FORMATS[other]).PATTERNS for other in MARKS]
     return dataclasses.replace(
-        found, sayings=tuple(dict.fromkeys((*found.sayings, *(saying for sayings in marks for saying in sayings))))
+        declared,
+        patterns=tuple(dict.fromkeys((*declared.patterns, *(mark for patterns in marks for mark in patterns)))),
     )
 
 
-def recognise(path: Path) -> Family:
-    """The family whose steps the log prints, else whose marks. Raises LogError where there are neither."""
-    known = [family(name) for name in FAMILIES]
-    marked: list[Family] = []
+def recognise(path: Path) -> LogFormat:
+    """The format whose steps the log prints, else whose marks. Raises LogError where there are neither."""
+    known = [format_named(name) for name in FORMATS]
+    marked: list[LogFormat] = []
     for buffer, size, _ in pieces(path):
         text = bytes(memoryview(buffer)[:size])
         if b"\0" * 8 in text:
             raise LogError(f"{path}: not a log (it is binary)")
-        if found := _printing_steps(ANSI.sub(b"", text) if b"\x1b" in text else text, known):
-            return found
-        marked += [one for one in known if not one.steps and one not in marked and _speaks(one, text)]
+        if printing := _printing_steps(ANSI.sub(b"", text) if b"\x1b" in text else text, known):
+            return printing
+        marked += [
+            log_format
+            for log_format in known
+            if not log_format.steps and log_format not in marked and _has_marks(log_format, text)
+        ]
     if marked:
         return marked[0]
-    raise LogError(f"{path}: no step line of a known system is in it ({', '.join(FAMILIES)})")
+    raise LogError(f"{path}: no step line of a known system is in it ({', '.join(FORMATS)})")
 
 
-def _printing_steps(text: bytes, known: list[Family]) -> Family | None:
-    """The family that has step lines here; of several the one that has most of them."""
+def _printing_steps(text: bytes, known: list[LogFormat]) -> LogFormat | None:
+    """The format with the most step lines in the text; None without any."""
     for part, enough in ((text[:HEAD], FEW), (text, FEW), (text, MANY)):
-        counts = {one.name: _count(part, one, enough) for one in known}
-        found = [name for name, count in counts.items() if count]
-        if len(found) == 1:
+        counts = {log_format.name: _step_lines_in(part, log_format, enough) for log_format in known}
+        names = [name for name, count in counts.items() if count]
+        if len(names) == 1:
             break
-    return family(max(found, key=lambda name: counts[name])) if found else None
+    return format_named(max(names, key=lambda name: counts[name])) if names else None
 
 
-def _count(text: bytes, one: Family, enough: int) -> int:
+def _step_lines_in(text: bytes, log_format: LogFormat, enough: int) -> int:
     """How many step lines of the family are in the text; no more than `enough` are counted, nor that many looked at."""
-    markers = [form.marker for form in one.steps if form.marker in text]
+    markers = [form.marker for form in log_format.steps if form.marker in text]
     if not markers:
         return 0
     lines = (line for line in text.split(b"\n") if any(marker in line for marker in markers))
     looked_at = islice(lines, TRIED * enough)
-    return sum(1 for _ in islice((line for line in looked_at if find_step(line, one.steps)), enough))
+    return sum(1 for _ in islice((line for line in looked_at if find_step(line, log_format.steps)), enough))
 
 
-def _speaks(one: Family, text: bytes) -> bool:
-    own = import_module(FAMILIES[one.name]).SAYINGS
-    return any(saying.marker in text and saying.pattern.search(text) for saying in own)
+def _has_marks(log_format: LogFormat, text: bytes) -> bool:
+    declared = import_module(FORMATS[log_format.name]).PATTERNS
+    return any(mark.marker in text and mark.pattern.search(text) for mark in declared)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import Family, Saying
+from parse.logs.engine.log_format import LogFormat, LogPattern
 
 MAX_TEXT = 200
 """Characters of a value that are kept."""
@@ -40,18 +40,18 @@ def _mark(match: re.Match[bytes]) -> Mapping[str, str]:
     names = _NAME.search(text)
     if names is None:
         raise ValueError("no mark")
-    told = {"mark": _name(names[0])}
-    if (printed := names[0]) != told["mark"]:
-        told["printed"] = printed
+    values = {"mark": _name(names[0])}
+    if (printed := names[0]) != values["mark"]:
+        values["printed"] = printed
     if match["time"] is None:
-        told["untimed"] = "yes"
-    for found in _VALUE.finditer(text):
-        told.setdefault(_name(found["name"]), found["number"].replace(",", "")[:MAX_TEXT])
-        if found["unit"] and _name(found["name"]) == told["mark"]:
-            told["unit"] = found["unit"][:MAX_TEXT]
+        values["untimed"] = "yes"
+    for value in _VALUE.finditer(text):
+        values.setdefault(_name(value["name"]), value["number"].replace(",", "")[:MAX_TEXT])
+        if value["unit"] and _name(value["name"]) == values["mark"]:
+            values["unit"] = value["unit"][:MAX_TEXT]
     if checksum := re.search(_CHECKSUM + r"(\S+)", text):
-        told["checksum"] = checksum[1][:MAX_TEXT]
-    return told
+        values["checksum"] = checksum[1][:MAX_TEXT]
+    return values
 
 
 def _name(printed: str) -> str:
@@ -59,18 +59,18 @@ def _name(printed: str) -> str:
     return SPELT.get(name, name)
 
 
-SAYINGS = (
-    Saying(
+PATTERNS = (
+    LogPattern(
         kind="mark",
         marker=b"AI-Rank",
         pattern=re.compile(rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode()),
         values=_mark,
     ),
-    Saying(
+    LogPattern(
         kind="facts",
         marker=b"AI-Rank",
         pattern=re.compile(rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
     ),
 )
 
-FAMILY = Family(name="ai-rank", title="AI-Rank marks alone", steps=(), sayings=SAYINGS)
+FORMAT = LogFormat(name="ai-rank", title="AI-Rank marks alone", steps=(), patterns=PATTERNS)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parse.logs.engine.log_format import Family, Said, Saying
+from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord
 
 MAX_TEXT = 200
 """Characters of a value that are kept; no number is longer."""
@@ -40,23 +40,23 @@ MODELS = {"resnet": "resnet50"}
 def _json(match: re.Match[bytes]) -> Mapping[str, Any]:
     """The object that begins where the match says; what stands behind it on the line does not matter."""
     try:
-        told, _ = json.JSONDecoder().raw_decode(match["json"].decode(errors="replace"))
+        decoded, _ = json.JSONDecoder().raw_decode(match["json"].decode(errors="replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(told, dict):
+    if not isinstance(decoded, dict):
         raise ValueError("no object")
-    return told
+    return decoded
 
 
-def _said(key: object, value: object, metadata: object) -> dict[str, str]:
+def _values(key: object, value: object, metadata: object) -> dict[str, str]:
     if not isinstance(key, str) or not key:
         raise ValueError("no key")
-    told = {"key": key[:MAX_TEXT]}
+    values = {"key": key[:MAX_TEXT]}
     if value is not None:
-        told["value"] = _text(value)
+        values["value"] = _text(value)
     if isinstance(metadata, Mapping):
-        told |= {name: _text(metadata[name]) for name in METADATA if metadata.get(name) is not None}
-    return told
+        values |= {name: _text(metadata[name]) for name in METADATA if metadata.get(name) is not None}
+    return values
 
 
 def _text(value: object) -> str:
@@ -64,28 +64,28 @@ def _text(value: object) -> str:
 
 
 def _mllog(match: re.Match[bytes]) -> dict[str, str]:
-    told = _json(match)
-    return _said(told.get("key"), told.get("value"), told.get("metadata"))
+    line = _json(match)
+    return _values(line.get("key"), line.get("value"), line.get("metadata"))
 
 
 def _mll(match: re.Match[bytes]) -> dict[str, str]:
-    told = _json(match)
-    return _said(match["key"].decode(errors="replace"), told.get("value"), told.get("metadata"))
+    line = _json(match)
+    return _values(match["key"].decode(errors="replace"), line.get("value"), line.get("metadata"))
 
 
 def _mlp(match: re.Match[bytes]) -> dict[str, str]:
     """0.5: the value is JSON where it is anything at all, and may be an object with the value and the epoch."""
     text = (match["text"] or b"").decode(errors="replace").strip()
     try:
-        told = json.loads(text) if text else None
+        decoded = json.loads(text) if text else None
     except (ValueError, RecursionError):
-        told = text
+        decoded = text
     key = match["key"].decode(errors="replace")
-    return _said(key, told.get("value"), told) if isinstance(told, Mapping) else _said(key, told, None)
+    return _values(key, decoded.get("value"), decoded) if isinstance(decoded, Mapping) else _values(key, decoded, None)
 
 
-def _facts(told: Mapping[str, str]) -> dict[str, str]:
-    name, value = FACTS_BY_KEY.get(told["key"]), told.get("value")
+def _facts(values: Mapping[str, str]) -> dict[str, str]:
+    name, value = FACTS_BY_KEY.get(values["key"]), values.get("value")
     if name is None or value is None:
         raise ValueError("no fact")
     return {name: MODELS.get(value, value) if name == "model" else value}
@@ -98,21 +98,23 @@ _MLL = rb":::MLL ++(?P<time>[\d.]+) +(?P<key>%s) ?: +(?P<json>\{[^\n]*\})"
 _MLP = rb":::MLPv[\d.]+ +\w+ +(?P<time>[\d.]+) +\([^)\n]*\) +(?P<key>%s)\b(?:: +(?P<text>[^\r\n]*))?"
 
 
-def _sayings(marker: bytes, pattern: bytes, values: Callable[[re.Match[bytes]], dict[str, str]]) -> Iterator[Saying]:
+def _patterns(
+    marker: bytes, pattern: bytes, values: Callable[[re.Match[bytes]], dict[str, str]]
+) -> Iterator[LogPattern]:
     def facts(match: re.Match[bytes]) -> dict[str, str]:
         return _facts(values(match))
 
-    yield Saying(kind="mllog", marker=marker, pattern=re.compile(pattern % rb"[\w.]+"), values=values)
-    yield Saying(kind="facts", marker=marker, pattern=re.compile(pattern % (b"(?:%s)" % _KEYS)), values=facts)
+    yield LogPattern(kind="mllog", marker=marker, pattern=re.compile(pattern % rb"[\w.]+"), values=values)
+    yield LogPattern(kind="facts", marker=marker, pattern=re.compile(pattern % (b"(?:%s)" % _KEYS)), values=facts)
 
 
-SAYINGS = (
-    *_sayings(b":::MLLOG ", _MLLOG, _mllog),
-    *_sayings(b":::MLL ", _MLL, _mll),
-    *_sayings(b":::MLPv", _MLP, _mlp),
+PATTERNS = (
+    *_patterns(b":::MLLOG ", _MLLOG, _mllog),
+    *_patterns(b":::MLL ", _MLL, _mll),
+    *_patterns(b":::MLPv", _MLP, _mlp),
 )
 
-FAMILY = Family(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), sayings=SAYINGS)
+FORMAT = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), patterns=PATTERNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,45 +132,45 @@ class Block:
         return self.end_s - self.begin_s
 
 
-def blocks(said: Iterable[Said]) -> tuple[Block, ...]:
+def blocks(records: Iterable[LogRecord]) -> tuple[Block, ...]:
     """The blocks of training that are bracketed, with block_start's epochs and the time until evaluation or block_stop.
 
     Empty where the log does not mean epochs by its epoch numbers: where an evaluation's number is not that of its
     block's last epoch (BERT counts steps in `epoch_count`), no number of samples follows from them.
     """
-    lines = [one for one in said if one.kind == "mllog" and one.time_s is not None]
-    found = tuple(_blocks(lines))
-    return () if any(block is None for block in found) else tuple(block for block in found if block)
+    lines = [record for record in records if record.kind == "mllog" and record.time_s is not None]
+    complete = tuple(_blocks(lines))
+    return () if any(block is None for block in complete) else tuple(block for block in complete if block)
 
 
-def _blocks(lines: Iterable[Said]) -> Iterator[Block | None]:
+def _blocks(lines: Iterable[LogRecord]) -> Iterator[Block | None]:
     """Blocks as they end; None for one whose evaluation contradicts it."""
-    begun: Said | None = None
+    begun: LogRecord | None = None
     ended_s: float | None = None
-    for one in lines:
-        key = one.values["key"]
+    for record in lines:
+        key = record.values["key"]
         if key == "block_start":
-            begun, ended_s = one, None
-        elif begun is None or one.time_s is None:
+            begun, ended_s = record, None
+        elif begun is None or record.time_s is None:
             continue
         elif key == "eval_start":
-            ended_s = one.time_s if ended_s is None else ended_s
-        elif key == "eval_accuracy" and not _ends_with(begun, one):
+            ended_s = record.time_s if ended_s is None else ended_s
+        elif key == "eval_accuracy" and not _ends_with(begun, record):
             yield None
         elif key in ("block_stop", "run_stop"):
-            if key == "block_stop" and (block := _block(begun, one.time_s if ended_s is None else ended_s)):
+            if key == "block_stop" and (block := _block(begun, record.time_s if ended_s is None else ended_s)):
                 yield block
             begun = None
 
 
-def _block(begun: Said, ended_s: float) -> Block | None:
+def _block(begun: LogRecord, ended_s: float) -> Block | None:
     first, epochs = _whole(begun, "first_epoch_num"), _whole(begun, "epoch_count")
     if first is None or not epochs or begun.time_s is None or ended_s <= begun.time_s:
         return None
     return Block(first_epoch=first, epochs=epochs, begin_s=begun.time_s, end_s=ended_s)
 
 
-def _ends_with(begun: Said, evaluated: Said) -> bool:
+def _ends_with(begun: LogRecord, evaluated: LogRecord) -> bool:
     first, epochs, epoch = (
         _whole(begun, "first_epoch_num"),
         _whole(begun, "epoch_count"),
@@ -177,6 +179,6 @@ def _ends_with(begun: Said, evaluated: Said) -> bool:
     return None in (first, epochs, epoch) or epoch in ((first or 0) + (epochs or 0) - 1, (first or 0) + (epochs or 0))
 
 
-def _whole(said: Said, name: str) -> int | None:
-    text = said.values.get(name, "")
+def _whole(record: LogRecord, name: str) -> int | None:
+    text = record.values.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 16 else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from parse.logs.engine.dllogger import ABSENT, JSON, STAMP, parameters
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 _DAY = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[,.]\d+)?"
 # `… Node[0] `, `…:INFO: `, `[…] Rank[0] `, `INFO:root:`, or nothing.
@@ -20,16 +20,16 @@ _ARGUMENT = re.compile(r"\b(\w+)=('[^']{0,1000}'|\[[^\]]{0,1000}\]|[^,()]*)")
 _ARGUMENTS = rb"Namespace\((?P<arguments>.*)"
 
 
-def _told(match: re.Match[bytes]) -> dict[str, str]:
+def _arguments(match: re.Match[bytes]) -> dict[str, str]:
     text = match["arguments"].decode(errors="replace")
     return {name: value.strip("'\" ") for name, value in _ARGUMENT.findall(text)}
 
 
 def _of_process(match: re.Match[bytes]) -> Mapping[str, str]:
     """MLPerf and MXNet's image-classification: the batch of one process, which under Horovod has one device."""
-    told = _told(match)
-    facts, devices = _facts(told), _count(told.get("gpus", ""))
-    batch, store = told.get("batch_size", ""), told.get("kv_store", "")
+    arguments = _arguments(match)
+    facts, devices = _facts(arguments), _device_count(arguments.get("gpus", ""))
+    batch, store = arguments.get("batch_size", ""), arguments.get("kv_store", "")
     if not batch.isdigit():
         return facts
     if store == "horovod":
@@ -41,14 +41,14 @@ def _of_process(match: re.Match[bytes]) -> Mapping[str, str]:
     return facts
 
 
-def _of_all(told: Mapping[str, str]) -> Mapping[str, str]:
+def _of_all(arguments: Mapping[str, str]) -> Mapping[str, str]:
     """NVIDIA's ResNet-50 in Gluon: the batch of all processes, and the devices of one node."""
-    facts, devices = _facts(told), _count(told.get("gpus", ""))
-    if told.get("batch_size", "").isdigit():
-        facts["global_batch_size"] = told["batch_size"]
+    facts, devices = _facts(arguments), _device_count(arguments.get("gpus", ""))
+    if arguments.get("batch_size", "").isdigit():
+        facts["global_batch_size"] = arguments["batch_size"]
     if devices:
         facts["gpus_per_node"] = str(devices)
-        if told.get("kv_store") == "device":
+        if arguments.get("kv_store") == "device":
             facts |= {"world_size": str(devices), "nodes": "1"}
     return facts
 
@@ -58,44 +58,55 @@ def _of_device(match: re.Match[bytes]) -> Mapping[str, str]:
 
     GluonCV's detectors list their devices (`gpus='0,1'`) and mean the batch of them all.
     """
-    told = _told(match)
-    facts = _facts(told)
-    if (devices := _count(told.get("gpus", ""))) and told.get("horovod") != "True":
-        return {**facts, "global_batch_size": told.get("batch_size", ""), "world_size": str(devices), "nodes": "1"}
-    if told.get("batch_size", "").isdigit():
-        facts["batch_size"] = told["batch_size"]
-    if told.get("num_gpus", "").isdigit() and int(told["num_gpus"]):
-        facts |= {"world_size": told["num_gpus"], "nodes": "1"}
+    arguments = _arguments(match)
+    facts = _facts(arguments)
+    if (devices := _device_count(arguments.get("gpus", ""))) and arguments.get("horovod") != "True":
+        return {**facts, "global_batch_size": arguments.get("batch_size", ""), "world_size": str(devices), "nodes": "1"}
+    if arguments.get("batch_size", "").isdigit():
+        facts["batch_size"] = arguments["batch_size"]
+    if arguments.get("num_gpus", "").isdigit() and int(arguments["num_gpus"]):
+        facts |= {"world_size": arguments["num_gpus"], "nodes": "1"}
     return facts
 
 
 def _of_insightface(match: re.Match[bytes]) -> Mapping[str, str]:
-    told = _told(match)
-    facts = {**_facts(told), "task": "arcface" if told.get("loss") == "arcface" else told.get("loss", "")}
+    arguments = _arguments(match)
+    facts = {
+        **_facts(arguments),
+        "task": "arcface" if arguments.get("loss") == "arcface" else arguments.get("loss", ""),
+    }
     named = {"batch_size": "per_batch_size", "world_size": "ctx_num"}
-    facts |= {name: told[said] for name, said in named.items() if told.get(said, "").isdigit() and int(told[said])}
+    facts |= {
+        name: arguments[argument]
+        for name, argument in named.items()
+        if arguments.get(argument, "").isdigit() and int(arguments[argument])
+    }
     return {name: value for name, value in facts.items() if value}
 
 
-def _facts(told: Mapping[str, str]) -> dict[str, str]:
-    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in ABSENT}
-    network = next((told[name] for name in ("network", "arch", "model") if told.get(name, "") not in ABSENT), "")
+def _facts(arguments: Mapping[str, str]) -> dict[str, str]:
+    facts = {
+        name: arguments[argument] for argument, name in _NAMES.items() if arguments.get(argument, "") not in ABSENT
+    }
+    network = next(
+        (arguments[name] for name in ("network", "arch", "model") if arguments.get(name, "") not in ABSENT), ""
+    )
     if network:
-        facts |= {"network": network, "model": _model(network, told.get("num_layers", ""))}
-    if told.get("dtype") in ("float16", "float32"):
-        half = told["dtype"] == "float16" or told.get("amp") in ("True", "true")
+        facts |= {"network": network, "model": _model(network, arguments.get("num_layers", ""))}
+    if arguments.get("dtype") in ("float16", "float32"):
+        half = arguments["dtype"] == "float16" or arguments.get("amp") in ("True", "true")
         facts["precision"] = "amp-fp16" if half else "fp32"
     return facts
 
 
 def _model(network: str, layers: str) -> str:
     """ResNets by their depth, whatever their variant; `network` keeps the name that the program has for it."""
-    if found := re.match(r"resnet(\d{2,3})(?!\d)", network):
-        return f"resnet{found[1]}"
+    if match := re.match(r"resnet(\d{2,3})(?!\d)", network):
+        return f"resnet{match[1]}"
     return f"resnet{layers}" if network.startswith("resnet") and layers.isdigit() else network
 
 
-def _count(gpus: str) -> int:
+def _device_count(gpus: str) -> int:
     """How many devices a list like `0,1,2` or `[0, 1, 2]` names."""
     return len(re.findall(r"\d+", gpus))
 
@@ -114,7 +125,7 @@ def _percent(match: re.Match[bytes]) -> Mapping[str, str]:
     return {"top1": f"{share * 100:.6g}", "epoch": match["epoch"].decode()}
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="ngc-mxnet",
     title="MXNet (NVIDIA, MLPerf, Gluon, InsightFace)",
     # Every rate is that of all ranks, whoever prints it. `Batch [a-b]` counts both ends, or one, or from 0 always, so
@@ -155,85 +166,89 @@ FAMILY = Family(
             ),
         ),
     ),
-    sayings=(
-        Saying(
+    patterns=(
+        LogPattern(
             kind="facts",
             marker=b" start with arguments ",
             pattern=re.compile(rb"Node\[(?P<rank>\d+)\] start with arguments " + _ARGUMENTS),
             values=_of_process,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Start with arguments ",
             pattern=re.compile(rb"Start with arguments " + _ARGUMENTS),
-            values=lambda match: _of_all(_told(match)),
+            values=lambda match: _of_all(_arguments(match)),
         ),
         *parameters(_of_all),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Namespace(",
             pattern=re.compile(rb"(?:^|>:|INFO:root:)" + _ARGUMENTS),
             values=_of_device,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Called with argument: ",
             pattern=re.compile(rb"Called with argument: Namespace\((?P<arguments>[^)]*)\)"),
             values=_of_insightface,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"--ntasks-per-node=",
             pattern=re.compile(rb"--ntasks=(?P<ranks>\d+) --ntasks-per-node=(?P<per_node>\d+) .{0,4000}run_and_time"),
             values=_srun,
         ),
-        Saying(kind="facts", marker=b"NCCL version ", pattern=re.compile(rb"NCCL version (?P<nccl>[\w.+-]+)")),
-        Saying(
+        LogPattern(kind="facts", marker=b"NCCL version ", pattern=re.compile(rb"NCCL version (?P<nccl>[\w.+-]+)")),
+        LogPattern(
             kind="pause",
             marker=b"Time cost=",
             pattern=re.compile(_HEAD + rb"Epoch\[(?P<epoch>\d+)\](?: Rank\[\d+\] Batch\[\d+\])?\s+Time cost="),
             values=lambda match: {"why": "the end of an epoch", "epoch": match["epoch"].decode()},
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"time cost: ",
             pattern=re.compile(rb"\[Epoch (?P<epoch>\d+)\] (?:speed: \d+ samples/sec\s+)?time cost: "),
             values=lambda match: {"why": "the end of an epoch", "epoch": match["epoch"].decode()},
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"Speed: ",
             pattern=re.compile(_HEAD + rb"Epoch\[(?P<epoch>\d+)\]\s+Speed: "),
             values=lambda match: {"why": "the end of an epoch", "epoch": match["epoch"].decode()},
         ),
-        Saying(kind="pause", marker=b"Starting epoch ", pattern=re.compile(_HEAD + rb"(?P<why>Starting epoch) \d+")),
-        Saying(
+        LogPattern(
+            kind="pause", marker=b"Starting epoch ", pattern=re.compile(_HEAD + rb"(?P<why>Starting epoch) \d+")
+        ),
+        LogPattern(
             kind="pause", marker=b"Validating epoch ", pattern=re.compile(_HEAD + rb"(?P<why>Validating epoch) \d+")
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"Validation",
             pattern=re.compile(_HEAD + rb"Epoch\[(?P<epoch>\d+)\](?: Rank\[\d+\])?\s+(?P<why>Validation)[ -]"),
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"] validation: ",
             pattern=re.compile(rb"\[Epoch (?P<epoch>\d+)\] (?P<why>validation): "),
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"val.accuracy : ",
             pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) .*?val\.accuracy : "),
             values=lambda match: {"why": "Validation", "epoch": match["epoch"].decode()},
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"]XNorm: ",
             pattern=re.compile(rb"\[(?P<set>\w+)\]\[\d+\]XNorm: "),
             values=lambda match: {"why": f"validation on {match['set'].decode()}"},
         ),
-        Saying(kind="pause", marker=b" checkpoint to ", pattern=re.compile(rb"(?P<why>Sav(?:ed|ing) checkpoint) to ")),
-        Saying(
+        LogPattern(
+            kind="pause", marker=b" checkpoint to ", pattern=re.compile(rb"(?P<why>Sav(?:ed|ing) checkpoint) to ")
+        ),
+        LogPattern(
             kind="evaluation",
             marker=b"Validation",
             pattern=re.compile(
@@ -241,25 +256,25 @@ FAMILY = Family(
             ),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"] validation: ",
             pattern=re.compile(rb"\[Epoch (?P<epoch>\d+)\] validation: (?P<error>err-)top1=(?P<share>[\d.]+)"),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"val.accuracy : ",
             pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) .*?val\.accuracy : (?P<share>[\d.]+)"),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b'"val.accuracy": ',
             pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.accuracy": (?P<share>[\d.]+)'),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="summary",
             marker=b"Summary: ",
             pattern=re.compile(STAMP + rb"Summary: .*?(?P<what>train\.ips) : (?P<rate>[\d.]{1,24})"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from parse.logs.engine.dllogger import ABSENT, JSON, STAMP, parameters
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 _NAMES = {
     "arch": "model", "batch_size": "batch_size", "world_size": "world_size", "epochs": "epochs",
@@ -14,17 +14,17 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _facts(told: Mapping[str, str]) -> dict[str, str]:
-    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in ABSENT}
-    if amp := told.get("amp", told.get("fp16")):
-        facts["precision"] = "amp-fp16" if "true" in (amp.lower(), told.get("fp16", "").lower()) else "fp32"
-    whole, local, world = (told.get(name, "") for name in ("optimizer_batch_size", "batch_size", "world_size"))
+def _facts(flags: Mapping[str, str]) -> dict[str, str]:
+    facts = {name: flags[flag] for flag, name in _NAMES.items() if flags.get(flag, "") not in ABSENT}
+    if amp := flags.get("amp", flags.get("fp16")):
+        facts["precision"] = "amp-fp16" if "true" in (amp.lower(), flags.get("fp16", "").lower()) else "fp32"
+    whole, local, world = (flags.get(name, "") for name in ("optimizer_batch_size", "batch_size", "world_size"))
     if whole.isdigit() and local.isdigit() and world.isdigit() and int(local) * int(world):
         facts["accumulation"] = str(int(whole) // (int(local) * int(world)))
     return facts
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="ngc-pytorch",
     title="NVIDIA DeepLearningExamples PyTorch image classification",
     steps=(
@@ -42,19 +42,19 @@ FAMILY = Family(
             ),
         ),
     ),
-    sayings=(
+    patterns=(
         *parameters(_facts),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b" Validation Iteration: ",
             pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: \d+ (?P<why>Validation) Iteration: "),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b" Validation Iteration: ",
             pattern=re.compile(STAMP + rb"Epoch: \d+ Iteration: (?P<steps_per_epoch>\d+) Validation Iteration: "),
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"val.top1 : ",
             pattern=re.compile(
@@ -62,28 +62,28 @@ FAMILY = Family(
                 rb"val\.top1 : (?P<top1>[\d.]+) %"
             ),
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b'"val.top1": ',
             pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.top1": (?P<top1>[\d.]+)'),
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b'"val.',
             pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+), \d+, \d+\].{0,300}?"(?P<why>val)\.'),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b'"val.',
             pattern=re.compile(JSON + rb'"step": \[\d+, (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
         ),
-        Saying(
+        LogPattern(
             kind="summary",
             marker=b"Summary: ",
             pattern=re.compile(STAMP + rb"Summary: .*?(?P<what>train\.(?:total|compute)_ips) : (?P<rate>[\d.]+)"),
         ),
-        Saying(kind="pause", marker=b"SAVING ", pattern=re.compile(rb"(?P<why>SAVING) ")),
-        Saying(
+        LogPattern(kind="pause", marker=b"SAVING ", pattern=re.compile(rb"(?P<why>SAVING) ")),
+        LogPattern(
             kind="facts",
             marker=b"--nnodes ",
             pattern=re.compile(rb"--nnodes (?P<nodes>\d+) "),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from parse.logs.engine.dllogger import ABSENT, JSON, STAMP, parameters
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 _RATE = rb"(?P<rate>[\d.]{1,24})"
 _NAMES = {
@@ -17,31 +17,31 @@ _SWITCHES = ("dali", "xla")
 _PRECISIONS = {"fp16": "amp-fp16", "fp32": "fp32", "tf32": "tf32"}
 
 
-def _facts(told: Mapping[str, str]) -> dict[str, str]:
+def _facts(flags: Mapping[str, str]) -> dict[str, str]:
     """What the flags say; those of XLA, DALI and AMP were called `use_…` before 2020's end."""
-    facts = {name: told[said] for said, name in _NAMES.items() if told.get(said, "") not in ABSENT}
-    if told.get("iter_unit") == "epoch" and told.get("num_iter", "").isdigit():
-        facts["epochs"] = told["num_iter"]
+    facts = {name: flags[flag] for flag, name in _NAMES.items() if flags.get(flag, "") not in ABSENT}
+    if flags.get("iter_unit") == "epoch" and flags.get("num_iter", "").isdigit():
+        facts["epochs"] = flags["num_iter"]
     for name in _SWITCHES:
-        if told.get(name, told.get(f"use_{name}", "")).lower() == "true":
+        if flags.get(name, flags.get(f"use_{name}", "")).lower() == "true":
             facts[name] = "true"
-    amp = told.get("amp", told.get("use_tf_amp", "")).lower()
-    if amp == "true" or told.get("precision") == "fp16":
+    amp = flags.get("amp", flags.get("use_tf_amp", "")).lower()
+    if amp == "true" or flags.get("precision") == "fp16":
         facts["precision"] = "amp-fp16"
     elif amp == "false":
         facts["precision"] = "fp32"
-    if told.get("data_dir") in ABSENT:
+    if flags.get("data_dir") in ABSENT:
         facts["data"] = "synthetic"
     return facts
 
 
 def _bert(match: re.Match[bytes]) -> Mapping[str, str]:
     """BERT's scripts name the results' folder for the global batch sizes of both phases, accumulation included."""
-    told = {name: value.decode() for name, value in match.groupdict().items() if value is not None}
+    groups = {name: value.decode() for name, value in match.groupdict().items() if value is not None}
     return {
-        "model": f"bert-{told['size']}" if "size" in told else "bert",
-        "precision": _PRECISIONS[told["precision"]],
-        "global_batch_size": told["one"] if told["phase"] == "1" else told["two"],
+        "model": f"bert-{groups['size']}" if "size" in groups else "bert",
+        "precision": _PRECISIONS[groups["precision"]],
+        "global_batch_size": groups["one"] if groups["phase"] == "1" else groups["two"],
     }
 
 
@@ -57,7 +57,7 @@ def _percent(match: re.Match[bytes]) -> Mapping[str, str]:
     return {"top1": f"{float(match['share']) * 100:.6g}"}
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="ngc-tensorflow",
     title="NVIDIA DeepLearningExamples TensorFlow 1 (ResNet-50, BERT)",
     # ResNet-50 prints the rate of one step of all ranks, and nothing before its 20 warm-up steps are over.
@@ -99,21 +99,21 @@ FAMILY = Family(
             ),
         ),
     ),
-    sayings=(
+    patterns=(
         *parameters(_facts),
-        Saying(kind="facts", marker=b"Num GPUs ", pattern=re.compile(rb"\bNum GPUs (?P<world_size>\d+)\s*$")),
-        Saying(
+        LogPattern(kind="facts", marker=b"Num GPUs ", pattern=re.compile(rb"\bNum GPUs (?P<world_size>\d+)\s*$")),
+        LogPattern(
             kind="facts",
             marker=b"Per-GPU Batch Size ",
             pattern=re.compile(rb"Per-GPU Batch Size (?P<batch_size>\d+)\s*$"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Steps per Epoch ",
             pattern=re.compile(rb"Steps per Epoch (?P<number>\d+(?:\.\d+)?)\s*$"),
             values=_whole,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"_gbs1",
             pattern=re.compile(
@@ -122,47 +122,47 @@ FAMILY = Family(
             ),
             values=_bert,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"XLA activated",
             pattern=re.compile(rb"XLA activated"),
             values=lambda _: {"xla": "true"},
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"StreamExecutor device (",
             pattern=re.compile(rb"StreamExecutor device \(\d+\): (?P<device>[^,]+), Compute Capability"),
         ),
-        Saying(kind="facts", marker=b"NCCL version ", pattern=re.compile(rb"NCCL version (?P<nccl>[\w.+-]+)")),
-        Saying(
+        LogPattern(kind="facts", marker=b"NCCL version ", pattern=re.compile(rb"NCCL version (?P<nccl>[\w.+-]+)")),
+        LogPattern(
             kind="pause",
             marker=b"Saving checkpoints for ",
             pattern=re.compile(rb"(?P<why>Saving checkpoints) for (?P<step>\d+) into "),
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"Starting Model Evaluation",
             pattern=re.compile(rb"(?P<why>Starting Model Evaluation)"),
         ),
-        Saying(kind="pause", marker=b"Running evaluation", pattern=re.compile(rb"(?P<why>Running evaluation)")),
-        Saying(
+        LogPattern(kind="pause", marker=b"Running evaluation", pattern=re.compile(rb"(?P<why>Running evaluation)")),
+        LogPattern(
             kind="evaluation",
             marker=b"top1_accuracy : ",
             pattern=re.compile(STAMP + rb" *top1_accuracy : (?P<share>\d*\.?\d+)(?:\s|$)"),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b'"top1_accuracy": ',
             pattern=re.compile(JSON + rb'"step": \[\], "data": \{"top1_accuracy": (?P<share>\d*\.?\d+)[,}]'),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="summary",
             marker=b"throughput",
             pattern=re.compile(STAMP + rb" *(?P<what>train_throughput|throughput_train) : " + _RATE + rb"(?:\s|$)"),
         ),
-        Saying(
+        LogPattern(
             kind="summary",
             marker=b'"step": [], ',
             pattern=re.compile(

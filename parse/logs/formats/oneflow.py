@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 _TIME = rb"(?: (?P<time>\d{9,10}\.\d+))?(?:\s|$)"
 _HEADERS = {
@@ -22,9 +22,9 @@ _HEADERS = {
 """Arguments as the program prints them first: what each is called here, and what its value looks like."""
 
 
-def _header(argument: str, name: str, value: bytes) -> Saying:
+def _header(argument: str, name: str, value: bytes) -> LogPattern:
     marker = argument.encode() + b" = "
-    return Saying(
+    return LogPattern(
         kind="facts",
         marker=marker,
         pattern=re.compile(rb"(?:^|[\s:])" + re.escape(marker) + rb"(?P<" + name.encode() + rb">" + value + rb")\s*$"),
@@ -35,7 +35,7 @@ def _percent(match: re.Match[bytes]) -> Mapping[str, str]:
     return {"top1": f"{float(match['share']) * 100:.6g}", "epoch": match["epoch"].decode()}
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="oneflow",
     title="OneFlow-Benchmark",
     # One process prints for all; CNNs count steps from 1 in every epoch, BERT and InsightFace through the run.
@@ -60,20 +60,20 @@ FAMILY = Family(
             ),
         ),
     ),
-    sayings=(
+    patterns=(
         *(_header(argument, name, value) for argument, (name, value) in _HEADERS.items()),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"use_fp16 = ",
             pattern=re.compile(rb"\buse_fp16 = (?P<fp16>True|False|None)\s*$"),
             values=lambda match: {"precision": "amp-fp16" if match["fp16"] == b"True" else "fp32"},
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"num_accumulation_steps = ",
             pattern=re.compile(rb"\bnum_accumulation_steps = (?P<micro_batches>\d+)\s*$"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"num_gpu_per_node = ",
             pattern=re.compile(
@@ -81,25 +81,25 @@ FAMILY = Family(
                 rb"num_nodes = (?P<nodes>\d+)\."
             ),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b" iter per epoch...",
             pattern=re.compile(rb"(?:^|\s)(?P<steps_per_epoch>\d+) iter per epoch\.\.\."),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"oading synthetic data",
             pattern=re.compile(rb"Loading synthetic data\."),
             values=lambda _: {"data": "synthetic"},
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"validation: ",
             pattern=re.compile(rb"(?P<why>validation): (?:epoch (?P<epoch>\d+), iter \d+, |time: )"),
         ),
-        Saying(kind="pause", marker=b"Validation on [", pattern=re.compile(rb"(?P<why>Validation) on \[\w+\]")),
-        Saying(kind="pause", marker=b"Saving model to ", pattern=re.compile(rb"(?P<why>Saving model) to ")),
-        Saying(
+        LogPattern(kind="pause", marker=b"Validation on [", pattern=re.compile(rb"(?P<why>Validation) on \[\w+\]")),
+        LogPattern(kind="pause", marker=b"Saving model to ", pattern=re.compile(rb"(?P<why>Saving model) to ")),
+        LogPattern(
             kind="evaluation",
             marker=b"validation: epoch ",
             pattern=re.compile(rb"validation: epoch (?P<epoch>\d+), iter \d+, top_1: (?P<share>[\d.]+), "),

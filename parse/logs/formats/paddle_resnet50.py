@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 _TIME = rb"(?P<time>\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)"
 _STAMP = rb"(?:" + _TIME + rb"[^<\n]{0,60}?)?"
@@ -28,22 +28,22 @@ _ARGUMENTS = {
 
 def _argument(match: re.Match[bytes]) -> Mapping[str, str]:
     """One line of the printed arguments. Raises ValueError where its value says nothing."""
-    said, value = match["name"].decode(), match["value"].decode(errors="replace").strip()
-    name = _ARGUMENTS[said]
-    if value in ("None", "") or (said in ("use_dali", "use_amp", "use_pure_fp16") and value != "True"):
-        raise ValueError(f"{said} is not given")
+    argument, value = match["name"].decode(), match["value"].decode(errors="replace").strip()
+    name = _ARGUMENTS[argument]
+    if value in ("None", "") or (argument in ("use_dali", "use_amp", "use_pure_fp16") and value != "True"):
+        raise ValueError(f"{argument} is not given")
     if name == "precision":
         return {name: "amp-fp16" if value == "True" else "fp32"}
-    return {name: "dali" if said == "use_dali" else value}
+    return {name: "dali" if argument == "use_dali" else value}
 
 
 def _shares(match: re.Match[bytes]) -> Mapping[str, str]:
     """An evaluation whose accuracy is printed as a share."""
-    said = {"top1": f"{100 * float(match['top1']):.3f}"}
-    return {"epoch": match["epoch"].decode(), **said} if "epoch" in match.re.groupindex else said
+    accuracy = {"top1": f"{100 * float(match['top1']):.3f}"}
+    return {"epoch": match["epoch"].decode(), **accuracy} if "epoch" in match.re.groupindex else accuracy
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="paddle-resnet50",
     title="PaddlePaddle ResNet50 (models image_classification, PaddleClas)",
     mean="paces",
@@ -74,9 +74,9 @@ FAMILY = Family(
             pattern=re.compile(_CLAS + rb"epoch:(?P<epoch>\d+) *,? train step:(?P<step>\d+)[ ,]"),
         ),
     ),
-    sayings=(
+    patterns=(
         *(
-            Saying(
+            LogPattern(
                 kind="facts",
                 marker=b" %b : " % name.encode(),
                 pattern=re.compile(rb"^(?!.* INFO: ).*?(?<!\w)(?P<name>%b) : (?P<value>.*)" % name.encode()),
@@ -84,46 +84,48 @@ FAMILY = Family(
             )
             for name in _ARGUMENTS
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b" name : ResNe",
             pattern=re.compile(rb"INFO: +name : (?P<model>ResNe[Xx]?t\w+)"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"train with paddle ",
             pattern=re.compile(rb"train with paddle (?P<paddle>[\w.]+)(?:, commit id \w+)? and device (?P<place>.+)"),
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b", test ",
             pattern=re.compile(_STAMP + rb"\[Pass \d+, (?P<why>test) +batch \d+\]"),
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b",testbatch ",
             pattern=re.compile(_STAMP + rb"Pass \d+,(?P<why>test)batch \d+,"),
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"validate start",
             pattern=re.compile(_STAMP + rb"ExponentialMovingAverage (?P<why>validate) start"),
         ),
-        Saying(kind="pause", marker=b"[Eval][Epoch ", pattern=re.compile(_CLAS + rb"\[(?P<why>Eval)\]\[Epoch \d+\]\[")),
-        Saying(
+        LogPattern(
+            kind="pause", marker=b"[Eval][Epoch ", pattern=re.compile(_CLAS + rb"\[(?P<why>Eval)\]\[Epoch \d+\]\[")
+        ),
+        LogPattern(
             kind="pause",
             marker=b" step:",
             pattern=re.compile(_CLAS + rb"(?P<why>valid|eval) step:\d+ "),
         ),
-        Saying(kind="pause", marker=b"END epoch:", pattern=re.compile(_CLAS + rb"(?P<why>END epoch):\d+ ")),
-        Saying(kind="pause", marker=b"[End pass ", pattern=re.compile(_STAMP + rb"\[(?P<why>End pass) \d+\]")),
-        Saying(kind="pause", marker=b"End pass ", pattern=re.compile(_STAMP + rb"(?<!\[)(?P<why>End pass) \d+,")),
-        Saying(
+        LogPattern(kind="pause", marker=b"END epoch:", pattern=re.compile(_CLAS + rb"(?P<why>END epoch):\d+ ")),
+        LogPattern(kind="pause", marker=b"[End pass ", pattern=re.compile(_STAMP + rb"\[(?P<why>End pass) \d+\]")),
+        LogPattern(kind="pause", marker=b"End pass ", pattern=re.compile(_STAMP + rb"(?<!\[)(?P<why>End pass) \d+,")),
+        LogPattern(
             kind="pause",
             marker=b"Already save model in ",
             pattern=re.compile(_STAMP + rb"Already (?P<why>save model) in "),
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b", test_acc1 ",
             pattern=re.compile(
@@ -131,19 +133,19 @@ FAMILY = Family(
             ),
             values=_shares,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"[Eval][Epoch ",
             pattern=re.compile(_CLAS + rb"\[Eval\]\[Epoch (?P<epoch>\d+)\]\[Avg\].{0,300}?\btop1: (?P<top1>[01]\.\d+)"),
             values=_shares,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"END valid ",
             pattern=re.compile(_CLAS + rb"END valid .{0,300}?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)"),
             values=_shares,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"END epoch:",
             pattern=re.compile(

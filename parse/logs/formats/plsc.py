@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 _TIME = rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d)"
 _STAMP = rb"(?:" + _TIME + rb"[^<\n]{0,60}?)?"
@@ -35,16 +35,16 @@ _PRECISIONS = {"True": "amp-fp16", "False": "fp32"}
 
 def _fact(match: re.Match[bytes]) -> Mapping[str, str]:
     """One line of a printed configuration. Raises ValueError where its value says nothing."""
-    said, value = match["name"].decode(), match["value"].decode(errors="replace").strip()
-    name = (_NAMES_1 | _NAMES_2 | _MIXED)[said]
+    setting, value = match["name"].decode(), match["value"].decode(errors="replace").strip()
+    name = (_NAMES_1 | _NAMES_2 | _MIXED)[setting]
     if value in ("None", ""):
-        raise ValueError(f"{said} is not given")
+        raise ValueError(f"{setting} is not given")
     if name == "precision":
         return {name: _PRECISIONS.get(value, value)}
     if name == "data":
         return {name: "synthetic" if value == "True" else "real"}
-    if name == "model" and (found := _MODEL.search(value)):
-        return {name: found[1]}
+    if name == "model" and (model_match := _MODEL.search(value)):
+        return {name: model_match[1]}
     return {name: value}
 
 
@@ -58,7 +58,7 @@ def _either(names: Mapping[str, str]) -> bytes:
     return b"|".join(name.encode() for name in names)
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="plsc",
     title="PaddlePaddle PLSC",
     steps=(
@@ -76,20 +76,20 @@ FAMILY = Family(
             ),
         ),
     ),
-    sayings=(
-        Saying(
+    patterns=(
+        LogPattern(
             kind="facts",
             marker=b"Training: ",
             pattern=re.compile(rb"Training: " + _TIME + rb" - (?P<name>" + _either(_NAMES_2) + rb"): (?P<value>.*)"),
             values=_fact,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"read label file finished, total num: ",
             pattern=re.compile(rb"read label file finished, total num: (?P<samples_per_epoch>\d+)"),
         ),
         *(
-            Saying(
+            LogPattern(
                 kind="facts",
                 marker=b"Set %b to " % name.encode(),
                 pattern=re.compile(
@@ -99,34 +99,34 @@ FAMILY = Family(
             )
             for name in _NAMES_1
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Set train batch size ",
             pattern=re.compile(rb"Set train batch size (?:per trainer )?to (?P<batch_size>\d+)\b"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"num_trainers: ",
             pattern=re.compile(rb"trainer_id: (?P<rank>\d+), num_trainers: (?P<world_size>\d+)"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Set log period to ",
             pattern=re.compile(rb"Set log period to (?P<print_every>\d+)"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Use mixed precision training: ",
             pattern=re.compile(rb"(?P<name>Use mixed precision training): (?P<value>\w+)"),
             values=_fact,
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"]XNorm: ",
             pattern=re.compile(_STAMP + rb"\[[^]\n]{1,60}\](?:\[\d+\]){1,3}XNorm: "),
             values=lambda _: {"why": "verification"},
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"]Accuracy-Flip: ",
             pattern=re.compile(
@@ -135,9 +135,9 @@ FAMILY = Family(
             ),
             values=_verification,
         ),
-        Saying(kind="pause", marker=b"test time: ", pattern=re.compile(_STAMP + rb"(?P<why>test) time: ")),
-        Saying(kind="pause", marker=b"Save model to ", pattern=re.compile(_STAMP + rb"(?P<why>Save model) to ")),
-        Saying(kind="pause", marker=b"End pass ", pattern=re.compile(_STAMP + rb"(?P<why>End pass) \d+, ")),
+        LogPattern(kind="pause", marker=b"test time: ", pattern=re.compile(_STAMP + rb"(?P<why>test) time: ")),
+        LogPattern(kind="pause", marker=b"Save model to ", pattern=re.compile(_STAMP + rb"(?P<why>Save model) to ")),
+        LogPattern(kind="pause", marker=b"End pass ", pattern=re.compile(_STAMP + rb"(?P<why>End pass) \d+, ")),
     ),
     numbered="run",
     warmup=50,

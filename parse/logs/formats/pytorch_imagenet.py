@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 _STAMP = rb"(?:(?P<time>\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[^<\n]{0,80}?)?"
 _ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[^,()]+)")
@@ -22,20 +22,20 @@ def _arguments(match: re.Match[bytes]) -> Mapping[str, str]:
     Raises ValueError where it is that of another program.
     """
     text = match["arguments"].decode(errors="replace")
-    told = {name: value.strip("'") for name, value in _ARGUMENT.findall(text)}
-    if "arch" not in told:
+    arguments = {name: value.strip("'") for name, value in _ARGUMENT.findall(text)}
+    if "arch" not in arguments:
         raise ValueError("these are not its arguments")
     names = {"arch": "model", "epochs": "epochs", "print_freq": "print_every", "seed": "seed"}
-    facts = {name: told[said] for said, name in names.items() if told.get(said, "None") != "None"}
-    if told.get("dummy") == "True":
+    facts = {name: arguments[argument] for argument, name in names.items() if arguments.get(argument, "None") != "None"}
+    if arguments.get("dummy") == "True":
         facts["data"] = "synthetic"
-    if told.get("opt_level") in _LEVELS:
-        facts["precision"] = _LEVELS[told["opt_level"]]
-    world, spawned = told.get("world_size", ""), told.get("multiprocessing_distributed") == "True"
-    alone = world == "-1" and not spawned and told.get("dist_url") != "env://"
-    if told.get("batch_size", "").isdigit() and (alone or world.isdigit()):
+    if arguments.get("opt_level") in _LEVELS:
+        facts["precision"] = _LEVELS[arguments["opt_level"]]
+    world, spawned = arguments.get("world_size", ""), arguments.get("multiprocessing_distributed") == "True"
+    alone = world == "-1" and not spawned and arguments.get("dist_url") != "env://"
+    if arguments.get("batch_size", "").isdigit() and (alone or world.isdigit()):
         counted = 1 if alone else max(int(world), 1)
-        facts["global_batch_size"] = str(int(told["batch_size"]) * counted)
+        facts["global_batch_size"] = str(int(arguments["batch_size"]) * counted)
         if spawned:
             facts["nodes"] = str(counted)
         elif not alone:
@@ -56,7 +56,7 @@ def _synthetic(_: re.Match[bytes]) -> Mapping[str, str]:
     return {"data": "synthetic"}
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="pytorch-imagenet",
     title="pytorch/examples imagenet",
     steps=(
@@ -68,18 +68,18 @@ FAMILY = Family(
             ),
         ),
     ),
-    sayings=(
-        Saying(
+    patterns=(
+        LogPattern(
             kind="facts",
             marker=b"=> creating model '",
             pattern=re.compile(rb"=> creating model '(?P<model>[^'\n]+)'"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"=> using pre-trained model '",
             pattern=re.compile(rb"=> using pre-trained model '(?P<model>[^'\n]+)'"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"storing name: TS",
             pattern=re.compile(
@@ -90,49 +90,49 @@ FAMILY = Family(
                 "data": match["data"].decode(),
             },
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Namespace(",
             pattern=re.compile(rb"Namespace\((?P<arguments>[^\n]{0,4000})\)"),
             values=_arguments,
         ),
-        Saying(
+        LogPattern(
             kind="facts", marker=b"=> Dummy data is ", pattern=re.compile(rb"=> Dummy data is us"), values=_synthetic
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"opt_level ",
             pattern=re.compile(rb"opt_level +[=:] (?P<level>O\d)"),
             values=_precision,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Use GPU: ",
             pattern=re.compile(rb"Use GPU: (?P<rank>\d+) for training"),
             values=_nothing,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"====rank=",
             pattern=re.compile(rb"====rank=(?P<rank>\d+) "),
             values=_nothing,
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"Test: [",
             pattern=re.compile(_STAMP + rb"(?P<why>Test): \[ *\d+/ *\d+\]"),
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"* Acc@1 ",
             pattern=re.compile(_STAMP + rb"\* Acc@1 +(?P<top1>\d+\.\d+)[ \t]"),
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"* Prec@1 ",
             pattern=re.compile(_STAMP + rb"\* Prec@1 +(?P<top1>\d+\.\d+)[ \t]"),
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"Testing Results: ",
             pattern=re.compile(_STAMP + rb"Testing Results: (?:Prec|Acc)@1 +(?P<top1>\d+\.\d+)[ \t]"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import Family, Saying, StepLine
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
 
 # absl: I0407 21:17:05.025709 139725706671936 keras_utils.py:145]
 _STAMP = (
@@ -32,7 +32,7 @@ def _percent(match: re.Match[bytes]) -> Mapping[str, str]:
     return {"top1": f"{float(match['share']) * 100:.6g}"}
 
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="tf2-official",
     title="TensorFlow 2 official models",
     # Every worker prints the rate of all. What passes between two intervals (the end of an epoch) is in neither.
@@ -53,74 +53,74 @@ FAMILY = Family(
             ),
         ),
     ),
-    sayings=(
-        Saying(kind="facts", marker=b"Detected ", pattern=re.compile(rb"\bDetected (?P<world_size>\d+) devices\.")),
-        Saying(
+    patterns=(
+        LogPattern(kind="facts", marker=b"Detected ", pattern=re.compile(rb"\bDetected (?P<world_size>\d+) devices\.")),
+        LogPattern(
             kind="facts",
             marker=b"Global batch size: ",
             pattern=re.compile(rb"\bGlobal batch size: (?P<global_batch_size>\d+)\s*$"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"num_gpus",
             pattern=re.compile(rb"Overriding params: [^\n]{0,4000}\bruntime\.num_gpus=(?P<gpus_per_node>[1-9]\d*)"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"num_workers = ",
             pattern=re.compile(rb"cluster_spec = [^\n]{0,8000}\bnum_workers = (?P<nodes>\d+)"),
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"MirroredStrategy with devices (",
             pattern=re.compile(rb"Using MirroredStrategy with devices \((?P<devices>[^)]*)\)"),
             values=_mirrored,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"(mixed_",
             pattern=re.compile(rb"compatibility check \(mixed_(?P<type>b?float16)\)"),
             values=lambda match: {"precision": _PRECISIONS[match["type"]]},
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"'model': {'name': ",
             pattern=re.compile(rb"Overriding params: \{[^\n]{0,4000}'model': \{'name': '(?P<model>\w+)'\}"),
             values=_model,
         ),
-        Saying(
+        LogPattern(
             kind="facts",
             marker=b"Train for ",
             pattern=re.compile(rb"\bTrain for (?P<steps_per_epoch>\d+) steps\b"),
         ),
-        Saying(kind="facts", marker=b"Epoch 1/", pattern=re.compile(rb"\bEpoch 1/(?P<epochs>\d+)\s*$")),
-        Saying(kind="facts", marker=b"NCCL version ", pattern=re.compile(rb"NCCL version (?P<nccl>[\w.+-]+)")),
-        Saying(
+        LogPattern(kind="facts", marker=b"Epoch 1/", pattern=re.compile(rb"\bEpoch 1/(?P<epochs>\d+)\s*$")),
+        LogPattern(kind="facts", marker=b"NCCL version ", pattern=re.compile(rb"NCCL version (?P<nccl>[\w.+-]+)")),
+        LogPattern(
             kind="pause",
             marker=b"s - loss: ",
             pattern=re.compile(rb"(?:^|\s)(?P<steps_per_epoch>\d+)/(?P=steps_per_epoch) - \d+s - loss: "),
             values=lambda match: {"why": "the end of an epoch", "steps_per_epoch": match["steps_per_epoch"].decode()},
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"BenchmarkMetric: {'epoch':",
             pattern=re.compile(_STAMP + rb"BenchmarkMetric: \{'epoch': ?(?P<epoch>\d+), 'time_taken': "),
             values=lambda match: {"why": "the end of an epoch", "epoch": match["epoch"].decode()},
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"valuation at step: ",
             pattern=re.compile(_STAMP + rb"(?P<why>Start(?:ing)? evaluation) at step: (?P<step>\d+)"),
         ),
-        Saying(
+        LogPattern(
             kind="pause", marker=b": saving model to ", pattern=re.compile(rb"Epoch \d+: (?P<why>saving model) to ")
         ),
-        Saying(
+        LogPattern(
             kind="pause",
             marker=b"aved checkpoint",
             pattern=re.compile(_STAMP + rb"(?P<why>[Ss]aved checkpoint)"),
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"val_",
             pattern=re.compile(
@@ -128,7 +128,7 @@ FAMILY = Family(
             ),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"evaluation metric: ",
             pattern=re.compile(
@@ -136,13 +136,13 @@ FAMILY = Family(
             ),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="evaluation",
             marker=b"'accuracy_top_1': ",
             pattern=re.compile(rb"[{ ]'accuracy_top_1': (?P<share>[\d.]+)"),
             values=_percent,
         ),
-        Saying(
+        LogPattern(
             kind="summary",
             marker=b"'avg_exp_per_second': ",
             pattern=re.compile(rb"'(?P<what>avg_exp_per_second)': (?P<rate>[\d.]{1,24})[,}]"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from parse.logs.engine.reader import batches
 
 
-def read(family, tmp_path, *lines):
+def read(log_format, tmp_path, *lines):
     """Steps and sayings of a log of these lines."""
     path = tmp_path / "x.log"
     path.write_text("\n".join(lines) + "\n")
-    found = list(batches(path, family))
-    return found[0].steps, found[0].said
+    found = list(batches(path, log_format))
+    return found[0].steps, found[0].records
 
 
 def values(said, kind):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.logs.engine.log_format import NO_NUMBER, Batch, Family, Said, Steps
+from parse.logs.engine.log_format import NO_NUMBER, Batch, LogFormat, LogRecord, Steps
 from parse.logs.window import Protocol, Reading, Window, read_batches
 
-PER_EPOCH = Family(name="by-epoch", title="numbers start anew", steps=(), numbered="epoch")
-THROUGH = Family(name="through", title="numbers go on", steps=(), numbered="run")
+PER_EPOCH = LogFormat(name="by-epoch", title="numbers start anew", steps=(), numbered="epoch")
+THROUGH = LogFormat(name="through", title="numbers go on", steps=(), numbered="run")
 T0 = 1.6e9 + 0.25
 """Not a whole second: whole ones alone would make a clock of seconds."""
 
@@ -68,24 +68,24 @@ def batch(lines: Sequence[Row | Word], before: int = 0) -> Batch:
             elapsed_s=real("elapsed"),
             epoch_steps=whole("epoch_steps"),
         ),
-        said=tuple(
-            Said(kind=word.kind, offset=offset, time_s=None, rank=word.rank, values=dict(word.values))
+        records=tuple(
+            LogRecord(kind=word.kind, offset=offset, time_s=None, rank=word.rank, values=dict(word.values))
             for offset, word in words
         ),
     )
 
 
 def read(
-    lines: Sequence[Row | Word], family: Family = THROUGH, protocol: Protocol | None = None, cut: int = 10**9
+    lines: Sequence[Row | Word], log_format: LogFormat = THROUGH, protocol: Protocol | None = None, cut: int = 10**9
 ) -> Reading:
     stretches = [batch(lines[at : at + cut], at) for at in range(0, len(lines), cut)]
-    return read_batches(stretches, family, protocol or Protocol())
+    return read_batches(stretches, log_format, protocol or Protocol())
 
 
 def window_of(
-    lines: Sequence[Row | Word], family: Family = THROUGH, protocol: Protocol | None = None, cut: int = 10**9
+    lines: Sequence[Row | Word], log_format: LogFormat = THROUGH, protocol: Protocol | None = None, cut: int = 10**9
 ) -> Window:
-    reading = read(lines, family, protocol, cut)
+    reading = read(lines, log_format, protocol, cut)
     assert reading.window is not None, reading.reason
     return reading.window
 

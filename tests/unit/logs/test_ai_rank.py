@@ -8,7 +8,7 @@ import pytest
 
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family, recognise
+from parse.logs.formats import format_named, recognise
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
 CHECKSUM = "d41d8cd98f00b204e9800998ecf8427e"
@@ -17,7 +17,7 @@ CHECKSUM = "d41d8cd98f00b204e9800998ecf8427e"
 def read(tmp_path, *lines, name="ai-rank"):
     path = tmp_path / "GPUx1.log"
     path.write_bytes("\n".join([*lines, ""]).encode())
-    return [one for batch in batches(path, family(name)) for one in batch.said]
+    return [one for batch in batches(path, format_named(name)) for one in batch.records]
 
 
 def mark(tmp_path, line):
@@ -137,7 +137,7 @@ def test_they_are_heard_in_logs_of_other_families(tmp_path):
 @pytest.mark.skipif(not LOGS.is_dir(), reason="needs ../shared/logs")
 def test_a_real_log():
     path = LOGS / "airank-format_tsm_pytorch_1n1g_fp32.log"
-    said = [one for batch in batches(path, family("ai-rank")) for one in batch.said if one.kind == "mark"]
+    said = [one for batch in batches(path, format_named("ai-rank")) for one in batch.records if one.kind == "mark"]
     assert [(one.values["mark"], one.time_s) for one in said] == [
         ("load_data", pytest.approx(1618110628.103)),
         ("test_begin", pytest.approx(1618110628.249)),

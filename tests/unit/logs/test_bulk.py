@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parse.logs.engine.fields import LARGEST, columns, field_of
-from parse.logs.engine.log_format import Family, Saying, StepLine
-from parse.logs.engine.marker_index import Sieve
+from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
+from parse.logs.engine.marker_index import MarkerIndex
 from parse.logs.engine.reader import MAX_SHAPES, SHAPES_PER_LENGTH, _Shapes, batches
 from parse.logs.engine.shapes import Shape
 from parse.logs.engine.times import seconds_of
@@ -25,14 +25,14 @@ def test_the_sieve_lets_every_text_through_wherever_it_stands(texts, around, whi
     text = texts[which % len(texts)]
     whole = around[0] + text + around[1]
     whole += b" " * (len(whole) % 2)
-    places = Sieve(tuple(texts)).passes(np.frombuffer(whole, np.uint8))
+    places = MarkerIndex(tuple(texts)).passes(np.frombuffer(whole, np.uint8))
     assert any(len(around[0]) - 1 <= place <= len(around[0]) + len(text) for place in places.tolist())
 
 
 def test_the_sieve_lets_little_else_through():
     texts = (b"train.total_ips : ", b" - PARAMETER ", b":::MLLOG ", b"AI-Rank")
     other = b"libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
-    assert not len(Sieve(texts).passes(np.frombuffer(other * 100, np.uint8)))
+    assert not len(MarkerIndex(texts).passes(np.frombuffer(other * 100, np.uint8)))
 
 
 WHOLE = st.integers(0, 10**15 - 1).map(str)
@@ -103,11 +103,13 @@ def test_only_so_many_shapes_are_kept():
 
 
 STEP = StepLine(marker=b"step ", pattern=re.compile(rb"step (?P<step>\d+) took (?P<duration_s>[\d.]+) s"))
-FAMILY = Family(
+FORMAT = LogFormat(
     name="made-up", title="made up", steps=(STEP,),
-    sayings=(
-        Saying(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<why>Test): \[ *\d+/")),
-        Saying(kind="facts", marker=b"THE_PRECISION is fp16", pattern=re.compile(rb"THE_PRECISION is (?P<type>fp16)")),
+    patterns=(
+        LogPattern(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<why>Test): \[ *\d+/")),
+        LogPattern(
+            kind="facts", marker=b"THE_PRECISION is fp16", pattern=re.compile(rb"THE_PRECISION is (?P<type>fp16)")
+        ),
     ),
 )  # fmt: skip
 
@@ -115,9 +117,9 @@ FAMILY = Family(
 def read(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_bytes(text)
-    found = list(batches(path, FAMILY, 1 << 16))
+    found = list(batches(path, FORMAT, 1 << 16))
     steps = [step for batch in found for step in batch.steps.step.tolist()]
-    return steps, [said for batch in found for said in batch.said]
+    return steps, [said for batch in found for said in batch.records]
 
 
 def test_of_pauses_in_a_row_the_first_is_told(tmp_path):

@@ -12,12 +12,12 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
-from parse.attempt import Asked, Attempt, FromLog, Measured
-from parse.logs.engine.log_format import Family, LogError, Saying, StepLine
+from parse.attempt import Attempt, FromLog, Measured, RequestedRun
+from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.explain import CHUNK_BYTES, MAX_LISTED, MAX_TEXT, explain, lines_at
 from parse.logs.window import Protocol, Reading, read_log
 
-FAMILY = Family(
+FORMAT = LogFormat(
     name="made",
     title="made for this test",
     steps=(
@@ -33,9 +33,11 @@ FAMILY = Family(
             pattern=re.compile(rb"epoch (?P<epoch>\d+) step (?P<step>\d+) took (?P<duration_s>\d+\.\d+) "),
         ),
     ),
-    sayings=(
-        Saying(kind="facts", marker=b"batch", pattern=re.compile(rb"batch (?P<batch_size>\d+) on (?P<world_size>\d+)")),
-        Saying(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+    patterns=(
+        LogPattern(
+            kind="facts", marker=b"batch", pattern=re.compile(rb"batch (?P<batch_size>\d+) on (?P<world_size>\d+)")
+        ),
+        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
     ),
 )
 
@@ -76,7 +78,7 @@ def attempt(
     return Attempt(
         run_id="x",
         number=1,
-        asked=Asked(run=spec or run(), run_id="x"),
+        requested=RequestedRun(run=spec or run(), run_id="x"),
         outcome=Outcome.OK if speed else None,
         measured=None
         if speed is None
@@ -86,7 +88,7 @@ def attempt(
         problem=problem,
         log=FromLog(
             path=path,
-            family="made",
+            log_format="made",
             window="",
             wall_clock=wall_clock,
             printed=printed,
@@ -97,12 +99,12 @@ def attempt(
 
 def explained(
     path: Path,
-    family: Family = FAMILY,
+    log_format: LogFormat = FORMAT,
     wall_clock: float | None = 256.0,
     printed: float | None = 250.0,
     **more: object,
 ) -> str:
-    reading = read_log(path, family, Protocol())
+    reading = read_log(path, log_format, Protocol())
     return explain(path, reading, attempt(path, reading, wall_clock, printed, **more))  # type: ignore[arg-type]
 
 
@@ -157,7 +159,7 @@ def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None
     ],
 )
 def test_the_way_from_printed_rates_to_the_printed_speed(log: Path, more, printed, said) -> None:
-    told = explained(log, dataclasses.replace(FAMILY, **more), printed=printed)
+    told = explained(log, dataclasses.replace(FORMAT, **more), printed=printed)
     assert f"printed: {'mean of 9 printed rates = 250.00 samples/s' if 'mean' not in said else ''}" in told
     assert said in told
 
@@ -165,8 +167,8 @@ def test_the_way_from_printed_rates_to_the_printed_speed(log: Path, more, printe
 def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
     path = tmp_path / "times.log"
     path.write_text("".join(f"epoch 0 step {step} took 0.5 s\n" for step in range(0, 200)))
-    family = dataclasses.replace(FAMILY, mean="durations")
-    told = explained(path, family, wall_clock=None, printed=256.0)
+    log_format = dataclasses.replace(FORMAT, mean="durations")
+    told = explained(path, log_format, wall_clock=None, printed=256.0)
     assert "wall_clock: none, for want of time stamps that tell" in told
     assert "printed: mean of 100 printed step times = 0.500000 s; 128 / 0.500000 s = 256.00 samples/s" in told
     assert "gap" not in told and "result: 256.00 samples/s" in told
@@ -175,7 +177,7 @@ def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
     path.write_text("".join(f"epoch 0 step {step} took {0.2 + 0.3 * (step % 2):.1f} s\n" for step in range(0, 200)))
     told = explained(path, wall_clock=None, printed=128 * 3.5)
     assert "printed: mean of 100 rates of 128 / a printed step time = 448.00 samples/s" in told
-    told = explained(path, family, wall_clock=None, printed=None, problem="nobody says the batch size")
+    told = explained(path, log_format, wall_clock=None, printed=None, problem="nobody says the batch size")
     assert "no speed without the samples of a step" in told and "samples of a step: not known" in told
     assert "result: none (nobody says the batch size)" in told
 
@@ -235,7 +237,7 @@ def test_a_packed_log_is_explained_like_a_plain_one(log: Path) -> None:
 
 
 def test_a_log_that_is_gone_or_another_by_now(log: Path) -> None:
-    reading = read_log(log, FAMILY, Protocol())
+    reading = read_log(log, FORMAT, Protocol())
     found = attempt(log, reading, 256.0, 250.0)
     log.write_text("short\n")
     with pytest.raises(LogError, match=r"r50\.log: ends before byte \d+"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parse.logs.engine.log_format import LogError
-from parse.logs.formats import FAMILIES, family, recognise
+from parse.logs.formats import FORMATS, format_named, recognise
 from tests.unit.logs import made
 
 MLLOG = ':::MLLOG {"namespace": "", "time_ms": 1594790175195, "key": "run_start", "value": null, "metadata": {}}\n'
@@ -33,7 +33,7 @@ def found(tmp_path, text):
 
 
 def test_every_family_is_tried_here():
-    assert set(STEPS) == set(FAMILIES)
+    assert set(STEPS) == set(FORMATS)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -76,10 +76,10 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path, text, reason):
 
 def test_a_name_that_is_no_family():
     with pytest.raises(LogError, match="'caffe'; there are ngc-pytorch"):
-        family("caffe")
+        format_named("caffe")
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FORMATS)
 def test_all_hear_marks_of_all_kinds(name):
-    kinds = {saying.kind for saying in family(name).sayings}
+    kinds = {saying.kind for saying in format_named(name).patterns}
     assert {"mllog", "mark"} <= kinds

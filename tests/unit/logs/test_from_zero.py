@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parse.logs.formats import family
+from parse.logs.formats import format_named
 from parse.logs.window import Protocol, read_log
 from parse.summarize import main
 from tests.unit.logs import made
@@ -13,7 +13,7 @@ from tests.unit.logs import made
 def window(tmp_path, name, text):
     path = tmp_path / "x.log"
     path.write_text(text)
-    return read_log(path, family(name), Protocol())
+    return read_log(path, format_named(name), Protocol())
 
 
 def test_120_steps_from_0_are_the_protocol_s(tmp_path):

@@ -43,9 +43,9 @@ def test_a_seed_makes_the_same_input_every_time():
 @pytest.mark.parametrize("name", BY_NAME)
 def test_the_samples_are_of_their_families(path, name):
     one = sound(name)
-    wanted = "no speed" if one.sample.family in ("mllog", "ai-rank") else "speed"
+    wanted = "no speed" if one.sample.log_format in ("mllog", "ai-rank") else "speed"
     assert check(one, path) == wanted
-    assert recognise(path).name == one.sample.family
+    assert recognise(path).name == one.sample.log_format
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"\0" * 100, b"no log\n", b"\x1f\x8b"])

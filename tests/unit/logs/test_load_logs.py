@@ -37,7 +37,7 @@ def plain(root: Path, name: str, speed: float = 350.0) -> Path:
 def found(loaded) -> list[tuple[str, int, float | None]]:
     """Case, repeat and speed of every attempt."""
     return [
-        (one.asked.case, one.asked.run.repeat, one.measured and round(one.measured.throughput))
+        (one.requested.case, one.requested.run.repeat, one.measured and round(one.measured.throughput))
         for one in loaded.attempts
     ]
 
@@ -110,7 +110,7 @@ def test_plans_beside_logs_ask_for_traces_only(tmp_path):
     put_plan(tmp_path, repeats(trace.run, 1))
     put(tmp_path, trace)
     log(tmp_path, "1n1g/r50_b128_fp32_1.log")
-    assert len(load([tmp_path]).asked) == 1
+    assert len(load([tmp_path]).requested) == 1
     alone = load([tmp_path / "1n1g"])
     assert alone.remarks == ()
 
@@ -127,9 +127,9 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
 
 def test_a_system_can_be_forced(tmp_path):
     path = log(tmp_path, "1n1g/a.log")
-    loaded = load([path], how=HowToRead(family="oneflow"))
+    loaded = load([path], how=HowToRead(log_format="oneflow"))
     assert [one.measured for one in loaded.attempts] == [None]
-    assert loaded.attempts[0].log.family == "oneflow"
+    assert loaded.attempts[0].log.log_format == "oneflow"
 
 
 def test_an_impossible_window_is_refused_with_the_file(tmp_path):
@@ -153,14 +153,14 @@ def test_repeats_by_number_and_then_by_name(tmp_path):
     for name, speed in {"r50_b128_fp32_2": 302, "first": 301, "run10": 310, "run9": 309}.items():
         log(tmp_path, f"1n1g/{name}.log", speed)
     assert found(load([tmp_path])) == [("1n1g", 2, 302), ("1n1g", 1, 301), ("1n1g", 3, 309), ("1n1g", 4, 310)]
-    unnumbered = [one.asked.run.repeat for one in load([tmp_path]).attempts if "repeat" in one.asked.unknown]
+    unnumbered = [one.requested.run.repeat for one in load([tmp_path]).attempts if "repeat" in one.requested.unknown]
     assert unnumbered == [1, 3, 4]
 
 
 def test_names_that_were_understood_in_part_tell_points_apart(tmp_path):
     log(tmp_path, "1n1g/r50_b128_fp32_nfs_1.log")
     log(tmp_path, "1n1g/r50_b128_fp32_1.log", 360)
-    points = {one.asked.extra.get("name"): one.asked.point for one in load([tmp_path]).attempts}
+    points = {one.requested.extra.get("name"): one.requested.point for one in load([tmp_path]).attempts}
     assert set(points) == {None, "nfs"} and len(set(points.values())) == 2
 
 
@@ -168,12 +168,12 @@ def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):
     for campaign in ("a", "b"):
         log(tmp_path, f"{campaign}/bz128/1n1g/r50_b128_fp32_1.log", 350 if campaign == "a" else 340)
         log(tmp_path, f"{campaign}/bz128/1n8g/r50_b128_fp32_1.log", 2700, 8)
-    asked = [one.asked for one in load([tmp_path]).attempts]
+    asked = [one.requested for one in load([tmp_path]).attempts]
     assert sorted((one.extra["folder"], one.case) for one in asked) == [
         ("a", "1n1g"), ("a", "1n8g"), ("b", "1n1g"), ("b", "1n8g"),
     ]  # fmt: skip
     assert len({one.point for one in asked}) == 4 and len({one.baseline_point for one in asked}) == 2
-    alone = [one.asked for one in load([tmp_path / "a"]).attempts]
+    alone = [one.requested for one in load([tmp_path / "a"]).attempts]
     assert [one.extra for one in alone] == [{}, {}] and alone[1].baseline_point == alone[0].point
 
 
@@ -226,7 +226,7 @@ def test_a_log_of_nobody_knows_how_many_devices_is_named_with_its_speed(tmp_path
     assert loaded.attempts == ()
     assert [line for line in loaded.remarks if line.startswith(f"{path}: ") and "--case" in line]
     told = load([tmp_path], how=HowToRead(otherwise=case_of("1n1g")))
-    assert [one.asked.case for one in told.attempts] == ["1n1g"]
+    assert [one.requested.case for one in told.attempts] == ["1n1g"]
 
 
 # A file explained

@@ -9,7 +9,7 @@ import pytest
 
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family, recognise
+from parse.logs.formats import format_named, recognise
 from parse.logs.formats.mllog import blocks
 
 LOGS = Path(__file__).parents[4] / "shared" / "logs"
@@ -23,7 +23,7 @@ def line(key, value=None, time_ms=1593154619126, **metadata):
 def read(tmp_path, *lines, name="mllog"):
     path = tmp_path / "result_0.txt"
     path.write_bytes("\n".join([*lines, ""]).encode())
-    return [one for batch in batches(path, family(name)) for one in batch.said]
+    return [one for batch in batches(path, format_named(name)) for one in batch.records]
 
 
 def keys(said):
@@ -166,7 +166,7 @@ def test_no_blocks_where_epochs_are_not_epochs(tmp_path):
     ],
 )
 def test_real_logs(name, seconds, status, rate):
-    said = [one for batch in batches(LOGS / name, family("mllog")) for one in batch.said]
+    said = [one for batch in batches(LOGS / name, format_named("mllog")) for one in batch.records]
     times = {one.values["key"]: one for one in said if one.kind == "mllog"}
     assert times["run_stop"].time_s - times["run_start"].time_s == pytest.approx(seconds, abs=1e-3)
     assert times["run_stop"].values["status"] == status

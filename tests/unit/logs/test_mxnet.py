@@ -13,7 +13,7 @@ import pytest
 from parse.logs.engine.reader import batches
 from parse.logs.engine.times import seconds_of
 from parse.logs.formats import recognise
-from parse.logs.formats.mxnet import FAMILY
+from parse.logs.formats.mxnet import FORMAT
 from tests.unit.logs import heard
 from tests.unit.logs.heard import values
 
@@ -31,7 +31,7 @@ def line(step, data, time="1594764998.36"):
     })  # fmt: skip
 
 
-read = partial(heard.read, FAMILY)
+read = partial(heard.read, FORMAT)
 
 
 @pytest.mark.parametrize(("text", "epoch", "step", "rank", "stamped"), [
@@ -210,11 +210,11 @@ def test_it_is_recognised(tmp_path):
 @pytest.mark.skipif(not DGX1.exists(), reason=f"no real logs at {LOGS}")
 def test_the_real_log_of_a_dgx1():
     assert recognise(DGX1).name == "ngc-mxnet"
-    found = list(batches(DGX1, FAMILY))
+    found = list(batches(DGX1, FORMAT))
     assert sum(len(batch.steps.step) for batch in found) == 1406
     steps = found[0].steps
     begin, end = (int(np.flatnonzero((steps.epoch == 0) & (steps.step == number))[0]) for number in (20, 120))
-    facts = {name: value for batch in found for one in values(batch.said, "facts") for name, value in one.items()}
+    facts = {name: value for batch in found for one in values(batch.records, "facts") for name, value in one.items()}
     samples = int(facts["batch_size"]) * int(facts["world_size"]) * 100
     assert samples / (steps.time_s[end] - steps.time_s[begin]) == pytest.approx(11341.33, rel=5e-4)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family
+from parse.logs.formats import format_named
 
 TEXT = """\
 DLL 2020-09-15 14:28:53.498443 - PARAMETER data : /data/image set  data_backend : dali-cpu  arch : resnet50  \
@@ -45,8 +45,8 @@ JSON = "\n".join([
 def read(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_text(text)
-    found = list(batches(path, family("ngc-pytorch")))
-    return found[0].steps, found[0].said
+    found = list(batches(path, format_named("ngc-pytorch")))
+    return found[0].steps, found[0].records
 
 
 def test_a_step_of_the_text(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
-from parse.logs.formats.ngc_tensorflow import FAMILY
+from parse.logs.formats.ngc_tensorflow import FORMAT
 from tests.unit.logs import heard
 from tests.unit.logs.heard import values
 
@@ -29,7 +29,7 @@ def line(step, data, time="1598942471.984949"):
     })  # fmt: skip
 
 
-read = partial(heard.read, FAMILY)
+read = partial(heard.read, FORMAT)
 
 
 @pytest.mark.parametrize(("text", "epoch", "step", "rank", "rate"), [
@@ -144,8 +144,8 @@ def test_it_is_recognised(tmp_path):
 @pytest.mark.skipif(not BERT.exists(), reason=f"no real logs at {LOGS}")
 def test_the_real_log_of_bert():
     assert recognise(BERT).name == "ngc-tensorflow"
-    found = list(batches(BERT, FAMILY))
+    found = list(batches(BERT, FORMAT))
     steps = [step for batch in found for step in batch.steps.step.tolist()]
     assert steps == [1, 1, 1, 1, *range(1, 52)]  # the loss scaler skips four steps, which are printed all the same
-    said = [one for batch in found for one in batch.said]
+    said = [one for batch in found for one in batch.records]
     assert values(said, "summary") == [{"what": "throughput_train", "rate": "470.244"}]

@@ -8,7 +8,7 @@ import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
-from parse.logs.formats.oneflow import FAMILY
+from parse.logs.formats.oneflow import FORMAT
 
 CNN = "epoch 0, iter 20, loss: 7.087004, top_1: 0.000000, top_k: 0.000000, samples/s: 3988.891"
 HEADER = """\
@@ -40,8 +40,8 @@ Loading synthetic data.
 def read(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_text(text + "\n")
-    found = list(batches(path, FAMILY))
-    return found[0].steps, found[0].said
+    found = list(batches(path, FORMAT))
+    return found[0].steps, found[0].records
 
 
 def values(said, kind):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family
+from parse.logs.formats import format_named
 
 V18 = "[Pass {epoch}, train batch {step}] \tloss 7.10000, acc1 0.00000, acc5 0.00781, lr 0.00100, elapse {time:.4f} sec"
 MIXUP = "[Pass {epoch}, train batch {step}] \tloss 7.10000, lr 0.00100, elapse {time:.4f} sec"
@@ -49,8 +49,8 @@ CLAS_COMMA = (
 def read(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_text(text)
-    (batch,) = batches(path, family("paddle-resnet50"))
-    return batch.steps, batch.said
+    (batch,) = batches(path, format_named("paddle-resnet50"))
+    return batch.steps, batch.records
 
 
 def facts(said):

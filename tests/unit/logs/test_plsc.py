@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family
+from parse.logs.formats import format_named
 
 LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
 
@@ -25,8 +25,8 @@ V2 = (
 def read(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_text(text)
-    (batch,) = batches(path, family("plsc"))
-    return batch.steps, batch.said
+    (batch,) = batches(path, format_named("plsc"))
+    return batch.steps, batch.records
 
 
 def facts(said):
@@ -159,7 +159,7 @@ def test_pauses_and_verification(tmp_path):
 
 
 def test_its_numbers_go_through_the_run_and_its_protocol_is_its_own():
-    one = family("plsc")
+    one = format_named("plsc")
     assert (one.numbered, one.warmup, one.total, one.rates, one.task) == ("run", 50, 150, "all", "arcface")
 
 
@@ -167,7 +167,7 @@ def test_every_step_line_of_a_real_log_is_read():
     path = LOGS / "plsc2-arcface_r50_1n8g_b128_fp16_sr1.0_dynamic.log"
     if not path.exists():
         pytest.skip(f"{path} is not there")
-    steps = [batch.steps for batch in batches(path, family("plsc"))]
+    steps = [batch.steps for batch in batches(path, format_named("plsc"))]
     found = np.concatenate([one.step for one in steps])
     assert len(found) == path.read_bytes().count(b"throughput: ") > 0
     assert (np.diff(found) == 100).all()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parse.logs.engine.reader import batches
-from parse.logs.formats import family
+from parse.logs.formats import format_named
 
 LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
 
@@ -29,8 +29,8 @@ PIPES = "Lr: 4.1e-05 | Epoch: [{epoch}][{step}/5005] | Time {time:.3f} (1.434) |
 def read(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_text(text)
-    (batch,) = batches(path, family("pytorch-imagenet"))
-    return batch.steps, batch.said
+    (batch,) = batches(path, format_named("pytorch-imagenet"))
+    return batch.steps, batch.records
 
 
 def facts(said):
@@ -165,6 +165,6 @@ def test_every_step_line_of_real_logs_is_read(name):
     path = LOGS / name
     if not path.exists():
         pytest.skip(f"{path} is not there")
-    steps = [batch.steps for batch in batches(path, family("pytorch-imagenet"))]
+    steps = [batch.steps for batch in batches(path, format_named("pytorch-imagenet"))]
     assert sum(len(one.step) for one in steps) == path.read_bytes().count(b"Epoch: [") > 0
     assert all((one.duration_s > 0).all() and (one.step <= one.epoch_steps).all() for one in steps)

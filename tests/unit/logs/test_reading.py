@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parse.logs.engine.lines import MAX_SHAPED
-from parse.logs.engine.log_format import Family, LogError, Saying, StepLine
+from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.engine.reader import batches, pieces
-from parse.logs.formats import family
+from parse.logs.formats import format_named
 
 STEP = re.compile(
     rb"(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - )?epoch (?P<epoch>\d+) step (?P<step>\d+) loss \S+ "
     rb"rate (?P<rate>-?[\d.]+(?:e[+-]\d+)?)"
 )
-FAMILY = Family(
+FORMAT = LogFormat(
     name="made-up",
     title="made up for these tests",
     steps=(StepLine(marker=b" rate ", pattern=STEP),),
-    sayings=(
-        Saying(kind="facts", marker=b"batch=", pattern=re.compile(rb"batch=(?P<batch_size>\d+)")),
-        Saying(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+    patterns=(
+        LogPattern(kind="facts", marker=b"batch=", pattern=re.compile(rb"batch=(?P<batch_size>\d+)")),
+        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
     ),
 )
 
@@ -33,12 +33,12 @@ FAMILY = Family(
 def read(tmp_path, text, chunk_bytes=1 << 16, name="x.log"):
     path = tmp_path / name
     path.write_bytes(text)
-    found = list(batches(path, FAMILY, chunk_bytes))
+    found = list(batches(path, FORMAT, chunk_bytes))
     columns = {
         name: np.concatenate([getattr(batch.steps, name) for batch in found]) if found else np.empty(0)
         for name in ("offset", "time_s", "epoch", "step", "rank", "rate")
     }
-    return columns, [said for batch in found for said in batch.said]
+    return columns, [said for batch in found for said in batch.records]
 
 
 STEPS = st.builds(
@@ -149,7 +149,7 @@ def test_a_step_that_is_cut_off_is_seen_by_the_one_before_it(tmp_path, line, ste
     text = b"TimeHistory: 6.46 seconds, 495.19 examples/second " + line
     path = tmp_path / "x.log"
     path.write_bytes(text)
-    found = [step for batch in batches(path, family("tf2-official")) for step in batch.steps.step.tolist()]
+    found = [step for batch in batches(path, format_named("tf2-official")) for step in batch.steps.step.tolist()]
     assert found == steps
 
 
@@ -187,7 +187,7 @@ def test_a_packed_file_cut_off_gives_what_it_has_and_says_so(tmp_path):
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(LogError, match=r"nowhere\.log: cannot be read"):
-        list(batches(tmp_path / "nowhere.log", FAMILY))
+        list(batches(tmp_path / "nowhere.log", FORMAT))
 
 
 def test_a_packed_file_that_is_none(tmp_path):

@@ -30,12 +30,12 @@ def summary(capsys, name, *options):
     return json.loads(out) if status == 0 else err
 
 
-@pytest.mark.parametrize(("name", "family"), [
+@pytest.mark.parametrize(("name", "log_format"), [
     (NGC_1N1G, "ngc-pytorch"), (NGC_4N8G, "ngc-pytorch"), (NGC_EXCERPT, "ngc-pytorch"), (IMAGENET, "pytorch-imagenet"),
     (TSM, "pytorch-imagenet"), (BERT, "ngc-tensorflow"), (PLSC, "plsc"), (MXNET, "ngc-mxnet"), (GOOGLE, "mllog"),
 ])  # fmt: skip
-def test_recognised(name, family):
-    assert recognise(LOGS / name).name == family
+def test_recognised(name, log_format):
+    assert recognise(LOGS / name).name == log_format
 
 
 @pytest.mark.parametrize(("name", "case", "speed", "window"), [

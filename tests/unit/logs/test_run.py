@@ -10,12 +10,12 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.logs.engine.intervals import Pause
-from parse.logs.engine.log_format import Family
+from parse.logs.engine.log_format import LogFormat
 from parse.logs.path_facts import Place, case_of, place_of
-from parse.logs.run import _pauses, attempt_of, settled_as, words
+from parse.logs.run import _pauses, attempt_of, numbered_as, window_text
 from parse.logs.window import Protocol, Reading, Window
 
-FAMILY = Family(name="ngc-pytorch", title="", steps=())
+FORMAT = LogFormat(name="ngc-pytorch", title="", steps=())
 HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": "resnet50"}
 PATH = Path("/logs/1n8g/r50_b128_fp32_2.log")
 PLACE = place_of(PATH)
@@ -35,8 +35,8 @@ def window(**changes) -> Window:
 
 def reading(facts=None, found: Window | None = None, **changes) -> Reading:
     told = {
-        "family": FAMILY, "facts": HEADER if facts is None else facts, "facts_at": {}, "window": found or window(),
-        "reason": "", "remarks": (), "step_lines": 120, "last": (0, 130), "said": (),
+        "log_format": FORMAT, "facts": HEADER if facts is None else facts, "facts_at": {}, "window": found or window(),
+        "reason": "", "remarks": (), "step_lines": 120, "last": (0, 130), "records": (),
     }  # fmt: skip
     return Reading(**(told | changes))
 
@@ -58,8 +58,8 @@ def remarks(one) -> str:
 
 def test_all_is_said():
     one = attempt()
-    run = one.asked.run
-    assert (one.asked.case, run.batch_size, run.precision, run.workload, run.backend, run.repeat) == (
+    run = one.requested.run
+    assert (one.requested.case, run.batch_size, run.precision, run.workload, run.backend, run.repeat) == (
         "1n8g", 128, "fp32", "resnet50", "ngc-pytorch", 2,
     )  # fmt: skip
     assert (run.warmup_steps, run.measured_steps) == (20, 100)
@@ -73,7 +73,7 @@ def test_all_is_said():
 
 
 def test_what_nobody_says_is_unknown_and_in_no_key():
-    one = attempt().asked
+    one = attempt().requested
     assert {"scaling", "seed", "site", "cpus_per_rank", "stamps", "data", "ranks_per_node"} <= set(one.unknown)
     other = dataclasses.replace(one, run=dataclasses.replace(one.run, seed=3, site="x", data="jpeg"))
     assert (other.key, other.point) == (one.key, one.point)
@@ -82,8 +82,8 @@ def test_what_nobody_says_is_unknown_and_in_no_key():
 
 
 def test_the_data_that_a_log_tells_tell_points_apart():
-    synthetic = attempt({**HEADER, "data": "synthetic"}).asked
-    assert "data" not in synthetic.unknown and synthetic.point != attempt().asked.point
+    synthetic = attempt({**HEADER, "data": "synthetic"}).requested
+    assert "data" not in synthetic.unknown and synthetic.point != attempt().requested.point
 
 
 def test_versions_go_to_the_machine_and_facts_do_not():
@@ -93,7 +93,7 @@ def test_versions_go_to_the_machine_and_facts_do_not():
 
 def test_the_protocol_asked_is_in_the_point():
     plain, other, whole = (
-        attempt(protocol=asked).asked for asked in (Protocol(), Protocol(warmup=2, total=9), Protocol(whole=True))
+        attempt(protocol=asked).requested for asked in (Protocol(), Protocol(warmup=2, total=9), Protocol(whole=True))
     )
     assert len({plain.point, other.point, whole.point}) == 3
     assert (other.extra, other.run.measured_steps) == ({"warmup": "2"}, 7)
@@ -128,9 +128,9 @@ def test_the_protocol_asked_is_in_the_point():
 )
 def test_sizes(facts, place, case, batch_size, said):
     one = attempt(facts, place_of(Path("/") / place), window(rate=None))
-    assert one.asked.case == case
-    assert ("batch_size" in one.asked.unknown) == (batch_size is None)
-    assert batch_size is None or one.asked.run.batch_size == batch_size
+    assert one.requested.case == case
+    assert ("batch_size" in one.requested.unknown) == (batch_size is None)
+    assert batch_size is None or one.requested.run.batch_size == batch_size
     assert (said in remarks(one)) if said else not one.log.remarks
 
 
@@ -153,54 +153,54 @@ def test_samples_of_a_printed_step(facts, each):
 def test_the_command_line_fills_what_nobody_says_and_no_more():
     told = dataclasses.replace(case_of("2n8g"), batch_size=32)
     filled = attempt({}, NAMELESS, options={"otherwise": told})
-    assert (filled.asked.case, filled.asked.run.batch_size) == ("2n8g", 32)
+    assert (filled.requested.case, filled.requested.run.batch_size) == ("2n8g", 32)
     kept = attempt(HEADER, PLACE, options={"otherwise": told})
-    assert (kept.asked.case, kept.asked.run.batch_size, kept.log.remarks) == ("1n8g", 128, ())
+    assert (kept.requested.case, kept.requested.run.batch_size, kept.log.remarks) == ("1n8g", 128, ())
     spread = attempt({}, Place(devices=16), options={"otherwise": told})
-    assert spread.asked.case == "2n8g"
+    assert spread.requested.case == "2n8g"
     other = attempt({}, Place(devices=8), options={"otherwise": told})
-    assert other.asked.case == "8g"
+    assert other.requested.case == "8g"
 
 
 def test_8_gpus_anywhere_are_measured_against_1():
-    eight, one = attempt({}, Place(devices=8)).asked, attempt({}, Place(devices=1)).asked
+    eight, one = attempt({}, Place(devices=8)).requested, attempt({}, Place(devices=1)).requested
     assert (eight.case, one.case) == ("8g", "1n1g")
     assert eight.baseline_point == one.point
-    assert eight.point != attempt({}, PLACE).asked.point
-    assert eight.point != attempt({}, Place(devices=16)).asked.point
+    assert eight.point != attempt({}, PLACE).requested.point
+    assert eight.point != attempt({}, Place(devices=16)).requested.point
 
 
 @pytest.mark.parametrize("place", ["/c/1n8g/r50_b128_fp32_1.log", "/c/4n8g/r50_b128_fp32_1.log"])
 def test_the_baseline_of_a_campaign_is_found(place):
-    small = attempt({}, place_of(Path("/c/1n1g/r50_b128_fp32_1.log"))).asked
-    assert attempt({}, place_of(Path(place))).asked.baseline_point == small.point
+    small = attempt({}, place_of(Path("/c/1n1g/r50_b128_fp32_1.log"))).requested
+    assert attempt({}, place_of(Path(place))).requested.baseline_point == small.point
 
 
 def test_header_over_name_for_model_and_precision():
     one = attempt({**HEADER, "model": "resnet101", "precision": "amp-fp16"})
-    assert (one.asked.run.workload, one.asked.run.precision) == ("resnet101", "amp-fp16")
+    assert (one.requested.run.workload, one.requested.run.precision) == ("resnet101", "amp-fp16")
     assert "it trains resnet101, its name says resnet50" in remarks(one)
     assert "it ran in amp-fp16, its name says fp32" in remarks(one)
     unusual = attempt({**HEADER, "precision": "int8"})
-    assert "precision" in unusual.asked.unknown and "its precision int8 is none of" in remarks(unusual)
+    assert "precision" in unusual.requested.unknown and "its precision int8 is none of" in remarks(unusual)
 
 
 def test_a_task_stands_before_its_model():
-    family = dataclasses.replace(FAMILY, task="arcface", model="resnet50")
+    log_format = dataclasses.replace(FORMAT, task="arcface", model="resnet50")
     facts = {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "True"}
-    one = attempt(facts, Place(devices=8), family=family)
-    assert one.asked.run.workload == "arcface_resnet50"
-    assert one.asked.run.options == {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "1"}
-    other = attempt({**facts, "sample_ratio": "1.0"}, Place(devices=8), family=family)
-    assert other.asked.point != one.asked.point
-    assert attempt({"classes": "1000"}, Place(devices=8)).asked.run.options == {}
-    unlike = attempt(facts, Place(devices=8, options={"sample_ratio": "1.0"}), family=family)
+    one = attempt(facts, Place(devices=8), log_format=log_format)
+    assert one.requested.run.workload == "arcface_resnet50"
+    assert one.requested.run.options == {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "1"}
+    other = attempt({**facts, "sample_ratio": "1.0"}, Place(devices=8), log_format=log_format)
+    assert other.requested.point != one.requested.point
+    assert attempt({"classes": "1000"}, Place(devices=8)).requested.run.options == {}
+    unlike = attempt(facts, Place(devices=8, options={"sample_ratio": "1.0"}), log_format=log_format)
     assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
 
 
 def test_a_model_that_nobody_names_is_unknown():
     one = attempt(without("model"), Place(devices=8))
-    assert "workload" in one.asked.unknown and "_?_" not in one.run_id
+    assert "workload" in one.requested.unknown and "_?_" not in one.run_id
 
 
 # Speeds
@@ -214,18 +214,18 @@ def test_printed_counts_where_it_is_asked_for_or_alone():
 
 
 def test_durations_divide_the_batch():
-    family = dataclasses.replace(FAMILY, mean="durations")
-    one = attempt(found=window(rate=None, duration_s=0.5, seconds=None), family=family)
+    log_format = dataclasses.replace(FORMAT, mean="durations")
+    one = attempt(found=window(rate=None, duration_s=0.5, seconds=None), log_format=log_format)
     assert one.log.printed == one.measured.throughput == pytest.approx(2048)
-    both = attempt(found=window(rate=1.0, duration_s=0.5, seconds=None), family=family)
+    both = attempt(found=window(rate=1.0, duration_s=0.5, seconds=None), log_format=log_format)
     assert both.log.printed == pytest.approx(2048)
 
 
 def test_the_rate_of_a_rank_is_that_of_all_times_the_devices():
-    family = dataclasses.replace(FAMILY, rates="rank")
-    one = attempt(found=window(rate=320.0), family=family)
+    log_format = dataclasses.replace(FORMAT, rates="rank")
+    one = attempt(found=window(rate=320.0), log_format=log_format)
     assert one.log.printed == pytest.approx(2560) and not one.log.remarks
-    nobody = attempt({}, NAMELESS, window(rate=320.0), family=family)
+    nobody = attempt({}, NAMELESS, window(rate=320.0), log_format=log_format)
     assert nobody.log.printed is None
 
 
@@ -240,7 +240,7 @@ def test_the_rate_of_a_rank_is_that_of_all_times_the_devices():
     ],
 )
 def test_a_rate_is_read_as_its_time_stamps_have_it(rates, rate, printed, said):
-    one = attempt(found=window(rate=rate), family=dataclasses.replace(FAMILY, rates=rates))
+    one = attempt(found=window(rate=rate), log_format=dataclasses.replace(FORMAT, rates=rates))
     assert one.log.printed == pytest.approx(printed)
     assert (said in remarks(one)) if said else not one.log.remarks
     assert one.measured.throughput == pytest.approx(2560)
@@ -265,7 +265,7 @@ def test_a_log_that_ends_too_early_has_its_reason_and_no_number():
     one = attempt(window=None, reason="too short: the last printed step is 59")
     assert (one.outcome, one.measured, one.counts) == (None, None, False)
     assert one.problem == "too short: the last printed step is 59"
-    assert (one.asked.case, one.log.window) == ("1n8g", "")
+    assert (one.requested.case, one.log.window) == ("1n8g", "")
 
 
 @pytest.mark.parametrize(
@@ -283,23 +283,23 @@ def test_why_a_window_gives_no_number(facts, found, options, problem):
 
 def test_nowhere_is_in_no_point_but_its_speed_is_said():
     one = attempt({}, NAMELESS)
-    assert one.asked is None
+    assert one.requested is None
     assert "2570.00 samples/s" in remarks(one) and "--case 2n8g" in remarks(one)
     short = attempt({}, NAMELESS, window=None, reason="too short")
-    assert short.asked is None and "too short; neither the log nor its names" in remarks(short)
+    assert short.requested is None and "too short; neither the log nor its names" in remarks(short)
 
 
 def test_without_a_batch_size_printed_rates_still_count():
     one = attempt({}, Place(devices=8))
     assert one.measured.throughput == pytest.approx(2570)
-    assert "batch_size" in one.asked.unknown and "_b1_" not in one.run_id
+    assert "batch_size" in one.requested.unknown and "_b1_" not in one.run_id
     assert one.measured.samples == 0
 
 
 def test_a_header_of_endless_words_is_cut():
     endless = dict.fromkeys(("model", "data", "precision", "cuda", "sample_ratio"), "x" * 10**6)
     one = attempt({**HEADER, **endless})
-    assert len(one.asked.point) + len(remarks(one)) + len(one.run_id) + len(one.machine.facts["cuda"][0]) < 2000
+    assert len(one.requested.point) + len(remarks(one)) + len(one.run_id) + len(one.machine.facts["cuda"][0]) < 2000
 
 
 # Words
@@ -307,9 +307,9 @@ def test_a_header_of_endless_words_is_cut():
 
 def test_pauses_are_listed_with_their_length():
     pauses = (
-        Pause(why="validation", from_step=30, to_step=40, seconds=2.5),
-        Pause(why="validation", from_step=60, to_step=70, seconds=3.0),
-        Pause(why="checkpoint", from_step=80, to_step=90, seconds=None),
+        Pause(reason="validation", from_step=30, to_step=40, seconds=2.5),
+        Pause(reason="validation", from_step=60, to_step=70, seconds=3.0),
+        Pause(reason="checkpoint", from_step=80, to_step=90, seconds=None),
     )
     said = remarks(attempt(found=window(pauses=pauses)))
     assert "2 intervals of 5.5 s in all kept out of the window: validation" in said
@@ -325,26 +325,30 @@ def test_pauses_are_listed_with_their_length():
     ],
 )
 def test_windows_in_words(epochs, said):
-    assert words(window(begin_epoch=epochs[0], end_epoch=epochs[1])) == said
+    assert window_text(window(begin_epoch=epochs[0], end_epoch=epochs[1])) == said
 
 
 def test_settled_as_another_repeat_of_a_campaign():
     one = attempt()
-    other = settled_as(one, folder="a/b", repeat=7, numbered=False)
-    assert (other.asked.run.repeat, other.asked.extra, "repeat" in other.asked.unknown) == (7, {"folder": "a/b"}, True)
-    assert other.run_id == other.asked.run_id and other.run_id.endswith("_r7")
-    same = settled_as(one, folder="", repeat=7, numbered=True)
-    assert same.asked.point == one.asked.point and same.asked.key != one.asked.key
-    again = settled_as(one, folder="", repeat=8, numbered=False).asked
-    assert again.point == same.asked.point and again.key != same.asked.key
+    other = numbered_as(one, folder="a/b", repeat=7, numbered=False)
+    assert (other.requested.run.repeat, other.requested.extra, "repeat" in other.requested.unknown) == (
+        7,
+        {"folder": "a/b"},
+        True,
+    )
+    assert other.run_id == other.requested.run_id and other.run_id.endswith("_r7")
+    same = numbered_as(one, folder="", repeat=7, numbered=True)
+    assert same.requested.point == one.requested.point and same.requested.key != one.requested.key
+    again = numbered_as(one, folder="", repeat=8, numbered=False).requested
+    assert again.point == same.requested.point and again.key != same.requested.key
     nowhere = attempt({}, NAMELESS)
-    assert settled_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
+    assert numbered_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
 
 
 def test_ends_of_epochs_are_said_together():
     """A training has as many as epochs: a line for each would bury what else is odd."""
     pauses = tuple(
-        Pause(why=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0) for epoch in range(1, 90)
+        Pause(reason=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0) for epoch in range(1, 90)
     )
     assert list(_pauses(window(pauses=pauses))) == [
         "89 intervals of 1780.0 s in all kept out of the window: an epoch begins"

@@ -9,14 +9,14 @@ import pytest
 
 from parse.logs.engine.times import seconds_of
 from parse.logs.formats import recognise
-from parse.logs.formats.tf2_official import FAMILY
+from parse.logs.formats.tf2_official import FORMAT
 from tests.unit.logs import heard
 from tests.unit.logs.heard import values
 
 ABSL = "I0407 21:17:05.025709 139725706671936 "
 HISTORY = "TimeHistory: 6.46 seconds, 495.19 examples/second between steps 100 and 200"
 
-read = partial(heard.read, FAMILY)
+read = partial(heard.read, FORMAT)
 
 
 @pytest.mark.parametrize(("before", "rank", "stamped"), [
@@ -120,4 +120,4 @@ def test_it_is_recognised(tmp_path):
     path = tmp_path / "rn50_b128_fp32_1.log"
     path.write_text(f"{ABSL}keras_utils.py:145] {HISTORY}\n")
     assert recognise(path).name == "tf2-official"
-    assert (FAMILY.warmup, FAMILY.total, FAMILY.rates, FAMILY.numbered) == (100, 600, "all", "run")
+    assert (FORMAT.warmup, FORMAT.total, FORMAT.rates, FORMAT.numbered) == (100, 600, "all", "run")

@@ -12,7 +12,7 @@ from parse.alarms.table import judge
 from parse.load import load
 from parse.report.compare import compare
 from parse.report.export import dlperf
-from parse.report.summary import Summary, TableError, asked_of, labels, shared, varying
+from parse.report.summary import Summary, TableError, labels, requested_values, shared, varying
 from parse.report.table import FORMATS, text
 from parse.result import results
 from parse.summarize import main
@@ -134,7 +134,7 @@ def test_options_of_traces_make_tables_of_traces_as_before(tmp_path):
 def test_what_is_not_known_is_not_shown(tmp_path):
     found = summary(paddle(tmp_path, name="GPUx{count}_{run}.log"))
     eight = next(result for result in found.results if result.run.devices == 8)
-    asked = asked_of(eight)
+    asked = requested_values(eight)
     assert (asked["case"], asked["devices"]) == ("8g", "8")
     assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "stamps"} & set(asked)
     assert eight.speedup is None or eight.speedup > 0

@@ -74,7 +74,7 @@ def test_a_log_that_is_too_short_says_how_far_it_goes_and_what_it_lacks() -> Non
     reading = read(steady(range(100, 600, 100)))
     assert "last printed step is 500" in reading.reason and "needs step 600" in reading.reason
     assert "no steps" in read([]).reason
-    assert "no line of a step" in read([], families.family("ngc-pytorch")).reason
+    assert "no line of a step" in read([], families.format_named("ngc-pytorch")).reason
     assert read(steady([500]), protocol=WHOLE).window is None
     assert "500" in read(steady([500]), protocol=WHOLE).reason
 
@@ -156,11 +156,11 @@ def test_facts_are_the_first_that_are_told_and_contradictions_are_named() -> Non
 
 def test_what_is_kept_of_what_is_said_is_bounded() -> None:
     lines: list[Row | Word] = [*steady(range(0, 200)), *[Word("mark")] * 30, Word("pause"), Word("facts")]
-    assert len(read(lines).said) == 30
+    assert len(read(lines).records) == 30
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window, "MAX_SAID", 10)
+        patch.setattr(window, "MAX_RECORDS", 10)
         reading = read(lines)
-    assert len(reading.said) == 10 and any("20 evaluations and marks beyond" in remark for remark in reading.remarks)
+    assert len(reading.records) == 10 and any("20 evaluations and marks beyond" in remark for remark in reading.remarks)
 
 
 def test_what_the_reader_remarks_is_passed_on() -> None:

@@ -11,7 +11,7 @@ from parse.logs.engine import step_merge as merger
 from parse.logs.engine.log_format import NO_NUMBER
 from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, Row, Word, read, steady, window_of
 
-SAYINGS = [
+PATTERNS = [
     (Word("pause", values=(("why", "checkpoint"),)), "checkpoint"),
     (Word("pause"), "pause"),
     (Word("evaluation", values=(("top1", "76.2"),)), "validation"),
@@ -23,7 +23,7 @@ SAYINGS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "why"), SAYINGS)
+@pytest.mark.parametrize(("said", "why"), PATTERNS)
 def test_an_interval_with_a_pause_is_kept_out(said, why) -> None:
     lines: list[Row | Word] = [
         dataclasses.replace(row, time=row.time + (40 if row.step > 60 else 0)) for row in steady(range(10, 200, 10))
@@ -33,7 +33,7 @@ def test_an_interval_with_a_pause_is_kept_out(said, why) -> None:
     assert (found.begin, found.end, found.steps, found.seconds) == (20, 120, 90, pytest.approx(45))
     assert found.printed == 9 and len(found.step_s) == 9
     (pause,) = found.pauses
-    assert (pause.why, pause.from_step, pause.to_step, pause.seconds) == (why, 60, 70, pytest.approx(45))
+    assert (pause.reason, pause.from_step, pause.to_step, pause.seconds) == (why, 60, 70, pytest.approx(45))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_several_pauses_in_one_interval_are_one() -> None:
     lines: list[Row | Word] = [*steady(range(10, 200, 10))]
     lines[6:6] = [Word("evaluation"), Word("pause", values=(("why", "checkpoint"),)), Word("evaluation")]
     (pause,) = window_of(lines).pauses
-    assert pause.why == "validation, checkpoint"
+    assert pause.reason == "validation, checkpoint"
 
 
 def test_pauses_outside_the_window_are_not_its_own() -> None:
@@ -106,7 +106,7 @@ def test_a_window_of_nothing_but_pauses_is_none() -> None:
 def test_where_numbers_go_through_the_end_of_an_epoch_is_kept_out() -> None:
     lines = [dataclasses.replace(row, epoch=row.step // 55) for row in steady(range(10, 200, 10))]
     found = window_of(lines, THROUGH)
-    assert [(pause.why, pause.from_step, pause.to_step) for pause in found.pauses] == [
+    assert [(pause.reason, pause.from_step, pause.to_step) for pause in found.pauses] == [
         ("epoch 1 begins", 50, 60),
         ("epoch 2 begins", 100, 110),
     ]

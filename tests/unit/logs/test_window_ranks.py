@@ -148,12 +148,12 @@ def test_lines_behind_the_window_are_counted_alone(monkeypatch) -> None:
     ],
 )
 def test_ranks_begin_before_any_line_is_taken_up_again(continued, judged, found) -> None:
-    lines = merger.Merger()._lines(batch(blocks([60], 2, 120)).steps)
+    lines = merger.StepMerge()._lines(batch(blocks([60], 2, 120)).steps)
     assert merger.another_run(lines, continued, judged) == found
 
 
 def test_a_log_is_followed_beyond_its_window_without_points() -> None:
-    following = merger.Merger()
+    following = merger.StepMerge()
     following.closed = True
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merger, "BLOCK", 16)
@@ -247,7 +247,7 @@ def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
 
 
 def test_memory_does_not_grow_with_the_log() -> None:
-    taken = merger.Merger()
+    taken = merger.StepMerge()
     for at in range(0, 60):
         part = [row for step in range(at * 1000, at * 1000 + 1000) for row in steady([step]) * 2]
         taken.add(batch(part, at * 2000).steps, ())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from parse.logs import window
 from parse.logs.engine import step_merge as merger
-from parse.logs.engine.log_format import NO_NUMBER, Family
+from parse.logs.engine.log_format import NO_NUMBER, LogFormat
 from parse.logs.window import Protocol
 from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, Row, Word, read
 
@@ -26,7 +26,7 @@ class Made:
     lines: list[Row | Word]
     pauses: set[tuple[int, int]]
     per_epoch: int | None
-    family: Family
+    log_format: LogFormat
     protocol: Protocol
     cut: int
     prints_per_epoch: int
@@ -79,7 +79,7 @@ def made_logs(draw: st.DrawFn) -> Made:
         lines=[line for _, line in lines],
         pauses=pauses,
         per_epoch=per_epoch if told else None,
-        family=PER_EPOCH if numbered == "epoch" else THROUGH,
+        log_format=PER_EPOCH if numbered == "epoch" else THROUGH,
         protocol=protocol,
         cut=draw(st.integers(1, 200)),
         prints_per_epoch=per_epoch // every,
@@ -101,7 +101,7 @@ class Plain:
 def steps_between(points: list[tuple[int, int]], made: Made) -> list[int | None]:
     between: list[int | None] = []
     for (epoch, step), (next_epoch, next_step) in itertools.pairwise(points):
-        if next_epoch == epoch or made.family.numbered == "run":
+        if next_epoch == epoch or made.log_format.numbered == "run":
             between.append(next_step - step)
         elif made.per_epoch is None:
             between.append(None)
@@ -156,7 +156,7 @@ def plainly(made: Made) -> Plain | None:
 
 def compare(made: Made) -> None:
     expected = plainly(made)
-    reading = read(made.lines, made.family, made.protocol, made.cut)
+    reading = read(made.lines, made.log_format, made.protocol, made.cut)
     found = reading.window
     assert not any("back" in remark for remark in reading.remarks)
     if expected is None or not expected.steps:
