@@ -92,7 +92,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     assert (asked["batch_size"], asked["env"]) == ("16", {"A": "3", "B": 2})
     assert settings == {"nodelist": "a,b", "detach": "on"}
     how = cli._how(read_arguments(["retry", "invalid", *words]), settings)
-    assert (how.detach, how.dry_run, [str(word) for word in how.wish.retry]) == (True, False, ["invalid"])
+    assert (how.detach, how.dry_run, [str(word) for word in how.rerun.retry]) == (True, False, ["invalid"])
 
 
 def test_an_unknown_name_ends_with_2_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
