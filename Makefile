@@ -49,7 +49,7 @@ lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy tools/horovod
+	MYPYPATH=tools/horovod $(VENV)/bin/mypy --explicit-package-bases tools/horovod
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.test
