@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc.model.timestamps import ABSENT, BEGIN, END
+from hpc.model.timestamps import ABSENT, END
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 MARK = "RANKWISE_TEST_MARK"
@@ -33,13 +33,14 @@ def helpers(mark: str) -> list[str]:
 
 
 def test_a_run_brings_telemetry_on_the_clock_of_its_stamps(ranks: Ranks, tmp_path: Path) -> None:
+    begin_ns = time.perf_counter_ns()
     trace = Attempt(ranks, tmp_path, spec()).trace()
     told = trace.telemetry
     assert told is not None
     assert told.ranks.tolist() == [0]
     assert (np.diff(told.local_ns) > 0).all()
-    assert told.local_ns[0, 0] < trace.stamps[0, 0, BEGIN]
-    assert told.local_ns[0, -1] > trace.stamps[0, -1, END]
+    assert told.local_ns[0, 0] > begin_ns  # on a busy machine the helper's first look may come after the first step
+    assert trace.stamps[0, -1, END] < told.local_ns[0, -1] < time.perf_counter_ns()
     for rank in range(2):
         seconds = told.values[0, :, list(told.series).index(f"local_rank{rank}.cpu_s")]
         assert (seconds > 0).all()
