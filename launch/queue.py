@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
+from hpc.system.text import plural
 from hpc.system.whole_file import write_whole
 from launch.cluster.lock import FolderLock, user_name
 from launch.cluster.query import JobState
@@ -221,8 +222,7 @@ class Queue:
             elif self._has_room(active_jobs):
                 job_id = self._submit(script, records[name])
                 active_jobs[job_id] = name
-                runs = "1 run" if len(remaining) == 1 else f"{len(remaining)} runs"
-                self._owner.say(f"{script}: submitted as {job_id}, {runs} to do")
+                self._owner.say(f"{script}: submitted as {job_id}, {plural(len(remaining), 'run')} to do")
 
     def _submit(self, script: str, record: SubmissionRecord) -> str:
         """Submits and records the job id; a sweep that dies in between finds the job by its name."""

@@ -26,6 +26,7 @@ from hpc.model.outcome import (
 )
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
+from hpc.system.text import plural
 from launch.cluster.query import HERE, JobState, StateError, lives
 from launch.follow.rows import (
     NEVER_BEGAN,
@@ -206,7 +207,7 @@ class Follower:
         to_do, jobs = len(self._to_do.keys() & set(runs)), len(self._jobs)
         on_interrupt = "leaves them to the scheduler" if self._cluster.queued else "ends them"
         return (
-            f"following {len(runs)} run{'s' * (len(runs) != 1)} in {jobs} job{'s' * (jobs != 1)} ({to_do} to do); "
+            f"following {plural(len(runs), 'run')} in {plural(jobs, 'job')} ({to_do} to do); "
             f"an interrupt (Ctrl-C) {on_interrupt}"
         )
 

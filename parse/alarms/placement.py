@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from hpc.system.text import plural
 from parse.alarms.scaling import Beside
 from parse.result import Result
 
@@ -54,8 +55,8 @@ def nested_summary(results: Sequence[Result]) -> str:
     hosts = {host for _, _, its, mine in pairs for host in its | mine}
     blocks = {repeat for _, repeat, _, _ in pairs}
     return (
-        f"placement nested (same nodes): in {_plural(len(blocks), 'block')} every smaller case ran on nodes of the "
-        f"larger ones; {_plural(len(hosts), 'node')} in all"
+        f"placement nested (same nodes): in {plural(len(blocks), 'block')} every smaller case ran on nodes of the "
+        f"larger ones; {plural(len(hosts), 'node')} in all"
     )
 
 
@@ -83,7 +84,3 @@ def _hosts(result: Result) -> dict[int, frozenset[str]]:
 def _list_of(hosts: Iterable[str]) -> str:
     names = sorted(hosts)
     return f"{' '.join(names[:4])} … ({len(names)} nodes)" if len(names) > 4 else " ".join(names)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hpc.model.timestamps import END
 from hpc.model.trace import Telemetry, Trace
+from hpc.system.text import inflect
 from parse import stats
 
 Ints = npt.NDArray[np.int64]
@@ -271,7 +272,7 @@ def _where(hosts: Sequence[str], of: int) -> str:
     if len(hosts) == of:
         return ""
     more = f" and {len(hosts) - _MAX_NAMED} more" if len(hosts) > _MAX_NAMED else ""
-    return f" on node{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:_MAX_NAMED])}{more}"
+    return f" on {inflect(len(hosts), 'node')} {', '.join(hosts[:_MAX_NAMED])}{more}"
 
 
 def _number(value: float) -> str:

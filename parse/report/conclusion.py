@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from hpc.system.text import inflect
 from parse.report.notices import Notice, merged
 from parse.report.summary import Summary, requested_values, varying
 from parse.result import Result
@@ -97,5 +98,4 @@ def _counts(results: Sequence[Result], warning_count: int) -> str:
     missing = Counter(run.outcome_text for run in runs if not run.measured)
     parts = [f"{sum(run.measured is not None for run in runs)} of {len(runs)} runs ok"] if runs else []
     parts += [f"{count} {outcome}" for outcome, count in missing.most_common()]
-    plural = "" if warning_count == 1 else "s"
-    return f"{', '.join(parts)}{'; ' if parts else ''}{warning_count or 'no'} warning{plural}"
+    return f"{', '.join(parts)}{'; ' if parts else ''}{warning_count or 'no'} {inflect(warning_count, 'warning')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpc.system.text import plural
 from parse.report.nodes import NodeSpeed, PerNode, drifts, per_node
 from parse.report.summary import Summary
 from parse.text import Page, aligned, markdown_table, markdown_text, shortened, wrapped
@@ -52,9 +53,9 @@ def nodes_alarms(summary: Summary) -> list[str]:
 
 
 def _title(site: PerNode) -> str:
-    points = f"{site.points} point{'' if site.points == 1 else 's'}"
     scatter = site.missing if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
-    return f"speed by node of {site.site}: one-node runs of {points}, against the median node; {scatter}"
+    runs = f"one-node runs of {plural(site.points, 'point')}"
+    return f"speed by node of {site.site}: {runs}, against the median node; {scatter}"
 
 
 def _rows(site: PerNode) -> tuple[list[list[str]], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpc.system.text import inflect
 from parse.report.notices import runs_ok
 from parse.report.summary import of_logs, requested_values, varying
 from parse.result import Result
@@ -53,9 +54,8 @@ def points_text(results: Sequence[Result], page: Page) -> list[str]:
             omitted.append(name)
     lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
     if omitted:
-        plural = "" if len(omitted) == 1 else "s"
-        line = f"column{plural} left out for lack of room: {', '.join(omitted)}; --wide or --format csv has all"
-        lines += wrapped([line], page.width)
+        columns_left_out = f"{inflect(len(omitted), 'column')} left out for lack of room: {', '.join(omitted)}"
+        lines += wrapped([f"{columns_left_out}; --wide or --format csv has all"], page.width)
     return lines
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.cells import cell_len
 
 from hpc.system.sanitize import plain
+from hpc.system.text import plural
 from parse.alarms.placement import nested_summary
 from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
@@ -31,8 +32,8 @@ def text(summary: Summary, page: Page | None = None) -> str:
     first, first_cut = notice_lines(before, page.width, all_warnings=page.all_warnings)
     last, last_cut = notice_lines(below, page.width, all_warnings=page.all_warnings)
     if cut_short := first_cut + last_cut:
-        plural = "" if cut_short == 1 else "s"
-        closing = f"{cut_short} warning{plural} shortened: --warnings or --format markdown gives all in full length"
+        cut = plural(cut_short, "warning")
+        closing = f"{cut} shortened: --warnings or --format markdown gives all in full length"
         last += wrapped([closing], page.width)
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
@@ -82,7 +83,7 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
     if nested := nested_summary(summary.results):
         requested.pop("placement", None)
     if hidden and "site" in requested:
-        requested["site"] += f" (sets {len(hidden)} environment variable{'' if len(hidden) == 1 else 's'})"
+        requested["site"] += f" (sets {plural(len(hidden), 'environment variable')})"
     known: dict[tuple[str, ...], list[str]] = {(): []}
     for name in requested:
         if name not in hidden:
