@@ -196,3 +196,13 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The first column to the left, all others to the right."""
     table = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join(f"| {' | '.join(markdown_text(cell) for cell in row)} |" for row in table)
+
+
+def with_units(heads: Iterable[tuple[str, str]]) -> list[str]:
+    """Heads of columns from pairs of name and unit: `step (ms)`; the name where there is no unit."""
+    return [f"{name} ({unit})" if unit else name for name, unit in heads]
+
+
+def markdown_list(lines: Iterable[str]) -> str:
+    """A bullet for each line."""
+    return "\n".join(f"* {markdown_text(line)}" for line in lines)

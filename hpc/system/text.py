@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 
@@ -23,3 +23,9 @@ def ranges(numbers: Iterable[int], max_shown: int | None = None) -> str:
         members = [number for _, number in group]
         parts.append(f"{members[0]}-{members[-1]}" if len(members) > 1 else str(members[0]))
     return ", ".join(parts[:max_shown] + ["…"] * (max_shown is not None and len(parts) > max_shown))
+
+
+def first_of(texts: Sequence[str], max_shown: int, separator: str = ", ") -> str:
+    """`a, b and 3 more`: the first `max_shown` of the texts, and the number of the others."""
+    more = f" and {len(texts) - max_shown} more" if len(texts) > max_shown else ""
+    return f"{separator.join(texts[:max_shown])}{more}"

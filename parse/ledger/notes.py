@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpc.system.text import inflect, plural
+from hpc.system.text import first_of, inflect, plural
 from parse import stats
 from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_text
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
@@ -115,11 +115,9 @@ def _incidents(ledger: Ledger, write: Figures) -> Iterator[str]:
     for run in ledger.runs:
         listed = [incident for incident in run.incidents if incident.step not in run.verdict.steps]
         if listed:
-            named = ", ".join(
-                f"{incident.step} (rank {incident.rank} by {write.ms(incident.late)})" for incident in listed[:NAMED]
-            )
-            more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-            yield f"{run.run_id}: late beyond all that is usual in {inflect(len(listed), 'step')} {named}{more}"
+            late = [f"{incident.step} (rank {incident.rank} by {write.ms(incident.late)})" for incident in listed]
+            steps = f"{inflect(len(listed), 'step')} {first_of(late, NAMED)}"
+            yield f"{run.run_id}: late beyond all that is usual in {steps}"
 
 
 def _pauses(ledger: Ledger) -> Iterator[str]:

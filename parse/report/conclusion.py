@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hpc.system.text import inflect
 from parse.report.notices import Notice, merged
 from parse.report.summary import Summary, requested_values, varying
-from parse.result import Result
+from parse.result import Result, by_setting
 from parse.text import shortened
 
 MAX_SETTINGS = 4
@@ -26,10 +26,8 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
 
 
 def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
-    settings: dict[str, list[Result]] = {}
-    for result in results:
-        settings.setdefault(result.requested.baseline_point, []).append(result)
-    full_names = _names([setting[0] for setting in settings.values()], results)
+    settings = by_setting(results)
+    full_names = _names([setting[0] for setting in settings.values()])
     short = shortened(full_names, int(width * NAME_SHARE))
     names = [short[name] for name in full_names]
     if len(settings) <= MAX_SETTINGS:
@@ -47,7 +45,7 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
         yield f"{without} of {len(settings)} settings: no speedup over more than one device"
 
 
-def _names(firsts: Sequence[Result], results: Sequence[Result]) -> list[str]:
+def _names(firsts: Sequence[Result]) -> list[str]:
     """Of each setting its backend, its workload, and what else is not the same in all settings."""
     names = [name for name in varying(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
     requested = [requested_values(first) for first in firsts]

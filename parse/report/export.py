@@ -16,7 +16,7 @@ from parse.ledger.sentence import sentence
 from parse.ledger.types import Alone, Ledger
 from parse.report.compare import Comparison, compare, outcomes
 from parse.report.nodes import drifts, per_node
-from parse.report.summary import Summary, TableError, differences, labels, of_logs, requested_values
+from parse.report.summary import Summary, TableError, differences, named_ledgers, of_logs, requested_values
 from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
@@ -53,10 +53,7 @@ def as_json(summary: Summary) -> str:
         "refusals": list(summary.refusals),
     }
     if summary.ledgers is not None:
-        names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
-        content["ledgers"] = [
-            _ledger_as_json(ledger, names[ledger.result.requested.point]) for ledger in summary.ledgers
-        ]
+        content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 

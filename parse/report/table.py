@@ -18,7 +18,17 @@ from parse.report.notices import before_the_numbers, below_the_table, notice_lin
 from parse.report.points_table import points_cells, points_text
 from parse.report.summary import USUAL, Summary, knowing, shared, varying
 from parse.result import Result
-from parse.text import Page, markdown_table, markdown_text, number, padded, shortened, wrapped
+from parse.text import (
+    Page,
+    markdown_list,
+    markdown_table,
+    markdown_text,
+    number,
+    padded,
+    shortened,
+    with_units,
+    wrapped,
+)
 
 COLUMN_GAP = "   "
 """Between backends."""
@@ -52,15 +62,15 @@ def text(summary: Summary, page: Page | None = None) -> str:
 def markdown(summary: Summary) -> str:
     """The results as Markdown tables and lists, with every warning in full length."""
     first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
-    parts = ["\n".join(f"* {markdown_text(line)}" for line in first)]
+    parts = [markdown_list(first)]
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*_markdown_cells(comparison))]
     if summary.results:
         heads, rows = points_cells(summary.results)
-        parts += [markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)]
+        parts += [markdown_table(with_units(heads), rows)]
     parts += nodes_markdown(summary)
-    parts += ["\n".join(f"* {markdown_text(notice.line)}" for notice in below_the_table(summary))]
+    parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
     return "\n\n".join(part for part in parts if part) + "\n"
