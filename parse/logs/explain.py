@@ -10,6 +10,7 @@ from pathlib import Path
 from hpc.system.text import plural
 from parse.attempt import Attempt
 from parse.logs.engine.log_format import LogError
+from parse.logs.engine.points import numbered
 from parse.logs.window import Reading, Window
 
 CHUNK_BYTES = 1 << 20
@@ -36,7 +37,7 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     parts = [
         [str(path), f"recognised as {reading.log_format.name} ({reading.log_format.title}), {_printed_lines(reading)}"],
         _facts(reading, lines),
-        _window(reading, window, lines) if window else [f"no window: {reading.reason}"],
+        _window(window, lines) if window else [f"no window: {reading.reason}"],
         _numbers(reading, window, attempt, lines) if window else [],
         _listed("remarks", [f"  {remark}" for remark in (attempt.log.remarks if attempt.log else reading.remarks)]),
     ]
@@ -83,7 +84,7 @@ def _printed_lines(reading: Reading) -> str:
     if not reading.step_lines:
         return "without a step line"
     epoch, step = reading.last or (-1, 0)
-    counted = f"{plural(reading.step_lines, 'step line')} up to step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
+    counted = f"{plural(reading.step_lines, 'step line')} up to step {numbered(epoch, step)}"
     window = reading.window
     if window is None:
         return counted
@@ -104,10 +105,11 @@ def _facts(reading: Reading, lines: dict[int, Line]) -> list[str]:
     ) or ["no line tells batch size, devices or anything else"]
 
 
-def _window(reading: Reading, window: Window, lines: dict[int, Line]) -> list[str]:
+def _window(window: Window, lines: dict[int, Line]) -> list[str]:
     begin, end = lines[window.begin_offset], lines[window.end_offset]
     return [
-        f"window: from {_step(window.begin, window.begin_epoch)} to {_step(window.end, window.end_epoch)}, "
+        f"window: from step {numbered(window.begin_epoch, window.begin)} to "
+        f"step {numbered(window.end_epoch, window.end)}, "
         f"{plural(window.steps, 'step')} counted",
         *(["  numbers count from 0 and end one short: step n is n + 1 steps done"] if window.in_steps_done else []),
         f"  first line used: {begin.number}: {begin.text}",
@@ -203,10 +205,6 @@ def _listed(head: str, rows: list[str]) -> list[str]:
         return []
     more = [f"    … and {len(rows) - MAX_LISTED} more"] if len(rows) > MAX_LISTED else []
     return [f"{head}:", *rows[:MAX_LISTED], *more]
-
-
-def _step(step: int, epoch: int) -> str:
-    return f"step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
 
 
 def _shown(text: str, max_length: int) -> str:

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from hpc.system.text import plural
-from parse.logs.engine.intervals import RESOLVED, Pause, WindowSum, WindowTarget, commonest
+from parse.logs.engine.intervals import RESOLVED, Pause, WindowSum, WindowTarget, commonest, why_no_window
 from parse.logs.engine.log_format import Batch, Floats, Integers, LogError, LogFormat, LogRecord
-from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step
+from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step, numbered
 from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
-from parse.logs.why_no_window import numbered, why_no_window
 
 HEAD = 4096
 """By as many printed steps it is seen how often a log prints, and whether its lines bear time stamps."""
