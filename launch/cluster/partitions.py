@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -88,10 +88,10 @@ class Request:
 class SiteNodes:
     """The nodes that a site's jobs can get; sinfo runs once, when a property is first read."""
 
-    def __init__(self, site: Site, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, site: Site) -> None:
         self._site = site
         # SBATCH_PARTITION overrides the script's own line.
-        self._partition = environ.get("SBATCH_PARTITION") or site.partition
+        self._partition = os.environ.get("SBATCH_PARTITION") or site.partition
 
     @cached_property
     def unreachable(self) -> str:

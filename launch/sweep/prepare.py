@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
-from hpc.model.options import did_you_mean
 from hpc.model.spec import Plan, SpecError
 from hpc.system.text import plural
 from launch.cluster.local import launcher, what_is_missing
@@ -19,7 +18,7 @@ from launch.jobs.plan import JobPlan, WrittenJob, describe_nested, plan_jobs, wr
 from launch.jobs.script import Folders, RunLimits, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.refusals import notes, refuse_invalid
-from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.spec import SweepSpec, choice, expand
 from launch.sweep.target import (
     TargetError,
     cannot_run,
@@ -146,10 +145,7 @@ def _site(settings: Mapping[str, str], spec: SweepSpec) -> Site | None:
     Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
     not start on its login node.
     """
-    cluster = settings.get("cluster", "auto")
-    if cluster not in ("auto", "slurm", "local"):
-        near = did_you_mean(cluster, ("auto", "slurm", "local"))
-        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local{near}")
+    cluster = choice("cluster", settings.get("cluster", "auto"), ("auto", "slurm", "local"))
     if cluster == "local":
         return None
     site = find_site(settings.get("site"))

@@ -107,11 +107,11 @@ class SweepSpec:
             elif name in ("baseline", "twin", "collectives"):
                 values[name] = _truth(name, value)
             elif name == "placement":
-                values[name] = _choice(name, value, PLACEMENTS)
+                values[name] = choice(name, value, PLACEMENTS)
             else:
                 values[name] = _distinct(name, _words(name, value))
                 for text in values[name] if name in _WORDS else ():
-                    _choice(name, text, _WORDS[name])
+                    choice(name, text, _WORDS[name])
         _check_env(values.get("env", {}))
         sweep = cls(**values)
         if not sweep.nodes and not sweep.cases:
@@ -393,7 +393,8 @@ def _number(name: str, value: Any) -> int:
     return number
 
 
-def _choice(name: str, value: Any, words: Sequence[str]) -> str:
+def choice(name: str, value: Any, words: Sequence[str]) -> str:
+    """The value as text. Raises SpecError if it is none of the words."""
     if value not in words:
         near = did_you_mean(str(value), words)
         raise SpecError(f"{name} {value!r} is not one of {', '.join(words)}{near}")

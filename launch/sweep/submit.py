@@ -33,7 +33,7 @@ from launch.sweep.rerun import RerunRequest, ask_for
 from launch.sweep.run_status import pending_runs, run_statuses, whole
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import TargetError
-from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, cut_off_s, durations_s
+from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s
 
 FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
             OSError)  # fmt: skip
@@ -181,8 +181,9 @@ class Sweep:
         if self._prepared.site is None:
             return  # nothing limits what runs here
         records = exit_records(self._traces)
-        took = durations_s(self._prepared.plan.runs, records)
-        cut_off = cut_off_s(self._prepared.plan.runs, records)
+        took, cut_off = (
+            durations_s(self._prepared.plan.runs, records, outcome) for outcome in (Outcome.OK, Outcome.TIMEOUT)
+        )
         for job in written:
             remaining = set(self.remaining_runs(job))
             budget = TimeBudget(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
