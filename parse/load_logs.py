@@ -20,8 +20,6 @@ from parse.logs.run import NOWHERE, SPEEDS, attempt_of, numbered_as
 from parse.logs.window import Protocol, Reading, read_log
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
-
-
 FORMAT_DEFAULT = Protocol()
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree as closely are one."""

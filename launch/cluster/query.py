@@ -178,16 +178,6 @@ def is_job_id(text: str) -> bool:
     return _JOB_ID.fullmatch(text) is not None
 
 
-def job_name_of(job_id: str) -> str | None:
-    """The name of the job that has this number now.
-
-    Empty if the scheduler knows no such job or the text is no job id; None if it did not answer. A controller that
-    lost its state reuses numbers: compare with the name that the job was submitted under.
-    """
-    seen = look([job_id])[job_id]
-    return None if seen.state is JobState.UNREACHABLE else seen.name
-
-
 def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, JobQuery]:
     """Queries the state of these jobs; runs a few commands, each ended after COMMAND_TIMEOUT_S.
 
