@@ -83,15 +83,9 @@ def _key_width(table: Table) -> int:
 
 def _folded(table: Table, width: int) -> tuple[list[str], Table]:
     """Lines for what tells points of one case apart, and the table with a column of their numbers in its place."""
-    names = [name for name, _ in table.heads]
-    cells = [dict(zip(names, row, strict=True)) for row in table.rows]
-    legend, numbers = with_settings_folded(names[1 : table.label_columns], cells, width)
-    return legend, Table(
-        heads=[table.heads[0], ("setting", ""), *table.heads[table.label_columns :]],
-        rows=[[row[0], cell, *row[table.label_columns :]] for row, cell in zip(table.rows, numbers, strict=True)],
-        label_columns=2,
-        keys=table.keys - table.label_columns + 2,
-    )
+    settings = range(1, table.label_columns)
+    legend, heads, rows = with_settings_folded(table.heads, table.rows, settings, width)
+    return legend, Table(heads=heads, rows=rows, label_columns=2, keys=table.keys - len(settings) + 1)
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
