@@ -264,16 +264,9 @@ def _multiply(
 ) -> Iterator[RunSpec]:
     assert sweep.batch_size and sweep.cpus_per_rank and sweep.steps and sweep.warmup
     axes = product(
-        _cases(sweep),
-        sweep.cpus_per_rank,
-        sweep.batch_size,
-        sweep.precision,
-        sweep.scaling,
-        sweep.stamps,
-        sweep.telemetry,
-        _combinations(option_values),
-        _combinations(sweep.env),
-    )
+        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.stamps,
+        sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
+    )  # fmt: skip
     measured_steps = sweep.steps - sweep.warmup
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # one block is always said so
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, telemetry, options, env in axes:
@@ -285,29 +278,14 @@ def _multiply(
             )
         drives_all = gpus and backend in target.one_rank_per_node
         yield RunSpec(
-            nodes=nodes,
-            ranks_per_node=1 if drives_all else ranks_per_node,
-            gpus_per_node=ranks_per_node if gpus else 0,
-            cpus_per_rank=cpus,
-            backend=backend,
-            workload=workload,
-            batch_size=batch_size,
-            precision=precision,
-            scaling=scaling,
-            stamps=stamps,
-            telemetry=telemetry,
-            warmup_steps=sweep.warmup,
-            measured_steps=measured_steps,
-            block_steps=block_steps,
-            repeat=1,
-            seed=sweep.seed,
-            placement=sweep.placement,
-            site=target.site,
-            container=target.containers.get(backend, ""),
-            code_digest=target.code_digests.get(workload, ""),
-            options=options,
-            env={**target.env, **env},
-        )
+            nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
+            gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
+            batch_size=batch_size, precision=precision, scaling=scaling, stamps=stamps, telemetry=telemetry,
+            warmup_steps=sweep.warmup, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
+            seed=sweep.seed, placement=sweep.placement, site=target.site,
+            container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
+            options=options, env={**target.env, **env},
+        )  # fmt: skip
 
 
 def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
