@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
+from hpc.system.text import plural
 from hpc.system.whole_file import write_whole
 from launch.cluster.lock import FolderLock, user_name
-from launch.cluster.query import JobState
+from launch.cluster.query import JobState, JobStates
 from launch.cluster.slurm import TransientSubmitError
 from launch.jobs.plan import WrittenJob
 
@@ -28,28 +29,8 @@ UNKNOWN_FOR_GOOD = 3
 MEMORY = ".job.json"
 
 
-class Scheduler(Protocol):
-    """Where jobs run: Slurm, or this machine."""
-
-    @property
-    def poll_s(self) -> float:
-        """Seconds between two queries."""
-
-    @property
-    def max_jobs(self) -> int | None:
-        """How many jobs of a sweep may be in the queue; None for any number."""
-
-    @property
-    def queued(self) -> bool:
-        """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
-
-    @property
-    def error(self) -> str:
-        """The errors of its commands if they did not answer last, else empty."""
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """By job id: the scheduler's reason why it is pending, as of the last query; not every job has one."""
+class Scheduler(JobStates, Protocol):
+    """Where jobs run and are submitted: Slurm, or this machine."""
 
     def name_of(self, job: WrittenJob) -> str:
         """The name by which the scheduler knows the job."""
@@ -59,9 +40,6 @@ class Scheduler(Protocol):
 
     def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
         """The jobs with these names that have not ended, id → name; TransientSubmitError if that is not known."""
-
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state now."""
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Releases the pending jobs that the scheduler holds after its own failure: id → why not, empty if released."""
@@ -221,8 +199,7 @@ class Queue:
             elif self._has_room(active_jobs):
                 job_id = self._submit(script, records[name])
                 active_jobs[job_id] = name
-                runs = "1 run" if len(remaining) == 1 else f"{len(remaining)} runs"
-                self._owner.say(f"{script}: submitted as {job_id}, {runs} to do")
+                self._owner.say(f"{script}: submitted as {job_id}, {plural(len(remaining), 'run')} to do")
 
     def _submit(self, script: str, record: SubmissionRecord) -> str:
         """Submits and records the job id; a sweep that dies in between finds the job by its name."""

@@ -18,6 +18,7 @@ from hpc.model.outcome import SETTLING, ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
+from hpc.system.text import plural
 from parse import stats
 
 
@@ -252,19 +253,19 @@ def _compared(rank: Mapping[str, Any]) -> dict[str, Any]:
 def _oversubscribed(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
     uuids = [str(_table(rank, "device").get("uuid") or "") for rank in ranks]
     if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(ranks):
-        return f"{len(ranks)} ranks share {_plural(len(set(uuids)), 'GPU')}"
+        return f"{len(ranks)} ranks share {plural(len(set(uuids)), 'GPU')}"
     for hosts_ranks in _by_host(ranks).values():
         cores = _cores(hosts_ranks)
         if cores and len(hosts_ranks) * run.cpus_per_rank > cores:
-            each = _plural(run.cpus_per_rank, "core")
-            return f"{_plural(len(hosts_ranks), 'rank')} of {each} each on a machine with {cores} for them"
+            each = plural(run.cpus_per_rank, "core")
+            return f"{plural(len(hosts_ranks), 'rank')} of {each} each on a machine with {cores} for them"
     return ""
 
 
 def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
     machines = len(_by_host(ranks))
     if run.nodes > 1 and (machines < run.nodes or any(rank.get("nodes_simulated") for rank in ranks)):
-        return f"{_plural(run.nodes, 'node')} on {_plural(machines, 'machine')}"
+        return f"{plural(run.nodes, 'node')} on {plural(machines, 'machine')}"
     return ""
 
 
@@ -298,7 +299,3 @@ def _cores(ranks: list[dict[str, Any]]) -> int | None:
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = values.get(name)
     return table if isinstance(table, Mapping) else {}
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -6,7 +6,7 @@ import filecmp
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from hpc.recovery.folders import PARTIAL
 from parse.attempt import Attempt, Machine, Measured, RequestedRun, describe, measure
 
 if TYPE_CHECKING:
-    from parse.load_logs import HowToRead
+    from parse.load_logs import HowToRead, Progress
 
 PLAN = re.compile(r"plan\..+\.json")
 PLAN_VERSION = 1
@@ -49,7 +49,6 @@ LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE)
 
 AttemptKey = tuple[str, int]
 """Run id and the attempt's number."""
-Progress = Callable[[Sequence[Path]], Iterable[Path]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +109,8 @@ class _Loader:
         for path in files:
             if path.suffix == ".json":
                 self._read_json(path, named=path in named)
-        for path in _shown([path for path in files if path.suffix != ".json"], progress):
+        traces = [path for path in files if path.suffix != ".json"]
+        for path in progress(traces) if traces else ():
             self._read_trace(path)
         by_id = {read.requested.run_id: read.requested for read in self.traces.values()}
         by_id |= {requested.run_id: requested for requested in self.requested.values()}
@@ -339,10 +339,6 @@ def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[Ran
 
 def _name(key: AttemptKey) -> str:
     return f"run {key[0]} attempt {key[1]}"
-
-
-def _shown(files: Sequence[Path], progress: Progress) -> Iterable[Path]:
-    return progress(files) if files else files
 
 
 def _begin_of(path: Path, size: int) -> bytes:

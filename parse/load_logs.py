@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from hpc.system.text import plural
 from parse.attempt import Attempt
 from parse.logs.engine.log_format import LogError
 from parse.logs.formats import format_named, recognise
@@ -19,8 +20,6 @@ from parse.logs.run import NOWHERE, SPEEDS, attempt_of, numbered_as
 from parse.logs.window import Protocol, Reading, read_log
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
-
-
 FORMAT_DEFAULT = Protocol()
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree as closely are one."""
@@ -79,7 +78,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
         else:
             read.append(_Log(path=path, attempt=attempt, place=place))
     if foreign:
-        files = f"{foreign.total()} file{'' if foreign.total() == 1 else 's'} ({', '.join(sorted(foreign))})"
+        files = f"{plural(foreign.total(), 'file')} ({', '.join(sorted(foreign))})"
         remarks.append(f"{files} in folders, no logs of a known system: not read; name one to see why")
     remarks += _not_taken(read, how.otherwise)
     return LoadedLogs(attempts=_numbered(read, remarks), refusals=tuple(refusals), remarks=tuple(remarks))
@@ -98,7 +97,7 @@ def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
     }
     for option, differing in differing_runs.items():
         if differing:
-            logs = f"{len(differing)} log{'' if len(differing) == 1 else 's'}"
+            logs = plural(len(differing), "log")
             yield f"{option} is not taken for {logs} that say otherwise, by header or names: it is for all others"
 
 

@@ -199,6 +199,14 @@ def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
     return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
 
 
+def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
+    """The results by the 1n1g point that is equal in all else."""
+    settings: dict[str, list[Result]] = {}
+    for result in results_of_points:
+        settings.setdefault(result.requested.baseline_point, []).append(result)
+    return settings
+
+
 def _runs(loaded: Loaded) -> list[Run]:
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     requested: dict[str, RequestedRun] = {run_requested.key: run_requested for run_requested in loaded.requested}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import comb, cos, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
@@ -61,18 +62,6 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     return Interval(ordered[k - 1], ordered[n - k], 1 - outside / 2**n)
 
 
-_STUDENT = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""The 97.5 % point of Student's t for 1, 2, … 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2)."""
-
-
-def _student(freedom: float) -> float:
-    """The 97.5 % point for at most so many degrees of freedom; beyond the table its last value, which is larger."""
-    return _STUDENT[min(max(1, int(freedom)), len(_STUDENT)) - 1]
-
-
 def student(confidence: float, freedom: int) -> float:
     """Within how many standard errors a t-distributed number of so many degrees of freedom is, with that probability.
 
@@ -93,6 +82,12 @@ def student(confidence: float, freedom: int) -> float:
     return sqrt(freedom) * tan(low)
 
 
+@cache
+def _student(freedom: int) -> float:
+    """The 97.5 % point as tables print it: three decimals, beyond 30 degrees of freedom that of 30, which is larger."""
+    return round(student(0.95, min(max(1, freedom), 30)), 3)
+
+
 def mean_margin(values: Sequence[float]) -> float | None:
     """Half of the 95 % interval of a mean, by Student's t; None for fewer than two values."""
     n = len(values)
@@ -110,7 +105,7 @@ def difference_margin(values: Sequence[float], others: Sequence[float]) -> float
     if ours + theirs == 0:
         return 0.0
     freedom = (ours + theirs) ** 2 / (ours**2 / (len(values) - 1) + theirs**2 / (len(others) - 1))
-    return _student(freedom) * sqrt(ours + theirs)
+    return _student(int(freedom)) * sqrt(ours + theirs)
 
 
 def _variance(values: Sequence[float]) -> float:

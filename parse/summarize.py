@@ -266,10 +266,10 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
         from parse.result import results
 
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
-    all_results = results(loaded)
+    judged = judge(results(loaded))
     return Summary(
-        results=judge([result for result in all_results if not result.run.probe]),
-        probes=tuple(result for result in all_results if result.run.probe),
+        results=tuple(result for result in judged if not result.run.probe),
+        probes=tuple(result for result in judged if result.run.probe),
         reduced=loaded.reduced,
         remarks=loaded.remarks,
         refusals=loaded.refusals,

@@ -6,7 +6,7 @@ Widths are in terminal cells: a CJK character takes two, a combining mark none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -22,6 +22,9 @@ LONG = 28
 ELLIPSIS = "…"
 GAP = "  "
 """Between columns."""
+
+Head = tuple[str, str]
+"""A column's name and its unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,16 +178,20 @@ def numbered(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def with_settings_folded(
-    names: Sequence[str], rows: Sequence[Mapping[str, str]], width: int
-) -> tuple[list[str], list[str]]:
-    """The columns `names` as one: a line for each setting that says it in full, and of each row its number there, empty
-    where the row has nothing in any of the columns."""
-    settings = [" ".join(f"{name}={row[name]}" for name in names if row[name]) for row in rows]
-    distinct = [setting for setting in dict.fromkeys(settings) if setting]
-    legend = [f"setting [{place}]: {setting}" for place, setting in enumerate(distinct, 1)]
-    return [*wrapped(legend, width), ""], [
-        f"[{distinct.index(setting) + 1}]" if setting else "" for setting in settings
-    ]
+    heads: Sequence[Head], rows: Sequence[Sequence[str]], settings: Collection[int], width: int
+) -> tuple[list[str], list[Head], list[list[str]]]:
+    """The columns at `settings` as one behind the first: a line for each setting that says it in full, and of each row
+    its number there, empty where the row has nothing in any of the columns."""
+    texts = [" ".join(f"{heads[at][0]}={row[at]}" for at in settings if row[at]) for row in rows]
+    distinct = [text for text in dict.fromkeys(texts) if text]
+    legend = [f"setting [{place}]: {text}" for place, text in enumerate(distinct, 1)]
+    numbers = [f"[{distinct.index(text) + 1}]" if text else "" for text in texts]
+    others = [at for at in range(1, len(heads)) if at not in settings]
+    return (
+        [*wrapped(legend, width), ""],
+        [heads[0], ("setting", ""), *(heads[at] for at in others)],
+        [[row[0], number, *(row[at] for at in others)] for row, number in zip(rows, numbers, strict=True)],
+    )
 
 
 def markdown_text(text: str) -> str:
@@ -196,3 +203,13 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The first column to the left, all others to the right."""
     table = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join(f"| {' | '.join(markdown_text(cell) for cell in row)} |" for row in table)
+
+
+def with_units(heads: Iterable[Head]) -> list[str]:
+    """Heads of columns from pairs of name and unit: `step (ms)`; the name where there is no unit."""
+    return [f"{name} ({unit})" if unit else name for name, unit in heads]
+
+
+def markdown_list(lines: Iterable[str]) -> str:
+    """A bullet for each line."""
+    return "\n".join(f"* {markdown_text(line)}" for line in lines)

@@ -19,8 +19,9 @@ from hpc.preflight.compare_gpus import (
     same_driver,
 )
 from hpc.preflight.compare_network import fabric, transport, transport_in_node
-from hpc.preflight.result import SHOWN, CheckResult, Look, alike, count, failed, numbers, ok, some, unknown
+from hpc.preflight.result import SHOWN, CheckResult, Look, alike, failed, numbers, ok, some, unknown
 from hpc.preflight.types import Seen
+from hpc.system.text import plural
 
 BUSY_CORES = 0.5
 """Cores that processes of others may keep busy before it is a load: a node's own services stay far below."""
@@ -53,7 +54,7 @@ def mpi_size(seen: Seen) -> CheckResult:
     """Compares the ranks that MPI sees. Too few are mostly singletons, each of which believes to be rank 0 of 1."""
     run, here = seen.run, seen.launched
     if here.size == run.ranks:
-        return ok(f"MPI sees {count(run.ranks, 'rank')}, as asked")
+        return ok(f"MPI sees {plural(run.ranks, 'rank')}, as asked")
     variables = ", ".join(f"{name}={value}" for name, value in here.variables.items())
     if here.size == 1 and not here.variables:
         cure = "start it with srun or mpiexec"
@@ -81,7 +82,7 @@ def ranks_per_node(seen: Seen) -> CheckResult:
     run = seen.run
     ranks_on = [count for _, count in sorted(Counter(rank.node for rank in seen.ranks).items())]
     if ranks_on == [run.ranks_per_node] * run.nodes:
-        return ok(f"{count(run.nodes, 'node')} with {count(run.ranks_per_node, 'rank')} each, as asked")
+        return ok(f"{plural(run.nodes, 'node')} with {plural(run.ranks_per_node, 'rank')} each, as asked")
     placement = f"{', '.join(map(str, ranks_on[:SHOWN]))}{', …' if len(ranks_on) > SHOWN else ''}"
     return failed(
         f"asked for {run.nodes} nodes with {run.ranks_per_node} ranks each; found {len(ranks_on)} with {placement}"
@@ -166,9 +167,8 @@ def host_memory(seen: Seen) -> CheckResult:
         free, total = node.memory_free_bytes, node.memory_bytes
         least = min(least, free)
         if free < FREE_SHARE * total or free < FREE_PER_RANK_BYTES * len(ranks):
-            short.append(
-                f"{ranks[0].hostname}: {free / _GIB:.1f} of {total / _GIB:.1f} GiB free for {count(len(ranks), 'rank')}"
-            )
+            users = plural(len(ranks), "rank")
+            short.append(f"{ranks[0].hostname}: {free / _GIB:.1f} of {total / _GIB:.1f} GiB free for {users}")
     if short:
         return failed(some(short))
     return unknown(some(unread)) if unread else ok(f"at least {least / _GIB:.1f} GiB free on each node")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from hpc.model.checks import State
 from hpc.preflight.types import RankFacts, Seen
+from hpc.system.text import ranges
 
 SHOWN = 8
 
@@ -41,16 +41,7 @@ def unknown(text: str) -> CheckResult:
 
 def numbers(values: Iterable[int]) -> str:
     """Whole numbers as `0-3, 8`, of many the first."""
-    runs = []
-    for _, group in groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in group]
-        runs.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return ", ".join(runs[:SHOWN]) + (", …" if len(runs) > SHOWN else "")
-
-
-def count(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return ranges(values, SHOWN)
 
 
 def some(texts: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
+from hpc.system.text import inflect, ranges
 
 _FILE = re.compile(r"rank(\d+)\.stamps")
 _STEP_BYTES = 8 * (len(STAMPS) + 1)
@@ -69,15 +70,8 @@ def median_step_s(progress: RankProgress) -> float | None:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 2-7`; `ranks` in rising order."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
+    """`rank 3`, `ranks 0, 2-7`."""
+    return f"{inflect(len(ranks), 'rank')} {ranges(ranks)}"
 
 
 def _files(folder: Path) -> dict[int, Path]:

@@ -18,8 +18,7 @@ from types import MappingProxyType
 from hpc.model.verdict import JobEnd
 from hpc.system.tool import Failure, find_tool, run_tool
 from launch.cluster.lock import FolderLock
-from launch.cluster.parent_job import parent_job_variables
-from launch.cluster.query import HERE, JobState
+from launch.cluster.query import HERE, JobState, parent_job_variables
 from launch.jobs.plan import WrittenJob
 
 GROUP_PATIENCE_S = 10

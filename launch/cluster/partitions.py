@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hpc.system.text import plural
 from hpc.system.tool import run_tool
 from launch.cluster.query import COMMAND_TIMEOUT_S
 from launch.cluster.slurm import SubmitError, why_unreachable
@@ -79,18 +80,18 @@ class Request:
 
     def describe(self) -> str:
         """`16 nodes of 8 CPUs (8 ranks of 1) and 8 GPUs`."""
-        gpus = f" and {_count(self.gpus, 'GPU')}" if self.gpus else ""
-        cpus = f"{_count(self.cpus, 'CPU')} ({_count(self.ranks, 'rank')} of {self.cpus_per_rank})"
-        return f"{_count(self.nodes, 'node')} of {cpus}{gpus}"
+        gpus = f" and {plural(self.gpus, 'GPU')}" if self.gpus else ""
+        cpus = f"{plural(self.cpus, 'CPU')} ({plural(self.ranks, 'rank')} of {self.cpus_per_rank})"
+        return f"{plural(self.nodes, 'node')} of {cpus}{gpus}"
 
 
 class SiteNodes:
     """The nodes that a site's jobs can get; sinfo runs once, when a property is first read."""
 
-    def __init__(self, site: Site, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, site: Site) -> None:
         self._site = site
         # SBATCH_PARTITION overrides the script's own line.
-        self._partition = environ.get("SBATCH_PARTITION") or site.partition
+        self._partition = os.environ.get("SBATCH_PARTITION") or site.partition
 
     @cached_property
     def unreachable(self) -> str:
@@ -207,7 +208,7 @@ def _refusal(request: Request, partition: Partition, nodes: Sequence[Node]) -> s
     fitting = [node for node in nodes if request.fits_on(node, partition)]
     limit = partition.max_nodes
     if len(fitting) < request.nodes or (limit is not None and limit < request.nodes):
-        node_limit = "" if limit is None or limit >= request.nodes else f", and lets a job have {_count(limit, 'node')}"
+        node_limit = "" if limit is None or limit >= request.nodes else f", and lets a job have {plural(limit, 'node')}"
         return (
             f"it asks for {request.describe()}; sinfo shows {_sizes(nodes, partition)} in partition "
             f"{partition.name}{node_limit}: {_largest(request, partition, nodes)}"
@@ -250,7 +251,7 @@ def _shortage(request: Request, partition: Partition, nodes: Sequence[Node]) -> 
     if up >= request.nodes:
         return ""
     return (
-        f"asks for {_count(request.nodes, 'node')} and waits until more are up: of the {len(fitting)} in partition "
+        f"asks for {plural(request.nodes, 'node')} and waits until more are up: of the {len(fitting)} in partition "
         f"{partition.name} that are large enough {up} are up now"
     )
 
@@ -260,11 +261,11 @@ def _sizes(nodes: Sequence[Node], partition: Partition) -> str:
 
     def size(node: Node) -> str:
         cpus = partition.cpus_of(node)
-        gpus = f" and {_count(node.gpus, 'GPU')}" if node.gpus else ""
-        return f"{_count(int(cpus), 'CPU') if cpus < float('inf') else 'unknown CPUs'}{gpus}"
+        gpus = f" and {plural(node.gpus, 'GPU')}" if node.gpus else ""
+        return f"{plural(int(cpus), 'CPU') if cpus < float('inf') else 'unknown CPUs'}{gpus}"
 
     sizes = Counter(map(size, nodes)).most_common()
-    shown = [f"{_count(number, 'node')} of {text}" for text, number in sizes[:_MAX_SIZES]]
+    shown = [f"{plural(number, 'node')} of {text}" for text, number in sizes[:_MAX_SIZES]]
     more = [f"{len(sizes) - _MAX_SIZES} more sizes"] if len(sizes) > _MAX_SIZES else []
     return ", ".join([*shown, *more]) or "no such node"
 
@@ -275,7 +276,3 @@ def _is_up(state: str) -> bool:
 
 def _limit(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -7,11 +7,13 @@ distinguished from one that answers and does not know the job: an outage does no
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Protocol
 
 from hpc.model.verdict import JobEnd
 from hpc.system.tool import Failure, run_tool
@@ -37,6 +39,33 @@ class JobState(StrEnum):
     ENDED = "ended"
     UNKNOWN = "unknown"
     UNREACHABLE = "unreachable"
+
+
+class JobStates(Protocol):
+    """Where jobs run, as one sees it who follows them: Slurm, this machine, or a queue before either."""
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two queries."""
+
+    @property
+    def max_jobs(self) -> int | None:
+        """How many jobs of a sweep there may be at the same time; None for any number."""
+
+    @property
+    def queued(self) -> bool:
+        """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
+
+    @property
+    def error(self) -> str:
+        """The errors of its commands if they did not answer last, else empty."""
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """By job: the scheduler's reason why it is pending, as of the last query; not every job has one."""
+
+    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+        """Every job's state now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,22 +154,28 @@ _SILENT = re.compile(
 """Errors of a client that did not reach its controller: another client would not reach it either."""
 
 
+_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_")
+_OF_A_PERSON = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"})
+"""Exceptions from these prefixes: variables that locate Slurm and configure access to it."""
+
+
+def parent_job_variables(variables: Mapping[str, str] = os.environ) -> list[str]:
+    """The names of the variables that Slurm set for the job which this process runs in; none outside of a job.
+
+    A submitted job would inherit them: `srun --pty bash` sets SLURM_CPU_BIND, with which every srun of the new job
+    binds its ranks to cores of the old one, or fails.
+    """
+    if "SLURM_JOB_ID" not in variables:
+        return []
+    return sorted(name for name in variables if name.startswith(_OF_A_JOB) and name not in _OF_A_PERSON)
+
+
 def is_job_id(text: str) -> bool:
     """Whether the text has the form of a Slurm job id: `17`, an array task `17_3`, a component `17+1`.
 
     No other text may reach a command of Slurm's: a damaged record's `--version` would be an option.
     """
     return _JOB_ID.fullmatch(text) is not None
-
-
-def job_name_of(job_id: str) -> str | None:
-    """The name of the job that has this number now.
-
-    Empty if the scheduler knows no such job or the text is no job id; None if it did not answer. A controller that
-    lost its state reuses numbers: compare with the name that the job was submitted under.
-    """
-    seen = look([job_id])[job_id]
-    return None if seen.state is JobState.UNREACHABLE else seen.name
 
 
 def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, JobQuery]:

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 
 from hpc.model.verdict import JobEnd
 from hpc.system.tool import Failure, find_tool, run_tool
-from launch.cluster.parent_job import parent_job_variables
-from launch.cluster.query import COMMAND_TIMEOUT_S, JobState, ends, is_job_id, look
+from launch.cluster.query import COMMAND_TIMEOUT_S, JobState, ends, is_job_id, look, parent_job_variables
 from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hpc.system.sanitize import plain
+from hpc.system.text import first_of
 
 _NAMED = 8
 
@@ -55,8 +56,7 @@ def unknown(name: str, text: str) -> Advice:
 
 def hosts(names: Iterable[str]) -> str:
     """The first names, and the number of the others."""
-    names = list(names)
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return first_of(list(names), _NAMED)
 
 
 def as_text(advice: Sequence[Advice]) -> str:

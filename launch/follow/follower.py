@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 
@@ -26,8 +25,12 @@ from hpc.model.outcome import (
 )
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
-from launch.cluster.query import HERE, JobState, StateError, lives
+from hpc.recovery.folders import PARTIAL, attempt_folders
+from hpc.recovery.progress import RankProgress, median_step_s, read_one_rank
+from hpc.system.text import plural
+from launch.cluster.query import HERE, JobState, JobStates, StateError, lives
 from launch.follow.rows import (
+    MIN_STEPS_FOR_PACE,
     NEVER_BEGAN,
     NO_RECORD,
     PENDING,
@@ -35,11 +38,11 @@ from launch.follow.rows import (
     Row,
     RunDurations,
     SchedulerOutage,
+    StepCount,
     SweepTimeLeft,
     attempt_elapsed_s,
     sweep_time_left,
 )
-from launch.follow.steps import StepReader
 from launch.follow.view import FOLDER, SCHEDULER, open_view
 from launch.jobs.plan import WrittenJob
 
@@ -53,41 +56,47 @@ RECORD_PATIENCE_S = 5.0
 """How long a record may take to become visible on another node, in seconds."""
 
 
-class Cluster(Protocol):
-    """Where jobs run: Slurm, or this machine. It may be queried every `poll_s` seconds.
+class StepReader:
+    """Reads step counts of running attempts, from journals on this node or copies beside the traces."""
 
-    `error` has the errors of its commands if they did not answer last, else it is empty; `reasons` has the scheduler's
-    reasons why jobs are pending. At most `max_jobs` jobs of the sweep are there at the same time, None for any
-    number; `queued` says that jobs of others may make ours wait.
-    """
+    def __init__(self, traces: Path) -> None:
+        self._traces = traces
+        self._known: dict[str, RankProgress] = {}
 
-    poll_s: float
+    def read(self, stem: str) -> StepCount | None:
+        """Steps that one rank of the attempt has completed; None where nothing is known or reading failed.
 
-    @property
-    def max_jobs(self) -> int | None:
-        """How many jobs of the sweep there may be at the same time; None for any number."""
+        Ranks reduce gradients at each step, so one rank stands for all. A copy is as old as the copier's interval.
+        After the files have been removed, as at the end of a run, the last count is returned, without a pace.
+        """
+        try:
+            return self._read(stem)
+        except OSError:  # the figure is missing from the display; the run goes on
+            return None
 
-    @property
-    def queued(self) -> bool:
-        """Whether jobs wait in a scheduler's queue, where they stay if this process ends."""
+    def forget(self, stem: str) -> None:
+        """The attempt has ended."""
+        self._known.pop(stem, None)
 
-    @property
-    def error(self) -> str:
-        """The errors as the commands printed them."""
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """By job, as of the last query."""
-
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state now."""
+    def _read(self, stem: str) -> StepCount | None:
+        known = self._known.get(stem)
+        for folder in (*attempt_folders(self._traces, stem), self._traces / f"{stem}{PARTIAL}"):
+            if (progress := read_one_rank(folder, known)) is None:
+                continue
+            self._known[stem] = progress
+            timed = progress.completed >= MIN_STEPS_FOR_PACE
+            return StepCount(
+                completed=progress.completed, planned=progress.steps,
+                median_step_s=median_step_s(progress) if timed else None,
+            )  # fmt: skip
+        return None if known is None else StepCount(completed=known.completed, planned=known.steps)
 
 
 class Follower:
     """Reads the records in the traces folder; queries the cluster only for job states."""
 
     def __init__(
-        self, cluster: Cluster, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED,
+        self, cluster: JobStates, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED,
         to_do: Mapping[str, int], now_unix_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         """`to_do` maps the runs that are not final to the last attempt that had ended before."""
@@ -206,7 +215,7 @@ class Follower:
         to_do, jobs = len(self._to_do.keys() & set(runs)), len(self._jobs)
         on_interrupt = "leaves them to the scheduler" if self._cluster.queued else "ends them"
         return (
-            f"following {len(runs)} run{'s' * (len(runs) != 1)} in {jobs} job{'s' * (jobs != 1)} ({to_do} to do); "
+            f"following {plural(len(runs), 'run')} in {plural(jobs, 'job')} ({to_do} to do); "
             f"an interrupt (Ctrl-C) {on_interrupt}"
         )
 

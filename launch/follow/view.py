@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -29,15 +28,8 @@ _MAX_TITLE_LINES = 2
 _MAX_OUTAGE_LINES = 3
 
 
-class View(Protocol):
-    """Shows how the runs are now."""
-
-    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
-        """Called after each look; with an `outage` the rows are the last known ones."""
-
-
 @contextmanager
-def open_view(console: Console, heading: str) -> Iterator[View]:
+def open_view(console: Console, heading: str) -> Iterator[EventLines | LiveTable]:
     """A live table where the console can move its cursor, else a line per event; `heading` is printed first.
 
     The cursor is shown again however the block ends, also by an interrupt.
@@ -74,7 +66,7 @@ class EventLines:
         self._last_outage = ""
 
     def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
-        """See View."""
+        """Called after each look; with an `outage` the rows are the last known ones."""
         self._show_outage(outage)
         for row in rows:
             if row.record is not None and (name := stem(row.run.run_id, row.record.attempt)) not in self._ended:
@@ -105,7 +97,7 @@ class LiveTable:
         self._common = ""
 
     def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
-        """See View."""
+        """See EventLines."""
         if any(row.run.run_id not in self._names for row in rows):
             self._common, self._names = short_names([row.run for row in rows])
         table = SweepTable(

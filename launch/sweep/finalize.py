@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
 from hpc.model.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, stem
@@ -15,7 +14,7 @@ from launch.cluster.local import LocalCluster
 from launch.cluster.slurm import SlurmCluster
 from launch.follow.follower import write_missing_records
 from launch.jobs.script import Folders
-from launch.sweep.run_status import RunStatus
+from launch.sweep.run_status import RunStatus, describe_states
 
 
 def close_attempts(
@@ -27,13 +26,7 @@ def close_attempts(
 
 def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str], None]) -> None:
     """The same for jobs of which it is known how they ended."""
-
-    def recovered(name: str) -> None:
-        partial = folders.traces / f"{name}{PARTIAL}"
-        if partial.is_dir():
-            _recover(partial, say)
-
-    write_missing_records(folders.traces, ends, folders.logs, recovered)
+    write_missing_records(folders.traces, ends, folders.logs, lambda name: _recover(folders, name, say))
 
 
 def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
@@ -43,9 +36,7 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
 
     for begin in damaged_attempts(folders.traces):
         name = stem(begin.run_id, begin.attempt)
-        partial = folders.traces / f"{name}{PARTIAL}"
-        if partial.is_dir():
-            _recover(partial, say)
+        _recover(folders, name, say)
         try:
             record = close_attempt(begin, folders.logs, folders.traces, None)
         except OSError as error:
@@ -76,7 +67,11 @@ def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
                 say(f"{name}: {describe(corrected)}; {corrected.evidence[1]}")
 
 
-def _recover(partial: Path, say: Callable[[str], None]) -> None:
+def _recover(folders: Folders, name: str, say: Callable[[str], None]) -> None:
+    """Makes a trace of the attempt's copies, if there are any."""
+    partial = folders.traces / f"{name}{PARTIAL}"
+    if not partial.is_dir():
+        return
     from hpc.recovery.recover import recover
 
     try:
@@ -100,10 +95,7 @@ def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
 
 def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> list[str]:
     """Counts of the runs by state, and a line for each that is begun or not ok."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        counts[run.state] = counts.get(run.state, 0) + 1
-    lines = [", ".join(f"{count} {state}" for state, count in counts.items())]
+    lines = [describe_states(runs)]
     for run in runs:
         if run.open is not None and not run.final:
             lines.append(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
-from hpc.model.options import did_you_mean
 from hpc.model.spec import Plan, SpecError
+from hpc.system.text import plural
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
@@ -18,7 +18,7 @@ from launch.jobs.plan import JobPlan, WrittenJob, describe_nested, plan_jobs, wr
 from launch.jobs.script import Folders, RunLimits, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.refusals import notes, refuse_invalid
-from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.spec import SweepSpec, choice, expand
 from launch.sweep.target import (
     TargetError,
     cannot_run,
@@ -30,11 +30,6 @@ from launch.sweep.target import (
 )
 
 Say = Callable[[str], None]
-
-
-def count(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +86,7 @@ class Prepared:
         plan, simulated = self.plan, self.plan.target.nodes_simulated
         points = len({run.point_id for run in plan.runs})
         where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
-        size = f"{count(points, 'point')}, {count(len(plan.runs), 'run')} in {count(len(self.jobs), 'job')}"
+        size = f"{plural(points, 'point')}, {plural(len(plan.runs), 'run')} in {plural(len(self.jobs), 'job')}"
         say(f"sweep {plan.sweep_id} on {where}: {size}")
         if not simulated:
             hours = sum(job.node_hours for job in self.jobs)
@@ -103,8 +98,8 @@ class Prepared:
         if plan.reduced:
             say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
         for job in written:
-            of_time = "" if simulated else f", {job.plan.time_min} min on {count(job.plan.nodes, 'node')}"
-            say(f"  {job.script}: {count(len(job.plan.runs), 'run')}{of_time}")
+            of_time = "" if simulated else f", {job.plan.time_min} min on {plural(job.plan.nodes, 'node')}"
+            say(f"  {job.script}: {plural(len(job.plan.runs), 'run')}{of_time}")
             for other in job.passed_over:
                 say(
                     f"    not {other.name}, which has these runs and another text (changed by hand, or made by another "
@@ -150,10 +145,7 @@ def _site(settings: Mapping[str, str], spec: SweepSpec) -> Site | None:
     Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
     not start on its login node.
     """
-    cluster = settings.get("cluster", "auto")
-    if cluster not in ("auto", "slurm", "local"):
-        near = did_you_mean(cluster, ("auto", "slurm", "local"))
-        raise SpecError(f"cluster {cluster!r} is not one of auto, slurm, local{near}")
+    cluster = choice("cluster", settings.get("cluster", "auto"), ("auto", "slurm", "local"))
     if cluster == "local":
         return None
     site = find_site(settings.get("site"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,24 +99,22 @@ def pending_runs(run_ids: Sequence[str], traces: Path) -> list[str]:
     return [run for run in run_ids if run not in held and not is_settled(records.get(run, []), rerun_requests)]
 
 
-def planned_sweeps(traces: Path, broken: list[RecordError] | None = None) -> dict[str, tuple[RunSpec, ...]]:
-    """The sweeps whose plans are in the folder, by sweep id.
-
-    Unreadable plans are appended to `broken`; without that list they raise RecordError.
-    """
+def planned_sweeps(traces: Path, broken: list[RecordError]) -> dict[str, tuple[RunSpec, ...]]:
+    """The sweeps whose plans are in the folder, by sweep id. Errors of unreadable plans are appended to `broken`."""
     sweeps = {}
     for path in sorted(traces.glob("plan.*.json")):
         try:
             values = read_object(path, MOST_PLAN_BYTES, "a plan of ours")
             sweeps[str(values["sweep_id"])] = tuple(RunSpec.from_json(run) for run in values["runs"])
         except (ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
-            record_error = RecordError(
-                f"{path}: no plan that this version can read ({error}); the command that planned it writes it again"
-            )
-            if broken is None:
-                raise record_error from None
-            broken.append(record_error)
+            reason = f"no plan that this version can read ({error}); the command that planned it writes it again"
+            broken.append(RecordError(f"{path}: {reason}"))
     return sweeps
+
+
+def describe_states(runs: Iterable[RunStatus]) -> str:
+    """The number of runs in each state: `3 ok, 1 oom`."""
+    return ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())
 
 
 def whole(runs: Iterable[RunStatus]) -> bool:

@@ -107,11 +107,11 @@ class SweepSpec:
             elif name in ("baseline", "twin", "collectives"):
                 values[name] = _truth(name, value)
             elif name == "placement":
-                values[name] = _choice(name, value, PLACEMENTS)
+                values[name] = choice(name, value, PLACEMENTS)
             else:
                 values[name] = _distinct(name, _words(name, value))
                 for text in values[name] if name in _WORDS else ():
-                    _choice(name, text, _WORDS[name])
+                    choice(name, text, _WORDS[name])
         _check_env(values.get("env", {}))
         sweep = cls(**values)
         if not sweep.nodes and not sweep.cases:
@@ -264,16 +264,9 @@ def _multiply(
 ) -> Iterator[RunSpec]:
     assert sweep.batch_size and sweep.cpus_per_rank and sweep.steps and sweep.warmup
     axes = product(
-        _cases(sweep),
-        sweep.cpus_per_rank,
-        sweep.batch_size,
-        sweep.precision,
-        sweep.scaling,
-        sweep.stamps,
-        sweep.telemetry,
-        _combinations(option_values),
-        _combinations(sweep.env),
-    )
+        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.stamps,
+        sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
+    )  # fmt: skip
     measured_steps = sweep.steps - sweep.warmup
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # one block is always said so
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, telemetry, options, env in axes:
@@ -285,29 +278,14 @@ def _multiply(
             )
         drives_all = gpus and backend in target.one_rank_per_node
         yield RunSpec(
-            nodes=nodes,
-            ranks_per_node=1 if drives_all else ranks_per_node,
-            gpus_per_node=ranks_per_node if gpus else 0,
-            cpus_per_rank=cpus,
-            backend=backend,
-            workload=workload,
-            batch_size=batch_size,
-            precision=precision,
-            scaling=scaling,
-            stamps=stamps,
-            telemetry=telemetry,
-            warmup_steps=sweep.warmup,
-            measured_steps=measured_steps,
-            block_steps=block_steps,
-            repeat=1,
-            seed=sweep.seed,
-            placement=sweep.placement,
-            site=target.site,
-            container=target.containers.get(backend, ""),
-            code_digest=target.code_digests.get(workload, ""),
-            options=options,
-            env={**target.env, **env},
-        )
+            nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
+            gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
+            batch_size=batch_size, precision=precision, scaling=scaling, stamps=stamps, telemetry=telemetry,
+            warmup_steps=sweep.warmup, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
+            seed=sweep.seed, placement=sweep.placement, site=target.site,
+            container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
+            options=options, env={**target.env, **env},
+        )  # fmt: skip
 
 
 def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
@@ -393,7 +371,8 @@ def _number(name: str, value: Any) -> int:
     return number
 
 
-def _choice(name: str, value: Any, words: Sequence[str]) -> str:
+def choice(name: str, value: Any, words: Sequence[str]) -> str:
+    """The value as text. Raises SpecError if it is none of the words."""
     if value not in words:
         near = did_you_mean(str(value), words)
         raise SpecError(f"{name} {value!r} is not one of {', '.join(words)}{near}")

@@ -30,7 +30,7 @@ from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
 from launch.sweep.finalize import close_attempts, close_ended, note_cancel
 from launch.sweep.prepare import Say, prepare
-from launch.sweep.run_status import RunStatus, planned_sweeps, run_statuses, whole
+from launch.sweep.run_status import RunStatus, describe_states, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import SweepSpec
 from launch.sweep.submit import sayer
 
@@ -68,15 +68,12 @@ def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     width = max(map(len, shown.run_ids), default=0)
     for run in found:
         say(f"{run.run_id:{width}}  {_state(run, jobs, names)}")
-    counts: dict[str, int] = {}
-    for run in found:
-        counts[run.state] = counts.get(run.state, 0) + 1
     for memory in shown.jobs:
         words = ", ".join(f"{job_id} {jobs.get(job_id, 'ended')}" for job_id in memory.job_ids) or "not submitted"
         say(f"{memory.job_name}: {words}")
     for problem in [*shown.problems, *(problem for run in found for problem in run.problems)]:
         say(problem)
-    say(f"sweep {', '.join(shown.sweeps)}: {', '.join(f'{count} {word}' for word, count in counts.items())}")
+    say(f"sweep {', '.join(shown.sweeps)}: {describe_states(found)}")
     return 0 if whole(found) and not shown.problems else 1
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from hpc.model.outcome import Outcome, RecordError, asked_again, exit_records, stem
 from hpc.model.spec import COLLECTIVES
 from hpc.system.sanitize import plain
+from hpc.system.text import plural
 from launch.cluster.local import LocalCluster
 from launch.cluster.lock import FolderLock, LockError
 from launch.cluster.query import StateError
@@ -27,12 +28,12 @@ from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.site import SiteError
 from launch.queue import Queue
 from launch.sweep.finalize import cancelled_at_ns, close_attempts, close_ended, describe_runs, mend_records
-from launch.sweep.prepare import Prepared, Say, count, prepare
+from launch.sweep.prepare import Prepared, Say, prepare
 from launch.sweep.rerun import RerunRequest, ask_for
 from launch.sweep.run_status import pending_runs, run_statuses, whole
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import TargetError
-from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, cut_off_s, durations_s
+from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s
 
 FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
             OSError)  # fmt: skip
@@ -180,8 +181,9 @@ class Sweep:
         if self._prepared.site is None:
             return  # nothing limits what runs here
         records = exit_records(self._traces)
-        took = durations_s(self._prepared.plan.runs, records)
-        cut_off = cut_off_s(self._prepared.plan.runs, records)
+        took, cut_off = (
+            durations_s(self._prepared.plan.runs, records, outcome) for outcome in (Outcome.OK, Outcome.TIMEOUT)
+        )
         for job in written:
             remaining = set(self.remaining_runs(job))
             budget = TimeBudget(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
@@ -267,7 +269,7 @@ class Sweep:
                 output = self._cluster.output_of(job, job_ids[-1])
                 where = f"see {output}" if output.exists() else f"there is no {output}"
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
-                self.say(f"  {count(missing, 'run')} of {job.script.name} never began: {reason}")
+                self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
         self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}")
         return 0 if whole(runs) else 1
 

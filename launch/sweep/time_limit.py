@@ -27,35 +27,29 @@ class TimeBudget:
     margin_s: float
 
 
-def durations_s(runs: Sequence[RunSpec], records: Mapping[str, Sequence[ExitRecord]]) -> dict[str, list[float]]:
-    """By point id: the durations in seconds of its attempts that ended `ok`."""
+def durations_s(
+    runs: Sequence[RunSpec], records: Mapping[str, Sequence[ExitRecord]], outcome: Outcome
+) -> dict[str, list[float]]:
+    """By point id: the durations in seconds of its attempts that ended with this outcome."""
     took: dict[str, list[float]] = {}
     for run in runs:
         for record in records.get(run.run_id, ()):
-            if record.outcome is Outcome.OK:
+            if record.outcome is outcome:
                 took.setdefault(run.point_id, []).append(float(record.end_unix_s - record.begin_unix_s))
     return took
 
 
-def cut_off_s(runs: Sequence[RunSpec], records: Mapping[str, Sequence[ExitRecord]]) -> dict[str, float]:
-    """By point id: the duration in seconds of its longest attempt that a time limit ended."""
-    longest_s: dict[str, float] = {}
-    for run in runs:
-        for record in records.get(run.run_id, ()):
-            if record.outcome is Outcome.TIMEOUT:
-                longest_s[run.point_id] = max(
-                    longest_s.get(run.point_id, 0.0), float(record.end_unix_s - record.begin_unix_s)
-                )
-    return longest_s
-
-
 def check_budget(
-    budget: TimeBudget, remaining: Sequence[RunSpec], took: Mapping[str, Sequence[float]], cut_off: Mapping[str, float]
+    budget: TimeBudget,
+    remaining: Sequence[RunSpec],
+    took: Mapping[str, Sequence[float]],
+    cut_off: Mapping[str, Sequence[float]],
 ) -> list[str]:
     """Warnings about a job with these remaining runs, in order.
 
-    `took` and `cut_off` are the results of `durations_s` and `cut_off_s`. Runs whose points are in neither have no
-    estimate and no warning. Raises TimeLimitTooShort if every earlier attempt of the first run's point took too long.
+    `took` and `cut_off` are the durations of attempts that ended `ok` and of those that a time limit ended. Runs whose
+    points are in neither have no estimate and no warning. Raises TimeLimitTooShort if every earlier attempt of the
+    first run's point took too long.
     """
     usable_s = budget.limit_s - budget.margin_s
     has = f"{budget.job} has {budget.limit_s / 60:g} min, less {budget.margin_s:g} s before its end"
@@ -70,7 +64,8 @@ def check_budget(
         if max(its) > usable_s:
             return [f"{has}: {run.run_id} may not end in that, attempts of its point took {_range(its)}: {fix}"]
     for run in remaining:
-        if not took.get(run.point_id) and (longest_s := cut_off.get(run.point_id, 0.0)) > _NEARLY * usable_s:
+        longest_s = max(cut_off.get(run.point_id, ()), default=0.0)
+        if not took.get(run.point_id) and longest_s > _NEARLY * usable_s:
             return [
                 f"{has}: {run.run_id} may not end in that, an attempt of its point was cut off after {longest_s:.0f} "
                 f"s, and none has ended yet: {fix}"

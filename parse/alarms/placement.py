@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from hpc.system.text import first_of, plural
 from parse.alarms.scaling import Beside
-from parse.result import Result
+from parse.result import Result, by_setting
 
 SHOWN = 3
 """As many runs that were not nested are named."""
@@ -19,9 +20,8 @@ def not_nested(result: Result, beside: Beside) -> Iterator[str]:
         if its - mine
     ]
     if elsewhere:
-        more = f" and {len(elsewhere) - SHOWN} more" if len(elsewhere) > SHOWN else ""
         yield (
-            f"asked to be nested, and is not: {'; '.join(elsewhere[:SHOWN])}{more}: "
+            f"asked to be nested, and is not: {first_of(elsewhere, SHOWN, '; ')}: "
             "a difference between nodes may pass for scaling"
         )
 
@@ -43,9 +43,7 @@ def nested_summary(results: Sequence[Result]) -> str:
     nested = [result for result in results if result.run.placement == "nested"]
     if not nested or any(alarm.name == "not_nested" for result in nested for alarm in result.alarms):
         return ""
-    settings: dict[str, list[Result]] = {}
-    for result in nested:
-        settings.setdefault(result.requested.baseline_point, []).append(result)
+    settings = by_setting(nested)
     if any(result.run.nodes > 1 and result.ok and not _hosts(result) for result in nested):
         return "placement nested: the order of the runs was shuffled; their nodes have no names of their own"
     pairs = [pair for result in nested for pair in _pairs(result, settings[result.requested.baseline_point])]
@@ -54,8 +52,8 @@ def nested_summary(results: Sequence[Result]) -> str:
     hosts = {host for _, _, its, mine in pairs for host in its | mine}
     blocks = {repeat for _, repeat, _, _ in pairs}
     return (
-        f"placement nested (same nodes): in {_plural(len(blocks), 'block')} every smaller case ran on nodes of the "
-        f"larger ones; {_plural(len(hosts), 'node')} in all"
+        f"placement nested (same nodes): in {plural(len(blocks), 'block')} every smaller case ran on nodes of the "
+        f"larger ones; {plural(len(hosts), 'node')} in all"
     )
 
 
@@ -83,7 +81,3 @@ def _hosts(result: Result) -> dict[int, frozenset[str]]:
 def _list_of(hosts: Iterable[str]) -> str:
     names = sorted(hosts)
     return f"{' '.join(names[:4])} … ({len(names)} nodes)" if len(names) > 4 else " ".join(names)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hpc.system.text import inflect, plural
 from parse.alarms.scaling import Beside, baseline_of
 from parse.result import Figure, Result
 
@@ -40,7 +41,7 @@ def packed(result: Result, _: Beside) -> Iterator[str]:
         named = ", ".join(f"{name} ({speed:.2f})" for name, speed in result.published.packed)
         count = len(result.published.packed)
         yield (
-            f"{count} log{'' if count == 1 else 's'} of packed jobs, several on the same devices, set aside: {named}; "
+            f"{plural(count, 'log')} of packed jobs, several on the same devices, set aside: {named}; "
             "the result is of the other runs"
         )
 
@@ -70,9 +71,7 @@ def _places(figures: Sequence[Figure]) -> str:
     lines: dict[str, list[str]] = {}
     for figure in figures:
         lines.setdefault(figure.text, []).append(str(figure.line))
-    return " and ".join(
-        f"{text} (line{'' if len(where) == 1 else 's'} {', '.join(where)})" for text, where in lines.items()
-    )
+    return " and ".join(f"{text} ({inflect(len(where), 'line')} {', '.join(where)})" for text, where in lines.items())
 
 
 def _rounding(figure: Figure, result: Result, beside: Beside) -> float:

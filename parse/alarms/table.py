@@ -11,7 +11,7 @@ from parse.alarms.preflight import preflight
 from parse.alarms.published import as_published, column, copied, packed
 from parse.alarms.scaling import Beside, baseline_elsewhere, falling, rising, superlinear
 from parse.alarms.windows import loose_clocks, rates_and_wall_clock, unsteady
-from parse.result import MISSING, Alarm, Result, Run
+from parse.result import MISSING, Alarm, Result, Run, by_setting
 
 AVERAGE_APART = 0.05
 MANY_REPEATS = 20
@@ -40,9 +40,7 @@ def judge(results: Sequence[Result]) -> tuple[Result, ...]:
 
 def _beside(results: Sequence[Result]) -> list[Beside]:
     """What each result is judged beside; twins are given to the first of a setting only."""
-    settings: dict[str, list[Result]] = {}
-    for result in results:
-        settings.setdefault(result.requested.baseline_point, []).append(result)
+    settings = by_setting(results)
     columns = {name: column(setting) for name, setting in settings.items()}
     alike: dict[tuple[tuple[int, int, float], ...], list[str]] = {}
     for name, speeds in columns.items():

@@ -8,15 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, STAMPS
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.arrivals import Arrivals, Gathering
+from parse.ledger.arrivals import Arrivals, Floats, Gathering, Ints
 from parse.ledger.types import TERMS
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
 """What lies between two terms: t1, t3, M (the last rank's t3), t4."""

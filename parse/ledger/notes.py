@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpc.system.text import first_of, inflect, plural
 from parse import stats
 from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_text
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
@@ -56,7 +57,7 @@ def _stragglers_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
     part = sum(ms[rank] - median for rank in verdict.ranks) / len(ms)
     if part < SMALL * loss.value:
         return ""
-    ranks = f"rank{'' if len(verdict.ranks) == 1 else 's'} {numbers(verdict.ranks)}"
+    ranks = f"{inflect(len(verdict.ranks), 'rank')} {numbers(verdict.ranks)}"
     return f", {write.ms(part, '+')} of it by {ranks} beyond the median rank"
 
 
@@ -114,18 +115,16 @@ def _incidents(ledger: Ledger, write: Figures) -> Iterator[str]:
     for run in ledger.runs:
         listed = [incident for incident in run.incidents if incident.step not in run.verdict.steps]
         if listed:
-            named = ", ".join(
-                f"{incident.step} (rank {incident.rank} by {write.ms(incident.late)})" for incident in listed[:NAMED]
-            )
-            more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-            yield f"{run.run_id}: late beyond all that is usual in step{'' if len(listed) == 1 else 's'} {named}{more}"
+            late = [f"{incident.step} (rank {incident.rank} by {write.ms(incident.late)})" for incident in listed]
+            steps = f"{inflect(len(listed), 'step')} {first_of(late, NAMED)}"
+            yield f"{run.run_id}: late beyond all that is usual in {steps}"
 
 
 def _pauses(ledger: Ledger) -> Iterator[str]:
     for run in ledger.runs:
         if run.pauses:
             longest = f", the longest {max(run.pauses):.0f}" if len(run.pauses) > 1 else ""
-            count = f"{len(run.pauses)} pause{'' if len(run.pauses) == 1 else 's'} between blocks"
+            count = f"{plural(len(run.pauses), 'pause')} between blocks"
             yield f"run {_repeat(run)}: {count}, outside every number: {sum(run.pauses):.0f} ms{longest}"
 
 

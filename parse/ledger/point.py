@@ -6,14 +6,15 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.ledger.arrivals import Floats
 from parse.ledger.breakdown import StepBreakdown, merge, names, step_breakdown
 from parse.ledger.standalone import beside
 from parse.ledger.straggler import incidents, verdict
@@ -21,7 +22,6 @@ from parse.ledger.telemetry import Conditions, compare_conditions, reduce_teleme
 from parse.ledger.types import CANNOT_TELL, Alone, ComputeSplit, Ledger, Mean, Place, RunLedger, Term, Verdict
 from parse.result import Result
 
-Floats = npt.NDArray[np.float64]
 Progress = Callable[[Sequence[Result]], Iterable[Result]]
 
 
@@ -206,34 +206,29 @@ def _of_run(breakdown: StepBreakdown) -> RunLedger:
 def _together(runs: Sequence[RunLedger]) -> Verdict:
     """The verdict that most of the runs have: of the same kind on the same ranks, else on the same node."""
     verdicts = [run.verdict for run in runs]
-    by_rank = [(run_verdict.kind, run_verdict.because, run_verdict.ranks) for run_verdict in verdicts]
-    by_node = [
-        (run_verdict.kind, run_verdict.because, run_verdict.node or run_verdict.ranks) for run_verdict in verdicts
-    ]
+    by_rank = [(each.kind, each.because, each.ranks) for each in verdicts]
+    by_node = [(each.kind, each.because, each.node or each.ranks) for each in verdicts]
     of_runs: Sequence[tuple[object, ...]]
     for of_runs in (by_rank, by_node):
         commonest, count = Counter(of_runs).most_common(1)[0]
         if 2 * count > len(runs):
-            return _averaged(
-                [run_verdict for run_verdict, its in zip(verdicts, of_runs, strict=True) if its == commonest]
-            )
+            return _averaged([each for each, its in zip(verdicts, of_runs, strict=True) if its == commonest])
     return Verdict(kind=CANNOT_TELL, because="the runs disagree", bound=max(run.bound or 0.0 for run in runs))
 
 
 def _averaged(verdicts: Sequence[Verdict]) -> Verdict:
     """The first, with the means of all; the steps of a transient one only where all name the same."""
     first = verdicts[0]
+    means: dict[str, Any] = {
+        name: stats.mean([getattr(each, name) for each in verdicts]) for name in ("late", "share", "costs", "bound")
+    }
+    chances = [each.chance for each in verdicts if each.chance is not None]
     return dataclasses.replace(
         first,
-        steps=first.steps if all(run_verdict.steps == first.steps for run_verdict in verdicts) else (),
-        cause={name: stats.mean([run_verdict.cause[name] for run_verdict in verdicts]) for name in first.cause},
-        chance=None
-        if any(run_verdict.chance is None for run_verdict in verdicts)
-        else max(run_verdict.chance or 0 for run_verdict in verdicts),
-        late=stats.mean([run_verdict.late for run_verdict in verdicts]),
-        share=stats.mean([run_verdict.share for run_verdict in verdicts]),
-        costs=stats.mean([run_verdict.costs for run_verdict in verdicts]),
-        bound=stats.mean([run_verdict.bound for run_verdict in verdicts]),
+        steps=first.steps if all(each.steps == first.steps for each in verdicts) else (),
+        cause={name: stats.mean([each.cause[name] for each in verdicts]) for name in first.cause},
+        chance=max(chances) if len(chances) == len(verdicts) else None,
+        **means,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from hpc.system.text import inflect
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Ledger, Mean, Term, Verdict
 
 DUE_TO = {
@@ -182,7 +183,7 @@ def _straggler(ledger: Ledger, write: Figures) -> str:
         text = f"{who} late {in_steps} {late}"
     elif verdict.kind == TRANSIENT:
         steps = ", ".join([*map(str, verdict.steps[:NAMED]), *(["…"] if len(verdict.steps) > NAMED else [])])
-        text = f"{who} late in step{'' if len(verdict.steps) == 1 else 's'} {steps} only, {late}"
+        text = f"{who} late in {inflect(len(verdict.steps), 'step')} {steps} only, {late}"
     else:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = "nodes" if verdict.node else "ranks"

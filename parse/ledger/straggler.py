@@ -13,12 +13,9 @@ from math import exp, lgamma, log, log1p
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals
+from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, Floats, Ints
 from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Incident, Verdict
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 HIDDEN = 0.05
 """Where the clocks leave open more than this share of the step, that nobody is late cannot be told either."""
@@ -61,11 +58,7 @@ def verdict(breakdown: StepBreakdown) -> Verdict:
     bound_ns = float(np.median(arrivals.late_bound))
     run_verdict = _rotating(breakdown, arrivals)
     if run_verdict is None:  # what costs most is the answer
-        both = [
-            candidate
-            for candidate in (_persistent(breakdown, arrivals), _transient(breakdown, arrivals))
-            if candidate is not None
-        ]
+        both = filter(None, (_persistent(breakdown, arrivals), _transient(breakdown, arrivals)))
         run_verdict = max(both, key=lambda candidate: candidate.costs, default=None)
     if run_verdict is not None:
         return run_verdict

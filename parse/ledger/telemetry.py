@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hpc.model.timestamps import END
 from hpc.model.trace import Telemetry, Trace
+from hpc.system.text import first_of, inflect
 from parse import stats
 
 Ints = npt.NDArray[np.int64]
@@ -268,10 +269,7 @@ def _difference_text(quantity: Quantity, value: float, usual: float | None) -> s
 
 def _where(hosts: Sequence[str], of: int) -> str:
     """The nodes meant, where not all are."""
-    if len(hosts) == of:
-        return ""
-    more = f" and {len(hosts) - _MAX_NAMED} more" if len(hosts) > _MAX_NAMED else ""
-    return f" on node{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:_MAX_NAMED])}{more}"
+    return "" if len(hosts) == of else f" on {inflect(len(hosts), 'node')} {first_of(hosts, _MAX_NAMED)}"
 
 
 def _number(value: float) -> str:

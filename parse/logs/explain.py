@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.system.text import plural
 from parse.attempt import Attempt
 from parse.logs.engine.log_format import LogError
+from parse.logs.engine.points import numbered
 from parse.logs.window import Reading, Window
 
 CHUNK_BYTES = 1 << 20
@@ -35,7 +37,7 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     parts = [
         [str(path), f"recognised as {reading.log_format.name} ({reading.log_format.title}), {_printed_lines(reading)}"],
         _facts(reading, lines),
-        _window(reading, window, lines) if window else [f"no window: {reading.reason}"],
+        _window(window, lines) if window else [f"no window: {reading.reason}"],
         _numbers(reading, window, attempt, lines) if window else [],
         _listed("remarks", [f"  {remark}" for remark in (attempt.log.remarks if attempt.log else reading.remarks)]),
     ]
@@ -82,15 +84,13 @@ def _printed_lines(reading: Reading) -> str:
     if not reading.step_lines:
         return "without a step line"
     epoch, step = reading.last or (-1, 0)
-    counted = (
-        f"{_plural(reading.step_lines, 'step line')} up to step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
-    )
+    counted = f"{plural(reading.step_lines, 'step line')} up to step {numbered(epoch, step)}"
     window = reading.window
     if window is None:
         return counted
-    ranks = f", by {_plural(len(window.ranks), 'rank')}" if window.ranks else ""
+    ranks = f", by {plural(len(window.ranks), 'rank')}" if window.ranks else ""
     same = f", {window.lines_per_step} lines for each" if window.lines_per_step > 1 else ""
-    return f"{counted}, printed every {_plural(window.printed_every, 'step')}{ranks}{same}"
+    return f"{counted}, printed every {plural(window.printed_every, 'step')}{ranks}{same}"
 
 
 def _facts(reading: Reading, lines: dict[int, Line]) -> list[str]:
@@ -105,16 +105,17 @@ def _facts(reading: Reading, lines: dict[int, Line]) -> list[str]:
     ) or ["no line tells batch size, devices or anything else"]
 
 
-def _window(reading: Reading, window: Window, lines: dict[int, Line]) -> list[str]:
+def _window(window: Window, lines: dict[int, Line]) -> list[str]:
     begin, end = lines[window.begin_offset], lines[window.end_offset]
     return [
-        f"window: from {_step(window.begin, window.begin_epoch)} to {_step(window.end, window.end_epoch)}, "
-        f"{_plural(window.steps, 'step')} counted",
+        f"window: from step {numbered(window.begin_epoch, window.begin)} to "
+        f"step {numbered(window.end_epoch, window.end)}, "
+        f"{plural(window.steps, 'step')} counted",
         *(["  numbers count from 0 and end one short: step n is n + 1 steps done"] if window.in_steps_done else []),
         f"  first line used: {begin.number}: {begin.text}",
         f"  last line used:  {end.number}: {end.text}",
         *_listed(
-            f"  kept out: {_plural(len(window.pauses), 'interval')}",
+            f"  kept out: {plural(len(window.pauses), 'interval')}",
             [
                 f"    steps {pause.from_step} to {pause.to_step}: {pause.reason}"
                 + (f", {pause.seconds:.6f} s" if pause.seconds is not None else "")
@@ -146,7 +147,7 @@ def _samples(attempt: Attempt, window: Window) -> list[str]:
         return ["samples of a step: not known"]
     run = attempt.requested.run if attempt.requested else None
     if run and run.batch_size * run.devices == each:
-        return [f"samples of a step: {run.batch_size} × {_plural(run.devices, 'device')} = {each}"]
+        return [f"samples of a step: {run.batch_size} × {plural(run.devices, 'device')} = {each}"]
     return [f"samples of a step: {each}"]
 
 
@@ -175,13 +176,13 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     each = _samples_per_step(attempt, window)
     ways: list[tuple[str, float]] = []
     if window.duration_s:
-        mean = f"mean of {_plural(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
+        mean = f"mean of {plural(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
         ways.append((f"{mean}; {each or 'samples of a step'} / {window.duration_s:.6f} s", each / window.duration_s))
         if window.steps_per_s:
             rates = f"mean of {window.printed} rates of {each} / a printed step time{median}"
             ways.append((rates, each * window.steps_per_s))
     if window.rate:
-        mean = f"mean of {_plural(window.printed, 'printed rate')}{median} = {window.rate:.2f} samples/s"
+        mean = f"mean of {plural(window.printed, 'printed rate')}{median} = {window.rate:.2f} samples/s"
         rank = "of one device each" if reading.log_format.rates == "rank" else "of one device, as its time stamps say"
         ways.append((mean, window.rate))
         ways.append((f"{mean}, {rank}; × {devices} devices", window.rate * devices))
@@ -206,14 +207,6 @@ def _listed(head: str, rows: list[str]) -> list[str]:
     return [f"{head}:", *rows[:MAX_LISTED], *more]
 
 
-def _step(step: int, epoch: int) -> str:
-    return f"step {step}{f' of epoch {epoch}' if epoch >= 0 else ''}"
-
-
 def _shown(text: str, max_length: int) -> str:
     text = "".join(letter if letter.isprintable() or letter == "\t" else "?" for letter in text)
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

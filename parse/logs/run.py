@@ -15,6 +15,7 @@ import numpy as np
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
+from hpc.system.text import plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
@@ -118,7 +119,7 @@ def _pauses(window: Window | None) -> Iterator[str]:
     for reason, pauses in kinds.items():
         stamped = [pause.seconds for pause in pauses if pause.seconds is not None]
         length = f" of {sum(stamped):.1f} s in all" if stamped else ""
-        yield f"{len(pauses)} interval{'' if len(pauses) == 1 else 's'}{length} kept out of the window: {reason}"
+        yield f"{plural(len(pauses), 'interval')}{length} kept out of the window: {reason}"
 
 
 def window_text(window: Window) -> str:

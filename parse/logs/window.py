@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.logs.engine.intervals import RESOLVED, Pause, WindowSum, WindowTarget, commonest
+from hpc.system.text import plural
+from parse.logs.engine.intervals import RESOLVED, Pause, WindowSum, WindowTarget, commonest, why_no_window
 from parse.logs.engine.log_format import Batch, Floats, Integers, LogError, LogFormat, LogRecord
-from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step
+from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step, numbered
 from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
-from parse.logs.why_no_window import numbered, why_no_window
 
 HEAD = 4096
 """By as many printed steps it is seen how often a log prints, and whether its lines bear time stamps."""
@@ -172,7 +172,7 @@ class _Reader:
             if sum(map(len, self.head)) < HEAD:
                 return
             points = self._decide()
-        self._plural(points)
+        self._add_up(points)
 
     def _decide(self) -> Points:
         """Sees how the log prints; the points that it was seen by."""
@@ -200,7 +200,7 @@ class _Reader:
             self.in_steps_done = WindowSum(dataclasses.replace(target, begin_at=self.warmup - 1, absolute=True))
         return points
 
-    def _plural(self, points: Points) -> None:
+    def _add_up(self, points: Points) -> None:
         assert self.window_sum is not None
         if self.stamped and np.isnan(points.time_s).any():
             stamped = np.isfinite(points.time_s)
@@ -225,7 +225,7 @@ class _Reader:
             if len(points):
                 self.head.append(points)
             points = self._decide()
-        self._plural(points)
+        self._add_up(points)
         if self.window_sum and not self.window_sum.done and self.in_steps_done and self.in_steps_done.done:
             self.window_sum = self.in_steps_done
         reason = why_no_window(
@@ -324,23 +324,23 @@ class _Reader:
                 "a second run is appended: only what stands before counts"
             )
         if step_merge.unusable:
-            self.remarks.append(f"{_plural(step_merge.unusable, 'step line')} with impossible numbers left out")
+            self.remarks.append(f"{plural(step_merge.unusable, 'step line')} with impossible numbers left out")
         if step_merge.late_lines:
             self.remarks.append(
-                f"{_plural(step_merge.late_lines, 'step line')} left out that came long after others of their steps"
+                f"{plural(step_merge.late_lines, 'step line')} left out that came long after others of their steps"
             )
         if self.unstamped_points:
-            self.remarks.append(f"{_plural(self.unstamped_points, 'printed step')} left out that bear no time stamp")
+            self.remarks.append(f"{plural(self.unstamped_points, 'printed step')} left out that bear no time stamp")
         if window_sum.borders:
             self.remarks.append(
-                f"the window goes over {_plural(window_sum.borders, 'end')} of epochs, but nothing says how many steps "
+                f"the window goes over {plural(window_sum.borders, 'end')} of epochs, but nothing says how many steps "
                 "an epoch has: only what lies between the printed steps of each counts"
             )
         if window_sum.more_pauses:
             self.remarks.append(f"{window_sum.more_pauses} more pauses are kept out than are listed")
         if self.lines_per_step == 1 and window_sum.repeated:
             self.remarks.append(
-                f"{_plural(window_sum.repeated, 'step')} of the window stand on more than one line and count once, "
+                f"{plural(window_sum.repeated, 'step')} of the window stand on more than one line and count once, "
                 "with the latest time stamp"
             )
         if not self.whole and self.first and self.first[1] > self.warmup + self.printed_every:
@@ -370,7 +370,3 @@ def _pause(record: LogRecord) -> str:
     if record.kind == "mark":
         return STANDS_STILL.get(record.values.get("mark", ""), "")
     return ""
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from hpc.system.text import inflect
 from parse.report.notices import Notice, merged
 from parse.report.summary import Summary, requested_values, varying
-from parse.result import Result
+from parse.result import Result, by_setting
 from parse.text import shortened
 
 MAX_SETTINGS = 4
@@ -25,10 +26,8 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
 
 
 def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
-    settings: dict[str, list[Result]] = {}
-    for result in results:
-        settings.setdefault(result.requested.baseline_point, []).append(result)
-    full_names = _names([setting[0] for setting in settings.values()], results)
+    settings = by_setting(results)
+    full_names = _names([setting[0] for setting in settings.values()])
     short = shortened(full_names, int(width * NAME_SHARE))
     names = [short[name] for name in full_names]
     if len(settings) <= MAX_SETTINGS:
@@ -46,7 +45,7 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
         yield f"{without} of {len(settings)} settings: no speedup over more than one device"
 
 
-def _names(firsts: Sequence[Result], results: Sequence[Result]) -> list[str]:
+def _names(firsts: Sequence[Result]) -> list[str]:
     """Of each setting its backend, its workload, and what else is not the same in all settings."""
     names = [name for name in varying(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
     requested = [requested_values(first) for first in firsts]
@@ -97,5 +96,4 @@ def _counts(results: Sequence[Result], warning_count: int) -> str:
     missing = Counter(run.outcome_text for run in runs if not run.measured)
     parts = [f"{sum(run.measured is not None for run in runs)} of {len(runs)} runs ok"] if runs else []
     parts += [f"{count} {outcome}" for outcome, count in missing.most_common()]
-    plural = "" if warning_count == 1 else "s"
-    return f"{', '.join(parts)}{'; ' if parts else ''}{warning_count or 'no'} warning{plural}"
+    return f"{', '.join(parts)}{'; ' if parts else ''}{warning_count or 'no'} {inflect(warning_count, 'warning')}"

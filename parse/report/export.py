@@ -16,7 +16,7 @@ from parse.ledger.sentence import sentence
 from parse.ledger.types import Alone, Ledger
 from parse.report.compare import Comparison, compare, outcomes
 from parse.report.nodes import drifts, per_node
-from parse.report.summary import Summary, TableError, differences, labels, of_logs, requested_values
+from parse.report.summary import Summary, TableError, differences, named_ledgers, of_logs, requested_values
 from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
@@ -53,10 +53,7 @@ def as_json(summary: Summary) -> str:
         "refusals": list(summary.refusals),
     }
     if summary.ledgers is not None:
-        names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
-        content["ledgers"] = [
-            _ledger_as_json(ledger, names[ledger.result.requested.point]) for ledger in summary.ledgers
-        ]
+        content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -74,9 +71,9 @@ def dlperf(summary: Summary) -> str:
     for (name, case), results in places.items():
         if len(results) > 1:
             apart = differences(results)
+            listed = "; ".join(f"{difference} {', '.join(values)}" for difference, values in apart.items())
             raise TableError(
-                f"{len(results)} points would be {name} {case} in this format: "
-                f"{_listed(apart)}; "
+                f"{len(results)} points would be {name} {case} in this format: {listed}; "
                 f"choose one, for example by {_choice(results, list(apart))}"
             )
         content.setdefault(name, {})[case] = {
@@ -88,10 +85,6 @@ def dlperf(summary: Summary) -> str:
     if not content:
         raise TableError("no point has a run that ended ok, so there is no speed to write")
     return json.dumps(content, indent=4, sort_keys=True) + "\n"
-
-
-def _listed(apart: Mapping[str, Sequence[str]]) -> str:
-    return "; ".join(f"{name} {', '.join(values)}" for name, values in apart.items())
 
 
 def _choice(results: Sequence[Result], names: Sequence[str]) -> str:
@@ -200,16 +193,13 @@ def _fields(noun: Any, without: Sequence[str] = ()) -> Any:
         fields = {
             member.name: getattr(noun, member.name) for member in dataclasses.fields(noun) if member.name not in without
         }
-        return {name: _fields(value) for name, value in (fields | _more(noun)).items()}
+        fields |= {"hidden": noun.hidden} if isinstance(noun, Alone) else {}
+        return {name: _fields(value) for name, value in fields.items()}
     if isinstance(noun, Mapping):
         return {name: _fields(value) for name, value in noun.items()}
     if isinstance(noun, tuple | list):
         return [_fields(value) for value in noun]
     return None if isinstance(noun, float) and not math.isfinite(noun) else noun
-
-
-def _more(noun: Any) -> dict[str, Any]:
-    return {"hidden": noun.hidden} if isinstance(noun, Alone) else {}
 
 
 def _point_id(result: Result) -> str:

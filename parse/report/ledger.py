@@ -9,18 +9,20 @@ from itertools import zip_longest
 from parse.ledger.notes import notes
 from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_text
 from parse.ledger.types import TERMS, Ledger, Place, Term
-from parse.report.summary import Summary, labels, requested_values, varying
+from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.text import (
     LONG,
     Page,
     column_widths,
     in_blocks,
+    markdown_list,
     markdown_table,
     markdown_text,
     number,
     numbered,
     table_width,
     with_settings_folded,
+    with_units,
     wrapped,
 )
 
@@ -46,7 +48,7 @@ class Table:
 
 def ledger_text(summary: Summary, page: Page) -> list[str]:
     """For a terminal: the terms of every point, what is wrong with them, a sentence each, then the rest by point."""
-    named = _named(summary)
+    named = named_ledgers(summary)
     if not named:
         return [NOTHING]
     under = wrapped(_under(named), page.width)
@@ -81,45 +83,25 @@ def _key_width(table: Table) -> int:
 
 def _folded(table: Table, width: int) -> tuple[list[str], Table]:
     """Lines for what tells points of one case apart, and the table with a column of their numbers in its place."""
-    names = [name for name, _ in table.heads]
-    cells = [dict(zip(names, row, strict=True)) for row in table.rows]
-    legend, numbers = with_settings_folded(names[1 : table.label_columns], cells, width)
-    return legend, Table(
-        heads=[table.heads[0], ("setting", ""), *table.heads[table.label_columns :]],
-        rows=[[row[0], cell, *row[table.label_columns :]] for row, cell in zip(table.rows, numbers, strict=True)],
-        label_columns=2,
-        keys=table.keys - table.label_columns + 2,
-    )
+    settings = range(1, table.label_columns)
+    legend, heads, rows = with_settings_folded(table.heads, table.rows, settings, width)
+    return legend, Table(heads=heads, rows=rows, label_columns=2, keys=table.keys - len(settings) + 1)
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
     """The same as paragraphs, lists and tables of Markdown."""
-    named = _named(summary)
+    named = named_ledgers(summary)
     if not named:
         return [NOTHING]
     terms = _term_table(summary, named)
-    parts = [markdown_text(TITLE), _markdown_table(terms.heads, terms.rows)]
-    parts += [_markdown_list([*_under(named), *(sentence(ledger, name) for name, ledger in named)])]
+    parts = [markdown_text(TITLE), markdown_table(with_units(terms.heads), terms.rows)]
+    parts += [markdown_list([*_under(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
-        notes_list = _markdown_list(notes(ledger))
+        notes_list = markdown_list(notes(ledger))
         parts += [markdown_text(f"{name}:"), notes_list] if notes_list else []
         for caption, table in _places(ledger):
-            parts += [markdown_text(f"{name}, {caption}"), _markdown_table(table.heads, table.rows)]
+            parts += [markdown_text(f"{name}, {caption}"), markdown_table(with_units(table.heads), table.rows)]
     return parts
-
-
-def _markdown_list(lines: Sequence[str] | Iterator[str]) -> str:
-    return "\n".join(f"* {markdown_text(line)}" for line in lines)
-
-
-def _markdown_table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> str:
-    return markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)
-
-
-def _named(summary: Summary) -> list[tuple[str, Ledger]]:
-    """The ledgers, each with the name that its point has in the scaling table."""
-    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
-    return [(names[ledger.result.requested.point], ledger) for ledger in summary.ledgers or ()]
 
 
 def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpc.system.text import plural
 from parse.report.nodes import NodeSpeed, PerNode, drifts, per_node
 from parse.report.summary import Summary
-from parse.text import Page, aligned, markdown_table, markdown_text, shortened, wrapped
+from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, shortened, with_units, wrapped
 
 SLOWEST, FASTEST = 12, 4
 """Of more nodes than these together, so many are shown of each end."""
@@ -36,9 +37,9 @@ def nodes_markdown(summary: Summary) -> list[str]:
     for site in per_node(summary.results):
         rows, left_out = _rows(site)
         parts += [markdown_text(_title(site))]
-        parts += [markdown_table([f"{name} ({unit})" if unit else name for name, unit in HEADS], rows)]
+        parts += [markdown_table(with_units(HEADS), rows)]
         parts += [markdown_text(left_out)] if left_out else []
-    return [*parts, "\n".join(f"* {markdown_text(line)}" for line in _courses(summary))]
+    return [*parts, markdown_list(_courses(summary))]
 
 
 def nodes_alarms(summary: Summary) -> list[str]:
@@ -52,9 +53,9 @@ def nodes_alarms(summary: Summary) -> list[str]:
 
 
 def _title(site: PerNode) -> str:
-    points = f"{site.points} point{'' if site.points == 1 else 's'}"
     scatter = site.missing if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
-    return f"speed by node of {site.site}: one-node runs of {points}, against the median node; {scatter}"
+    runs = f"one-node runs of {plural(site.points, 'point')}"
+    return f"speed by node of {site.site}: {runs}, against the median node; {scatter}"
 
 
 def _rows(site: PerNode) -> tuple[list[list[str]], str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc.system.sanitize import plain
+from hpc.system.text import first_of
 from parse.report.nodes_table import nodes_alarms
 from parse.report.summary import Summary, labels, requested_values
 from parse.result import Result, Run
@@ -124,7 +125,9 @@ def below_the_table(summary: Summary) -> list[Notice]:
             notices += [Notice(labels=(label,), text=text) for text in _not_ok(result)]
         if result.no_speedup and result.median_speed is not None:
             without.setdefault(result.no_speedup, []).append(label)
-    notices += [Notice(text=f"{placeholder} in place of a figure: {_named(of)}") for placeholder, of in blank.items()]
+    notices += [
+        Notice(text=f"{placeholder} in place of a figure: {first_of(of, NAMED)}") for placeholder, of in blank.items()
+    ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _of_probes(summary.probes)
@@ -158,11 +161,6 @@ def runs_ok(result: Result) -> str:
     if result.published and not result.ok:
         return "-"
     return f"{len(result.ok)}/{'?' if result.planned_runs is None else result.planned_runs}"
-
-
-def _named(points: Sequence[str]) -> str:
-    more = f" and {len(points) - NAMED} more" if len(points) > NAMED else ""
-    return f"{', '.join(points[:NAMED])}{more}"
 
 
 def _not_ok(result: Result) -> Iterator[str]:

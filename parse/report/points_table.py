@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpc.system.text import inflect
 from parse.report.notices import runs_ok
 from parse.report.summary import of_logs, requested_values, varying
 from parse.result import Result
 from parse.text import (
+    Head,
     Page,
     aligned,
     column_widths,
@@ -28,9 +30,6 @@ FIRST_LEFT_OUT = (
 )  # fmt: skip
 """Columns that a narrow page leaves out, the least important first. The case says nodes and devices already."""
 
-Head = tuple[str, str]
-"""A column's name and its unit."""
-
 
 def points_text(results: Sequence[Result], page: Page) -> list[str]:
     """The table as lines of at most `page.width` cells, and a line for the columns left out."""
@@ -43,7 +42,8 @@ def points_text(results: Sequence[Result], page: Page) -> list[str]:
     columns = _as_columns(heads, rows)
     if len(keys) > 1 and _needs_folding(columns, keys, page.width):
         heads, rows = points_cells(results)
-        legend, heads, rows = _folded(heads, rows, keys, page.width)
+        settings = [at for at, (name, _) in enumerate(heads) if name in keys[1:]]
+        legend, heads, rows = with_settings_folded(heads, rows, settings, page.width)
         columns = _as_columns(heads, rows)
     omitted: list[str] = []
     for name in FIRST_LEFT_OUT:
@@ -53,9 +53,8 @@ def points_text(results: Sequence[Result], page: Page) -> list[str]:
             omitted.append(name)
     lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
     if omitted:
-        plural = "" if len(omitted) == 1 else "s"
-        line = f"column{plural} left out for lack of room: {', '.join(omitted)}; --wide or --format csv has all"
-        lines += wrapped([line], page.width)
+        columns_left_out = f"{inflect(len(omitted), 'column')} left out for lack of room: {', '.join(omitted)}"
+        lines += wrapped([f"{columns_left_out}; --wide or --format csv has all"], page.width)
     return lines
 
 
@@ -107,17 +106,3 @@ def _needs_folding(columns: dict[str, list[str]], keys: Sequence[str], width: in
     names = {name: cells for name, cells in columns.items() if name in keys}
     always = {name: cells for name, cells in columns.items() if name in keys or name not in FIRST_LEFT_OUT}
     return _width(names) > width // 2 or _width(always) > width
-
-
-def _folded(
-    heads: Sequence[Head], rows: Sequence[Sequence[str]], keys: Sequence[str], width: int
-) -> tuple[list[str], list[Head], list[list[str]]]:
-    """The columns that tell the points apart, less the case, as one column of numbers and lines that explain them."""
-    settings = keys[1:]
-    names = [name for name, _ in heads]
-    legend, numbers = with_settings_folded(settings, [dict(zip(names, row, strict=True)) for row in rows], width)
-    others = [at for at, name in enumerate(names) if name not in ("case", *settings)]
-    folded_heads = [("case", ""), ("setting", ""), *(heads[at] for at in others)]
-    case = names.index("case")
-    folded_rows = [[row[case], cell, *(row[at] for at in others)] for row, cell in zip(rows, numbers, strict=True)]
-    return legend, folded_heads, folded_rows

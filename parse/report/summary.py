@@ -78,6 +78,12 @@ def requested_values(result: Result) -> dict[str, str]:
     }
 
 
+def named_ledgers(summary: Summary) -> list[tuple[str, Ledger]]:
+    """The ledgers, each with the name that its point has in the scaling table."""
+    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+    return [(names[ledger.result.requested.point], ledger) for ledger in summary.ledgers or ()]
+
+
 def of_logs(result: Result, speed: str) -> float | None:
     """The median over its ok runs of a log's `wall_clock` or `printed` speed; None where no log of it has one."""
     logs = [run.attempt.log for run in result.ok if run.attempt and run.attempt.log]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.cells import cell_len
 
 from hpc.system.sanitize import plain
+from hpc.system.text import plural
 from parse.alarms.placement import nested_summary
 from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
@@ -17,7 +18,17 @@ from parse.report.notices import before_the_numbers, below_the_table, notice_lin
 from parse.report.points_table import points_cells, points_text
 from parse.report.summary import USUAL, Summary, knowing, shared, varying
 from parse.result import Result
-from parse.text import Page, markdown_table, markdown_text, number, padded, shortened, wrapped
+from parse.text import (
+    Page,
+    markdown_list,
+    markdown_table,
+    markdown_text,
+    number,
+    padded,
+    shortened,
+    with_units,
+    wrapped,
+)
 
 COLUMN_GAP = "   "
 """Between backends."""
@@ -31,8 +42,8 @@ def text(summary: Summary, page: Page | None = None) -> str:
     first, first_cut = notice_lines(before, page.width, all_warnings=page.all_warnings)
     last, last_cut = notice_lines(below, page.width, all_warnings=page.all_warnings)
     if cut_short := first_cut + last_cut:
-        plural = "" if cut_short == 1 else "s"
-        closing = f"{cut_short} warning{plural} shortened: --warnings or --format markdown gives all in full length"
+        cut = plural(cut_short, "warning")
+        closing = f"{cut} shortened: --warnings or --format markdown gives all in full length"
         last += wrapped([closing], page.width)
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
@@ -51,15 +62,15 @@ def text(summary: Summary, page: Page | None = None) -> str:
 def markdown(summary: Summary) -> str:
     """The results as Markdown tables and lists, with every warning in full length."""
     first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
-    parts = ["\n".join(f"* {markdown_text(line)}" for line in first)]
+    parts = [markdown_list(first)]
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*_markdown_cells(comparison))]
     if summary.results:
         heads, rows = points_cells(summary.results)
-        parts += [markdown_table([f"{name} ({unit})" if unit else name for name, unit in heads], rows)]
+        parts += [markdown_table(with_units(heads), rows)]
     parts += nodes_markdown(summary)
-    parts += ["\n".join(f"* {markdown_text(notice.line)}" for notice in below_the_table(summary))]
+    parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -82,7 +93,7 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
     if nested := nested_summary(summary.results):
         requested.pop("placement", None)
     if hidden and "site" in requested:
-        requested["site"] += f" (sets {len(hidden)} environment variable{'' if len(hidden) == 1 else 's'})"
+        requested["site"] += f" (sets {plural(len(hidden), 'environment variable')})"
     known: dict[tuple[str, ...], list[str]] = {(): []}
     for name in requested:
         if name not in hidden:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
-from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, cut_off_s, durations_s
+from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s
 from tests.unit.traces import make_run
 
 RUN = make_run()
@@ -29,7 +29,7 @@ def test_only_attempts_that_ended_ok_tell_how_long_a_point_takes() -> None:
         first: [record(first, 1, 9, Outcome.TIMEOUT), record(first, 2, 100)],
         second: [record(second, 1, 110)],
     }
-    assert durations_s(RUNS, records) == {RUN.point_id: [100.0, 110.0]}
+    assert durations_s(RUNS, records, Outcome.OK) == {RUN.point_id: [100.0, 110.0]}
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_an_attempt_that_was_cut_off_tells_that_more_is_needed() -> None:
         first: [record(first, 1, 200, Outcome.TIMEOUT), record(first, 2, 30, Outcome.TIMEOUT)],
         second: [record(second, 1, 500, Outcome.RANK_FAIL)],
     }
-    cut_off = cut_off_s(RUNS, records)
-    assert cut_off == {RUN.point_id: 200.0}
+    cut_off = durations_s(RUNS, records, Outcome.TIMEOUT)
+    assert cut_off == {RUN.point_id: [200.0, 30.0]}
     [line] = check_budget(BUDGET, RUNS, {}, cut_off)
     assert line == (
         f"1n.sh has 5 min, less 60 s before its end: {first} may not end in that, an attempt of its point was cut off "

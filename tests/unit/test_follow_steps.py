@@ -10,8 +10,8 @@ from hpc.model.timestamps import BEGIN, END, STAMPS
 from hpc.recovery import folders
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
+from launch.follow.follower import StepReader
 from launch.follow.rows import StepCount
-from launch.follow.steps import StepReader
 
 STEM = "1n2g_mpi_delay_r1.1"
 

@@ -6,7 +6,7 @@ import pytest
 
 from hpc.model.verdict import JobEnd
 from launch.cluster import query as state
-from launch.cluster.query import JobQuery, JobState, cluster_settings, ends, is_job_id, job_name_of, lives, look
+from launch.cluster.query import JobQuery, JobState, cluster_settings, ends, is_job_id, lives, look
 from launch.cluster.slurm import controller_answers, slurm_is_installed, why_unreachable
 
 
@@ -158,9 +158,7 @@ def test_a_job_of_another_name_with_that_number_means_that_ours_is_forgotten(com
     assert look(["17"])["17"].state is JobState.RUNNING  # nobody knows its name
     assert list(ends(["17", "18"], {"17": "ours", "18": "ours"})) == ["17"]
     assert ends(["17"], {"17": "ours"})["17"].reason == "17 is the number of another job now, of a"
-    assert (job_name_of("18"), job_name_of("19")) == ("ours", "")
-    command("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    assert job_name_of("18") is None
+    assert (look(["18"])["18"].name, look(["19"])["19"].name) == ("ours", "")
 
 
 def test_accounts_of_another_job_with_that_number_are_not_ours(command) -> None:  # type: ignore[no-untyped-def]
@@ -179,7 +177,7 @@ def test_what_is_no_job_id_reaches_no_command(command, text: str) -> None:  # ty
     for name in ("squeue", "sacct", "scontrol"):
         command(name, "touch asked")
     seen = look([text])[text]
-    assert (seen.state, job_name_of(text), lives(text)) == (JobState.UNKNOWN, "", [])
+    assert (seen.state, seen.name, lives(text)) == (JobState.UNKNOWN, "", [])
     assert seen.end is not None and seen.end.reason == f"{text!r} is no Slurm job id: the record is damaged"
     assert not Path("asked").exists()
 

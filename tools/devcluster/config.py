@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from hpc.system.text import plural
+
 CONTROLLER = "slurmctld"
 """The controller's name among the daemons, and its host name where it has one of its own."""
 
@@ -80,7 +82,7 @@ class Shape:
 
     def __str__(self) -> str:
         clocks = ", each with a clock of its own" if self.clocks else ""
-        size = f"{_count(self.nodes, 'node')} of {_count(self.cpus, 'CPU')} and {_count(self.gpus, 'GPU')}{clocks}"
+        size = f"{plural(self.nodes, 'node')} of {plural(self.cpus, 'CPU')} and {plural(self.gpus, 'GPU')}{clocks}"
         rules = [f.name for f in fields(self) if f.name not in _SIZES and getattr(self, f.name) != f.default]
         return ", ".join([size, *(f"{name} {getattr(self, name)}" for name in rules)])
 
@@ -358,7 +360,3 @@ def remembered(text: str) -> tuple[Host, Shape]:
         return Host(**facts["host"], shared=shared), Shape(**facts["shape"])
     except (KeyError, TypeError, ValueError) as error:
         raise DevClusterError(f"another version of devcluster started this cluster ({error}): stop it first") from None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

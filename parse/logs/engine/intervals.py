@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers
-from parse.logs.engine.points import NO_POINTS, Points
+from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, LogFormat
+from parse.logs.engine.points import NO_POINTS, Points, numbered
 
 Truths = npt.NDArray[np.bool_]
 
@@ -56,6 +56,9 @@ class Place:
     step: int
     reached: int
     offset: int
+
+    def __str__(self) -> str:
+        return numbered(self.epoch, self.step)
 
 
 def steps_between(points: Points, target: WindowTarget, per_epoch: int | None) -> tuple[Integers, Truths]:
@@ -225,6 +228,43 @@ class Series:
         whole = len(together) // self.stride * self.stride
         self._parts.append(together[:whole].reshape(-1, self.stride).mean(axis=1))
         self._rest = together[whole:]
+
+
+def why_no_window(
+    window_sum: WindowSum | None, log_format: LogFormat, *, warmup: int, whole: bool, step_lines: int
+) -> str:
+    """Why the intervals that were added up make no window; empty where they make one."""
+    if window_sum is None or window_sum.last is None:
+        return _without_steps(log_format, step_lines)
+    last = f"the last printed step is {window_sum.last}"
+    if whole:
+        return "" if window_sum.steps else f"{last} and no other step before it can be counted from"
+    if window_sum.begin is None or not window_sum.done:
+        return f"too short: {last}; {_lacking(window_sum, window_sum.last, warmup)}"
+    if not window_sum.steps:
+        ends = f"steps {window_sum.begin} to {window_sum.end or window_sum.begin}"
+        return f"no interval between the printed {ends} is free of pauses"
+    return ""
+
+
+def _without_steps(log_format: LogFormat, step_lines: int) -> str:
+    if not log_format.steps:
+        return "it prints no steps, only whole epochs at best: python -m parse.airank has their speed"
+    return "it has no line of a step" if not step_lines else "none of its step lines can be used"
+
+
+def _lacking(window_sum: WindowSum, last: Place, warmup: int) -> str:
+    span = window_sum.target.span or 0
+    if window_sum.begin is None:
+        return f"the window begins at step {warmup} and needs {_needed(last, warmup + span)}"
+    needed = _needed(last, window_sum.begin.reached + span)
+    return f"the window that begins at step {window_sum.begin} needs {needed}"
+
+
+def _needed(last: Place, reached: int) -> str:
+    if last.reached == last.step:
+        return f"step {reached}"
+    return f"step {reached} counted through the epochs, of which the last is number {last.reached}"
 
 
 def resolution_s(time_s: Floats) -> float:

@@ -118,3 +118,8 @@ def _medians(values: Floats, group: Integers, begins: Integers) -> Floats:
     counts = np.add.reduceat(finite.astype(np.int64), begins)
     middle = (ordered[begins + np.maximum(counts - 1, 0) // 2] + ordered[begins + np.maximum(counts // 2, 0)]) / 2
     return np.where(counts > 0, middle, np.nan)
+
+
+def numbered(epoch: int, step: int) -> str:
+    """A step as the log numbers it: `120 of epoch 3`, or `120` where the log has no epochs."""
+    return f"{step} of epoch {epoch}" if epoch >= 0 else str(step)

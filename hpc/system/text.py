@@ -1,0 +1,31 @@
+"""Numbers in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {inflect(number, noun)}"
+
+
+def inflect(number: int, noun: str) -> str:
+    """The noun for that many: `node` for 1, else `nodes`."""
+    return noun if number == 1 else f"{noun}s"
+
+
+def ranges(numbers: Iterable[int], max_shown: int | None = None) -> str:
+    """`0-3, 8`: different whole numbers as ranges; of more than `max_shown` ranges the first, and `…`."""
+    parts = []
+    for _, group in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in group]
+        parts.append(f"{members[0]}-{members[-1]}" if len(members) > 1 else str(members[0]))
+    return ", ".join(parts[:max_shown] + ["…"] * (max_shown is not None and len(parts) > max_shown))
+
+
+def first_of(texts: Sequence[str], max_shown: int, separator: str = ", ") -> str:
+    """`a, b and 3 more`: the first `max_shown` of the texts, and the number of the others."""
+    more = f" and {len(texts) - max_shown} more" if len(texts) > max_shown else ""
+    return f"{separator.join(texts[:max_shown])}{more}"

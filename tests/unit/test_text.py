@@ -1,0 +1,27 @@
+"""hpc.system.text."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc.system.text import first_of, inflect, plural, ranges
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
+def test_a_noun_agrees_with_its_number(number: int, expected: str) -> None:
+    assert plural(number, "node") == expected
+    assert f"{number} {inflect(number, 'node')}" == expected
+
+
+def test_whole_numbers_are_told_as_ranges() -> None:
+    assert ranges([8, 3, 0, 2, 1]) == "0-3, 8"
+    assert ranges([7]) == "7"
+    assert ranges([]) == ""
+    assert ranges(range(0, 8, 2), 3) == "0, 2, 4, …"
+    assert ranges(range(0, 6, 2), 3) == "0, 2, 4"
+
+
+def test_of_many_texts_the_first_are_shown() -> None:
+    assert first_of(["a", "b"], 2) == "a, b"
+    assert first_of(["a", "b", "c"], 1, "; ") == "a and 2 more"
+    assert first_of(["a", "b", "c"], 2, "; ") == "a; b and 1 more"
