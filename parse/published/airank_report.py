@@ -16,7 +16,7 @@ from parse.logs.engine.log_format import LogError
 from parse.published.airank_folder import judge_folder
 from parse.published.airank_rules import Violation, judge
 from parse.published.claims import ClaimComparison, check, compare, read_document
-from parse.published.documents import DocumentError
+from parse.published.documents import DocumentError, files_of
 from parse.published.training import Evaluation, read_training
 from parse.published.training_result import RuleSettings, TrainingResult, training_results
 from parse.text import number
@@ -47,7 +47,7 @@ T = TypeVar("T")
 def read(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings) -> AirankReport:
     """Reads and judges logs, folders of logs, and documents."""
     refusals: list[str] = []
-    trainings = _read_all(read_training, _logs(paths), refusals)
+    trainings = _read_all(read_training, files_of(paths, _is_log), refusals)
     read_documents = _read_all(read_document, documents, refusals)
     results = training_results(trainings, settings)
     violations = [item for result in results for item in judge(result, settings)]
@@ -74,15 +74,8 @@ def _read_all(reader: Callable[[Path], T], paths: Iterable[Path], refusals: list
     return items
 
 
-def _logs(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yields the named files, and the files with a log's ending in folders, each once."""
-    seen: set[Path] = set()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            is_log = file == path or (file.name.lower().endswith(ENDINGS) and file.is_file())
-            if is_log and (real := file.resolve()) not in seen:
-                seen.add(real)
-                yield file
+def _is_log(path: Path) -> bool:
+    return path.name.lower().endswith(ENDINGS)
 
 
 def _folder(result: TrainingResult) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,7 +63,9 @@ def published(paths: Sequence[Path]) -> Published:
     """Reads documents, and those in folders. Points of different documents stay separate points."""
     results: list[Result] = []
     remarks: list[str] = []
-    files, refusals = _files(paths)
+    refusals = [f"{path}: no such file or folder" for path in paths if not path.exists()]
+    existing = (path for path in paths if path.exists())
+    files = list(files_of(existing, lambda file: file.suffix.lower() in SUFFIXES))
     names = Counter(path.name for path in files)
     for path in files:
         try:
@@ -76,19 +78,14 @@ def published(paths: Sequence[Path]) -> Published:
     return Published(results=with_speedups(results), remarks=tuple(remarks), refusals=tuple(refusals))
 
 
-def _files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    files: dict[Path, Path] = {}
-    refusals = []
+def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yields the named files, and the wanted files in named folders, each file once."""
+    seen: set[Path] = set()
     for path in paths:
-        if path.is_dir():
-            for file in sorted(path.rglob("*")):
-                if file.suffix.lower() in SUFFIXES and file.is_file():
-                    files.setdefault(file.resolve(), file)
-        elif path.exists():
-            files.setdefault(path.resolve(), path)
-        else:
-            refusals.append(f"{path}: no such file or folder")
-    return list(files.values()), refusals
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if (file == path or (wanted(file) and file.is_file())) and (real := file.resolve()) not in seen:
+                seen.add(real)
+                yield file
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -128,12 +125,6 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
 
 
 def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
-    known = {
-        "workload": setting.workload,
-        "precision": setting.precision,
-        "batch_size": setting.batch_size,
-        "nodes": case.nodes,
-    }
     run = RunSpec(
         nodes=case.nodes or 1,
         ranks_per_node=case.devices_per_node,
@@ -153,6 +144,7 @@ def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
         options=dict(setting.options),
     )
     extra = {"document": document, "printed_at": setting.apart}
+    known = {name: getattr(setting, name) for name in ("workload", "precision", "batch_size")} | {"nodes": case.nodes}
     return RequestedRun(
         run=run,
         run_id="",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -169,13 +170,23 @@ def training(path: Path, name: str, collected: _Collected) -> Training:
 
 def _clock(collected: _Collected, marks: tuple[LogRecord, ...], mllog: tuple[LogRecord, ...]) -> _Clock:
     """Returns AI-Rank's marks if they hold an accuracy, else MLPerf's lines if they do, else the format's own lines."""
-    if any(record.values["mark"] == "eval_accuracy" for record in marks):
+    if accuracies := [record for record in marks if record.values["mark"] == "eval_accuracy"]:
         begin, finish = _moment(marks, "mark", "test_begin"), _moment(marks, "mark", "test_finish")
-        return _Clock(source="marks", begin=begin, finish=finish, evaluations=_of_marks(marks))
-    if any(record.values["key"] == "eval_accuracy" for record in mllog):
+        evaluations = _in_percent(_evaluations(accuracies, "eval_accuracy", "total_epoch_cnt"))
+        return _Clock(source="marks", begin=begin, finish=finish, evaluations=evaluations)
+    if accuracies := [record for record in mllog if record.values["key"] == "eval_accuracy"]:
         begin, finish = _moment(mllog, "key", "run_start"), _moment(mllog, "key", "run_stop", last=True)
-        return _Clock(source="mllog", begin=begin, finish=finish, evaluations=_of_mllog(mllog))
-    evaluations = _of_lines(record for record in collected.records if record.kind == "evaluation")
+        # Every rank may print an evaluation.
+        distinct: dict[tuple[float, float | None], Evaluation] = {}
+        for evaluation in _evaluations(accuracies, "value", "epoch_num", "epoch"):
+            distinct.setdefault((evaluation.accuracy, evaluation.epochs), evaluation)
+        return _Clock(source="mllog", begin=begin, finish=finish, evaluations=_in_percent(distinct.values()))
+    lines = _evaluations((record for record in collected.records if record.kind == "evaluation"), "top1", "epoch")
+    evaluations = [
+        evaluation
+        for before, evaluation in pairwise([None, *lines])
+        if evaluation and not (before and evaluation.epochs is not None and before.epochs == evaluation.epochs)
+    ]
     return _Clock(
         source="lines" if evaluations else "",
         begin=collected.begin(),
@@ -193,44 +204,20 @@ def named_devices(path: Path) -> int | None:
     return None
 
 
-def _of_marks(marks: Iterable[LogRecord]) -> list[Evaluation]:
-    return _in_percent(
-        [
-            Evaluation(time_s=record.time_s, accuracy=accuracy, epochs=_number(record.values.get("total_epoch_cnt")))
-            for record in marks
-            if record.values["mark"] == "eval_accuracy"
-            and (accuracy := _number(record.values.get("eval_accuracy"))) is not None
-        ]
-    )
+def _evaluations(records: Iterable[LogRecord], accuracy_key: str, *epoch_keys: str) -> Iterator[Evaluation]:
+    """Yields the evaluations that print an accuracy; the first of `epoch_keys` that a record has is its epoch."""
+    for record in records:
+        if (accuracy := _number(record.values.get(accuracy_key))) is not None:
+            epochs = next((record.values[key] for key in epoch_keys if key in record.values), None)
+            yield Evaluation(time_s=record.time_s, accuracy=accuracy, epochs=_number(epochs))
 
 
-def _of_mllog(mllog: Iterable[LogRecord]) -> list[Evaluation]:
-    """Returns each pair of accuracy and epoch once, because every rank may print it."""
-    evaluations: dict[tuple[float, float | None], Evaluation] = {}
-    for record in mllog:
-        accuracy = _number(record.values.get("value"))
-        if record.values["key"] == "eval_accuracy" and accuracy is not None:
-            epochs = _number(record.values.get("epoch_num", record.values.get("epoch")))
-            evaluation = Evaluation(time_s=record.time_s, accuracy=accuracy, epochs=epochs)
-            evaluations.setdefault((accuracy, epochs), evaluation)
-    return _in_percent(list(evaluations.values()))
-
-
-def _of_lines(lines: Iterable[LogRecord]) -> list[Evaluation]:
-    """Returns the first evaluation of each epoch, because every rank may print one."""
-    evaluations: list[Evaluation] = []
-    for record in lines:
-        accuracy, epochs = _number(record.values.get("top1")), _number(record.values.get("epoch"))
-        if accuracy is not None and not (evaluations and epochs is not None and evaluations[-1].epochs == epochs):
-            evaluations.append(Evaluation(time_s=record.time_s, accuracy=accuracy, epochs=epochs))
-    return evaluations
-
-
-def _in_percent(evaluations: list[Evaluation]) -> list[Evaluation]:
+def _in_percent(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """The rules of marks and MLPerf ask for fractions; any number above 1 shows that the log prints percent."""
-    if any(evaluation.accuracy > 1 for evaluation in evaluations):
-        return evaluations
-    return [replace(evaluation, accuracy=round(evaluation.accuracy * 100, 10)) for evaluation in evaluations]
+    printed = list(evaluations)
+    if any(evaluation.accuracy > 1 for evaluation in printed):
+        return printed
+    return [replace(evaluation, accuracy=round(evaluation.accuracy * 100, 10)) for evaluation in printed]
 
 
 def _moment(records: Iterable[LogRecord], name: str, what: str, *, last: bool = False) -> Moment | None:
