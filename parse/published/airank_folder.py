@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parse.published.airank_rules import Violation
+from parse.published.airank_rules import Violation, violations
 from parse.published.training_result import TrainingResult
 from parse.published.vocabulary import whole_number
 
@@ -29,7 +29,7 @@ def judge_folder(results: Sequence[TrainingResult]) -> list[Violation]:
     """Returns the rules that the logs of one folder break together."""
     folder = results[0].training.path.parent
     rules = {"log names": _names, "cases": _cases, INFORMATION: _information}
-    return [Violation(path=folder, rule=name, how=how) for name, rule in rules.items() for how in rule(folder, results)]
+    return violations(folder, rules, folder, results)
 
 
 def _names(folder: Path, results: Sequence[TrainingResult]) -> Iterator[str]:

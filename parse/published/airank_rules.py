@@ -31,15 +31,15 @@ class Violation:
     how: str
 
 
+def violations(path: Path, rules: Mapping[str, Callable[..., Iterator[str]]], *judged: object) -> list[Violation]:
+    """Applies each rule to what is judged."""
+    return [Violation(path=path, rule=name, how=how) for name, rule in rules.items() for how in rule(*judged)]
+
+
 def judge(result: TrainingResult, settings: RuleSettings) -> list[Violation]:
     """Returns the broken rules in the order of RULES; a log without marks is judged by WITHOUT_MARKS only."""
-    training = result.training
-    return [
-        Violation(path=training.path, rule=name, how=how)
-        for name, rule in RULES.items()
-        if training.marks or name in WITHOUT_MARKS
-        for how in rule(result, settings)
-    ]
+    names = RULES if result.training.marks else WITHOUT_MARKS
+    return violations(result.training.path, {name: RULES[name] for name in names}, result, settings)
 
 
 def _marks(result: TrainingResult, settings: RuleSettings) -> Iterator[str]:

@@ -122,19 +122,12 @@ class _Runs:
 
 def _speeds(text: str) -> dict[int, float] | None:
     """Returns `{2: 2833.72, 7: 688.8}`; None for any other text or an impossible speed."""
-    try:
-        decoded = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    decoded = _python_literal(text)
     if not isinstance(decoded, dict) or not decoded:
         return None
-    if not all(type(number) is int and _is_speed(speed) for number, speed in decoded.items()):
+    if not all(type(number) is int and _positive(speed) is not None for number, speed in decoded.items()):
         return None
     return {number: float(speed) for number, speed in decoded.items()}
-
-
-def _is_speed(value: Any) -> bool:
-    return type(value) in (int, float) and LEAST < value < MOST
 
 
 def _end_of_bracket(lines: Sequence[str], at: int) -> int:
@@ -176,7 +169,10 @@ def _literal(text: str) -> Any:
     try:
         return json.loads(text, parse_float=Decimal, parse_int=Decimal)
     except (ValueError, RecursionError):
-        pass
+        return _python_literal(text)
+
+
+def _python_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parse.published.airank_rules import Violation
-from parse.published.documents import DocumentError, read_bytes
+from parse.published.airank_rules import Violation, violations
+from parse.published.documents import DocumentError, read_bytes, wall_clocks
 from parse.published.tables import TrainingClaim, claims, tables
 from parse.published.training_result import RESNET50, RuleSettings, TrainingResult
 from parse.published.vocabulary import IMAGENET, stated_times
@@ -157,11 +157,7 @@ def _other_epochs(published: float, result: TrainingResult) -> str:
 def check(document: Document, settings: RuleSettings) -> list[Violation]:
     """Returns the contradictions between figures of a document."""
     rules = {"published throughput": _by_wall_clock, "published speedup": _speedups}
-    return [
-        Violation(path=document.path, rule=name, how=how)
-        for name, rule in rules.items()
-        for how in rule(document, settings)
-    ]
+    return violations(document.path, rules, document, settings)
 
 
 def _by_wall_clock(document: Document, settings: RuleSettings) -> Iterator[str]:
@@ -169,15 +165,13 @@ def _by_wall_clock(document: Document, settings: RuleSettings) -> Iterator[str]:
     samples = settings.samples_per_epoch or (IMAGENET if document.resnet50 else None)
     if samples is None:
         return
-    for epochs, seconds in document.stated_times:
-        samples_per_s = epochs * samples / seconds
-        for claim in document.claims:
-            if claim.ips and claim.time2train_s == seconds and abs(claim.ips / samples_per_s - 1) > AGREES:
-                yield (
-                    f"line {claim.line}: {epochs} epochs of {samples:,} samples in {seconds:,.0f} s are "
-                    f"{samples_per_s:.2f} samples/s by wall clock, {claim.ips:.9g} is printed "
-                    f"({claim.ips / samples_per_s - 1:+.1%})"
-                )
+    for clock in wall_clocks(document.claims, document.stated_times, samples):
+        excess = clock.claimed / clock.speed - 1
+        if abs(excess) > AGREES:
+            yield (
+                f"line {clock.line}: {clock.epochs} epochs of {samples:,} samples in {clock.seconds:,.0f} s are "
+                f"{clock.speed:.2f} samples/s by wall clock, {clock.claimed:.9g} is printed ({excess:+.1%})"
+            )
 
 
 def _speedups(document: Document, settings: RuleSettings) -> Iterator[str]:

@@ -15,7 +15,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, RunSpec
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.published.points import PublishedPoint, Setting, published_points
-from parse.published.tables import claims, tables
+from parse.published.tables import TrainingClaim, claims, tables
 from parse.published.vocabulary import IMAGENET, Case, stated_times
 from parse.result import Claimed, Result, Run, of_runs, with_speedups
 
@@ -27,7 +27,7 @@ EPOCH_LINES = 500
 """At most this many lines, and characters of each, are searched for the time that epochs took."""
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""
-NEVER_TOLD = (
+NEVER_PRINTED = (
     "ranks_per_node", "cpus_per_rank", "scaling", "warmup_steps", "measured_steps", "seed", "site", "data", "stamps",
     "block_steps", "reduction", "telemetry", "placement",
 )  # fmt: skip
@@ -51,12 +51,26 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Clock:
-    """The speed that a time to train gives, how it does, and the throughput that the same row claims."""
+class WallClock:
+    """The speed in samples/s that stated epochs and seconds give, and the throughput claimed in the row at `line`."""
 
-    claimed: float
+    line: int
+    epochs: int
+    seconds: float
     speed: float
-    how: str
+    claimed: float
+
+
+def wall_clocks(
+    rows: Iterable[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int
+) -> Iterator[WallClock]:
+    """Yields the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
+    rows = list(rows)
+    for epochs, seconds in stated:
+        speed = epochs * samples / seconds
+        for row in rows:
+            if row.ips and row.time2train_s == seconds:
+                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.ips)
 
 
 def published(paths: Sequence[Path]) -> Published:
@@ -149,7 +163,7 @@ def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
         run=run,
         run_id="",
         extra={name: value for name, value in extra.items() if value},
-        unknown=(*(name for name, value in known.items() if not value), *NEVER_TOLD),
+        unknown=(*(name for name, value in known.items() if not value), *NEVER_PRINTED),
     )
 
 
@@ -162,14 +176,15 @@ def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
     return replace(requested, run=run, run_id=f"{'_'.join(parts)}_{digest}_r{repeat}")
 
 
-def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[_Clock]) -> Result:
+def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[WallClock]) -> Result:
     claimed = Claimed(
         document=path, figures=tuple(point.figures), packed=tuple((run.name, run.speed) for run in point.packed)
     )
     speed = claimed.median if claimed.median is not None else claimed.average
     clock = next((candidate for candidate in clocks if speed and abs(candidate.claimed - speed) < _SAME_SPEED), None)
     if clock:
-        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=clock.how)
+        how = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"
+        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=how)
     if runs := list(_runs(requested, point)):
         return replace(of_runs(runs), published=claimed)
     requested = _as_run(requested, 1)
@@ -217,14 +232,9 @@ def _run(requested: RequestedRun, speed: float, log: FromLog | None) -> Run:
     return Run(requested=requested, attempt=attempt, attempts=1, ok_attempts=(1,))
 
 
-def _clocks(lines: Sequence[str]) -> Iterator[_Clock]:
-    """Yields a clock for each row whose time to train the text states for a number of epochs of ImageNet."""
-    rows = [row for table in tables(lines) for row in claims(table) if row.time2train_s and row.ips]
-    if not rows or not any(_OF_IMAGENET.search(line) for line in lines):
-        return
-    with_epochs = [line[:EPOCH_LINES] for line in lines if "epoch" in line[:EPOCH_LINES]][:EPOCH_LINES]
-    for epochs, seconds in stated_times(with_epochs):
-        how = f"{epochs} epochs of the {IMAGENET:,} images of ImageNet in {seconds:,.0f} s"
-        for row in rows:
-            if row.ips and row.time2train_s == seconds:
-                yield _Clock(claimed=row.ips, speed=epochs * IMAGENET / seconds, how=how)
+def _clocks(lines: Sequence[str]) -> Iterator[WallClock]:
+    """Yields the wall clocks of a document whose text names ImageNet."""
+    rows = [row for table in tables(lines) for row in claims(table) if row.ips and row.time2train_s]
+    if rows and any(_OF_IMAGENET.search(line) for line in lines):
+        with_epochs = [line[:EPOCH_LINES] for line in lines if "epoch" in line[:EPOCH_LINES]][:EPOCH_LINES]
+        yield from wall_clocks(rows, stated_times(with_epochs), IMAGENET)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -53,7 +53,7 @@ class PublishedPoint:
         return next((figure.value for figure in self.figures if figure.what == "median"), None)
 
 
-Points = dict[Case, PublishedPoint]
+Points = defaultdict[Case, PublishedPoint]
 
 
 def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, Points]], list[str]]:
@@ -86,10 +86,10 @@ class _Group:
     them, so that tables may repeat them."""
 
     setting: Setting
-    points: Points
     line: int
     head: str = ""
     printed: bool = False
+    points: Points = field(default_factory=lambda: defaultdict(PublishedPoint))
 
 
 def _of_output(output: ExtractorOutput, opening: Sequence[str], remarks: list[str]) -> Iterator[_Group]:
@@ -103,8 +103,8 @@ def _of_output(output: ExtractorOutput, opening: Sequence[str], remarks: list[st
         setting = _setting_of(run, opening)
         if len(folders) > 1:
             setting = replace(setting, apart="/".join(run.place.folder))
-        group = groups.setdefault(setting, _Group(setting=setting, points={}, line=output.line, printed=True))
-        published = group.points.setdefault(run_case, PublishedPoint())
+        group = groups.setdefault(setting, _Group(setting=setting, line=output.line, printed=True))
+        published = group.points[run_case]
         if run.place.packed:
             published.packed.append(run)
         elif same := next((known_run for known_run in published.runs if known_run.number == run.number), None):
@@ -153,9 +153,8 @@ def _add_point(
             batch_size=point.batch_size,
             precision="",
         )
-        groups_of_point = [groups.setdefault(setting, _Group(setting=setting, points={}, line=line, printed=True))]
-    published = groups_of_point[0].points.setdefault(point.case, PublishedPoint())
-    published.figures += point.figures
+        groups_of_point = [groups.setdefault(setting, _Group(setting=setting, line=line, printed=True))]
+    groups_of_point[0].points[point.case].figures += point.figures
 
 
 def _fitting(point: PrintedPoint, name: str, groups: Sequence[_Group]) -> list[_Group]:
@@ -183,7 +182,7 @@ def _add_column(column: SpeedColumn, opening: Sequence[str], groups: list[_Group
     column_setting = _setting(column, opening)
     group = next((group for group in groups if _repeats(column, column_setting, group)), None)
     if group is None:
-        group = _Group(setting=column_setting, points={}, line=column.line, head=column.head)
+        group = _Group(setting=column_setting, line=column.line, head=column.head)
         groups.append(group)
     group_setting = group.setting
     group.setting = replace(
@@ -194,7 +193,7 @@ def _add_column(column: SpeedColumn, opening: Sequence[str], groups: list[_Group
     )
     cases = Counter(cell.case for cell in column.cells if cell.speed is not None)
     for cell in column.cells:
-        published = group.points.setdefault(_case_in(cell.case, group.points), PublishedPoint())
+        published = group.points[_case_in(cell.case, group.points)]
         if cell.speed is None:
             published.placeholders.append(cell.placeholder)
         elif cases[cell.case] > 1:
