@@ -50,7 +50,8 @@ def _cases(folder: Path, results: Sequence[TrainingResult]) -> Iterator[str]:
 
 def _information(folder: Path, results: Sequence[TrainingResult]) -> Iterator[str]:
     """system_information.json describes the machine with all fields."""
-    path = next((place / INFORMATION for place in _up(folder) if (place / INFORMATION).is_file()), None)
+    places = (folder.absolute(), *folder.absolute().parents)[: LEVELS + 1]
+    path = next((place / INFORMATION for place in places if (place / INFORMATION).is_file()), None)
     if path is None:
         yield f"not in {folder} nor in the {LEVELS} folders above it"
         return
@@ -70,10 +71,6 @@ def _information(folder: Path, results: Sequence[TrainingResult]) -> Iterator[st
     largest = max((result.training.devices or 0 for result in results), default=0)
     if nodes and each and nodes * each < largest:
         yield f"has {nodes} nodes of {each} accelerators = {nodes * each}, but a log is of {largest}"
-
-
-def _up(folder: Path) -> list[Path]:
-    return [place for place, _ in zip((folder.absolute(), *folder.absolute().parents), range(LEVELS + 1), strict=False)]
 
 
 def _listed(items: Sequence[str]) -> str:

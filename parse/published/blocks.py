@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parse.logs.path_facts import Place, place_of
-from parse.published.vocabulary import Case, case, decimals, integer
+from parse.published.vocabulary import Case, case, integer
 from parse.result import Figure
 
 MAX_BLOCK_LINES = 5000
@@ -208,7 +208,7 @@ def _point(model: str, printed_case: Case, entry: Mapping[Any, Any], where: _Lin
 
 def figure(what: str, value: Decimal, line: int) -> Figure:
     """Returns the figure with the number of digits that the document prints."""
-    return Figure(what=what, value=float(value), decimals=decimals(value), line=line)
+    return Figure(what=what, value=float(value), decimals=max(0, -int(value.as_tuple().exponent)), line=line)
 
 
 def _positive(value: Any) -> Decimal | None:

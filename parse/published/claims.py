@@ -107,7 +107,7 @@ def _comparisons(
     numbers = result.numbers
     for what, published, recomputed in (
         (TIME, claim.time2train_s, numbers.time_to_train_s),
-        (RATE, claim.ips, numbers.throughput),
+        (RATE, claim.speed, numbers.throughput),
         (TOP_1, claim.accuracy, numbers.accuracy),
         ("speedup", claim.speedup, result.speedup),
     ):
@@ -186,7 +186,7 @@ def _speedups(document: Document, settings: RuleSettings) -> Iterator[str]:
         time_ratio = base.time2train_s / claim.time2train_s
         if abs(claim.speedup - time_ratio) <= ROUNDED + 1e-9:
             continue
-        rates = claim.ips / base.ips if claim.ips and base.ips else None
+        rates = claim.speed / base.speed if claim.speed and base.speed else None
         explanation = " (a ratio of throughputs)" if rates and abs(rates - claim.speedup) <= 2 * ROUNDED else ""
         printed = f"speedup {claim.speedup:g} is printed{explanation}"
         yield f"line {claim.line}: {printed}, the times to train give {time_ratio:.2f}"

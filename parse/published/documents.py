@@ -69,8 +69,8 @@ def wall_clocks(
     for epochs, seconds in stated:
         speed = epochs * samples / seconds
         for row in rows:
-            if row.ips and row.time2train_s == seconds:
-                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.ips)
+            if row.speed and row.time2train_s == seconds:
+                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.speed)
 
 
 def published(paths: Sequence[Path]) -> Published:
@@ -234,7 +234,7 @@ def _run(requested: RequestedRun, speed: float, log: FromLog | None) -> Run:
 
 def _clocks(lines: Sequence[str]) -> Iterator[WallClock]:
     """Yields the wall clocks of a document whose text names ImageNet."""
-    rows = [row for table in tables(lines) for row in claims(table) if row.ips and row.time2train_s]
+    rows = [row for table in tables(lines) for row in claims(table) if row.speed and row.time2train_s]
     if rows and any(_OF_IMAGENET.search(line) for line in lines):
         with_epochs = [line[:EPOCH_LINES] for line in lines if "epoch" in line[:EPOCH_LINES]][:EPOCH_LINES]
         yield from wall_clocks(rows, stated_times(with_epochs), IMAGENET)

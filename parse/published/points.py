@@ -117,8 +117,7 @@ def _of_output(output: ExtractorOutput, opening: Sequence[str], remarks: list[st
 
 
 def _setting_of(run: PrintedRun, opening: Sequence[str]) -> Setting:
-    folder = str(Path(run.path).parent)
-    name = run.place.model
+    name, folder = run.place.model, str(Path(run.path).parent)
     texts = (name, folder, *opening)
     return Setting(
         backend=system((folder, *opening)),
@@ -130,6 +129,7 @@ def _setting_of(run: PrintedRun, opening: Sequence[str]) -> Setting:
 
 
 def _with_task(name: str, texts: Sequence[str]) -> str:
+    """Returns the model in the texts if `name` is a known model, else `name`."""
     return model(texts) if model((name,)) else name
 
 
@@ -250,12 +250,11 @@ def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, Points]]:
     settings: dict[Setting, list[_Group]] = {}
     for group in all_groups:
         settings.setdefault(group.setting, []).append(group)
-    settings_and_points = []
-    for setting, groups in settings.items():
-        for group in groups:
-            apart = setting.apart if len(groups) == 1 else _where(group, groups)
-            settings_and_points.append((replace(setting, apart=apart), group.points))
-    return settings_and_points
+    return [
+        (replace(setting, apart=setting.apart if len(groups) == 1 else _where(group, groups)), group.points)
+        for setting, groups in settings.items()
+        for group in groups
+    ]
 
 
 def _where(group: _Group, groups: Sequence[_Group]) -> str:

@@ -134,14 +134,14 @@ class TrainingClaim:
     line: int
     devices: int
     time2train_s: float | None
-    ips: float | None
+    speed: float | None
     accuracy: float | None
     speedup: float | None
 
     @property
     def empty(self) -> bool:
         """Whether the row prints no number."""
-        return (self.time2train_s, self.ips, self.accuracy, self.speedup) == (None,) * 4
+        return (self.time2train_s, self.speed, self.accuracy, self.speedup) == (None,) * 4
 
 
 def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
@@ -245,17 +245,11 @@ def claims(table: MarkdownTable) -> Iterator[TrainingClaim]:
     for row in table.rows or ():
         if row.case is None:
             continue
-        time2train_s, ips, accuracy, speedup = (
-            None if (value := row.numbers.get(role)) is None else float(value)
-            for role in ("time2train_s", "speed", "accuracy", "speedup")
-        )
+        figures = {role: row.numbers.get(role) for role in ("time2train_s", "speed", "accuracy", "speedup")}
         yield TrainingClaim(
             line=row.line,
             devices=row.case.devices,
-            time2train_s=time2train_s,
-            ips=ips,
-            accuracy=accuracy,
-            speedup=speedup,
+            **{role: None if value is None else float(value) for role, value in figures.items()},
         )
 
 

@@ -77,6 +77,11 @@ class Training:
         return Moment(time_s=times[-1], what="the last evaluation") if times else None
 
     @property
+    def whole_s(self) -> float | None:
+        """The seconds from `begin` to `end`."""
+        return None if self.begin is None or self.end is None else self.end.time_s - self.begin.time_s
+
+    @property
     def epochs(self) -> float | None:
         """The epochs trained until the last evaluation."""
         return self.evaluations[-1].epochs if self.evaluations else None
@@ -136,18 +141,13 @@ def read_training(path: Path, log_format: str | None = None) -> Training:
     collected = _Collected()
     for batch in batches(path, known):
         collected.collect(batch.steps, batch.records)
-    return training(path, known.name, collected)
-
-
-def training(path: Path, name: str, collected: _Collected) -> Training:
-    """Returns the training that these records describe, by the best clock among them."""
     marks, mllog = (tuple(record for record in collected.records if record.kind == kind) for kind in ("mark", "mllog"))
     clock = _clock(collected, marks, mllog)
     counted_from = _counted_from(clock)
     named = named_devices(path)
     return Training(
         path=path,
-        log_format=name,
+        log_format=known.name,
         devices=whole_number(collected.facts.get("world_size")) or named,
         named_devices=named,
         facts=collected.facts,

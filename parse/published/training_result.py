@@ -99,14 +99,13 @@ def numbers(training: Training, settings: RuleSettings) -> Numbers:
         THROUGHPUT: throughput if isinstance(throughput, str) else "",
         TIME_TO_TRAIN: time_to_train_s if isinstance(time_to_train_s, str) else "",
     }
-    end, begin, epochs = training.end, training.begin, training.epochs
     return Numbers(
         time_to_train_s=None if isinstance(time_to_train_s, str) else time_to_train_s,
         reached=reached,
-        whole_s=None if end is None or begin is None else end.time_s - begin.time_s,
-        whole_until="" if end is None else end.what,
+        whole_s=training.whole_s,
+        whole_until=training.end.what if training.end else "",
         throughput=None if isinstance(throughput, str) else throughput,
-        epochs=None if isinstance(throughput, str) or epochs is None else epochs - warmup_epochs,
+        epochs=None if isinstance(throughput, str) or training.epochs is None else training.epochs - warmup_epochs,
         samples_per_epoch=samples,
         samples_from=samples_from,
         best=best,
@@ -173,8 +172,9 @@ def _after(training: Training, warmup_epochs: int) -> float | None:
 
 
 def _duration(training: Training) -> str:
-    begin, end = training.begin, training.end
-    return f", {end.time_s - begin.time_s:.2f} s from {begin.what} to {end.what}" if end and begin else ""
+    if training.whole_s is None or training.begin is None or training.end is None:
+        return ""
+    return f", {training.whole_s:.2f} s from {training.begin.what} to {training.end.what}"
 
 
 def _samples(training: Training, settings: RuleSettings) -> tuple[int | None, str]:

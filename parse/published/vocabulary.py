@@ -93,11 +93,6 @@ def stated_times(texts: Iterable[str]) -> Iterator[tuple[int, float]]:
             yield epochs, seconds
 
 
-def decimals(value: Decimal) -> int:
-    """Returns the number of digits behind the decimal point."""
-    return max(0, -int(value.as_tuple().exponent))
-
-
 def case(text: str) -> Case | None:
     """Returns the case of a cell: `1n8g`, `2机16卡`, `单机8卡`, `32卡`; None if it names none."""
     normalized = text.replace("单", "1").lower()

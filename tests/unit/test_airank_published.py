@@ -37,7 +37,7 @@ def beside(tmp_path, *rows, but=()):
 def test_rows_are_read_and_empty_ones_say_nothing(tmp_path):
     told = document(tmp_path, "1卡 | 148,720 | 1149.207 | 76.81 | -", "8卡 | - | - | - | -")
     (claim,) = [claim for claim in told.claims if claim.time2train_s]
-    assert (claim.line, claim.devices, claim.ips, claim.accuracy, claim.speedup) == (5, 1, 1149.207, 76.81, None)
+    assert (claim.line, claim.devices, claim.speed, claim.accuracy, claim.speedup) == (5, 1, 1149.207, 76.81, None)
 
 
 def test_a_document_without_such_a_table(tmp_path):

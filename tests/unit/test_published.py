@@ -330,7 +330,7 @@ def test_rows_of_times_to_train(tmp_path):
     path.write_text(table("| GPU卡数 | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
                           "| 1卡 | 148,720 | 1149.207 | 76.81 | - |", "| 8卡 | - | - | - | 7.5 |"))  # fmt: skip
     rows = read_document(path).claims
-    assert [(row.line, row.devices, row.time2train_s, row.ips, row.accuracy, row.speedup) for row in rows] == [
+    assert [(row.line, row.devices, row.time2train_s, row.speed, row.accuracy, row.speedup) for row in rows] == [
         (3, 1, 148720, 1149.207, 76.81, None), (4, 8, None, None, None, 7.5)
     ]  # fmt: skip
     with pytest.raises(DocumentError, match="cannot be read"):
