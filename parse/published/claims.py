@@ -89,16 +89,16 @@ def _series(table: Sequence[TrainingClaim], results: Sequence[TrainingResult]) -
     for result in results:
         if result.training.devices in published:
             by_series.setdefault(result.series, []).append(result)
-    return max(by_series.values(), key=lambda series: (len(series), -_apart(published, series)), default=[])
+    return max(by_series.values(), key=lambda series: (len(series), -_distance(published, series)), default=[])
 
 
-def _apart(published: Mapping[int, TrainingClaim], series: Sequence[TrainingResult]) -> float:
+def _distance(published: Mapping[int, TrainingClaim], series: Sequence[TrainingResult]) -> float:
     """Returns the sum of the distances of published times from those of whole trainings, as shares."""
-    apart = 0.0
+    distance = 0.0
     for result in series:
         claimed, whole = published[result.training.devices or 0].time2train_s, result.numbers.whole_s
-        apart += abs(claimed / whole - 1) if claimed and whole else 0.0
-    return apart
+        distance += abs(claimed / whole - 1) if claimed and whole else 0.0
+    return distance
 
 
 def _comparisons(
@@ -116,13 +116,13 @@ def _comparisons(
         apart = recomputed is None or abs(published - recomputed) > (
             SAME_ACCURACY if what == TOP_1 else AGREES * recomputed
         )
-        note = _instead(what, published, result, results) if apart else ""
+        note = _note(what, published, result, results) if apart else ""
         yield ClaimComparison(
             document=document, claim=claim, what=what, published=published, recomputed=recomputed, note=note
         )
 
 
-def _instead(what: str, published: float, result: TrainingResult, results: Sequence[TrainingResult]) -> str:
+def _note(what: str, published: float, result: TrainingResult, results: Sequence[TrainingResult]) -> str:
     """Returns what a published figure is that is not the recomputed one; empty if unknown."""
     numbers = result.numbers
     if what == TIME and numbers.whole_s and abs(published / numbers.whole_s - 1) <= SAME_TIME:

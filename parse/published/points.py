@@ -167,11 +167,11 @@ def _fitting(point: PrintedPoint, name: str, groups: Sequence[_Group]) -> list[_
         and group.setting.workload.endswith(name)
     ]
     with_case = [group for group in fitting if point.case in group.points]
-    given = [group for group in with_case if _gives(group.points[point.case], point)]
-    return (given if len(with_case) > 1 and given else with_case) or fitting
+    with_median = [group for group in with_case if _has_median_of(group.points[point.case], point)]
+    return (with_median if len(with_case) > 1 and with_median else with_case) or fitting
 
 
-def _gives(published: PublishedPoint, point: PrintedPoint) -> bool:
+def _has_median_of(published: PublishedPoint, point: PrintedPoint) -> bool:
     """Whether the median of the runs is the printed median within rounding."""
     speeds = [run.speed for run in published.runs]
     return bool(speeds) and point.median is not None and abs(median(speeds) - point.median.value) < PRINTED_UNIT
@@ -213,7 +213,7 @@ def _repeats(column: SpeedColumn, column_setting: Setting, group: _Group) -> boo
         pairs.append((column_setting.backend.removeprefix("ngc-"), known.backend.removeprefix("ngc-")))
     if not group.printed:
         pairs.append((column_setting.workload, known.workload))
-    if any(mine and its and mine != its for mine, its in pairs):
+    if any(own and other and own != other for own, other in pairs):
         return False
     speeds = {_case_in(cell.case, group.points): float(cell.speed) for cell in column.cells if cell.speed is not None}
     known_speeds = {case: published.median for case, published in group.points.items() if published.median is not None}
@@ -251,13 +251,13 @@ def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, Points]]:
     for group in all_groups:
         settings.setdefault(group.setting, []).append(group)
     return [
-        (replace(setting, apart=setting.apart if len(groups) == 1 else _where(group, groups)), group.points)
+        (replace(setting, apart=setting.apart if len(groups) == 1 else _printed_at(group, groups)), group.points)
         for setting, groups in settings.items()
         for group in groups
     ]
 
 
-def _where(group: _Group, groups: Sequence[_Group]) -> str:
+def _printed_at(group: _Group, groups: Sequence[_Group]) -> str:
     """Returns the line of a group; with several groups on that line, also the column head, and its number if
     heads are equal."""
     beside = [other for other in groups if other.line == group.line]

@@ -92,25 +92,26 @@ def numbers(training: Training, settings: RuleSettings) -> Numbers:
     best = max(evaluations, key=lambda evaluation: evaluation.accuracy, default=None)
     reached = next((evaluation for evaluation in evaluations if evaluation.accuracy >= settings.target), None)
     samples, samples_from = _samples(training, settings)
-    time_to_train_s = _time_to_train(training, settings, best, reached)
-    throughput, warmup_epochs = _throughput(training, settings, samples), settings.warmup_epochs or 0
-    reasons = {
-        ACCURACY: "" if best else NO_EVALUATION,
-        THROUGHPUT: throughput if isinstance(throughput, str) else "",
-        TIME_TO_TRAIN: time_to_train_s if isinstance(time_to_train_s, str) else "",
-    }
+    time_to_train_s, no_time = _value_and_reason(_time_to_train(training, settings, best, reached))
+    throughput, no_throughput = _value_and_reason(_throughput(training, settings, samples))
+    trained = None if throughput is None else training.epochs
+    reasons = {ACCURACY: "" if best else NO_EVALUATION, THROUGHPUT: no_throughput, TIME_TO_TRAIN: no_time}
     return Numbers(
-        time_to_train_s=None if isinstance(time_to_train_s, str) else time_to_train_s,
+        time_to_train_s=time_to_train_s,
         reached=reached,
         whole_s=training.whole_s,
         whole_until=training.end.what if training.end else "",
-        throughput=None if isinstance(throughput, str) else throughput,
-        epochs=None if isinstance(throughput, str) or training.epochs is None else training.epochs - warmup_epochs,
+        throughput=throughput,
+        epochs=None if trained is None else trained - (settings.warmup_epochs or 0),
         samples_per_epoch=samples,
         samples_from=samples_from,
         best=best,
         reasons={name: reason for name, reason in reasons.items() if reason},
     )
+
+
+def _value_and_reason(value: float | str) -> tuple[float | None, str]:
+    return (None, value) if isinstance(value, str) else (value, "")
 
 
 def rate(training: Training, samples: int, warmup_epochs: int) -> float | None:

@@ -35,7 +35,7 @@ _SYSTEMS = (
     ("mxnet", r"mxnet"), ("oneflow", r"oneflow"), ("mindspore", r"mindspore"), ("megatron-lm", r"megatron[- ]?lm"),
 )  # fmt: skip
 """Names of systems; a name that contains another stands before it."""
-_NVIDIAS = re.compile(r"(?<![a-z])ngc(?![a-z])|nvidia", re.I)
+_NVIDIA = re.compile(r"(?<![a-z])ngc(?![a-z])|nvidia", re.I)
 _NGC = frozenset({"pytorch", "tensorflow", "mxnet"})
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _MARKUP = re.compile(r"<sup>.*?</sup>|<[^>]*>|\*\*|~~|`|\\(?=[|*_<])", re.I)
@@ -142,7 +142,7 @@ def system(texts: Iterable[str]) -> str:
             (name, *others) = names
             if others:
                 return ""
-            return f"ngc-{name}" if name in _NGC and _NVIDIAS.search(text) else name
+            return f"ngc-{name}" if name in _NGC and _NVIDIA.search(text) else name
     return ""
 
 
