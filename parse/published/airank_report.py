@@ -16,7 +16,7 @@ from parse.logs.engine.log_format import LogError
 from parse.published.airank_folder import judge_folder
 from parse.published.airank_rules import Violation, judge
 from parse.published.claims import ClaimComparison, check, compare, read_document
-from parse.published.documents import DocumentError, files_of
+from parse.published.files import DocumentError, files_of
 from parse.published.training import Evaluation, read_training
 from parse.published.training_result import RuleSettings, TrainingResult, training_results
 from parse.text import number

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parse.published.airank_rules import Violation, violations
-from parse.published.documents import DocumentError, read_bytes, wall_clocks
-from parse.published.tables import TrainingClaim, claims, tables
+from parse.published.files import DocumentError, read_bytes
+from parse.published.tables import TrainingClaim, claims, tables, wall_clocks
 from parse.published.training_result import RESNET50, RuleSettings, TrainingResult
 from parse.published.vocabulary import IMAGENET, stated_times
 

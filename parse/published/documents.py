@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,8 +14,9 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, RunSpec
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
+from parse.published.files import DocumentError, files_of, read_bytes
 from parse.published.points import PublishedPoint, Setting, published_points
-from parse.published.tables import TrainingClaim, claims, tables
+from parse.published.tables import WallClock, claims, tables, wall_clocks
 from parse.published.vocabulary import IMAGENET, Case, stated_times
 from parse.result import Claimed, Result, Run, of_runs, with_speedups
 
@@ -37,10 +38,6 @@ _OF_IMAGENET = re.compile(r"image-?net|ILSVRC|ISLVRC", re.I)
 _SAME_SPEED = 1e-6
 
 
-class DocumentError(ValueError):
-    """A file has no results or cannot be read; the text has the path and the reason."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """Results of documents. `refusals` are the unread files with reasons; `remarks` are unread parts of the others."""
@@ -48,29 +45,6 @@ class Published:
     results: tuple[Result, ...]
     remarks: tuple[str, ...]
     refusals: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WallClock:
-    """The speed in samples/s that stated epochs and seconds give, and the throughput claimed in the row at `line`."""
-
-    line: int
-    epochs: int
-    seconds: float
-    speed: float
-    claimed: float
-
-
-def wall_clocks(
-    rows: Iterable[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int
-) -> Iterator[WallClock]:
-    """Yields the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
-    rows = list(rows)
-    for epochs, seconds in stated:
-        speed = epochs * samples / seconds
-        for row in rows:
-            if row.speed and row.time2train_s == seconds:
-                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.speed)
 
 
 def published(paths: Sequence[Path]) -> Published:
@@ -90,25 +64,6 @@ def published(paths: Sequence[Path]) -> Published:
         results += point_results
         remarks += (f"{path}: {line}" for line in file_remarks)
     return Published(results=with_speedups(results), remarks=tuple(remarks), refusals=tuple(refusals))
-
-
-def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yields the named files, and the wanted files in named folders, each file once."""
-    seen: set[Path] = set()
-    for path in paths:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if (file == path or (wanted(file) and file.is_file())) and (real := file.resolve()) not in seen:
-                seen.add(real)
-                yield file
-
-
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Returns the first `limit` bytes of a document. Raises DocumentError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(limit)
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
 def _lines(path: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
@@ -251,6 +251,29 @@ def claims(table: MarkdownTable) -> Iterator[TrainingClaim]:
             devices=row.case.devices,
             **{role: None if value is None else float(value) for role, value in figures.items()},
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WallClock:
+    """The speed in samples/s that stated epochs and seconds give, and the throughput claimed in the row at `line`."""
+
+    line: int
+    epochs: int
+    seconds: float
+    speed: float
+    claimed: float
+
+
+def wall_clocks(
+    rows: Iterable[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int
+) -> Iterator[WallClock]:
+    """Yields the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
+    rows = list(rows)
+    for epochs, seconds in stated:
+        speed = epochs * samples / seconds
+        for row in rows:
+            if row.speed and row.time2train_s == seconds:
+                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.speed)
 
 
 def _role(head: str) -> str:

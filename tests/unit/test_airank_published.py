@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from parse.published.claims import check, compare, read_document
-from parse.published.documents import DocumentError
+from parse.published.files import DocumentError
 from parse.published.training import read_training
 from parse.published.training_result import RuleSettings, training_results
 from tests.unit.airank_logs import SAMPLES, submission

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parse.published.claims import read_document
-from parse.published.documents import DocumentError, Published, published
+from parse.published.documents import Published, published
+from parse.published.files import DocumentError
 from parse.published.tables import claims, tables
 from parse.result import Result
 
