@@ -1,25 +1,26 @@
-"""What the reference extractors print, and documents show: a line for each log, and the result at the end."""
+"""Reads outputs of the reference extractors in documents: a line for each log, and the result at the end."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from parse.logs.path_facts import Place, place_of
-from parse.published.vocabulary import Case, case
+from parse.published.vocabulary import Case, case, integer
+from parse.result import Figure
 
 MAX_BLOCK_LINES = 5000
 MAX_BLOCK_CHARACTERS = 500_000
 MAX_BLOCKS = 200
-"""Brackets that open in a document and could be a printed result; more are no report."""
+"""At most this many opening brackets of a document are read as printed results."""
 LEAST, MOST = 1e-9, 1e15
-"""Numbers beyond are no speeds."""
+"""Numbers outside of this range are no speeds."""
 FIGURES = {"median_speed": "median", "average_speed": "average", "speedup": "speedup"}
 
 _RUN = re.compile(r"\s*(\S{1,500}\.log)\.?\s+(\{[^{}]{1,20000}\})\s*")
@@ -28,7 +29,7 @@ _OPENS = re.compile(r"\s*\{\s*(?:['\"]|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedRun:
-    """A log and its speed in samples/s, as the extractor prints it: `number` is what it takes the run's to be."""
+    """A log and its speed in samples/s, with the run's `number` as the extractor prints it."""
 
     line: int
     path: str
@@ -38,94 +39,99 @@ class PrintedRun:
 
     @property
     def name(self) -> str:
-        """The log's, without its folders."""
+        """The name of the log without folders."""
         return Path(self.path).name
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedPoint:
-    """An entry of a printed result: figures by `median`, `average`, `speedup`, each with its line."""
+    """An entry of a printed result."""
 
     model: str
     case: Case
     batch_size: int | None
-    figures: Mapping[str, tuple[Decimal, int]]
+    figures: tuple[Figure, ...]
+
+    @property
+    def median(self) -> Figure | None:
+        """The printed median."""
+        return next((figure for figure in self.figures if figure.what == "median"), None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
-    """One output of an extractor: the runs that it found and the result at its end, either of which may be missing."""
+class ExtractorOutput:
+    """One output of an extractor: its lines of runs and the result at the end; either part may be missing."""
 
     line: int
     runs: tuple[PrintedRun, ...]
     points: tuple[PrintedPoint, ...]
 
 
-def blocks(lines: Sequence[str]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
-    """The outputs that a document shows, and what of them could not be read, a line each."""
-    blocks_read: list[Block] = []
+def extractor_outputs(lines: Sequence[str]) -> tuple[tuple[ExtractorOutput, ...], tuple[str, ...]]:
+    """Returns the outputs in a document, and a remark for each part that is not readable."""
+    outputs: list[ExtractorOutput] = []
     remarks: list[str] = []
-    runs: list[PrintedRun] = []
-    before: tuple[str, Mapping[int, float]] = "", {}
+    runs = _Runs(remarks=remarks)
     at, opened = 0, 0
     while at < len(lines):
         if match := _RUN.fullmatch(lines[at]):
-            folder = str(Path(match[1]).parent)
-            speeds = _speeds(match[2])
-            if speeds is None:
-                remarks.append(f"line {at + 1}: no run and its speed are to be read in {match[2][:60]}; it is left out")
-            else:
-                known = before[1] if before[0] == folder else {}
-                runs += _run(at + 1, match[1], speeds, known, remarks)
-                before = folder, speeds
+            runs.add(at + 1, match[1], match[2])
         elif opened < MAX_BLOCKS and _OPENS.match(lines[at]):
             opened += 1
-            end = _closes(lines, at)
+            end = _end_of_bracket(lines, at)
             points = _points(lines, at, end, remarks)
             if points:
-                blocks_read.append(Block(line=at + 1, runs=tuple(runs), points=points))
-                runs, before = [], ("", {})
+                outputs.append(ExtractorOutput(line=at + 1, runs=tuple(runs.runs), points=points))
+                runs = _Runs(remarks=remarks)
                 at = end
                 continue
         at += 1
-    if runs:
-        blocks_read.append(Block(line=runs[0].line, runs=tuple(runs), points=()))
-    return tuple(blocks_read), tuple(remarks)
+    if runs.runs:
+        outputs.append(ExtractorOutput(line=runs.runs[0].line, runs=tuple(runs.runs), points=()))
+    return tuple(outputs), tuple(remarks)
+
+
+@dataclass(kw_only=True)
+class _Runs:
+    """The runs of an output, line by line. A line repeats the speeds of its folder's line above and adds or replaces
+    one; `folder` and `speeds` are those of the line above."""
+
+    remarks: list[str]
+    runs: list[PrintedRun] = field(default_factory=list)
+    folder: str = ""
+    speeds: Mapping[int, float] = field(default_factory=dict)
+
+    def add(self, line: int, path: str, printed: str) -> None:
+        """Adds the one run that the line adds or replaces; its log's name has the run's number."""
+        folder, speeds = str(Path(path).parent), _speeds(printed)
+        if speeds is None:
+            self.remarks.append(f"line {line}: no run and its speed are to be read in {printed[:60]}; it is left out")
+            return
+        before = self.speeds if self.folder == folder else {}
+        self.folder, self.speeds = folder, speeds
+        changed = [number for number, speed in speeds.items() if before.get(number) != speed]
+        place = place_of(Path("/") / path)
+        named = place.packed[0] if place.packed else place.repeat
+        number = named if named in speeds else changed[0] if len(changed) == 1 else None
+        if number is None or number < 1:
+            names = ", ".join(map(str, speeds))
+            self.remarks.append(f"line {line}: of {names} none is the run of {Path(path).name}; left out")
+            return
+        self.runs.append(PrintedRun(line=line, path=path, place=place, number=number, speed=speeds[number]))
 
 
 def _speeds(text: str) -> dict[int, float] | None:
-    """`{2: 2833.72, 7: 688.8}`; None for anything else, and where a speed is none."""
-    try:
-        decoded = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    """Returns `{2: 2833.72, 7: 688.8}`; None for any other text or an impossible speed."""
+    decoded = _python_literal(text)
     if not isinstance(decoded, dict) or not decoded:
         return None
-    if not all(type(number) is int and _is_speed(speed) for number, speed in decoded.items()):
+    if not all(type(number) is int and _positive(speed) is not None for number, speed in decoded.items()):
         return None
     return {number: float(speed) for number, speed in decoded.items()}
 
 
-def _is_speed(value: Any) -> bool:
-    return type(value) in (int, float) and LEAST < value < MOST
-
-
-def _run(
-    line: int, path: str, speeds: Mapping[int, float], before: Mapping[int, float], remarks: list[str]
-) -> Iterator[PrintedRun]:
-    """The one entry that this line adds, or writes over: what the log's name made the extractor call it."""
-    changed = [number for number, speed in speeds.items() if before.get(number) != speed]
-    place = place_of(Path("/") / path)
-    named = place.packed[0] if place.packed else place.repeat
-    number = named if named in speeds else changed[0] if len(changed) == 1 else None
-    if number is None or number < 1:
-        remarks.append(f"line {line}: of {', '.join(map(str, speeds))} none is the run of {Path(path).name}; left out")
-        return
-    yield PrintedRun(line=line, path=path, place=place, number=number, speed=speeds[number])
-
-
-def _closes(lines: Sequence[str], at: int) -> int:
-    """The line behind the one where the bracket that opens here is closed, or where it would be too much."""
+def _end_of_bracket(lines: Sequence[str], at: int) -> int:
+    """Returns the line behind the closing bracket, or behind the last line that the limits allow."""
     depth, characters = 0, 0
     for end in range(at, min(len(lines), at + MAX_BLOCK_LINES)):
         characters += len(lines[end])
@@ -159,11 +165,14 @@ def _points(lines: Sequence[str], at: int, end: int, remarks: list[str]) -> tupl
 
 
 def _literal(text: str) -> Any:
-    """What Python or JSON would read there, numbers with the digits that are printed; None where neither can."""
+    """Returns the value of the JSON (numbers as printed) or Python literal; None if the text is neither."""
     try:
         return json.loads(text, parse_float=Decimal, parse_int=Decimal)
     except (ValueError, RecursionError):
-        pass
+        return _python_literal(text)
+
+
+def _python_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -172,7 +181,7 @@ def _literal(text: str) -> Any:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The lines of a block, to say where a figure of a case stands."""
+    """The lines of a printed result; finds the line of a figure of `case`."""
 
     lines: Sequence[str]
     at: int
@@ -186,18 +195,24 @@ class _Lines:
 
 
 def _point(model: str, printed_case: Case, entry: Mapping[Any, Any], where: _Lines) -> PrintedPoint:
-    values = {what: (_positive(entry.get(name)), where.of(name)) for name, what in FIGURES.items()}
-    size = _positive(entry.get("batch_size_per_device"))
+    values = {name: _positive(entry.get(name)) for name in FIGURES}
     return PrintedPoint(
         model=model,
         case=printed_case,
-        batch_size=int(size) if size and size == int(size) else None,
-        figures={what: (value, line) for what, (value, line) in values.items() if value is not None},
+        batch_size=integer(_positive(entry.get("batch_size_per_device"))),
+        figures=tuple(
+            figure(FIGURES[name], value, where.of(name)) for name, value in values.items() if value is not None
+        ),
     )
 
 
+def figure(what: str, value: Decimal, line: int) -> Figure:
+    """Returns the figure with the number of digits that the document prints."""
+    return Figure(what=what, value=float(value), decimals=max(0, -int(value.as_tuple().exponent)), line=line)
+
+
 def _positive(value: Any) -> Decimal | None:
-    """The number, where it is one of ordinary size above nothing."""
+    """Returns a number between LEAST and MOST; None for anything else."""
     if type(value) not in (int, float, Decimal) or not LEAST < value < MOST:
         return None
     return Decimal(str(value))

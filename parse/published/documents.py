@@ -1,4 +1,4 @@
-"""Results as documents publish them, as points like those of traces and logs; what was printed is kept beside them."""
+"""Reads the results in documents as points like those of traces and logs, with the printed figures beside them."""
 
 from __future__ import annotations
 
@@ -14,56 +14,46 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, RunSpec
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
+from parse.published.files import DocumentError, files_of, read_bytes
 from parse.published.points import PublishedPoint, Setting, published_points
-from parse.published.tables import Claim, claims, tables
-from parse.published.vocabulary import EPOCH_TIMES, IMAGENET, Case, decimals
-from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
+from parse.published.tables import WallClock, claims, tables, wall_clocks
+from parse.published.vocabulary import IMAGENET, Case, stated_times
+from parse.result import Claimed, Result, Run, of_runs, with_speedups
 
 MAX_BYTES, MAX_LINES = 4 << 20, 50_000
-"""Larger texts are logs or data."""
+"""A larger text is a log or data, no document."""
 FORMAT = "published"
-"""Stands where a log's family does, for runs that are known from a document only."""
-TELLING = 500
-"""So many lines, and so many characters of each, are searched for how long epochs took."""
+"""The log format of runs that only a document prints."""
+EPOCH_LINES = 500
+"""At most this many lines, and characters of each, are searched for the time that epochs took."""
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
-"""Documents in a folder; a file that is named itself may be called anything."""
-NEVER_TOLD = (
+"""Suffixes of documents in a folder; a file named on the command line may have any."""
+NEVER_PRINTED = (
     "ranks_per_node", "cpus_per_rank", "scaling", "warmup_steps", "measured_steps", "seed", "site", "data", "stamps",
     "block_steps", "reduction", "telemetry", "placement",
 )  # fmt: skip
-"""Fields of a run that no document tells in a way that could be compared."""
+"""Fields of a run that no document prints in a comparable form."""
 
 _OF_IMAGENET = re.compile(r"image-?net|ILSVRC|ISLVRC", re.I)
 _SAME_SPEED = 1e-6
 
 
-class DocumentError(ValueError):
-    """A file is no document with results, or not to be read; the text says which file and why."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What documents publish. `refusals` name files that were not read, `remarks` what of the others was not."""
+    """Results of documents. `refusals` are the unread files with reasons; `remarks` are unread parts of the others."""
 
     results: tuple[Result, ...]
     remarks: tuple[str, ...]
     refusals: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Clock:
-    """The speed that a time to train gives, and how, beside the throughput that the same row claims."""
-
-    claimed: float
-    speed: float
-    how: str
-
-
 def published(paths: Sequence[Path]) -> Published:
-    """Reads documents, and those in folders. Points of different documents are never the same point."""
+    """Reads documents, and those in folders. Points of different documents stay separate points."""
     results: list[Result] = []
     remarks: list[str] = []
-    files, refusals = _files(paths)
+    refusals = [f"{path}: no such file or folder" for path in paths if not path.exists()]
+    existing = (path for path in paths if path.exists())
+    files = list(files_of(existing, lambda file: file.suffix.lower() in SUFFIXES))
     names = Counter(path.name for path in files)
     for path in files:
         try:
@@ -76,33 +66,9 @@ def published(paths: Sequence[Path]) -> Published:
     return Published(results=with_speedups(results), remarks=tuple(remarks), refusals=tuple(refusals))
 
 
-def claims_of(paths: Sequence[Path]) -> dict[Path, tuple[Claim, ...]]:
-    """The rows of tables with a time to train, by document. Raises DocumentError for one that cannot be read."""
-    return {path: tuple(_claims(_lines(path))) for path in paths}
-
-
-def _files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    files: dict[Path, Path] = {}
-    refusals = []
-    for path in paths:
-        if path.is_dir():
-            for file in sorted(path.rglob("*")):
-                if file.suffix.lower() in SUFFIXES and file.is_file():
-                    files.setdefault(file.resolve(), file)
-        elif path.exists():
-            files.setdefault(path.resolve(), path)
-        else:
-            refusals.append(f"{path}: no such file or folder")
-    return list(files.values()), refusals
-
-
 def _lines(path: Path) -> list[str]:
-    """The lines of a text file."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot be read ({error.strerror or error})") from None
+    """Returns the lines of a text file. Raises DocumentError if it is too large or no text."""
+    content = read_bytes(path, MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise DocumentError(f"{path}: more than {MAX_BYTES >> 20} MiB, too large for a document")
     if b"\0" in content:
@@ -128,12 +94,6 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
 
 
 def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
-    known = {
-        "workload": setting.workload,
-        "precision": setting.precision,
-        "batch_size": setting.batch_size,
-        "nodes": case.nodes,
-    }
     run = RunSpec(
         nodes=case.nodes or 1,
         ranks_per_node=case.devices_per_node,
@@ -153,16 +113,17 @@ def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
         options=dict(setting.options),
     )
     extra = {"document": document, "printed_at": setting.apart}
+    known = {name: getattr(setting, name) for name in ("workload", "precision", "batch_size")} | {"nodes": case.nodes}
     return RequestedRun(
         run=run,
         run_id="",
         extra={name: value for name, value in extra.items() if value},
-        unknown=(*(name for name, value in known.items() if not value), *NEVER_TOLD),
+        unknown=(*(name for name, value in known.items() if not value), *NEVER_PRINTED),
     )
 
 
 def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
-    """The same as that repeat, with an id of what is known alone."""
+    """Returns the run as that repeat, with an id of its known settings."""
     run, unknown = replace(requested.run, repeat=repeat), requested.unknown
     named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
     parts = (requested.case, run.backend, *(part for name, part in named.items() if name not in unknown))
@@ -170,37 +131,25 @@ def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
     return replace(requested, run=run, run_id=f"{'_'.join(parts)}_{digest}_r{repeat}")
 
 
-def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[_Clock]) -> Result:
+def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[WallClock]) -> Result:
     claimed = Claimed(
-        document=path,
-        figures=tuple(
-            Figure(what=what, value=float(value), decimals=decimals(value), line=line)
-            for what, value, line in point.figures
-        ),
-        packed=tuple((run.name, run.speed) for run in point.packed),
+        document=path, figures=tuple(point.figures), packed=tuple((run.name, run.speed) for run in point.packed)
     )
     speed = claimed.median if claimed.median is not None else claimed.average
     clock = next((candidate for candidate in clocks if speed and abs(candidate.claimed - speed) < _SAME_SPEED), None)
     if clock:
-        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=clock.how)
-    runs = list(_runs(requested, point))
-    if runs:
+        how = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"
+        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=how)
+    if runs := list(_runs(requested, point)):
         return replace(of_runs(runs), published=claimed)
-    placeholders = dict.fromkeys(point.placeholders) if speed is None else {}
-    placeholder = " and ".join(placeholders) or ("only packed jobs" if point.packed and speed is None else "")
     requested = _as_run(requested, 1)
+    runs = []
+    if speed is None and (placeholder := _placeholder(point)):
+        unknown_repeat = replace(requested, unknown=(*requested.unknown, "repeat"))
+        runs = [Run(requested=unknown_repeat, attempt=None, attempts=0, placeholder=placeholder)]
     return Result(
         requested=requested,
-        runs=(
-            Run(
-                requested=replace(requested, unknown=(*requested.unknown, "repeat")),
-                attempt=None,
-                attempts=0,
-                placeholder=placeholder,
-            ),
-        )
-        if placeholder
-        else (),
+        runs=tuple(runs),
         planned_runs=None,
         median_speed=speed,
         average_speed=claimed.average,
@@ -208,8 +157,13 @@ def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: 
     )
 
 
+def _placeholder(point: PublishedPoint) -> str:
+    """Returns what stands in the place of the speed."""
+    return " and ".join(dict.fromkeys(point.placeholders)) or ("only packed jobs" if point.packed else "")
+
+
 def _runs(requested: RequestedRun, point: PublishedPoint) -> Iterator[Run]:
-    """Those whose speeds are printed: with the names of their logs, or as rows of a table."""
+    """Yields the runs with printed speeds: from lines with their logs' names, or from rows of a table."""
     for run in point.runs:
         log = FromLog(
             path=Path(run.path), log_format=FORMAT, window="", wall_clock=None, printed=None, remarks=run.place.remarks
@@ -233,21 +187,9 @@ def _run(requested: RequestedRun, speed: float, log: FromLog | None) -> Run:
     return Run(requested=requested, attempt=attempt, attempts=1, ok_attempts=(1,))
 
 
-def _claims(lines: Sequence[str]) -> Iterator[Claim]:
-    for table in tables(lines):
-        yield from claims(table)
-
-
-def _clocks(lines: Sequence[str]) -> Iterator[_Clock]:
-    """Where the text says how many epochs of ImageNet took as long as a row's time to train."""
-    rows = [row for row in _claims(lines) if row.time2train_s and row.ips]
-    if not rows or not any(_OF_IMAGENET.search(line) for line in lines):
-        return
-    telling = [line[:TELLING] for line in lines if "epoch" in line[:TELLING]][:TELLING]
-    for form in EPOCH_TIMES:
-        for match in (match for line in telling for match in form.finditer(line)):
-            seconds, epochs = float(match["seconds"].replace(",", "")), int(match["epochs"][:6])
-            for row in rows:
-                if row.ips and row.time2train_s == seconds and epochs:
-                    how = f"{epochs} epochs of the {IMAGENET:,} images of ImageNet in {seconds:,.0f} s"
-                    yield _Clock(claimed=row.ips, speed=epochs * IMAGENET / seconds, how=how)
+def _clocks(lines: Sequence[str]) -> Iterator[WallClock]:
+    """Yields the wall clocks of a document whose text names ImageNet."""
+    rows = [row for table in tables(lines) for row in claims(table) if row.speed and row.time2train_s]
+    if rows and any(_OF_IMAGENET.search(line) for line in lines):
+        with_epochs = [line[:EPOCH_LINES] for line in lines if "epoch" in line[:EPOCH_LINES]][:EPOCH_LINES]
+        yield from wall_clocks(rows, stated_times(with_epochs), IMAGENET)

@@ -1,31 +1,32 @@
-"""The points of a document: what its printed results and its tables say of the same point, put together."""
+"""Merges the printed results and the tables of a document into points."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
 from parse.logs.path_facts import model_name
-from parse.published.blocks import Block, PrintedPoint, PrintedRun, blocks
-from parse.published.tables import Column, columns, tables
+from parse.published.blocks import ExtractorOutput, PrintedPoint, PrintedRun, extractor_outputs, figure
+from parse.published.tables import SpeedColumn, columns, tables
 from parse.published.vocabulary import Case, model, plain_text, sized, system
+from parse.result import Figure
 from parse.stats import median
 
 REPEATED = 3
-"""Speeds that two columns share before one is taken to repeat the other."""
+"""A column repeats another if all speeds, at least this many, are equal."""
 PRINTED_UNIT = 0.01
-"""The last digit of a printed speed."""
+"""The unit of the last digit of a printed speed."""
 MAX_COLUMNS = 500
 OPENING_LINES = 3
-"""So many lines at the beginning, its title among them, say what a document is about."""
+"""The first lines of a document, its title among them, name its subject."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is said of points less their case; empty or None where nothing is. `apart` tells equal ones from another."""
+    """The settings of points without their case; an unknown one is empty or None. `apart` separates equal settings."""
 
     backend: str
     workload: str
@@ -37,30 +38,30 @@ class Setting:
 
 @dataclass(kw_only=True)
 class PublishedPoint:
-    """A point as it is put together: its runs, the packed logs beside them, printed figures by `median`, `average`,
-    `speedup`, each with its line, and the words that stand where a speed should."""
+    """A point while it is merged: runs, logs of packed jobs, printed figures, words in the place of a speed, and speeds
+    of rows that repeat the case."""
 
     runs: list[PrintedRun] = field(default_factory=list)
     packed: list[PrintedRun] = field(default_factory=list)
-    figures: list[tuple[str, Decimal, int]] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
     placeholders: list[str] = field(default_factory=list)
     repeats: list[Decimal] = field(default_factory=list)
 
     @property
-    def median(self) -> Decimal | None:
-        """The first speed that is printed for it."""
-        return next((value for what, value, _ in self.figures if what == "median"), None)
+    def median(self) -> float | None:
+        """The first printed speed."""
+        return next((figure.value for figure in self.figures if figure.what == "median"), None)
 
 
-Points = dict[Case, PublishedPoint]
+Points = defaultdict[Case, PublishedPoint]
 
 
 def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, Points]], list[str]]:
-    """The points of a document by their setting, and what of it could not be read, a line each."""
+    """Returns the points of a document by setting, and a remark for each part that is not readable."""
     opening = _opening(lines)
-    printed, remarks = blocks(lines)
+    outputs, remarks = extractor_outputs(lines)
     remarks_so_far = list(remarks)
-    groups = [group for block in printed for group in _of_block(block, opening, remarks_so_far)]
+    groups = [group for output in outputs for group in _of_output(output, opening, remarks_so_far)]
     for table in tables(lines):
         if len(groups) >= MAX_COLUMNS:
             remarks_so_far.append(
@@ -81,20 +82,20 @@ def _opening(lines: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(kw_only=True)
 class _Group:
-    """Points of a setting; `line` is where they are printed, `head` that of their column. A block's points have the
-    names of logs behind them and are what tables repeat."""
+    """Points of one setting, their line in the document and the head of their column. `printed`: an extractor printed
+    them, so that tables may repeat them."""
 
     setting: Setting
-    points: Points
     line: int
     head: str = ""
     printed: bool = False
+    points: Points = field(default_factory=lambda: defaultdict(PublishedPoint))
 
 
-def _of_block(block: Block, opening: Sequence[str], remarks: list[str]) -> Iterator[_Group]:
+def _of_output(output: ExtractorOutput, opening: Sequence[str], remarks: list[str]) -> Iterator[_Group]:
     groups: dict[Setting, _Group] = {}
-    folders = {run.place.folder for run in block.runs}
-    for run in block.runs:
+    folders = {run.place.folder for run in output.runs}
+    for run in output.runs:
         run_case = sized(run.place.nodes, run.place.devices or 0)
         if run_case is None or run_case.nodes is None:
             remarks.append(f"line {run.line}: the folders of {run.path} name no case like 1n8g; its speed is left out")
@@ -102,22 +103,21 @@ def _of_block(block: Block, opening: Sequence[str], remarks: list[str]) -> Itera
         setting = _setting_of(run, opening)
         if len(folders) > 1:
             setting = replace(setting, apart="/".join(run.place.folder))
-        group = groups.setdefault(setting, _Group(setting=setting, points={}, line=block.line, printed=True))
-        published = group.points.setdefault(run_case, PublishedPoint())
+        group = groups.setdefault(setting, _Group(setting=setting, line=output.line, printed=True))
+        published = group.points[run_case]
         if run.place.packed:
             published.packed.append(run)
         elif same := next((known_run for known_run in published.runs if known_run.number == run.number), None):
             remarks.append(f"line {run.line}: {run.path} is run {run.number} again, as {same.path}; the first counts")
         else:
             published.runs.append(run)
-    for point in block.points:
-        _add_point(point, block, groups, opening, remarks)
+    for point in output.points:
+        _add_point(point, output.line, groups, opening, remarks)
     yield from groups.values()
 
 
 def _setting_of(run: PrintedRun, opening: Sequence[str]) -> Setting:
-    folder = str(Path(run.path).parent)
-    name = run.place.model
+    name, folder = run.place.model, str(Path(run.path).parent)
     texts = (name, folder, *opening)
     return Setting(
         backend=system((folder, *opening)),
@@ -129,19 +129,20 @@ def _setting_of(run: PrintedRun, opening: Sequence[str]) -> Setting:
 
 
 def _with_task(name: str, texts: Sequence[str]) -> str:
+    """Returns the model in the texts if `name` is a known model, else `name`."""
     return model(texts) if model((name,)) else name
 
 
 def _add_point(
-    point: PrintedPoint, block: Block, groups: dict[Setting, _Group], opening: Sequence[str], remarks: list[str]
+    point: PrintedPoint, line: int, groups: dict[Setting, _Group], opening: Sequence[str], remarks: list[str]
 ) -> None:
-    """Puts an entry of a printed result beside the runs that it is of."""
+    """Adds an entry of a printed result to the group of its runs."""
     name = model_name(point.model)
     groups_of_point = _fitting(point, name, list(groups.values()))
     if len(groups_of_point) > 1:
         kinds = ", ".join(sorted({group.setting.precision or "?" for group in groups_of_point}))
         remarks.append(
-            f"line {block.line}: one result is printed for the {point.model} runs of {len(groups_of_point)} settings "
+            f"line {line}: one result is printed for the {point.model} runs of {len(groups_of_point)} settings "
             f"({kinds}); it is kept with none of them"
         )
         return
@@ -152,16 +153,13 @@ def _add_point(
             batch_size=point.batch_size,
             precision="",
         )
-        groups_of_point = [
-            groups.setdefault(setting, _Group(setting=setting, points={}, line=block.line, printed=True))
-        ]
-    published = groups_of_point[0].points.setdefault(point.case, PublishedPoint())
-    published.figures += [(what, value, line) for what, (value, line) in point.figures.items()]
+        groups_of_point = [groups.setdefault(setting, _Group(setting=setting, line=line, printed=True))]
+    groups_of_point[0].points[point.case].figures += point.figures
 
 
 def _fitting(point: PrintedPoint, name: str, groups: Sequence[_Group]) -> list[_Group]:
-    """The groups of that model and batch size; of several, those that have the case, and of these those whose runs have
-    the printed median."""
+    """Returns the groups of that model and batch size; if any have the case, only these; if several have it, only those
+    whose runs have the printed median."""
     fitting = [
         group
         for group in groups
@@ -169,23 +167,22 @@ def _fitting(point: PrintedPoint, name: str, groups: Sequence[_Group]) -> list[_
         and group.setting.workload.endswith(name)
     ]
     with_case = [group for group in fitting if point.case in group.points]
-    given = [group for group in with_case if _gives(group.points[point.case], point)]
-    return (given if len(with_case) > 1 and given else with_case) or fitting
+    with_median = [group for group in with_case if _has_median_of(group.points[point.case], point)]
+    return (with_median if len(with_case) > 1 and with_median else with_case) or fitting
 
 
-def _gives(published: PublishedPoint, point: PrintedPoint) -> bool:
-    """Whether the median of the runs is the printed one, but for rounding."""
+def _has_median_of(published: PublishedPoint, point: PrintedPoint) -> bool:
+    """Whether the median of the runs is the printed median within rounding."""
     speeds = [run.speed for run in published.runs]
-    printed = point.figures.get("median")
-    return bool(speeds and printed) and abs(median(speeds) - float(printed[0] if printed else 0)) < PRINTED_UNIT
+    return bool(speeds) and point.median is not None and abs(median(speeds) - point.median.value) < PRINTED_UNIT
 
 
-def _add_column(column: Column, opening: Sequence[str], groups: list[_Group]) -> None:
-    """Puts a column to the figures that it repeats, else makes points of its own."""
+def _add_column(column: SpeedColumn, opening: Sequence[str], groups: list[_Group]) -> None:
+    """Adds a column to the group that it repeats, else to a new group."""
     column_setting = _setting(column, opening)
     group = next((group for group in groups if _repeats(column, column_setting, group)), None)
     if group is None:
-        group = _Group(setting=column_setting, points={}, line=column.line, head=column.head)
+        group = _Group(setting=column_setting, line=column.line, head=column.head)
         groups.append(group)
     group_setting = group.setting
     group.setting = replace(
@@ -196,29 +193,29 @@ def _add_column(column: Column, opening: Sequence[str], groups: list[_Group]) ->
     )
     cases = Counter(cell.case for cell in column.cells if cell.speed is not None)
     for cell in column.cells:
-        published = group.points.setdefault(_case_in(cell.case, group.points), PublishedPoint())
+        published = group.points[_case_in(cell.case, group.points)]
         if cell.speed is None:
             published.placeholders.append(cell.placeholder)
         elif cases[cell.case] > 1:
             published.repeats.append(cell.speed)
         else:
-            published.figures.append(("median", cell.speed, cell.line))
+            published.figures.append(figure("median", cell.speed, cell.line))
         if cell.speedup is not None:
-            published.figures.append(("speedup", cell.speedup, cell.line))
+            published.figures.append(figure("speedup", cell.speedup, cell.line))
 
 
-def _repeats(column: Column, column_setting: Setting, group: _Group) -> bool:
-    """Whether a column says nothing else than is known of these points, and has most speeds of a printed result, or all
-    of another column."""
+def _repeats(column: SpeedColumn, column_setting: Setting, group: _Group) -> bool:
+    """Whether a column contradicts no setting of a group and has most speeds of a printed result, or all speeds of
+    another column."""
     known = group.setting
     pairs = [(column.batch_size, known.batch_size), (column.precision, known.precision)]
     if column.named or not group.printed:
         pairs.append((column_setting.backend.removeprefix("ngc-"), known.backend.removeprefix("ngc-")))
     if not group.printed:
         pairs.append((column_setting.workload, known.workload))
-    if any(mine and its and mine != its for mine, its in pairs):
+    if any(own and other and own != other for own, other in pairs):
         return False
-    speeds = {_case_in(cell.case, group.points): cell.speed for cell in column.cells if cell.speed is not None}
+    speeds = {_case_in(cell.case, group.points): float(cell.speed) for cell in column.cells if cell.speed is not None}
     known_speeds = {case: published.median for case, published in group.points.items() if published.median is not None}
     same = sum(speeds[case] == known_speeds[case] for case in speeds.keys() & known_speeds.keys())
     if group.printed:
@@ -227,7 +224,7 @@ def _repeats(column: Column, column_setting: Setting, group: _Group) -> bool:
 
 
 def _case_in(case: Case, points: Mapping[Case, PublishedPoint]) -> Case:
-    """The point's own case where a table leaves out its nodes."""
+    """Returns the one known case with as many devices if a table does not print nodes."""
     if case.nodes is None:
         same = [other for other in points if other.devices == case.devices]
         if len(same) == 1:
@@ -235,7 +232,7 @@ def _case_in(case: Case, points: Mapping[Case, PublishedPoint]) -> Case:
     return case
 
 
-def _setting(column: Column, opening: Sequence[str]) -> Setting:
+def _setting(column: SpeedColumn, opening: Sequence[str]) -> Setting:
     whole = system(opening)
     backend = column.backend
     if not column.named and (not backend or whole == f"ngc-{backend}"):
@@ -249,20 +246,20 @@ def _setting(column: Column, opening: Sequence[str]) -> Setting:
 
 
 def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, Points]]:
-    """The groups, those of equal settings with the place that they are printed at."""
+    """Returns the groups; those of equal settings get the place where they are printed in `apart`."""
     settings: dict[Setting, list[_Group]] = {}
     for group in all_groups:
         settings.setdefault(group.setting, []).append(group)
-    settings_and_points = []
-    for setting, groups in settings.items():
-        for group in groups:
-            apart = setting.apart if len(groups) == 1 else _where(group, groups)
-            settings_and_points.append((replace(setting, apart=apart), group.points))
-    return settings_and_points
+    return [
+        (replace(setting, apart=setting.apart if len(groups) == 1 else _printed_at(group, groups)), group.points)
+        for setting, groups in settings.items()
+        for group in groups
+    ]
 
 
-def _where(group: _Group, groups: Sequence[_Group]) -> str:
-    """The line of a group's head, and of several on one line the column's, with its number where heads are alike."""
+def _printed_at(group: _Group, groups: Sequence[_Group]) -> str:
+    """Returns the line of a group; with several groups on that line, also the column head, and its number if
+    heads are equal."""
     beside = [other for other in groups if other.line == group.line]
     alike = [other for other in beside if other.head == group.head]
     at = str(1 + next(at for at, other in enumerate(alike) if other is group)) if len(alike) > 1 else ""

@@ -1,13 +1,18 @@
-"""Markdown tables of results: which column holds what, and a point for each cell with a speed."""
+"""Reads Markdown tables of results: columns of speeds by case, and rows of times to train."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 
-from parse.published.vocabulary import Case, batch_size, case, number, plain_text, precision, sized, system
+from parse.published.vocabulary import Case, batch_size, case, integer, number, plain_text, precision, sized, system
+
+MAX_HEADS = 100
+"""A table with more columns is no report."""
+_LONG_LINE = 20_000
 
 _HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}|~{3,})")
@@ -24,29 +29,79 @@ _ROLES = (
     ("time2train_s", r"time ?(?:2|to) ?train\W*(?:s|sec|seconds?|秒)?\W*"),
     ("accuracy", r"(?:准确率|精度|accuracy|acc|top-?1)\W*%?\W*"),
 )
-"""What a column holds, by its head in lower case with blanks for underscores."""
+"""The role of a column, by its head in lower case with spaces for underscores."""
 _SPEED = re.compile(
     r"(?:samples?|images?|imgs?|sequences?|sentences?|examples?)\s*/\s*s(?:ec(?:ond)?)?\b|throughput|吞吐|\bips\b"
 )
 _NO_SPEED = re.compile(r"latency|\bms\b|mem|flop|ratio|class|per gpu|size|num|tokens?\s*/", re.I)
 
 
-MAX_HEADS = 100
+@dataclass(frozen=True, kw_only=True)
+class TableRow:
+    """A row of a table with the roles of its columns; `case_at` is the column of cases, -1 if several columns count."""
+
+    line: int
+    cells: tuple[str, ...]
+    roles: tuple[str, ...]
+    case_at: int
+
+    def text(self, at: int) -> str:
+        """The cell of a column; empty if the row is too short."""
+        return self.cells[at] if at < len(self.cells) else ""
+
+    def first(self, role: str) -> str:
+        """The cell of the first column with that role; empty if there is none."""
+        return self.text(self.roles.index(role)) if role in self.roles else ""
+
+    @cached_property
+    def numbers(self) -> dict[str, Decimal | None]:
+        """The number of the last column with each role."""
+        return {role: number(self.text(at)) for at, role in enumerate(self.roles)}
+
+    @cached_property
+    def case(self) -> Case | None:
+        """The case that the row is about; None if it is not readable."""
+        if self.case_at >= 0:
+            return case(self.text(self.case_at))
+        nodes, each, devices = (integer(self.numbers.get(role)) for role in ("nodes", "gpus_per_node", "devices"))
+        if "nodes" in self.roles and not nodes:
+            return None
+        return sized(nodes, each * (nodes or 1) if each else devices or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table as it stands: `line` is that of its head, counted from 1; `headings` those above it, nearest first."""
+class MarkdownTable:
+    """A table: `line` is the line of its head, counted from 1; `headings` are those above it, nearest first."""
 
     line: int
     headings: tuple[str, ...]
     heads: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    cells: tuple[tuple[int, tuple[str, ...]], ...]
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """The role of each column; empty for a column without one."""
+        return tuple(map(_role, self.heads))
+
+    @cached_property
+    def rows(self) -> tuple[TableRow, ...] | None:
+        """The rows; None if no column names cases or counts devices."""
+        at = self._case_column()
+        if at is None:
+            return None
+        return tuple(TableRow(line=line, cells=cells, roles=self.roles, case_at=at) for line, cells in self.cells)
+
+    def _case_column(self) -> int | None:
+        for at in range(len(self.heads)):
+            cells = [row[at] for _, row in self.cells if at < len(row) and row[at]]
+            if cells and all(case(cell) for cell in cells):
+                return at
+        return -1 if {"gpus_per_node", "devices"} & {*self.roles} else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A speed that a table prints for a case, or the word that stands in its place."""
+    """The speed that a table prints for a case, or the word in its place."""
 
     line: int
     case: Case
@@ -56,10 +111,10 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
-    """The speeds of one setting in a table, by case, with what the table says of that setting; else None or empty.
+class SpeedColumn:
+    """The speeds of one setting in a table, by case; settings that the table does not print are None or empty.
 
-    `named` says that the table has several systems side by side, of which `backend` is this column's.
+    `named`: the table has columns of several systems, and `backend` is the system of this one.
     """
 
     line: int
@@ -73,19 +128,24 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A row of a table of times to train, as it is printed: None where it prints no number."""
+class TrainingClaim:
+    """A row of a table with times to train; a cell without a number is None."""
 
     line: int
     devices: int
     time2train_s: float | None
-    ips: float | None
+    speed: float | None
     accuracy: float | None
     speedup: float | None
 
+    @property
+    def empty(self) -> bool:
+        """Whether the row prints no number."""
+        return (self.time2train_s, self.speed, self.accuracy, self.speedup) == (None,) * 4
 
-def tables(lines: Sequence[str]) -> Iterator[Table]:
-    """The tables of a document in GitHub's form, with pipes at the ends of a row or without."""
+
+def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
+    """Yields the tables in GitHub's Markdown, with or without pipes at the ends of a row."""
     above: list[tuple[float, str]] = []
     fence = ""
     at = 0
@@ -94,7 +154,7 @@ def tables(lines: Sequence[str]) -> Iterator[Table]:
         if mark := _FENCE.match(line):
             fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
         elif not fence and (heading := _HEADING.match(line)):
-            # A heading in a list belongs under one of the same level outside of it.
+            # A heading in a list is one half level below the same heading outside of a list.
             depth = len(heading[2]) + (0.5 if heading[1] else 0)
             above = [heading_above for heading_above in above if heading_above[0] < depth] + [
                 (depth, plain_text(line[heading.end() :]).rstrip("# "))
@@ -103,15 +163,12 @@ def tables(lines: Sequence[str]) -> Iterator[Table]:
             end = at + 2
             while end < len(lines) and "|" in lines[end] and not _heads_table(lines, end):
                 end += 1
-            rows = tuple((row + 1, _cells(lines[row])) for row in range(at + 2, end))
+            cells = tuple((row + 1, _cells(lines[row])) for row in range(at + 2, end))
             headings = tuple(text for _, text in reversed(above) if text)
-            yield Table(line=at + 1, headings=headings, heads=_cells(line), rows=rows)
+            yield MarkdownTable(line=at + 1, headings=headings, heads=_cells(line), cells=cells)
             at = end
             continue
         at += 1
-
-
-_LONG_LINE = 20_000
 
 
 def _heads_table(lines: Sequence[str], at: int) -> bool:
@@ -127,40 +184,49 @@ def _cells(line: str) -> tuple[str, ...]:
     return tuple(plain_text(cell) for cell in re.split(r"(?<!\\)\|", text))
 
 
-def columns(table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """The columns of speeds, and what of the table could not be read, a line each; nothing where it has no results."""
+def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, ...]]:
+    """Returns the columns of speeds, and a remark for each part that is not readable."""
     if len(table.heads) > MAX_HEADS:
         return (), (f"line {table.line}: a table of {len(table.heads)} columns is no report; not read",)
-    roles = [_role(head) for head in table.heads]
-    places = _case_column(table, roles)
-    speeds = [at for at, role in enumerate(roles) if role == "speed"]
+    speeds = [at for at, role in enumerate(table.roles) if role == "speed"]
     if not speeds:
         return (), ()
-    if places is None:
+    if table.rows is None:
         if not any(_SPEED.search(head.lower()) for head in table.heads):
             return (), ()
         return (), (f"line {table.line}: a table of speeds, but none of its columns says the case; not read",)
     remarks: list[str] = []
     settings: dict[tuple[int, int | None, str], list[Cell]] = {}
-    for line, cells in table.rows:
-        row = dict(zip(range(len(roles)), cells, strict=False))
-        row_case = _case_of(row, roles, places)
-        if row_case is None:
-            remarks.append(f"line {line}: no case is to be read in {' | '.join(cells)}; the row is left out")
+    for row in table.rows:
+        if row.case is None:
+            remarks.append(f"line {row.line}: no case is to be read in {' | '.join(row.cells)}; the row is left out")
             continue
-        size = number(row.get(roles.index("batch_size"), "")) if "batch_size" in roles else None
-        kind = precision([row.get(roles.index("precision"), "")]) if "precision" in roles else ""
+        size, kind = integer(number(row.first("batch_size"))), precision([row.first("precision")])
         for at in speeds:
-            setting = at, int(size) if size and size == int(size) else None, kind
-            settings.setdefault(setting, []).append(_cell(line, row_case, row, at, roles, len(speeds)))
-    columns_of_table = [_column(table, setting, cells, len(speeds)) for setting, cells in settings.items()]
-    return tuple(columns_of_table), tuple(remarks)
+            settings.setdefault((at, size, kind), []).append(_cell(row, row.case, at, len(speeds)))
+    return tuple(_column(table, setting, cells, len(speeds)) for setting, cells in settings.items()), tuple(remarks)
 
 
-def _column(table: Table, setting: tuple[int, int | None, str], cells: Sequence[Cell], speeds: int) -> Column:
+def _cell(row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
+    text = row.text(at)
+    speed = number(text)
+    # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
+    is_of_speed = speeds == 1 and "time2train_s" not in row.roles
+    return Cell(
+        line=row.line,
+        case=row_case,
+        speed=speed or None,
+        placeholder="" if speed else text or "nothing",
+        speedup=(number(row.first("speedup")) or None) if is_of_speed else None,
+    )
+
+
+def _column(
+    table: MarkdownTable, setting: tuple[int, int | None, str], cells: Sequence[Cell], speeds: int
+) -> SpeedColumn:
     at, size, kind = setting
     texts = (table.heads[at], *table.headings)
-    return Column(
+    return SpeedColumn(
         line=table.line,
         head=table.heads[at],
         headings=table.headings,
@@ -172,28 +238,42 @@ def _column(table: Table, setting: tuple[int, int | None, str], cells: Sequence[
     )
 
 
-def claims(table: Table) -> Iterator[Claim]:
-    """The rows of a table that has a column of times to train."""
-    roles = [_role(head) for head in table.heads]
-    places = _case_column(table, roles)
-    if "time2train_s" not in roles or places is None:
+def claims(table: MarkdownTable) -> Iterator[TrainingClaim]:
+    """Yields the rows of a table that has a column of times to train."""
+    if "time2train_s" not in table.roles:
         return
-    for line, cells in table.rows:
-        row = dict(zip(range(len(roles)), cells, strict=False))
-        if row_case := _case_of(row, roles, places):
-            values = {role: number(row.get(at, "")) for at, role in enumerate(roles)}
-            figures = {name: None if (value := values.get(name)) is None else float(value) for name in _CLAIMED}
-            yield Claim(
-                line=line,
-                devices=row_case.devices,
-                time2train_s=figures["time2train_s"],
-                ips=figures["speed"],
-                accuracy=figures["accuracy"],
-                speedup=figures["speedup"],
-            )
+    for row in table.rows or ():
+        if row.case is None:
+            continue
+        figures = {role: row.numbers.get(role) for role in ("time2train_s", "speed", "accuracy", "speedup")}
+        yield TrainingClaim(
+            line=row.line,
+            devices=row.case.devices,
+            **{role: None if value is None else float(value) for role, value in figures.items()},
+        )
 
 
-_CLAIMED = ("time2train_s", "speed", "accuracy", "speedup")
+@dataclass(frozen=True, kw_only=True)
+class WallClock:
+    """The speed in samples/s that stated epochs and seconds give, and the throughput claimed in the row at `line`."""
+
+    line: int
+    epochs: int
+    seconds: float
+    speed: float
+    claimed: float
+
+
+def wall_clocks(
+    rows: Iterable[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int
+) -> Iterator[WallClock]:
+    """Yields the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
+    rows = list(rows)
+    for epochs, seconds in stated:
+        speed = epochs * samples / seconds
+        for row in rows:
+            if row.speed and row.time2train_s == seconds:
+                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.speed)
 
 
 def _role(head: str) -> str:
@@ -204,41 +284,3 @@ def _role(head: str) -> str:
     if _NO_SPEED.search(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text)):
         return ""
     return "speed" if _SPEED.search(text) or system([text]) else ""
-
-
-def _case_column(table: Table, roles: Sequence[str]) -> int | None:
-    """The column whose cells name cases; -1 where columns of nodes and devices do; None where nothing does."""
-    for at in range(len(roles)):
-        cells = [row[at] for _, row in table.rows if at < len(row) and row[at]]
-        if cells and all(case(cell) for cell in cells):
-            return at
-    return -1 if {"gpus_per_node", "devices"} & {*roles} else None
-
-
-def _case_of(row: dict[int, str], roles: Sequence[str], places: int) -> Case | None:
-    if places >= 0:
-        return case(row.get(places, ""))
-    numbers = {
-        role: number(row.get(at, "")) for at, role in enumerate(roles) if role in ("nodes", "devices", "gpus_per_node")
-    }
-    counts = {role: int(value) for role, value in numbers.items() if value is not None and value == int(value)}
-    nodes = counts.get("nodes")
-    if "nodes" in roles and not nodes:
-        return None
-    if each := counts.get("gpus_per_node"):
-        return sized(nodes, each * (nodes or 1))
-    return sized(nodes, counts.get("devices", 0))
-
-
-def _cell(line: int, row_case: Case, row: dict[int, str], at: int, roles: Sequence[str], speeds: int) -> Cell:
-    text = row.get(at, "")
-    speed = number(text)
-    # A speedup beside several speeds, or beside a time to train, is not said to be of this speed.
-    is_of_speed = "speedup" in roles and speeds == 1 and "time2train_s" not in roles
-    return Cell(
-        line=line,
-        case=row_case,
-        speed=speed if speed else None,
-        placeholder="" if speed else text or "nothing",
-        speedup=(number(row.get(roles.index("speedup"), "")) or None) if is_of_speed else None,
-    )

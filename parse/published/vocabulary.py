@@ -1,26 +1,26 @@
-"""What words of a document say: a case, a batch size, a precision, a model, a system, a number."""
+"""Words of published results: numbers, cases, batch sizes, precisions, models, systems."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
 from parse.logs.path_facts import PRECISIONS, model_name
 
 LONG = 1000
-"""Characters of a cell or heading that are looked at."""
+"""How many characters of a cell or a heading are read."""
 
 IMAGENET = 1_281_167
-"""Images of ImageNet's training set, of which an epoch is one pass."""
+"""Images of ImageNet's training set; an epoch is one pass over them."""
 _FIGURE = r"\d[\d,]*(?:\.\d+)?"
 EPOCH_TIMES = (
     re.compile(rf"(?P<seconds>{_FIGURE})\s*秒[^。\n]*?(?P<epochs>\d+)\s*个\s*epoch", re.IGNORECASE),
     re.compile(rf"(?P<epochs>\d+) epochs? (?:in|took|take) (?P<seconds>{_FIGURE}) ?s", re.IGNORECASE),
 )
-"""How texts say that so many epochs took so many seconds."""
+"""Sentences that state how many seconds some epochs took."""
 
 _BATCH = re.compile(
     r"(?:batch[ _-]?size(?:[ _-]?per[ _-]?(?:device|gpu))?|\b(?:max )?(?:bsz?|bz))\s*[=:]\s*(\d{1,6})(?![\d.])", re.I
@@ -34,8 +34,8 @@ _SYSTEMS = (
     ("plsc", r"plsc"), ("paddle", r"paddle(?:paddle)?"), ("pytorch", r"pytorch"), ("tensorflow", r"tensorflow"),
     ("mxnet", r"mxnet"), ("oneflow", r"oneflow"), ("mindspore", r"mindspore"), ("megatron-lm", r"megatron[- ]?lm"),
 )  # fmt: skip
-"""Names of systems, those before that contain another one's."""
-_NVIDIAS = re.compile(r"(?<![a-z])ngc(?![a-z])|nvidia", re.I)
+"""Names of systems; a name that contains another stands before it."""
+_NVIDIA = re.compile(r"(?<![a-z])ngc(?![a-z])|nvidia", re.I)
 _NGC = frozenset({"pytorch", "tensorflow", "mxnet"})
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
 _MARKUP = re.compile(r"<sup>.*?</sup>|<[^>]*>|\*\*|~~|`|\\(?=[|*_<])", re.I)
@@ -45,41 +45,56 @@ _CASES = (
     (re.compile(r"(\d{1,4})\s?(?:机|节点|nodes?)\s?(\d{1,5})\s?(?:卡|gpus?)"), True),
     (re.compile(r"()(\d{1,5})\s?(?:卡|gpus?)"), True),
 )
-"""Forms of a case, and whether what they count are the devices of all nodes together."""
+"""Forms of a case, and whether the count is that of all nodes together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """How many devices, and on how many nodes where that is said."""
+    """A number of devices, and of nodes if the document prints it."""
 
     devices: int
     nodes: int | None
 
     @property
     def devices_per_node(self) -> int:
-        """Of each node, or, where no nodes are said, all."""
+        """Devices of each node; all devices if `nodes` is None."""
         return self.devices // (self.nodes or 1)
 
 
 def plain_text(markdown: str) -> str:
-    """The words without markup: links, line breaks, footnotes, emphasis; full-width signs as plain ones."""
+    """Returns the text without links, line breaks, footnotes and emphasis, with full-width signs as ASCII."""
     text = _MARKUP.sub(" ", _LINK.sub(r"\1", markdown[:LONG]))
     return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip()
 
 
 def number(text: str) -> Decimal | None:
-    """The number that a cell holds and nothing else: `148,720`, `26.50`, `1.9x`; None where it holds a word."""
+    """Returns the number that a cell holds (`148,720`, `26.50`, `1.9x`, `77%`); None if it holds any word."""
     match = _NUMBER.fullmatch(text.removesuffix("%").removesuffix("x").strip())
     return Decimal(match[0].replace(",", "")) if match else None
 
 
-def decimals(value: Decimal) -> int:
-    """How many digits are printed behind the point."""
-    return max(0, -int(value.as_tuple().exponent))
+def integer(value: Decimal | None) -> int | None:
+    """Returns the value as a count; None for a fraction, 0 or None."""
+    return int(value) if value and value == int(value) else None
+
+
+def whole_number(value: object, max_digits: int = 9) -> int | None:
+    """Returns the count that a text or a JSON value holds; None if it holds none, 0 or too many digits."""
+    text = str(value).strip()
+    return int(text) or None if text.isascii() and text.isdigit() and len(text) <= max_digits else None
+
+
+def stated_times(texts: Iterable[str]) -> Iterator[tuple[int, float]]:
+    """Yields (epochs, seconds) where a text states how long epochs took; both are above 0."""
+    texts = list(texts)
+    for match in (match for form in EPOCH_TIMES for text in texts for match in form.finditer(text)):
+        epochs, figure = whole_number(match["epochs"], max_digits=6), match["seconds"]
+        if epochs and len(figure) < 20 and (seconds := float(figure.replace(",", ""))):
+            yield epochs, seconds
 
 
 def case(text: str) -> Case | None:
-    """The case that a cell names: `1n8g`, `2机16卡`, `单机8卡`, `32卡`; None where it names none."""
+    """Returns the case of a cell: `1n8g`, `2机16卡`, `单机8卡`, `32卡`; None if it names none."""
     normalized = text.replace("单", "1").lower()
     for pattern, together in _CASES:
         if match := pattern.fullmatch(normalized):
@@ -89,20 +104,20 @@ def case(text: str) -> Case | None:
 
 
 def sized(nodes: int | None, devices: int) -> Case | None:
-    """The case of so many devices in all; None where they do not divide by the nodes, or are none."""
+    """Returns the case of `devices` in all; None if they are 0 or not a multiple of the nodes."""
     if devices < 1 or nodes == 0 or (nodes and devices % nodes):
         return None
     return Case(devices=devices, nodes=1 if devices == 1 else nodes)
 
 
 def batch_size(texts: Iterable[str]) -> int | None:
-    """Of the first text that says one: `batch_size = 128`, `bsz=96`."""
+    """Returns the batch size of the first text that has one: `batch_size = 128`, `bsz=96`."""
     match = next((match for text in texts if (match := _BATCH.search(text))), None)
     return (int(match[1]) or None) if match else None
 
 
 def precision(texts: Iterable[str]) -> str:
-    """By the first text that names one, in our words; empty where none does, or where that one names several."""
+    """Returns Rankwise's name for the precision in the first text that has one; empty if that text has several."""
     for text in texts:
         precisions = {PRECISIONS[name.lower()] if name else "amp-fp16" for name, _ in _PRECISION.findall(text)}
         if precisions:
@@ -111,7 +126,7 @@ def precision(texts: Iterable[str]) -> str:
 
 
 def model(texts: Iterable[str]) -> str:
-    """By the first text that names one, `arcface_` before it where any of them is of face recognition."""
+    """Returns the model of the first text that has one; `arcface_` is before it if any text names face recognition."""
     texts = list(texts)
     match = next((match for text in texts if (match := _MODEL.search(text))), None)
     if match is None:
@@ -121,18 +136,18 @@ def model(texts: Iterable[str]) -> str:
 
 
 def system(texts: Iterable[str]) -> str:
-    """By the first text that names just one; NVIDIA's own examples are told from the framework's."""
+    """Returns the system of the first text that has one, `ngc-` before it for NVIDIA's examples; empty for several."""
     for text in texts:
         if names := _systems(text):
             (name, *others) = names
             if others:
                 return ""
-            return f"ngc-{name}" if name in _NGC and _NVIDIAS.search(text) else name
+            return f"ngc-{name}" if name in _NGC and _NVIDIA.search(text) else name
     return ""
 
 
 def _systems(text: str) -> list[str]:
-    """The systems that the text names; a name inside of a longer one's is none."""
+    """Returns the systems in the text; a name inside a longer name does not count."""
     names = []
     for name, pattern in _SYSTEMS:
         text, count = re.subn(pattern, " ", text, flags=re.I)

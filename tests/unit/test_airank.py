@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.airank.__main__ import main
+from parse.airank import main
 from tests.unit.airank_logs import marks, submission, text
 
 LOGS = Path(__file__).parents[3] / "shared" / "logs"

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from parse.airank.cases import ACCURACY, IMAGENET, THROUGHPUT, TIME_TO_TRAIN, RuleSettings, cases, numbers
-from parse.airank.training import named_devices, read_training
+from parse.published.training import named_devices, read_training
+from parse.published.training_result import (
+    ACCURACY,
+    IMAGENET,
+    THROUGHPUT,
+    TIME_TO_TRAIN,
+    RuleSettings,
+    numbers,
+    training_results,
+)
 from tests.unit.airank_logs import BEGIN_S, SAMPLES, marks, submission, text
 
 LOGS = Path(__file__).parents[3] / "shared" / "logs"
@@ -185,7 +193,7 @@ def test_a_log_without_evaluations(tmp_path):
 
 
 def speedups(folder, **terms):
-    told = cases([read_training(path) for path in sorted(folder.rglob("*.log"))], RuleSettings(**terms))
+    told = training_results([read_training(path) for path in sorted(folder.rglob("*.log"))], RuleSettings(**terms))
     return {case.training.path.name: case.speedup if case.speedup is not None else case.reason for case in told}
 
 
@@ -265,5 +273,5 @@ def test_real_logs(name, time_to_train_s, epochs, whole_s, throughput, accuracy)
 @NEEDS_LOGS
 def test_the_speedup_of_real_logs():
     paths = sorted(LOGS.glob("ngc-pytorch-resnet50_airank_*.log"))
-    told = cases([read_training(path) for path in paths], RuleSettings())
+    told = training_results([read_training(path) for path in paths], RuleSettings())
     assert [(case.training.devices, round(case.speedup, 2)) for case in told] == [(1, 1.0), (32, 24.64)]

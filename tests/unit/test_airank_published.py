@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from parse.airank.cases import RuleSettings, cases
-from parse.airank.claims import check, compare, read_document
-from parse.airank.training import read_training
-from parse.logs.engine.log_format import LogError
+from parse.published.claims import check, compare, read_document
+from parse.published.files import DocumentError
+from parse.published.training import read_training
+from parse.published.training_result import RuleSettings, training_results
 from tests.unit.airank_logs import SAMPLES, submission
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "004_533964936d688f9e.txt"
@@ -30,20 +30,20 @@ def beside(tmp_path, *rows, but=()):
     folder = submission(tmp_path)
     for name in but:
         (folder / name).unlink()
-    told = cases([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
+    told = training_results([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
     return {(one.claim.devices, one.what): one for one in compare(document(tmp_path, *rows), told)}
 
 
 def test_rows_are_read_and_empty_ones_say_nothing(tmp_path):
     told = document(tmp_path, "1卡 | 148,720 | 1149.207 | 76.81 | -", "8卡 | - | - | - | -")
     (claim,) = [claim for claim in told.claims if claim.time2train_s]
-    assert (claim.line, claim.devices, claim.ips, claim.accuracy, claim.speedup) == (5, 1, 1149.207, 76.81, None)
+    assert (claim.line, claim.devices, claim.speed, claim.accuracy, claim.speedup) == (5, 1, 1149.207, 76.81, None)
 
 
 def test_a_document_without_such_a_table(tmp_path):
-    with pytest.raises(LogError, match="no table in it has times to train"):
+    with pytest.raises(DocumentError, match="no table in it has times to train"):
         document(tmp_path, "1卡 | 148720", head="| | seconds |\n|---|---|\n")
-    with pytest.raises(LogError, match="cannot be read"):
+    with pytest.raises(DocumentError, match="cannot be read"):
         read_document(tmp_path / "missing.md")
 
 
@@ -74,7 +74,7 @@ def test_the_accuracy_of_another_log(tmp_path):
     folder = submission(tmp_path)
     other = folder / "GPUx8_accuracy.log"
     other.write_text((folder / "GPUx8.log").read_text().replace("0.7700", "0.7812"))
-    told = cases([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
+    told = training_results([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
     found = compare(document(tmp_path, "8卡 | 300 | 640 | 78.12 | -", "1卡 | 2400 | 80 | 77 | -"), told)
     (one,) = [one for one in found if one.what == "accuracy (%)" and one.claim.devices == 8]
     assert (one.recomputed, one.note) == (77, "it is that of GPUx8_accuracy.log")

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from parse.airank.__main__ import read
-from parse.airank.cases import RuleSettings, cases
-from parse.airank.folder import judge_folder
-from parse.airank.rules import RULES, judge
-from parse.airank.training import read_training
+from parse.published.airank_folder import judge_folder
+from parse.published.airank_report import read
+from parse.published.airank_rules import RULES, judge
+from parse.published.training import read_training
+from parse.published.training_result import RuleSettings, training_results
 from tests.unit.airank_logs import BEGIN_S, INFORMATION, SAMPLES, marks, submission, text
 
 
@@ -19,7 +19,7 @@ def broken(tmp_path, told, *, terms=None, name="GPUx8.log", **header):
     terms = terms or RuleSettings()
     path = tmp_path / name
     path.write_text(text(told, **header))
-    (case,) = cases([read_training(path)], terms)
+    (case,) = training_results([read_training(path)], terms)
     return {one.rule: one.how for one in judge(case, terms)}
 
 
@@ -41,7 +41,7 @@ def test_a_log_to_the_rules_breaks_none(tmp_path):
 def test_a_submission_to_the_rules_breaks_none(tmp_path):
     report = read([submission(tmp_path)], [], RuleSettings())
     assert (list(report.violations), list(report.refusals)) == ([], [])
-    assert [round(case.speedup, 2) for case in report.cases] == [1.0, 8.0, 26.67]
+    assert [round(case.speedup, 2) for case in report.results] == [1.0, 8.0, 26.67]
 
 
 def test_marks_that_are_missing(tmp_path):
@@ -52,7 +52,7 @@ def test_marks_that_are_missing(tmp_path):
 def test_no_marks_at_all(tmp_path):
     path = tmp_path / "GPUx1.log"
     path.write_text(':::MLLOG {"key": "run_start", "time_ms": 1593154759901}\n')
-    (case,) = cases([read_training(path)], RuleSettings())
+    (case,) = training_results([read_training(path)], RuleSettings())
     found = {one.rule: one.how for one in judge(case, RuleSettings())}
     assert found["marks"] == "there is none; its numbers come from nowhere: nothing is evaluated"
     assert set(found) == {"marks", "evaluation every epoch", "seed"}
@@ -71,7 +71,7 @@ def test_a_mark_spelt_otherwise(tmp_path):
 def test_marks_without_a_time_stamp(tmp_path):
     path = tmp_path / "GPUx8.log"
     path.write_text(text(marks()).replace(f"AI-Rank-log {BEGIN_S - 1:.3f}", "AI-Rank-log"))
-    (case,) = cases([read_training(path)], RuleSettings())
+    (case,) = training_results([read_training(path)], RuleSettings())
     assert [one.how for one in judge(case, RuleSettings())] == ["1 of 10 have no time stamp"]
 
 
@@ -190,7 +190,7 @@ def test_no_seed(tmp_path, seed, how):
 def test_a_name_that_says_otherwise_than_the_log(tmp_path):
     path = tmp_path / "GPUx8.log"
     path.write_text(text(marks(), devices=4))
-    (case,) = cases([read_training(path, "ngc-pytorch")], RuleSettings())
+    (case,) = training_results([read_training(path, "ngc-pytorch")], RuleSettings())
     assert [one.how for one in judge(case, RuleSettings()) if one.rule == "devices"] == [
         "its name says 8, the log says 4"
     ]
@@ -206,7 +206,7 @@ def test_every_rule_of_a_log_has_been_broken_here():
 
 def around(folder):
     """The rules that what lies around the logs of a folder breaks, and how."""
-    found = cases([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
+    found = training_results([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
     return {one.rule: one.how for one in judge_folder(found)}
 
 

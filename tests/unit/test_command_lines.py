@@ -118,7 +118,7 @@ def test_joined_options_of_python_name_the_module_too(tmp_path: Path) -> None:
     assert done.stderr.startswith("parse.summary is no command;")
 
 
-@pytest.mark.parametrize("module", [*PROGRAMS, *(f"{name}.__main__" for name in ("hpc.recovery", "parse.airank"))])
+@pytest.mark.parametrize("module", [*PROGRAMS, "hpc.recovery.__main__"])
 def test_programs_and_packages_run_as_before(module: str, tmp_path: Path) -> None:
     done = command(module, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -220,7 +220,7 @@ def test_an_import_error_that_is_a_bug_shows_its_traceback(error: str, tmp_path:
         ("argparse", ("parse.summarize", ".")), ("parse.report.summary", ("parse.summarize", ".")),
         ("numpy", ("parse.summarize", ".")), ("hpc.model.trace_file", ("parse.summarize", ".")),
         ("parse.load", ("parse.summarize", ".")), ("parse.logs.formats", ("parse.summarize", "--explain", "x.log")),
-        ("numpy", ("parse.airank", ".")), ("parse.airank.rules", ("parse.airank", ".")),
+        ("numpy", ("parse.airank", ".")), ("parse.published.airank_rules", ("parse.airank", ".")),
         ("numpy", ("hpc.recovery.recover", ".")), ("hpc.recovery.stacks", ("hpc.recovery.recover", ".")),
         ("jinja2", ("launch.doctor", "--cluster", "local")),
         ("launch.doctor.look", ("launch.doctor", "--cluster", "local")),

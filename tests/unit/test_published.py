@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.published.documents import DocumentError, Published, claims_of, published
+from parse.published.claims import read_document
+from parse.published.documents import Published, published
+from parse.published.files import DocumentError
+from parse.published.tables import claims, tables
 from parse.result import Result
 
 TITLE = "# NVIDIA PyTorch ResNet50 v1.5\n\nmeasured on four nodes\n"
@@ -327,12 +330,12 @@ def test_rows_of_times_to_train(tmp_path):
     path = tmp_path / "report.md"
     path.write_text(table("| GPU卡数 | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
                           "| 1卡 | 148,720 | 1149.207 | 76.81 | - |", "| 8卡 | - | - | - | 7.5 |"))  # fmt: skip
-    rows = claims_of([path])[path]
-    assert [(row.line, row.devices, row.time2train_s, row.ips, row.accuracy, row.speedup) for row in rows] == [
+    rows = read_document(path).claims
+    assert [(row.line, row.devices, row.time2train_s, row.speed, row.accuracy, row.speedup) for row in rows] == [
         (3, 1, 148720, 1149.207, 76.81, None), (4, 8, None, None, None, 7.5)
     ]  # fmt: skip
     with pytest.raises(DocumentError, match="cannot be read"):
-        claims_of([tmp_path])
+        read_document(tmp_path)
 
 
 PIECES = st.sampled_from(
@@ -346,8 +349,7 @@ def test_no_text_makes_it_stumble_or_a_number_from_nothing(tmp_path_factory, tex
     path = tmp_path_factory.mktemp("documents") / "one.md"
     path.write_bytes(text.encode("utf-8", "replace"))
     found = published([path])
-    claims = claims_of([path]) if "\0" not in text else {}
-    assert all(row.devices > 0 for row in claims.get(path, ()))
+    assert all(row.devices > 0 for one in tables(text.splitlines()) for row in claims(one))
     for result in found.results:
         assert result.median_speed is None or result.median_speed > 0
         assert result.median_speed is not None or result.runs

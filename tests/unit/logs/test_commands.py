@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import parse.airank.__main__ as airank
-from parse import summarize
+from parse import airank, summarize
 from tests.unit.logs import made
 from tests.unit.traces import make_run, point, put
 

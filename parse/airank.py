@@ -1,11 +1,10 @@
-"""`python -m parse.airank FOLDER`: time to train by AI-Rank's rules, and which of them the logs break."""
+"""`python -m parse.airank FOLDER` reports times to train by AI-Rank's rules, and the rules that the logs break."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,7 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 
 if TYPE_CHECKING:
-    from parse.airank.cases import RuleSettings
-    from parse.airank.table import Report
+    from parse.published.training_result import RuleSettings
 
 DESCRIPTION = (
     "Time to train, throughput, accuracy and speedup of trainings by AI-Rank's rules, and each rule their logs break."
@@ -35,19 +33,18 @@ example: python -m parse.airank resnet50/log --published resnet50/code/README.md
 
 Exit status 0: something was read, whatever rules it breaks; 1: nothing could be; 2: usage.
 """
-# What parse.airank.table offers; importing it here would make --help slow.
 FORMATS = ("text", "json")
-ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
+"""Output formats of parse.published.airank_report, whose import would make --help slow."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Returns 0 when something was read, 1 when nothing could be, 2 for wrong usage."""
+    """Runs the command. Returns 0 if any file was read and 1 if none was; exits with 2 on wrong usage."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if not arguments.paths and not arguments.published:
         parser.error("nothing to read: name logs, folders, or a document with --published")
     with importing():
-        from parse.airank.cases import TARGET, RuleSettings
+        from parse.published.training_result import TARGET, RuleSettings
 
     settings = RuleSettings(
         target=TARGET if arguments.target is None else arguments.target,
@@ -114,10 +111,11 @@ def _positive(text: str) -> int:
 
 
 def _report(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings, form: str) -> int:
-    from parse.airank.table import as_json, text
+    with importing():
+        from parse.published.airank_report import as_json, read, text
 
     report = read(paths, documents, settings)
-    if not report.cases and not report.documents:
+    if not report.results and not report.documents:
         for refusal in report.refusals:
             print(refusal, file=sys.stderr)
         print(f"nothing to judge in {', '.join(map(str, [*paths, *documents]))}", file=sys.stderr)
@@ -125,52 +123,6 @@ def _report(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSett
     sys.stdout.write({"text": text, "json": as_json}[form](report))
     sys.stdout.flush()
     return 0
-
-
-def read(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings) -> Report:
-    """The report on these logs and documents; what cannot be read is in its refusals."""
-    with importing():
-        from parse.airank.cases import cases
-        from parse.airank.claims import check, compare, read_document
-        from parse.airank.folder import judge_folder
-        from parse.airank.rules import judge
-        from parse.airank.table import Report
-        from parse.airank.training import read_training
-        from parse.logs.engine.log_format import LogError
-
-    trainings, read_documents, refusals = [], [], []
-    for path in _logs(paths):
-        try:
-            trainings.append(read_training(path))
-        except LogError as error:
-            refusals.append(str(error))
-    for path in documents:
-        try:
-            read_documents.append(read_document(path))
-        except LogError as error:
-            refusals.append(str(error))
-    judged = cases(trainings, settings)
-    violations = [item for case in judged for item in judge(case, settings)]
-    for _, here in groupby(judged, key=lambda case: case.training.path.parent):
-        violations += judge_folder(list(here))
-    violations += [item for document in read_documents for item in check(document, settings)]
-    compared = [item for document in read_documents for item in compare(document, judged)]
-    known = tuple(document.path for document in read_documents)
-    return Report(
-        settings=settings, cases=judged, violations=violations, compared=compared, documents=known, refusals=refusals
-    )
-
-
-def _logs(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files asked for, and of folders those that are named like logs; each once."""
-    seen: set[Path] = set()
-    for path in paths:
-        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in inside:
-            named = file == path or (file.name.lower().endswith(ENDINGS) and file.is_file())
-            if named and (real := file.resolve()) not in seen:
-                seen.add(real)
-                yield file
 
 
 if __name__ == "__main__":

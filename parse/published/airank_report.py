@@ -1,22 +1,27 @@
-"""AI-Rank's numbers for people and for programs: returns strings, prints nothing."""
+"""Judges logs and documents by AI-Rank's rules; returns the report as text and JSON, prints nothing."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, TypeVar
 
 from hpc.system.sanitize import plain
-from parse.airank.cases import Case, RuleSettings
-from parse.airank.claims import Comparison
-from parse.airank.rules import Violation
-from parse.airank.training import Evaluation
+from parse.logs.engine.log_format import LogError
+from parse.published.airank_folder import judge_folder
+from parse.published.airank_rules import Violation, judge
+from parse.published.claims import ClaimComparison, check, compare, read_document
+from parse.published.files import DocumentError, files_of
+from parse.published.training import Evaluation, read_training
+from parse.published.training_result import RuleSettings, TrainingResult, training_results
+from parse.text import number
 
+ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
 WIDTH = 140
 HEAD = (
     ("log", "devices", "time to train", "epochs", "throughput", "accuracy", "speedup", "efficiency"),
@@ -25,45 +30,86 @@ HEAD = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """All that there is to print; `documents` were read, of `refusals` each is a file that was not, with the reason."""
+class AirankReport:
+    """All that the command prints; `documents` were read, `refusals` are the unread files with reasons."""
 
     settings: RuleSettings
-    cases: Sequence[Case]
+    results: Sequence[TrainingResult]
     violations: Sequence[Violation]
-    compared: Sequence[Comparison]
+    comparisons: Sequence[ClaimComparison]
     documents: Sequence[Path]
     refusals: Sequence[str]
 
 
-def text(report: Report) -> str:
-    """A table per folder, the published figures beside it, then the broken rules, a line each."""
+T = TypeVar("T")
+
+
+def read(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings) -> AirankReport:
+    """Reads and judges logs, folders of logs, and documents."""
+    refusals: list[str] = []
+    trainings = _read_all(read_training, files_of(paths, _is_log), refusals)
+    read_documents = _read_all(read_document, documents, refusals)
+    results = training_results(trainings, settings)
+    violations = [item for result in results for item in judge(result, settings)]
+    for _, in_folder in groupby(results, key=_folder):
+        violations += judge_folder(list(in_folder))
+    violations += [item for document in read_documents for item in check(document, settings)]
+    return AirankReport(
+        settings=settings,
+        results=results,
+        violations=violations,
+        comparisons=[item for document in read_documents for item in compare(document, results)],
+        documents=tuple(document.path for document in read_documents),
+        refusals=refusals,
+    )
+
+
+def _read_all(reader: Callable[[Path], T], paths: Iterable[Path], refusals: list[str]) -> list[T]:
+    items = []
+    for path in paths:
+        try:
+            items.append(reader(path))
+        except (LogError, DocumentError) as error:
+            refusals.append(str(error))
+    return items
+
+
+def _is_log(path: Path) -> bool:
+    return path.name.lower().endswith(ENDINGS)
+
+
+def _folder(result: TrainingResult) -> Path:
+    return result.training.path.parent
+
+
+def text(report: AirankReport) -> str:
+    """Returns a table per folder, a table of published figures, and a line per broken rule."""
     warmup = report.settings.warmup_epochs or 0
     lines = []
-    if report.cases:
+    if report.results:
         lines.append(
             f"time to train until {report.settings.target:g} % are reached; throughput over all epochs but "
             f"{warmup or 'no'} warm-up {'epoch' if warmup == 1 else 'epochs'}, pauses included"
         )
-    for folder, cases in groupby(report.cases, key=lambda case: case.training.path.parent):
-        here = list(cases)
-        lines += ["", f"{folder}:", *_aligned([*HEAD, *(_row(case) for case in here)])]
-        lines += [f"  {case.training.path.name}: {remark}" for case in here for remark in _beside(case)]
-    if report.compared:
+    for folder, results in groupby(report.results, key=_folder):
+        here = list(results)
+        lines += ["", f"{folder}:", *_aligned([*HEAD, *(_row(result) for result in here)])]
+        lines += [f"  {result.training.path.name}: {remark}" for result in here for remark in _remarks(result)]
+    if report.comparisons:
         rows: list[tuple[str, ...]] = [("line", "devices", "", "published", "recomputed", "difference", "")]
-        rows += [_compared(comparison) for comparison in report.compared]
+        rows += [_compared(comparison) for comparison in report.comparisons]
         lines += ["", "published beside recomputed:", *_aligned(rows)]
-    lines += ["", *(_rules(report))]
+    lines += ["", *_rules(report)]
     lines += [f"not read: {refusal}" for refusal in report.refusals]
     return "\n".join(plain(line).rstrip() for long in lines for line in _wrapped(long)).strip("\n") + "\n"
 
 
-def as_json(report: Report) -> str:
-    """The same for programs; a number that there is not is null, with the reason beside it."""
+def as_json(report: AirankReport) -> str:
+    """Returns the report as JSON; a missing number is null, and `reasons` says why."""
     written: dict[str, Any] = {
         "target": report.settings.target,
         "warmup_epochs": report.settings.warmup_epochs or 0,
-        "logs": [_case(case) for case in report.cases],
+        "logs": [_training(result) for result in report.results],
         "published": [
             {
                 "document": str(comparison.document),
@@ -75,19 +121,19 @@ def as_json(report: Report) -> str:
                 "difference": comparison.difference,
                 "note": comparison.note,
             }
-            for comparison in report.compared
+            for comparison in report.comparisons
         ],
         "broken_rules": [
-            {"path": str(comparison.path), "rule": comparison.rule, "how": comparison.how}
-            for comparison in report.violations
+            {"path": str(violation.path), "rule": violation.rule, "how": violation.how}
+            for violation in report.violations
         ],
         "not_read": list(report.refusals),
     }
     return json.dumps(written, indent=2) + "\n"
 
 
-def _case(case: Case) -> dict[str, Any]:
-    training, numbers = case.training, case.numbers
+def _training(result: TrainingResult) -> dict[str, Any]:
+    training, numbers = result.training, result.numbers
     return {
         "log": str(training.path),
         "family": training.log_format,
@@ -104,9 +150,9 @@ def _case(case: Case) -> dict[str, Any]:
         "samples_per_epoch_from": numbers.samples_from,
         "accuracy": numbers.accuracy,
         "best": _evaluation(numbers.best),
-        "speedup": case.speedup,
+        "speedup": result.speedup,
         "evaluations": len(training.evaluations),
-        "reasons": {**numbers.reasons, **({"speedup": case.reason} if case.speedup is None else {})},
+        "reasons": {**numbers.reasons, **({"speedup": result.reason} if result.speedup is None else {})},
         "remarks": list(training.remarks),
     }
 
@@ -115,30 +161,30 @@ def _evaluation(evaluation: Evaluation | None) -> dict[str, float | None] | None
     return {"accuracy": evaluation.accuracy, "epochs": evaluation.epochs} if evaluation else None
 
 
-def _row(case: Case) -> tuple[str, ...]:
-    numbers, devices = case.numbers, case.training.devices
+def _row(result: TrainingResult) -> tuple[str, ...]:
+    numbers, devices = result.numbers, result.training.devices
     reached = numbers.reached.epochs if numbers.reached and numbers.time_to_train_s is not None else None
     return (
-        case.training.path.name,
+        result.training.path.name,
         "-" if devices is None else str(devices),
-        _figure(numbers.time_to_train_s),
+        number(numbers.time_to_train_s),
         "-" if reached is None else f"{reached:g}",
-        _figure(numbers.throughput),
-        _figure(numbers.accuracy),
-        _figure(case.speedup),
-        "-" if case.speedup is None or not devices else f"{case.speedup / devices:.1%}",
+        number(numbers.throughput),
+        number(numbers.accuracy),
+        number(result.speedup),
+        "-" if result.speedup is None or not devices else f"{result.speedup / devices:.1%}",
     )
 
 
-def _beside(case: Case) -> Iterator[str]:
-    """What must be known beside a log's row: where its clock begins, why a number is missing, what it sums up with."""
-    training, numbers = case.training, case.numbers
+def _remarks(result: TrainingResult) -> Iterator[str]:
+    """Yields where the clock of a log starts, why numbers are missing, and the rates that the log sums up with."""
+    training, numbers = result.training, result.numbers
     if numbers.whole_s is not None and training.begin is not None and training.begin.what != "test_begin":
         yield f"time is counted from {training.begin.what}: there is no test_begin"
     for reason in dict.fromkeys(numbers.reasons.values()):
         yield f"no {', no '.join(name for name, absence in numbers.reasons.items() if absence == reason)}: {reason}"
-    if case.reason and numbers.time_to_train_s is not None:
-        yield f"no speedup: {case.reason}"
+    if result.reason and numbers.time_to_train_s is not None:
+        yield f"no speedup: {result.reason}"
     if numbers.throughput is not None:
         yield f"an epoch has {numbers.samples_per_epoch:,} samples, {numbers.samples_from}"
         if training.blocks and numbers.samples_per_epoch:
@@ -151,7 +197,7 @@ def _beside(case: Case) -> Iterator[str]:
     yield from training.remarks
 
 
-def _compared(comparison: Comparison) -> tuple[str, ...]:
+def _compared(comparison: ClaimComparison) -> tuple[str, ...]:
     apart = "" if comparison.difference is None else f"{round(comparison.difference, 4) + 0.0:+.2%}"
     claim = comparison.claim
     return (
@@ -159,13 +205,13 @@ def _compared(comparison: Comparison) -> tuple[str, ...]:
         str(claim.devices),
         comparison.what,
         f"{comparison.published:.2f}",
-        _figure(comparison.recomputed),
+        number(comparison.recomputed),
         apart,
         comparison.note,
     )
 
 
-def _rules(report: Report) -> Iterator[str]:
+def _rules(report: AirankReport) -> Iterator[str]:
     if not report.violations:
         yield "no rule is broken"
         return
@@ -175,12 +221,8 @@ def _rules(report: Report) -> Iterator[str]:
         yield f"  {violation.path.absolute().relative_to(root)}: {violation.rule}: {violation.how}"
 
 
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of words to the left, of figures to the right."""
+    """Aligns columns of text to the left and columns of figures to the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     text_columns = [any(cell[:1].isalpha() for cell in column[2:]) for column in zip(*rows, strict=True)]
     return [

@@ -1,4 +1,4 @@
-"""AI-Rank's rules for what lies around the logs: their names, the cases, system_information.json."""
+"""AI-Rank's rules for a folder of logs: their names, the cases, system_information.json."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parse.airank.cases import Case
-from parse.airank.rules import Violation
+from parse.published.airank_rules import Violation, violations
+from parse.published.training_result import TrainingResult
+from parse.published.vocabulary import whole_number
 
 CASES = (1, 8, 32)
 NAME = re.compile(r"GPUx(?:1|8|32)\.log(?:\.gz)?")
@@ -24,34 +25,33 @@ LEVELS = 3
 """`<system>/system_information.json`, `<system>/<model>/log/GPUx1.log`: from a log's folder up to the system's."""
 
 
-def judge_folder(cases: Sequence[Case]) -> list[Violation]:
-    """The rules that the logs of one folder break together."""
-    folder = cases[0].training.path.parent
+def judge_folder(results: Sequence[TrainingResult]) -> list[Violation]:
+    """Returns the rules that the logs of one folder break together."""
+    folder = results[0].training.path.parent
     rules = {"log names": _names, "cases": _cases, INFORMATION: _information}
-    return [Violation(path=folder, rule=name, how=how) for name, rule in rules.items() for how in rule(folder, cases)]
+    return violations(folder, rules, folder, results)
 
 
-def _names(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
+def _names(folder: Path, results: Sequence[TrainingResult]) -> Iterator[str]:
     """Logs are named GPUx1.log, GPUx8.log and GPUx32.log."""
-    if other := sorted({case.training.path.name for case in cases if not NAME.fullmatch(case.training.path.name)}):
+    names = {result.training.path.name for result in results}
+    if other := sorted(name for name in names if not NAME.fullmatch(name)):
         more = f" and {len(other) - 3} more" if len(other) > 3 else ""
         yield f"not GPUx1.log, GPUx8.log or GPUx32.log: {', '.join(other[:3])}{more}"
 
 
-def _cases(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
-    """There is a log of 1, of 8 and of 32 devices."""
-    counts = {case.training.devices for case in cases}
+def _cases(folder: Path, results: Sequence[TrainingResult]) -> Iterator[str]:
+    """The folder has a log of 1, of 8 and of 32 devices."""
+    counts = {result.training.devices for result in results}
     if missing := [str(devices) for devices in CASES if devices not in counts]:
-        have = (
-            ", ".join(str(devices) for devices in sorted(devices for devices in counts if devices))
-            or "none that says so"
-        )
+        have = ", ".join(map(str, sorted(filter(None, counts)))) or "none that says so"
         yield f"no log of {_listed(missing)} device{'s' if missing != ['1'] else ''} (there are logs of {have})"
 
 
-def _information(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
-    """The machine is described in system_information.json, with all fields."""
-    path = next((place / INFORMATION for place in _up(folder) if (place / INFORMATION).is_file()), None)
+def _information(folder: Path, results: Sequence[TrainingResult]) -> Iterator[str]:
+    """system_information.json describes the machine with all fields."""
+    places = (folder.absolute(), *folder.absolute().parents)[: LEVELS + 1]
+    path = next((place / INFORMATION for place in places if (place / INFORMATION).is_file()), None)
     if path is None:
         yield f"not in {folder} nor in the {LEVELS} folders above it"
         return
@@ -67,19 +67,10 @@ def _information(folder: Path, cases: Sequence[Case]) -> Iterator[str]:
         yield f"lacks {', '.join(missing)}"
     if empty := [name for name in FIELDS if name in information and information[name] in (None, "", [], {})]:
         yield f"says nothing in {', '.join(empty)}"
-    nodes, each = (_whole(information.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
-    largest = max((case.training.devices or 0 for case in cases), default=0)
+    nodes, each = (whole_number(information.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
+    largest = max((result.training.devices or 0 for result in results), default=0)
     if nodes and each and nodes * each < largest:
         yield f"has {nodes} nodes of {each} accelerators = {nodes * each}, but a log is of {largest}"
-
-
-def _up(folder: Path) -> list[Path]:
-    return [place for place, _ in zip((folder.absolute(), *folder.absolute().parents), range(LEVELS + 1), strict=False)]
-
-
-def _whole(value: object) -> int | None:
-    text = str(value).strip()
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _listed(items: Sequence[str]) -> str:

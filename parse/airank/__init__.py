@@ -1,1 +1,0 @@
-"""AI-Rank: time to train, throughput, accuracy and speedup by its rules, and which of them a log breaks."""

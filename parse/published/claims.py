@@ -1,0 +1,192 @@
+"""Compares a document's times to train, throughputs, accuracies and speedups with its logs and with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parse.published.airank_rules import Violation, violations
+from parse.published.files import DocumentError, read_bytes
+from parse.published.tables import TrainingClaim, claims, tables, wall_clocks
+from parse.published.training_result import RESNET50, RuleSettings, TrainingResult
+from parse.published.vocabulary import IMAGENET, stated_times
+
+MAX_BYTES = 16 << 20
+TIME, RATE, TOP_1 = "time to train (s)", "throughput (samples/s)", "accuracy (%)"
+AGREES = 0.01
+"""Figures within this share of each other agree; otherwise one of them is wrong."""
+SAME_ACCURACY = 0.005
+"""In percent; accuracies are published with two decimals."""
+SAME_TIME = 0.005
+"""A published time to train within this share of the whole training's time is that time."""
+ROUNDED = 0.005
+"""Half of the last digit of a speedup with two decimals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The rows of each table with times to train, and the (epochs, seconds) that the text states."""
+
+    path: Path
+    tables: tuple[tuple[TrainingClaim, ...], ...]
+    stated_times: tuple[tuple[int, float], ...]
+    resnet50: bool
+
+    @property
+    def claims(self) -> tuple[TrainingClaim, ...]:
+        """All rows."""
+        return tuple(claim for table in self.tables for claim in table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimComparison:
+    """A published figure and the recomputed one; `note` says what the published one really is."""
+
+    document: Path
+    claim: TrainingClaim
+    what: str
+    published: float
+    recomputed: float | None
+    note: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """The excess of the published figure, as a share of the recomputed one."""
+        return self.published / self.recomputed - 1 if self.recomputed else None
+
+
+def read_document(path: Path) -> Document:
+    """Reads the tables with a time to train. Raises DocumentError if there is none or the file cannot be read."""
+    text = read_bytes(path, MAX_BYTES).decode(errors="replace")
+    all_rows = (tuple(claims(table)) for table in tables(text.splitlines()))
+    with_times = tuple(rows for rows in all_rows if not all(row.empty for row in rows))
+    if not with_times:
+        raise DocumentError(f"{path}: no table in it has times to train (a column Time2train) by numbers of devices")
+    return Document(
+        path=path,
+        tables=with_times,
+        stated_times=tuple(stated_times([text])),
+        resnet50=RESNET50.search(text) is not None,
+    )
+
+
+def compare(document: Document, results: Sequence[TrainingResult]) -> list[ClaimComparison]:
+    """Returns each published figure with that of the log of as many devices."""
+    comparisons: list[ClaimComparison] = []
+    for table in document.tables:
+        by_devices = {result.training.devices: result for result in reversed(_series(table, results))}
+        for claim in table:
+            if result := by_devices.get(claim.devices):
+                comparisons += _comparisons(document.path, claim, result, results)
+    return comparisons
+
+
+def _series(table: Sequence[TrainingClaim], results: Sequence[TrainingResult]) -> list[TrainingResult]:
+    """Returns the series with the most rows of a table; among several, the one with the nearest times."""
+    published = {claim.devices: claim for claim in table}
+    by_series: dict[object, list[TrainingResult]] = {}
+    for result in results:
+        if result.training.devices in published:
+            by_series.setdefault(result.series, []).append(result)
+    return max(by_series.values(), key=lambda series: (len(series), -_distance(published, series)), default=[])
+
+
+def _distance(published: Mapping[int, TrainingClaim], series: Sequence[TrainingResult]) -> float:
+    """Returns the sum of the distances of published times from those of whole trainings, as shares."""
+    distance = 0.0
+    for result in series:
+        claimed, whole = published[result.training.devices or 0].time2train_s, result.numbers.whole_s
+        distance += abs(claimed / whole - 1) if claimed and whole else 0.0
+    return distance
+
+
+def _comparisons(
+    document: Path, claim: TrainingClaim, result: TrainingResult, results: Sequence[TrainingResult]
+) -> Iterator[ClaimComparison]:
+    numbers = result.numbers
+    for what, published, recomputed in (
+        (TIME, claim.time2train_s, numbers.time_to_train_s),
+        (RATE, claim.speed, numbers.throughput),
+        (TOP_1, claim.accuracy, numbers.accuracy),
+        ("speedup", claim.speedup, result.speedup),
+    ):
+        if published is None:
+            continue
+        apart = recomputed is None or abs(published - recomputed) > (
+            SAME_ACCURACY if what == TOP_1 else AGREES * recomputed
+        )
+        note = _note(what, published, result, results) if apart else ""
+        yield ClaimComparison(
+            document=document, claim=claim, what=what, published=published, recomputed=recomputed, note=note
+        )
+
+
+def _note(what: str, published: float, result: TrainingResult, results: Sequence[TrainingResult]) -> str:
+    """Returns what a published figure is that is not the recomputed one; empty if unknown."""
+    numbers = result.numbers
+    if what == TIME and numbers.whole_s and abs(published / numbers.whole_s - 1) <= SAME_TIME:
+        return f"it runs to {numbers.whole_until} ({numbers.whole_s:.2f} s)"
+    if what == RATE:
+        name = next((name for name, value in result.training.summaries if abs(value - published) < 0.01), "")
+        return f"it is the {name} that the log sums up with" if name else _other_epochs(published, result)
+    if what == TOP_1:
+        other = next(
+            (
+                candidate
+                for candidate in results
+                if candidate is not result and abs((candidate.numbers.accuracy or -1) - published) <= SAME_ACCURACY
+            ),
+            None,
+        )
+        return f"it is that of {other.training.path.name}" if other else ""
+    return ""
+
+
+def _other_epochs(published: float, result: TrainingResult) -> str:
+    """Returns the other number of epochs that gives the published throughput in the same time."""
+    numbers = result.numbers
+    if not numbers.whole_s or not numbers.samples_per_epoch or not numbers.epochs:
+        return ""
+    epochs = published * numbers.whole_s / numbers.samples_per_epoch
+    if round(epochs) in (0, numbers.epochs) or abs(epochs / round(epochs) - 1) > 1e-3:
+        return ""
+    return f"it is that of {round(epochs)} epochs in the {numbers.whole_s:.2f} s of {numbers.epochs:g}"
+
+
+def check(document: Document, settings: RuleSettings) -> list[Violation]:
+    """Returns the contradictions between figures of a document."""
+    rules = {"published throughput": _by_wall_clock, "published speedup": _speedups}
+    return violations(document.path, rules, document, settings)
+
+
+def _by_wall_clock(document: Document, settings: RuleSettings) -> Iterator[str]:
+    """The published throughput is the stated epochs divided by the stated seconds."""
+    samples = settings.samples_per_epoch or (IMAGENET if document.resnet50 else None)
+    if samples is None:
+        return
+    for clock in wall_clocks(document.claims, document.stated_times, samples):
+        excess = clock.claimed / clock.speed - 1
+        if abs(excess) > AGREES:
+            yield (
+                f"line {clock.line}: {clock.epochs} epochs of {samples:,} samples in {clock.seconds:,.0f} s are "
+                f"{clock.speed:.2f} samples/s by wall clock, {clock.claimed:.9g} is printed ({excess:+.1%})"
+            )
+
+
+def _speedups(document: Document, settings: RuleSettings) -> Iterator[str]:
+    """A speedup is the time to train on one device divided by that on several."""
+    base = next((claim for claim in document.claims if claim.devices == 1), None)
+    for claim in document.claims:
+        if claim.speedup is None or claim is base:
+            continue
+        if base is None or not base.time2train_s or not claim.time2train_s:
+            yield f"line {claim.line}: speedup {claim.speedup:g} is printed, but not the times to train that it is of"
+            continue
+        time_ratio = base.time2train_s / claim.time2train_s
+        if abs(claim.speedup - time_ratio) <= ROUNDED + 1e-9:
+            continue
+        rates = claim.speed / base.speed if claim.speed and base.speed else None
+        explanation = " (a ratio of throughputs)" if rates and abs(rates - claim.speedup) <= 2 * ROUNDED else ""
+        printed = f"speedup {claim.speedup:g} is printed{explanation}"
+        yield f"line {claim.line}: {printed}, the times to train give {time_ratio:.2f}"
