@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from hypothesis import settings
 # A deadline would be a timing assertion in disguise.
 settings.register_profile("rankwise", deadline=None)
 settings.load_profile("rankwise")
+
+# A shell starts what it puts into the background with SIGINT ignored, nohup with SIGHUP; all that tests start would be so.
+for each in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(each) is signal.SIG_IGN:
+        signal.signal(each, signal.default_int_handler if each is signal.SIGINT else signal.SIG_DFL)
 
 GOLDEN = Path(__file__).parent / "golden"
 
