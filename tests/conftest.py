@@ -13,7 +13,7 @@ from hypothesis import settings
 settings.register_profile("rankwise", deadline=None)
 settings.load_profile("rankwise")
 
-# A shell starts what it puts into the background with SIGINT ignored, nohup with SIGHUP; all that tests start would be so.
+# A shell starts what it puts into the background with SIGINT ignored, nohup with SIGHUP: children would inherit that.
 for each in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(each) is signal.SIG_IGN:
         signal.signal(each, signal.default_int_handler if each is signal.SIGINT else signal.SIG_DFL)
