@@ -187,7 +187,7 @@ class Queue:
             job, name = self._jobs[script], self._names[script]
             remaining = self._owner.remaining_runs(job)
             if not remaining:
-                self._owner.say(f"{script}: every run is settled, nothing to submit")
+                self._owner.say(f"{script}: every run is final, nothing to submit")
                 del self._waiting[script]
             elif self._owner.cancelled():
                 self._owner.say(f"{script}: not submitted, because its sweep was cancelled meanwhile")

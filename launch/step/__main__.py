@@ -60,7 +60,8 @@ def _options(argv: Sequence[str]) -> StepOptions:
     add("--container", action="append", default=[], metavar="WORD",
         help="a word that stands before a program in a container; may be given several times")  # fmt: skip
     add("--force", action="store_true", help="begin an attempt of a final run, too")
-    add("--signal", default="", metavar="SIGNAL", help="the signal that the job script has received before")
+    add("--signal", "--told", default="", metavar="SIGNAL",  # earlier job scripts say --told
+        help="the signal that the job script has received before")  # fmt: skip
     add("--warning-s", type=float, default=60.0, metavar="S", help="how long before its time limit the job gets USR1")
     for name, value, text in (
         ("--start-limit-s", usual.start_s, "seconds from start to first step, and from last step to end"),

@@ -9,7 +9,7 @@
 
 Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
-again runs only what is not settled. Then: python -m parse.summarize traces/
+again runs only what is not final. Then: python -m parse.summarize traces/
 
 Exit status 0: every run is ok (--detach: every job is submitted; cancel: every
 job has ended; --dry-run: planned); 1: a run is not ok, the sweep cannot start,
@@ -285,4 +285,4 @@ def _add_submission(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run again what was measured with other packages, another Python, MPI or commit than are here now",
     )
-    add("--force", action="store_true", help="run settled runs again as well")
+    add("--force", action="store_true", help="run final runs again as well")

@@ -90,7 +90,7 @@ class Prepared:
         say(f"sweep {plan.sweep_id} on {where}: {size}")
         if not simulated:
             hours = sum(job.node_hours for job in self.jobs)
-            say(f"asks for {hours:.1f} node-hours at most, less where runs are settled already")
+            say(f"asks for {hours:.1f} node-hours at most, less where runs are final already")
             for line in describe_nested(self.jobs):
                 say(line)
         elif any(job.subsets for job in self.jobs):

@@ -65,7 +65,7 @@ def ask_for(
     chosen: list[str] = []
     if request.force:
         chosen += standing
-        say(f"--force: {len(standing)} settled runs once more")
+        say(f"--force: {len(standing)} final runs once more")
     if request.retry:
         retried = [run_id for run_id, record in standing.items() if record.outcome in request.retry]
         chosen += retried

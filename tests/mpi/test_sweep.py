@@ -87,7 +87,7 @@ def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
 
     again = sweep(tmp_path, "--nodes", "1,2", *TINY)
     assert again.returncode == 0
-    assert again.stdout.count("every run is settled, nothing to submit") == 2
+    assert again.stdout.count("every run is final, nothing to submit") == 2
     assert len(list((tmp_path / "traces").glob("*.h5"))) == 2
 
     elsewhere = tmp_path / "elsewhere"
@@ -193,7 +193,7 @@ def test_two_sweeps_of_this_machine_at_once_run_everything_once(tmp_path: Path) 
     assert [process.returncode for process in both] == [0, 0], said
     assert ended(tmp_path) == ["ok", "ok"]
     assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 2
-    assert sorted(text.count("every run is settled, nothing to submit") for text in said) == [0, 2]
+    assert sorted(text.count("every run is final, nothing to submit") for text in said) == [0, 2]
 
 
 def test_status_and_cancel_reach_a_detached_sweep(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, swe
     # The same again runs nothing.
     again = sweep(*asked)
     assert again.returncode == 0
-    assert again.stdout.count("every run is settled, nothing to submit") == 3
+    assert again.stdout.count("every run is final, nothing to submit") == 3
     assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 8
 
     # By hand, from another folder, everything is passed over; with --force everything is run, with the same result.

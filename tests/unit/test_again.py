@@ -62,7 +62,7 @@ def test_retry_asks_for_runs_whose_outcome_that_is(traces: Path) -> None:
 
 
 def test_force_asks_for_all_that_is_settled(traces: Path) -> None:
-    assert ask(traces, force=True) == ["--force: 3 settled runs once more"]
+    assert ask(traces, force=True) == ["--force: 3 final runs once more"]
     assert asked_again(traces) == {stem(OK, 1), stem(OK, 2), stem(OOM, 1), stem(FAILED, 1)}
     assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OK, OOM, FAILED, LATE]
     put_exit_record(traces, RUNS[0], Outcome.OK, 3)

@@ -117,7 +117,7 @@ def test_what_is_settled_is_passed_over_what_is_there_joined_the_rest_submitted(
     made, _ = make(tmp_path, scheduler, sweep)
     made.advance()
     assert sweep.lines == [
-        "1n.sh: every run is settled, nothing to submit",
+        "1n.sh: every run is final, nothing to submit",
         "2n.sh: job 77 is there already, joined",
         "3n.sh: submitted as 1, 1 run to do",
     ]
