@@ -100,7 +100,7 @@ def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
     for path in (tmp_path / "traces").glob("2n1g*"):
         path.unlink()
     repaired = sweep(tmp_path, "--nodes", "1,2", *TINY)
-    assert "1n.sh: every run is settled" in repaired.stdout
+    assert "1n.sh: every run is final" in repaired.stdout
     assert "2n.sh: submitted" in repaired.stdout and "1 run to do" in repaired.stdout
     assert lost.exists()
     assert len(list((tmp_path / "traces").glob("*.h5"))) == 2
