@@ -193,7 +193,7 @@ def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
     argv += ["--backend", "mpi", "--workload", "delay", "--option", "compute_ms=1", "--steps", "8", "--warmup", "5"]
     argv += ["--nodes", "2", "--collectives", "--option", "max_bytes=4K", "--option", "iterations=3"]
     root = Path(__file__).resolve().parents[2]
-    for says in ("5 ok", "every run is settled"):
+    for says in ("5 ok", "every run is final"):
         done = subprocess.run(
             argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"},
             capture_output=True, text=True, check=False, timeout=600,

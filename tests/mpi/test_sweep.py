@@ -166,7 +166,7 @@ def test_detached_sweeps_go_on_by_themselves(tmp_path: Path) -> None:
     until(lambda: outcomes(tmp_path), "the detached sweep leaves a record")
     assert ended(tmp_path) == ["ok"]
     joined = sweep(tmp_path, "--nodes", "1", *TINY)
-    assert "every run is settled" in joined.stdout
+    assert "every run is final" in joined.stdout
 
 
 def test_a_folder_with_a_hostile_name(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_what_failed_is_run_again_when_asked(person: Person, tmp_path: Path) -> 
     assert ended(tmp_path) == {"rank_fail": 1}
     gate.touch()
     status, said = person.sweep(*asked)
-    assert (status, "every run is settled" in said, "ValueError: broken" in said) == (1, True, True), said
+    assert (status, "every run is final" in said, "ValueError: broken" in said) == (1, True, True), said
     status, said = person.sweep("retry", "oom", *asked)
     assert (status, "retry oom: 0 runs once more" in said) == (1, True), said
     status, said = person.sweep("retry", "oom,rank_fail", *asked)
