@@ -56,23 +56,23 @@ def in_a_rank(name: str, stamps: str) -> None:
     backend.join(run, world_from_mpi(comm), comm)
     framework = name.partition("-")[0]
     backend.build(load_factory(run.workload, framework))
-    marks = backend.make_marks(run.steps)
+    timer = backend.make_timer(run.steps)
     plain_step = PLAIN[name](backend)
     samples = memoryview(array("q", [0]) * run.steps)
 
     def ours(steps: int = STEPS) -> None:
-        marks.begin(0)
+        timer.begin(0)
         for step in range(steps):
-            samples[step] = backend.step(step, marks)
-        marks.resolve()
+            samples[step] = backend.step(step, timer)
+        timer.resolve()
 
     def plain() -> None:
-        marks.begin(0)  # gradient hooks of fine stamps are there in this loop too, and write into this row
+        timer.begin(0)  # gradient hooks of fine stamps are there in this loop too, and write into this row
         for step in range(STEPS):
             plain_step(step)
 
     ours(run.steps)
-    backend.settle()
+    backend.release()
     what = f"{name}, {stamps} stamps / plain loop, ResNet-50, {comm.size} ranks"
     limit = LIMIT if stamps == "coarse" else None
     found = compare(what, ours, plain, limit=limit, blocks=BLOCKS[stamps], between=comm.Barrier)

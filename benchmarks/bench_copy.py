@@ -22,7 +22,7 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.pairs import compare
-from hpc.measure.timer import HostMarks
+from hpc.measure.timer import HostTimer
 from hpc.node_agent.copying import Copier
 from hpc.recovery.folders import PARTIAL
 from hpc.recovery.journal import Journal
@@ -63,21 +63,21 @@ def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: flo
         while "placed" not in copier.facts():
             time.sleep(0.01)
         os.sched_setaffinity(process, copier_on)
-        marks = HostMarks(len(journals[0].samples))
-        marks.record_into(journals[0].stamps)
+        timer = HostTimer(len(journals[0].samples))
+        timer.record_into(journals[0].stamps)
         done = 0
 
         def loop() -> None:
             nonlocal done
             samples = journals[0].samples
-            marks.begin(done)
+            timer.begin(done)
             for step in range(done, done + steps):
                 work()
-                marks.batch_ready()
-                marks.forward_end()
-                marks.grads_ready()
-                marks.reduced()
-                marks.end()
+                timer.batch_ready()
+                timer.forward_end()
+                timer.grads_ready()
+                timer.reduced()
+                timer.end()
                 samples[step] = 1
             done += steps
 

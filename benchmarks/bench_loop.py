@@ -56,15 +56,15 @@ def _loops(run: RunSpec, backend: TorchDDP) -> tuple[Callable[[], None], Callabl
     The hook that marks when the gradients are ready is there during the measured loop only.
     """
     backend.build(load_factory(run.workload, "torch"))
-    marks = backend.make_marks(run.steps)
+    timer = backend.make_timer(run.steps)
     samples = memoryview(array("q", [0]) * run.steps)
     workload, model, optimizer = backend._workload, backend._model, backend._optimizer
 
     def steps() -> None:
-        marks.begin(0)
+        timer.begin(0)
         for step in range(run.steps):
-            samples[step] = backend.step(step, marks)
-        marks.resolve()
+            samples[step] = backend.step(step, timer)
+        timer.resolve()
 
     steps()
     for hook in backend._hooks:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from benchmarks.pairs import against_limit
-from hpc.measure.timer import DeviceMarks, HostMarks, Marks
+from hpc.measure.timer import DeviceTimer, HostTimer, StepTimer
 
 BLOCKS, STEPS = 40, 5000
 LIMIT_US = 2.0
@@ -32,14 +32,14 @@ class _EmptyEvent:
         return 0.001
 
 
-def _with(marks: Marks) -> None:
-    marks.begin(0)
+def _with(timer: StepTimer) -> None:
+    timer.begin(0)
     for _ in range(STEPS):
-        marks.batch_ready()
-        marks.forward_end()
-        marks.grads_ready()
-        marks.reduced()
-        marks.end()
+        timer.batch_ready()
+        timer.forward_end()
+        timer.grads_ready()
+        timer.reduced()
+        timer.end()
 
 
 def _without() -> None:
@@ -54,13 +54,13 @@ def _taken_us(what: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """Prints one line per kind of marks."""
-    kinds: dict[str, Marks] = {
-        "host marks": HostMarks(STEPS),
-        "device marks (mock events, no GPU)": DeviceMarks(STEPS, _EmptyEvent, None),
+    """Prints one line per kind of timer."""
+    kinds: dict[str, StepTimer] = {
+        "host marks": HostTimer(STEPS),
+        "device marks (mock events, no GPU)": DeviceTimer(STEPS, _EmptyEvent, None),
     }
-    for name, marks in kinds.items():
-        run = partial(_with, marks)
+    for name, timer in kinds.items():
+        run = partial(_with, timer)
         costs_us = [_taken_us(run) - _taken_us(_without) for _ in range(BLOCKS)]
         print(against_limit(f"{name}, per step", costs_us, LIMIT_US, "µs"))
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
-from hpc.measure.timer import HostMarks, Marks
+from hpc.measure.timer import HostTimer, StepTimer
 from hpc.node_agent.recorder import Recorder
 from hpc.node_agent.sources import Beside, pid_namespace
 from hpc.recovery.journal import Journal
@@ -34,7 +34,7 @@ TIME_LIMIT, MEMORY_LIMIT_BYTES = 1.005, 100
 FEW_STEPS, MANY_STEPS = 2_000, {"mpi": 202_000, "torch-ddp": 22_000}
 
 
-class NoMarks(HostMarks):
+class NoTimer(HostTimer):
     """Records nothing."""
 
     def begin(self, step: int) -> None:
@@ -96,13 +96,13 @@ def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...]
         assert recorder._helper is not None, "no telemetry can be had here"
         helper = recorder._helper.pid
         os.sched_setaffinity(helper, helper_on)
-        marks = HostMarks(STEPS)
-        marks.record_into(journal.stamps)
-        nothing = NoMarks(STEPS)
+        timer = HostTimer(STEPS)
+        timer.record_into(journal.stamps)
+        nothing = NoTimer(STEPS)
 
         def watched() -> None:
             os.kill(helper, signal.SIGCONT)
-            _steps(work, marks, journal.samples)
+            _steps(work, timer, journal.samples)
 
         def alone() -> None:
             os.kill(helper, signal.SIGSTOP)
@@ -130,23 +130,23 @@ def _ran_s(process: int) -> float:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _steps(work: Callable[[], None], marks: Marks, samples: memoryview) -> None:
-    marks.begin(0)
+def _steps(work: Callable[[], None], timer: StepTimer, samples: memoryview) -> None:
+    timer.begin(0)
     for step in range(STEPS):
         work()
-        marks.batch_ready()
+        timer.batch_ready()
         for _ in range(3):
             work()
-        marks.forward_end()
+        timer.forward_end()
         for _ in range(4):
             work()
-        marks.grads_ready()
+        timer.grads_ready()
         work()
-        marks.reduced()
+        timer.reduced()
         work()
         samples[step] = 1
-        marks.end()
-    marks.resolve()
+        timer.end()
+    timer.resolve()
 
 
 def _memory(backend: str, steps: int) -> str:

@@ -1,6 +1,6 @@
 """Trains so many steps and prints the bytes held: `python -m benchmarks.stamps_memory BACKEND STEPS`.
 
-The difference between many steps and few is what a rank keeps of each: journal, marks, losses.
+The difference between many steps and few is what a rank keeps of each: journal, timer, losses.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as traces:
         journal = Journal(Path(traces), "memory", 0, run.steps)
         try:
-            marks = backend.make_marks(run.steps)
-            marks.record_into(journal.stamps)
-            train(backend, run, marks, journal.samples, lambda: None)
+            timer = backend.make_timer(run.steps)
+            timer.record_into(journal.stamps)
+            train(backend, run, timer, journal.samples, lambda: None)
             print(held_bytes())
         finally:
             journal.remove()

@@ -33,7 +33,7 @@ from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collective
 from hpc.model.options import OptionError, read_options
 from hpc.model.outcome import Outcome, stem
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
-from hpc.preflight.run import add_arguments, read_promises
+from hpc.preflight.run import add_arguments, read_expectations
 from hpc.rank import RankArguments, run_ranks
 from hpc.run.rank_end import EXIT_STATUS
 from hpc.system.command_line import run
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    promises = read_promises(arguments.expect_transport, arguments.check, parser)
+    expectations = read_expectations(arguments.expect_transport, arguments.check, parser)
     deny_world_writing()
     if arguments.show is not None:
         return _show(arguments.show)
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     comm.Free()
     rank_arguments = RankArguments(
         run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0,
-        promises=promises,
+        expectations=expectations,
     )  # fmt: skip
     status = run_ranks(rank_arguments, run)
     if status == 0 and rank == 0:

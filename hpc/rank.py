@@ -25,7 +25,7 @@ from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_
 from hpc.model.outcome import Outcome, stem
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.model.traces_folder import TracesFolder
-from hpc.preflight.run import Preflight, Promises, add_arguments, read_promises
+from hpc.preflight.run import Expectations, Preflight, add_arguments, read_expectations
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
@@ -53,7 +53,7 @@ class RankArguments:
     script: Path | None
     simulate_nodes: bool
     copy_s: float = 10.0
-    promises: Promises = field(default_factory=Promises)
+    expectations: Expectations = field(default_factory=Expectations)
 
 
 class Rank:
@@ -66,7 +66,7 @@ class Rank:
         self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
         self.journal: Journal | None = None
         self.stacks: Stacks | None = None
-        self.preflight = Preflight(run, arguments.promises)
+        self.preflight = Preflight(run, arguments.expectations)
         self.training = False
         self.script = ""
         self.problems: dict[str, str] = {}
@@ -177,15 +177,15 @@ def _run(rank: Rank) -> None:
         clock.synchronise()
         attempted(rank.problems, "the journal's latest clock", note, None)
 
-    marks = backend.make_marks(run.steps)
-    marks.record_into(journal.stamps)
+    timer = backend.make_timer(run.steps)
+    timer.record_into(journal.stamps)
     note()
     copier = start_copier(comm, world, journal.folder, arguments.traces, rank.folder.stem, arguments.copy_s)
     comm.Barrier()
     rank.training = True
-    train(backend, run, marks, journal.samples, synchronise)
+    train(backend, run, timer, journal.samples, synchronise)
     attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, facts), None)
-    facts["stamp_bound_ns"] = marks.bound_ns
+    facts["stamp_bound_ns"] = timer.bound_ns
     payload = RankPayload(
         journal=journal, clock=clock, facts=facts, losses=backend.losses, workload=workloads[0], recorder=recorder,
         copier=copier, problems=rank.problems,
@@ -213,8 +213,8 @@ def _arguments(argv: Sequence[str] | None) -> RankArguments:
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
     values = vars(parser.parse_args(argv))
-    promises = read_promises(values.pop("expect_transport"), values.pop("check"), parser)
-    return RankArguments(**values, promises=promises)
+    expectations = read_expectations(values.pop("expect_transport"), values.pop("check"), parser)
+    return RankArguments(**values, expectations=expectations)
 
 
 def _wrong_environment(run: RunSpec) -> str:

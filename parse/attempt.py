@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.checks import CHECKS, CheckError, Finding, read_finding
-from hpc.model.outcome import SETTLING, ExitRecord, Outcome
+from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
@@ -159,12 +159,12 @@ class Attempt:
 
 def settling(attempts: Iterable[Attempt]) -> Attempt:
     """The attempt that its run's outcome is taken from: the latest ok one with numbers, the latest ok, the latest that
-    settles, else the last. Who runs a settled run again (--force) wants the new one to count."""
+    is final, else the last. Who runs a final run again (--force) wants the new one to count."""
     ordered = sorted(attempts, key=lambda attempt: attempt.number)
     ranks = (
         [attempt for attempt in ordered if attempt.counts],
         [attempt for attempt in ordered if attempt.outcome is Outcome.OK],
-        [attempt for attempt in ordered if attempt.outcome in SETTLING],
+        [attempt for attempt in ordered if attempt.outcome in FINAL_OUTCOMES],
         ordered,
     )
     return next(rank[-1] for rank in ranks if rank)

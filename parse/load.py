@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpc.model.outcome import (
     BEGIN_RECORD,
     EXIT_RECORD,
-    MOST_PLAN_BYTES,
+    MAX_PLAN_BYTES,
     RANK_NOTE,
     ExitRecord,
     Outcome,
@@ -210,7 +210,7 @@ class _Loader:
             )
 
     def _read_plan(self, path: Path) -> None:
-        plan = read_object(path, MOST_PLAN_BYTES, "a plan of ours")
+        plan = read_object(path, MAX_PLAN_BYTES, "a plan of ours")
         if plan.get("schema") != "rankwise-plan":
             raise TraceError(f"{path}: not a plan of ours")
         version, runs, reduced = plan.get("schema_version"), plan.get("runs"), plan.get("reduced", [])

@@ -16,7 +16,7 @@ from hpc.model.spec import SpecError
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.measure.timer import Marks
+    from hpc.measure.timer import StepTimer
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
 
@@ -34,15 +34,15 @@ class Backend(Protocol):
     def build(self, factory: Any) -> None:
         """Makes model, optimizer and input from a workload's factory."""
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """The recorder of this backend's stamps: the host's clock, or events of its device."""
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Called between stretches of steps, the first time at least five steps before the window: frees what only the
         steps so far needed. May wait for the device."""
 
-    def step(self, index: int, marks: Marks) -> int:
-        """One optimizer step, with its marks. Returns how many samples this rank really saw."""
+    def step(self, index: int, timer: StepTimer) -> int:
+        """One optimizer step, with its timer. Returns how many samples this rank really saw."""
 
     def losses(self) -> list[float]:
         """Loss of this rank at every step so far; called outside the window only."""

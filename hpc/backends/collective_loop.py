@@ -7,7 +7,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.backends import InvalidRun
-from hpc.measure.timer import Marks
+from hpc.measure.timer import StepTimer
 from hpc.model.collective_plan import DTYPE, Collective, bus_factor
 from hpc.model.spec import MIN_WARMUP_STEPS
 
@@ -27,7 +27,7 @@ class Group(Protocol):
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         """See Backend."""
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Backend."""
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
@@ -77,23 +77,23 @@ class CollectiveLoop:
             "wrong": None,
         }
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Backend."""
-        return self._group.make_marks(steps)
+        return self._group.make_timer(steps)
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Nothing was needed for the first steps only."""
 
-    def step(self, index: int, marks: Marks) -> int:
+    def step(self, index: int, timer: StepTimer) -> int:
         """One call: t3 when it begins, t4 when its result is there."""
         if index in self._enters:
             self._enter(self._enters[index])
         assert self._call is not None
-        marks.batch_ready()
-        marks.grads_ready()
+        timer.batch_ready()
+        timer.grads_ready()
         self._call()
-        marks.reduced()
-        marks.end()
+        timer.reduced()
+        timer.end()
         return self._run.rank_batch_size
 
     def _enter(self, block: int) -> None:

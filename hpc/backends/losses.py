@@ -21,7 +21,7 @@ class Losses:
         """Keeps the loss of a step, anything that `float` takes; does not look at it."""
         self._fresh[step] = loss
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Makes numbers of what was kept; waits for the device."""
         for step, loss in self._fresh.items():
             self._known[step] = float(loss)
@@ -29,5 +29,5 @@ class Losses:
 
     def values(self) -> list[float]:
         """Those of all steps, NaN where there is none; waits for the device."""
-        self.settle()
+        self.release()
         return self._known.tolist()

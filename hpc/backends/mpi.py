@@ -9,7 +9,7 @@ import numpy as np
 
 from hpc.backends import InvalidRun
 from hpc.backends.losses import Losses
-from hpc.measure.timer import Marks, host_marks
+from hpc.measure.timer import StepTimer, host_timer
 from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
@@ -41,29 +41,29 @@ class MPIAllreduce:
         self._buffer = np.zeros(sum(sizes), np.result_type(*self._workload.parameters))
         self._losses = Losses(self._run.steps)
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Backend."""
-        return host_marks(self._run.stamps, steps)
+        return host_timer(self._run.stamps, steps)
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """See Backend."""
-        self._losses.settle()
+        self._losses.release()
 
-    def step(self, index: int, marks: Marks) -> int:
+    def step(self, index: int, timer: StepTimer) -> int:
         """See Backend."""
         from mpi4py import MPI
 
         batch = self._workload.batch(index)
-        marks.batch_ready()
+        timer.batch_ready()
         self._losses.keep(index, self._workload.forward(batch))
-        marks.forward_end()
+        timer.forward_end()
         gradients = self._workload.backward()
-        marks.grads_ready()
+        timer.grads_ready()
         self._workload.receive(self._average(gradients, MPI) if self._reduces else gradients)
-        marks.reduced()
+        timer.reduced()
         self._workload.update()
         samples: int = self._workload.samples(batch)
-        marks.end()
+        timer.end()
         return samples
 
     def _average(self, gradients: list[Any], mpi: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from hpc.backends.paddle_device import describe_device, versions
 from hpc.backends.paddle_fleet import PaddleFleet
 from hpc.backends.paddle_group import transport
-from hpc.measure.timer import Marks, device_marks, host_marks
+from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
 
@@ -21,12 +21,12 @@ class PaddleCollectives(PaddleFleet):
 
     in_place = (ALL_REDUCE, BROADCAST)
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Group."""
         if self._gpu is None:
-            return host_marks(self._run.stamps, steps)
+            return host_timer(self._run.stamps, steps)
         cuda = self._paddle.device.cuda
-        return device_marks(self._run.stamps, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
+        return device_timer(self._run.stamps, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
         """See Group."""

@@ -16,7 +16,7 @@ from hpc.backends.losses import Losses
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
 from hpc.backends.settings import options_of_run
-from hpc.measure.timer import Marks, device_marks, host_marks
+from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
@@ -87,20 +87,20 @@ class PaddleFleet:
         """By MPI, which has patience: gloo waits 30 s for a rank that is late, and then Paddle aborts the process."""
         self._comm.Barrier()
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Backend. The gradient that arrives last is known by none but itself: every one has a hook."""
         cuda = self._paddle.device.cuda
-        self._marks: Marks = (
-            host_marks(self._run.stamps, steps)
+        self._timer: StepTimer = (
+            host_timer(self._run.stamps, steps)
             if self._gpu is None
-            else device_marks(self._run.stamps, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
+            else device_timer(self._run.stamps, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
         )
         tells = "grads_ready" not in self._absent_stamps()
         self._hooks = [p.register_hook(self._complete) for p in self._parameters] if tells else []
-        return self._marks
+        return self._timer
 
     def _complete(self, _: Any) -> None:
-        self._marks.grads_ready()
+        self._timer.grads_ready()
 
     def _meetings(self) -> list[str]:
         return of_layers(self._run, self._workload.model.sublayers(include_self=True))
@@ -118,25 +118,25 @@ class PaddleFleet:
         """Number of parameters in each bucket, in the order in which they are reduced; empty with one rank."""
         return [len(bucket) for bucket in reversed(getattr(self._model, "group_indices", []))]
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """See Backend. Hooks stay: Paddle is not told that its graph never changes, so any may be needed again."""
-        self._losses.settle()
+        self._losses.release()
 
-    def step(self, index: int, marks: Marks) -> int:
+    def step(self, index: int, timer: StepTimer) -> int:
         """See Backend."""
-        self._marks = marks
+        self._timer = timer
         batch = self._workload.batch(index)
-        marks.batch_ready()
+        timer.batch_ready()
         with self._autocast():
             loss = self._workload.loss(self._model, batch)
-        marks.forward_end()
+        timer.forward_end()
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-        marks.reduced()
+        timer.reduced()
         self._update()
         self._losses.keep(index, loss.detach())
         del loss  # its graph is freed in the time of this step, not in that of the next one's batch
         samples: int = self._workload.samples(batch)
-        marks.end()
+        timer.end()
         return samples
 
     def _update(self) -> None:

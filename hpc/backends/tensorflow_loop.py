@@ -17,7 +17,7 @@ from hpc.backends.tensorflow_graph import meetings
 from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loss_scale import LossScale
 from hpc.backends.tensorflow_precision import check_traced, set_precision
-from hpc.measure.timer import Marks, host_marks
+from hpc.measure.timer import StepTimer, host_timer
 from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
@@ -157,34 +157,34 @@ class TensorFlowLoop(ABC):
         self._apply(gradients)
         return loss
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Backend. Always the host's: where TensorFlow computes on a GPU, each mark waits for it."""
-        return host_marks(self._run.stamps, steps)
+        return host_timer(self._run.stamps, steps)
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """See Backend."""
-        self._losses.settle()
+        self._losses.release()
 
-    def step(self, index: int, marks: Marks) -> int:
+    def step(self, index: int, timer: StepTimer) -> int:
         """See Backend."""
         batch = self._workload.batch(index)
         if self._run.stamps == "coarse":
-            marks.batch_ready()
+            timer.batch_ready()
             self._losses.keep(index, self._first(batch))
         else:
             self._wait()
-            marks.batch_ready()
+            timer.batch_ready()
             loss, gradients = self._first(batch)
             self._losses.keep(index, loss)
             self._wait()
-            marks.grads_ready()
+            timer.grads_ready()
             gradients = self._reduce(gradients)
             self._wait()
-            marks.reduced()
+            timer.reduced()
             self._update(gradients)
         samples: int = self._workload.samples(batch)
         self._wait()
-        marks.end()
+        timer.end()
         if not self._is_checked:
             self._check(batch)
         return samples

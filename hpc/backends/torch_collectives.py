@@ -12,7 +12,7 @@ from hpc.backends.torch_ddp import TorchDDP
 from hpc.backends.torch_device import describe_device, versions
 from hpc.backends.torch_horovod import TorchHorovod
 from hpc.backends.torch_loop import TorchLoop
-from hpc.measure.timer import Marks
+from hpc.measure.timer import StepTimer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
 
@@ -24,9 +24,9 @@ class _Collectives(TorchLoop):
 
     in_place = (ALL_REDUCE, BROADCAST)
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Group. Never a strategy's own: it would look for gradients."""
-        return TorchLoop.make_marks(self, steps)
+        return TorchLoop.make_timer(self, steps)
 
     def describe(self) -> dict[str, Any]:
         """See Group."""

@@ -15,7 +15,7 @@ from hpc.backends import BACKENDS
 from hpc.backends.addresses import requested_interface
 from hpc.backends.rendezvous import open_store
 from hpc.backends.torch_loop import TorchLoop
-from hpc.measure.timer import Marks
+from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -74,36 +74,36 @@ class TorchDDP(TorchLoop):
             described["options"] |= {"static_graph": False, "broadcast_buffers": False}
         return described
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Backend. Under fine stamps every gradient gets a hook."""
-        self._marks = super().make_marks(steps)
+        self._timer = super().make_timer(steps)
         self._last = -1
         self._seen_last: set[int] = set()
         hooked = enumerate(self._parameters) if self._run.stamps == "fine" else ()
         self._hooks = [p.register_post_accumulate_grad_hook(self._make_hook(number)) for number, p in hooked]
-        return self._marks
+        return self._timer
 
     def _make_hook(self, number: int) -> Any:
         def complete(_: torch.Tensor) -> None:
             self._last = number
-            self._marks.grads_ready()
+            self._timer.grads_ready()
 
         return complete
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """See Backend. Keeps the hooks of those parameters only whose gradients were ever a step's last.
 
         Where the graph may change, or before any step has shown it, all are kept.
         """
-        super().settle()
+        super().release()
         if not self._options["static_graph"] or not self._seen_last:
             return
         for number, hook in enumerate(self._hooks):
             if number not in self._seen_last:
                 hook.remove()
 
-    def _reduce(self, marks: Marks) -> None:
-        marks.reduced()
+    def _reduce(self, timer: StepTimer) -> None:
+        timer.reduced()
         self._seen_last.add(self._last)
 
     def leave(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from hpc.backends import BACKENDS, InvalidRun
 from hpc.backends.torch_device import check_precision, describe_device, visible_gpus
 from hpc.backends.torch_loop import HALF, TorchLoop
-from hpc.measure.timer import Marks
+from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -47,8 +47,8 @@ class TorchDP(TorchLoop):
         inner = module if half is None else Autocasting(module, half)
         return torch.nn.DataParallel(inner, device_ids=self._devices), optimizer
 
-    def _reduce(self, marks: Marks) -> None:
-        marks.reduced()
+    def _reduce(self, timer: StepTimer) -> None:
+        timer.reduced()
 
     def _leave_group(self) -> None:
         """No group was formed: one rank drives all devices."""

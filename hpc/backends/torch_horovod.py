@@ -12,7 +12,7 @@ import torch
 from hpc.backends import WorkloadError
 from hpc.backends.horovod_group import describe_horovod, join_horovod, load_horovod
 from hpc.backends.torch_loop import TorchLoop
-from hpc.measure.timer import Marks
+from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -51,11 +51,11 @@ class TorchHorovod(TorchLoop):
         )
         return module, distributed
 
-    def _reduce(self, marks: Marks) -> None:
-        marks.grads_ready()
+    def _reduce(self, timer: StepTimer) -> None:
+        timer.grads_ready()
         if self._apart:
             self._optimizer.synchronize()
-        marks.reduced()
+        timer.reduced()
 
     def _update(self) -> None:
         with self._optimizer.skip_synchronize() if self._apart else nullcontext():

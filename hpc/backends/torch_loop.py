@@ -16,7 +16,7 @@ from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
 from hpc.backends.settings import options_of_run
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
-from hpc.measure.timer import Marks, device_marks, host_marks
+from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class TorchLoop(ABC):
         """The model and the optimizer that train on all devices, with equal parameters on all ranks."""
 
     @abstractmethod
-    def _reduce(self, marks: Marks) -> None:
+    def _reduce(self, timer: StepTimer) -> None:
         """Called when `backward()` has returned: sees to it that the gradients are averaged, with t4 and maybe t3."""
 
     @abstractmethod
@@ -95,30 +95,30 @@ class TorchLoop(ABC):
             self._model = torch.compile(self._model)
         self._losses = Losses(self._run.steps)
 
-    def make_marks(self, steps: int) -> Marks:
+    def make_timer(self, steps: int) -> StepTimer:
         """See Backend."""
         if self._device.type == "cpu":
-            return host_marks(self._run.stamps, steps)
+            return host_timer(self._run.stamps, steps)
         stream = torch.cuda.current_stream(self._device)
-        return device_marks(self._run.stamps, steps, partial(torch.cuda.Event, enable_timing=True), stream)
+        return device_timer(self._run.stamps, steps, partial(torch.cuda.Event, enable_timing=True), stream)
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """See Backend."""
-        self._losses.settle()
+        self._losses.release()
 
-    def step(self, index: int, marks: Marks) -> int:
+    def step(self, index: int, timer: StepTimer) -> int:
         """See Backend."""
         batch = self._workload.batch(index)
-        marks.batch_ready()
+        timer.batch_ready()
         with self._autocast:
             loss = self._workload.loss(self._model, batch)
-        marks.forward_end()
+        timer.forward_end()
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-        self._reduce(marks)
+        self._reduce(timer)
         self._update()
         self._losses.keep(index, loss.detach())
         samples: int = self._workload.samples(batch)
-        marks.end()
+        timer.end()
         return samples
 
     def _update(self) -> None:

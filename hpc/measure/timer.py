@@ -14,7 +14,7 @@ _WIDTH = len(STAMPS)
 _ANCHORS = 5
 
 
-class Marks(Protocol):
+class StepTimer(Protocol):
     """Records when things happened. Between `begin` and `resolve` it neither synchronises nor allocates."""
 
     stamps: memoryview
@@ -49,7 +49,7 @@ class Marks(Protocol):
         """By how much a stamp may be off the host's clock."""
 
 
-class HostMarks:
+class HostTimer:
     """Stamps of the host's clock, one flat store each."""
 
     __slots__ = ("_clock", "_limit", "_row", "stamps")
@@ -62,32 +62,32 @@ class HostMarks:
         self._clock = clock
 
     def record_into(self, stamps: memoryview) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self.stamps = _fitting(stamps, self._limit)
 
     def begin(self, step: int) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self._row = step * _WIDTH
         self.stamps[self._row] = self._clock()
 
     def batch_ready(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self.stamps[self._row + BATCH_READY] = self._clock()
 
     def forward_end(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self.stamps[self._row + FORWARD_END] = self._clock()
 
     def grads_ready(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self.stamps[self._row + GRADS_READY] = self._clock()
 
     def reduced(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self.stamps[self._row + REDUCED] = self._clock()
 
     def end(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         now = self._clock()
         self.stamps[self._row + END] = now
         self._row += _WIDTH
@@ -113,7 +113,7 @@ class _OuterOnly:
         """Left out."""
 
 
-class CoarseHostMarks(_OuterOnly, HostMarks):
+class CoarseHostTimer(_OuterOnly, HostTimer):
     """Begin, batch and end of a step by the host's clock."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class DeviceEvent(Protocol):
         """Milliseconds, a float32, from this event to a later one."""
 
 
-class DeviceMarks:
+class DeviceTimer:
     """Stamps of events on the compute stream, converted to the host's clock at the end of a segment.
 
     `elapsed_time` is a float32 of milliseconds, so only neighbouring events are subtracted and the differences summed
@@ -155,33 +155,33 @@ class DeviceMarks:
         self._start: tuple[DeviceEvent, int] | None = None
 
     def record_into(self, stamps: memoryview) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self.stamps = _fitting(stamps, len(self._events))
 
     def begin(self, step: int) -> None:
-        """See Marks. Waits for the device, to know its clock."""
+        """See StepTimer. Waits for the device, to know its clock."""
         self._first = self._row = step * _WIDTH
         self._start = self._anchor()
         self._record(BEGIN)
 
     def batch_ready(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self._record(BATCH_READY)
 
     def forward_end(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self._record(FORWARD_END)
 
     def grads_ready(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self._record(GRADS_READY)
 
     def reduced(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self._record(REDUCED)
 
     def end(self) -> None:
-        """See Marks."""
+        """See StepTimer."""
         self._record(END)
         self._row += _WIDTH
 
@@ -191,7 +191,7 @@ class DeviceMarks:
         self._taken[at] = 1
 
     def resolve(self) -> None:
-        """See Marks. Waits for the device."""
+        """See StepTimer. Waits for the device."""
         if self._start is None:
             return
         (first, first_host_ns), (last, last_host_ns) = self._start, self._anchor()
@@ -225,18 +225,18 @@ class DeviceMarks:
         return event, host_ns
 
 
-class CoarseDeviceMarks(_OuterOnly, DeviceMarks):
+class CoarseDeviceTimer(_OuterOnly, DeviceTimer):
     """Begin, batch and end of a step by events of the device."""
 
 
-def host_marks(stamping: str, steps: int) -> HostMarks:
+def host_timer(stamping: str, steps: int) -> HostTimer:
     """The recorder of a run's `stamps`, by the host's clock."""
-    return (HostMarks if stamping == "fine" else CoarseHostMarks)(steps)
+    return (HostTimer if stamping == "fine" else CoarseHostTimer)(steps)
 
 
-def device_marks(stamping: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any) -> DeviceMarks:
+def device_timer(stamping: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any) -> DeviceTimer:
     """The recorder of a run's `stamps`, by events on a stream."""
-    return (DeviceMarks if stamping == "fine" else CoarseDeviceMarks)(steps, make_event, stream)
+    return (DeviceTimer if stamping == "fine" else CoarseDeviceTimer)(steps, make_event, stream)
 
 
 def _fitting(stamps: memoryview, length: int) -> memoryview:

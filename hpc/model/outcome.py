@@ -32,7 +32,7 @@ class Outcome(StrEnum):
     LOST = "lost"
 
 
-SETTLING = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAIL})
+FINAL_OUTCOMES = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAIL})
 """A run with an attempt that ended so is not run again unless somebody asks."""
 
 EXIT = ".exit.json"
@@ -44,9 +44,9 @@ AGAIN = ".again"
 RANK_NOTE = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.rank(?P<rank>\d+)\.json")
 DAMAGED = ".damaged"
 """What is appended to the name of a file that cannot be read, and of which another one takes the place."""
-MOST_BYTES = 1 << 22
+MAX_BYTES = 1 << 22
 """No record is larger: what is, was not written by us, and is not read."""
-MOST_PLAN_BYTES = 1 << 28
+MAX_PLAN_BYTES = 1 << 28
 _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 
 
@@ -88,9 +88,9 @@ class ExitRecord:
     kept: str = ""
 
     @property
-    def settles(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the run needs no further attempt."""
-        return self.outcome in SETTLING
+        return self.outcome in FINAL_OUTCOMES
 
     def write(self, folder: Path) -> Path:
         """Writes `<run id>.<attempt>.exit.json`, beside and renamed."""
@@ -165,7 +165,7 @@ def stem(run_id: str, attempt: int) -> str:
     return f"{run_id}.{attempt}"
 
 
-def read_object(path: Path, max_bytes: int = MOST_BYTES, what: str = "a JSON object") -> Mapping[str, Any]:
+def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON object") -> Mapping[str, Any]:
     """The JSON object in the file; `what` names it in errors. Raises RecordError where the file holds none, or more
     than `max_bytes`."""
     try:
@@ -268,11 +268,11 @@ def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[
     return by_run
 
 
-def settling_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
-    """The latest `ok` attempt, else the latest that settles, else None: --force asks for a new one that counts."""
-    settled = [record for record in records if record.settles]
-    ok = [record for record in settled if record.outcome is Outcome.OK]
-    return max(ok or settled, key=lambda record: record.attempt, default=None)
+def final_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
+    """The latest `ok` attempt, else the latest that is final, else None: --force asks for a new one that counts."""
+    final = [record for record in records if record.is_final]
+    ok = [record for record in final if record.outcome is Outcome.OK]
+    return max(ok or final, key=lambda record: record.attempt, default=None)
 
 
 def ask_again(folder: Path, records: Iterable[ExitRecord]) -> None:
@@ -286,9 +286,9 @@ def asked_again(folder: Path) -> frozenset[str]:
     return frozenset(path.name.removesuffix(AGAIN) for path in folder.glob(f"*{AGAIN}"))
 
 
-def is_settled(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
+def is_final(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
     """Whether a run with these records needs no further attempt; `again` holds stems, as `asked_again` returns them."""
-    return any(record.settles and stem(record.run_id, record.attempt) not in again for record in records)
+    return any(record.is_final and stem(record.run_id, record.attempt) not in again for record in records)
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:

@@ -158,7 +158,7 @@ def decide(evidence: Evidence) -> Verdict:
     return Verdict(outcome=decisions[0][0], evidence=tuple(dict.fromkeys(sentences)))
 
 
-def is_echo(note: RankNote) -> bool:
+def is_secondary(note: RankNote) -> bool:
     """Whether a rank failed only because another one was gone."""
     return note.exception in _PEER_ERRORS or bool(_PEER.search(note.message))
 
@@ -195,7 +195,7 @@ def _run_cause(evidence: Evidence) -> Decision | None:
         if note := _first(note for note in evidence.notes if note.outcome is outcome):
             return outcome, _describe(note)
     # A rank that left a note of its own went on after it had no memory, or its note would say so.
-    patterns = (_MEMORY_KILL,) if any(not is_echo(note) for note in evidence.notes) else (_MEMORY_KILL, _MEMORY)
+    patterns = (_MEMORY_KILL,) if any(not is_secondary(note) for note in evidence.notes) else (_MEMORY_KILL, _MEMORY)
     for line in evidence.error.splitlines():
         if any(pattern.search(line) for pattern in patterns) and not _HARMLESS.search(line):
             return Outcome.OOM, f"standard error: {_short(line)}"
@@ -259,7 +259,7 @@ def _ranks_in(text: str) -> set[int]:
 
 def _failed(evidence: Evidence) -> Decision | None:
     """A rank that failed by itself: from its note, else from its death in standard error."""
-    if note := _first(note for note in evidence.notes if not is_echo(note) and note.outcome not in _SEVERITY):
+    if note := _first(note for note in evidence.notes if not is_secondary(note) and note.outcome not in _SEVERITY):
         return note.outcome, _describe(note)
     if evidence.ended_by is not None:
         return None  # the ranks died of that
@@ -275,7 +275,7 @@ def _is_kill(death: re.Match[str]) -> bool:
 
 def _secondary(evidence: Evidence) -> Decision | None:
     """A rank that lost another one, of which nothing is known."""
-    note = _first(note for note in evidence.notes if is_echo(note))
+    note = _first(note for note in evidence.notes if is_secondary(note))
     return None if note is None else (note.outcome, f"{_describe(note)}; the rank it lost left no word")
 
 
@@ -335,7 +335,7 @@ def _first(notes: Iterable[RankNote]) -> RankNote | None:
 
 def cause(notes: Sequence[RankNote]) -> RankNote | None:
     """The note that names the cause: a rank that lost a peer is passed over where another one failed by itself."""
-    return _first(note for note in notes if not is_echo(note)) or _first(notes)
+    return _first(note for note in notes if not is_secondary(note)) or _first(notes)
 
 
 def _describe(note: RankNote) -> str:

@@ -21,7 +21,7 @@ from hpc.backends import InvalidRun
 from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_from_mpi
 from hpc.model.checks import State
 from hpc.model.spec import RunSpec, SpecError
-from hpc.preflight.run import Preflight, add_arguments, read_promises
+from hpc.preflight.run import Preflight, add_arguments, read_expectations
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
@@ -41,14 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     arguments = parser.parse_args(argv)
     deny_world_writing()
-    promises = read_promises(arguments.expect_transport, arguments.check, parser)
+    expectations = read_expectations(arguments.expect_transport, arguments.check, parser)
     try:
         run = RunSpec.from_json(json.loads(arguments.run.read_text()))
         comm = start_mpi()
     except (OSError, ValueError, SpecError, LaunchError) as error:
         print(f"hpc.preflight on {socket.gethostname()}: {error}", file=sys.stderr)
         return LAUNCH_FAIL
-    preflight = Preflight(run, promises)
+    preflight = Preflight(run, expectations)
     preflight.started(comm.size, mpi_library())
     if comm.size == run.ranks:
         preflight.met(comm, world_from_mpi(comm, run.ranks_per_node if arguments.simulate_nodes else None))

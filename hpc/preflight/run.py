@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promises:
+class Expectations:
     """What the site says of itself: the transport between nodes, empty for none, and the levels that it changes."""
 
     expect_transport: str = ""
@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help=f"make a check fatal, alarm or off: {', '.join(CHECKS)}")  # fmt: skip
 
 
-def read_promises(expect_transport: str, checks: Sequence[str], parser: argparse.ArgumentParser) -> Promises:
+def read_expectations(expect_transport: str, checks: Sequence[str], parser: argparse.ArgumentParser) -> Expectations:
     """What the arguments promise; ends the program with a usage error where that cannot be."""
     try:
-        return Promises(expect_transport=expect_transport, levels=read_levels(checks))
+        return Expectations(expect_transport=expect_transport, levels=read_levels(checks))
     except CheckError as error:
         parser.error(str(error))
 
@@ -54,8 +54,8 @@ def read_promises(expect_transport: str, checks: Sequence[str], parser: argparse
 class Preflight:
     """What was found so far. All ranks call the same methods in the same order, and find the same."""
 
-    def __init__(self, run: RunSpec, promises: Promises) -> None:
-        self._run, self._promises = run, promises
+    def __init__(self, run: RunSpec, expectations: Expectations) -> None:
+        self._run, self._expectations = run, expectations
         self._launched = Launched(size=0, variables={}, library="")
         self._findings: dict[str, Finding] = {}
         self._log = ""
@@ -149,10 +149,10 @@ class Preflight:
             run=self._run,
             launched=self._launched,
             ranks=self.ranks,
-            expect_transport=self._promises.expect_transport,
+            expect_transport=self._expectations.expect_transport,
             simulated=self._simulated,
         )
-        for finding in judge(stage, seen, self._promises.levels):
+        for finding in judge(stage, seen, self._expectations.levels):
             self._findings[finding.name] = finding
 
 

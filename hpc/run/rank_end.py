@@ -18,7 +18,7 @@ from hpc.measure.world import LaunchError
 from hpc.model.options import OptionError
 from hpc.model.outcome import Outcome, RankNote, after
 from hpc.model.traces_folder import TracesFolder
-from hpc.model.verdict import is_echo
+from hpc.model.verdict import is_secondary
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.system.sanitize import exception_text, without_secrets
 
@@ -98,7 +98,7 @@ class Failure:
         try:
             self.folder.require()
             before = sum(1 for _ in path.glob(f"{escape(stem)}.rank*.json"))
-            if before < (MAX_SECONDARY_NOTES if is_echo(note) else MAX_NOTES):
+            if before < (MAX_SECONDARY_NOTES if is_secondary(note) else MAX_NOTES):
                 replace(note, notes_before=before).write(path, stem)
         except OSError as error:
             print(f"no note can be left in {path}: {error}", file=sys.stderr, flush=True)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hpc.backends import Backend
-from hpc.measure.timer import Marks
+from hpc.measure.timer import StepTimer
 from hpc.model.spec import MIN_WARMUP_STEPS, RunSpec
 
 
 def train(
-    backend: Backend, run: RunSpec, marks: Marks, samples: memoryview, synchronise: Callable[[], object]
+    backend: Backend, run: RunSpec, timer: StepTimer, samples: memoryview, synchronise: Callable[[], object]
 ) -> list[list[int]]:
     """Runs all steps; stores how many samples each took. Returns the measured blocks, [first step, one past the last].
 
@@ -23,22 +23,22 @@ def train(
     stop = run.warmup_steps - MIN_WARMUP_STEPS
 
     synchronise()
-    marks.begin(0)
+    timer.begin(0)
     for step in range(stop):
-        samples[step] = backend.step(step, marks)
-    marks.resolve()
-    backend.settle()
+        samples[step] = backend.step(step, timer)
+    timer.resolve()
+    backend.release()
 
     with garbage_collection_off():
         for block in run.blocks:
             begin, stop = stop, block[1]
             synchronise()
-            marks.begin(begin)
+            timer.begin(begin)
             for step in range(begin, stop):
-                samples[step] = backend.step(step, marks)
-            marks.resolve()
+                samples[step] = backend.step(step, timer)
+            timer.resolve()
             if block[1] < run.steps:
-                backend.settle()  # after the last one nothing that a workload can make fail stands before the trace
+                backend.release()  # after the last one nothing that a workload can make fail stands before the trace
             gc.collect()  # of this block alone, since all else is frozen: long runs do not grow
 
     synchronise()

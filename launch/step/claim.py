@@ -132,7 +132,7 @@ class Claim:
                 corrected.write(self._traces)
             self._say(f"{stem(record.run_id, record.attempt)}: {describe(corrected)}; {corrected.evidence[1]}")
             record = corrected
-        if not record.settles or (self._traces / f"{stem(record.run_id, record.attempt)}{AGAIN}").exists():
+        if not record.is_final or (self._traces / f"{stem(record.run_id, record.attempt)}{AGAIN}").exists():
             return False
         # With --force, a run that this job measured stays final: the job may have been requeued since.
         return not self._force or record.job_id == self._job.job_id

@@ -1,4 +1,4 @@
-"""Runs that are settled and wanted once more: all, those with an outcome, those whose environment has changed."""
+"""Runs that are final and wanted once more: all, those with an outcome, those whose environment has changed."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from hpc.model.options import did_you_mean
 from hpc.model.outcome import (
-    SETTLING,
+    FINAL_OUTCOMES,
     ExitRecord,
     Outcome,
     ask_again,
     asked_again,
     exit_records,
-    is_settled,
-    settling_record,
+    final_record,
+    is_final,
     stem,
 )
 from hpc.model.spec import RunSpec, SpecError
 from launch.jobs.site import Site
 from launch.sweep.provenance import changes_since
 
-RETRIED = tuple(sorted(SETTLING - {Outcome.OK}))
+RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerunRequest:
-    """Which settled runs somebody wants again: those with these outcomes, those whose environment changed, all."""
+    """Which final runs somebody wants again: those with these outcomes, those whose environment changed, all."""
 
     retry: tuple[Outcome, ...] = ()
     if_changed: bool = False
@@ -44,7 +44,7 @@ def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
         outcome = Outcome(word)
         if outcome is Outcome.OK:
             raise SpecError("retry ok: what ended ok is measured; --force runs everything again")
-        if outcome not in SETTLING:
+        if outcome not in FINAL_OUTCOMES:
             raise SpecError(f"retry {word}: a run that ended so is run again without asking: leave it out")
         chosen.append(outcome)
     if not chosen:
@@ -55,13 +55,13 @@ def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
 def ask_for(
     request: RerunRequest, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]
 ) -> None:
-    """Notes beside the records which settled runs are wanted again, and says how many and why.
+    """Notes beside the records which final runs are wanted again, and says how many and why.
 
     To be called with the folder's lock held.
     """
     records, again = exit_records(traces), asked_again(traces)
-    settled = [run for run in runs if is_settled(records.get(run.run_id, []), again)]
-    standing = {run.run_id: record for run in settled if (record := settling_record(records[run.run_id])) is not None}
+    final = [run for run in runs if is_final(records.get(run.run_id, []), again)]
+    standing = {run.run_id: record for run in final if (record := final_record(records[run.run_id])) is not None}
     chosen: list[str] = []
     if request.force:
         chosen += standing
@@ -71,9 +71,9 @@ def ask_for(
         chosen += retried
         say(f"retry {','.join(request.retry)}: {len(retried)} runs once more")
     if request.if_changed:
-        measured = [(run, standing[run.run_id]) for run in settled if standing[run.run_id].outcome is Outcome.OK]
+        measured = [(run, standing[run.run_id]) for run in final if standing[run.run_id].outcome is Outcome.OK]
         chosen += _changed(measured, traces, site, say)
-    ask_again(traces, [record for run_id in chosen for record in records[run_id] if record.settles])
+    ask_again(traces, [record for run_id in chosen for record in records[run_id] if record.is_final])
 
 
 def _changed(

@@ -15,7 +15,7 @@ from hpc.model.outcome import (
     BEGIN,
     BEGIN_RECORD,
     EXIT,
-    MOST_PLAN_BYTES,
+    MAX_PLAN_BYTES,
     BeginRecord,
     ExitRecord,
     Outcome,
@@ -23,10 +23,10 @@ from hpc.model.outcome import (
     RecordError,
     asked_again,
     exit_records,
-    is_settled,
+    final_record,
+    is_final,
     read_begin_record,
     read_object,
-    settling_record,
     stem,
 )
 from hpc.model.spec import RunSpec, SpecError
@@ -95,8 +95,8 @@ def pending_runs(run_ids: Sequence[str], traces: Path) -> list[str]:
     traces.stat()
     broken: list[RecordError] = []
     records, rerun_requests = exit_records(traces, broken), asked_again(traces)
-    held = {run_id for run_id, its in _by_run(broken).items() if _may_settle(its)}
-    return [run for run in run_ids if run not in held and not is_settled(records.get(run, []), rerun_requests)]
+    held = {run_id for run_id, its in _by_run(broken).items() if _may_be_final(its)}
+    return [run for run in run_ids if run not in held and not is_final(records.get(run, []), rerun_requests)]
 
 
 def planned_sweeps(traces: Path, broken: list[RecordError]) -> dict[str, tuple[RunSpec, ...]]:
@@ -104,7 +104,7 @@ def planned_sweeps(traces: Path, broken: list[RecordError]) -> dict[str, tuple[R
     sweeps = {}
     for path in sorted(traces.glob("plan.*.json")):
         try:
-            values = read_object(path, MOST_PLAN_BYTES, "a plan of ours")
+            values = read_object(path, MAX_PLAN_BYTES, "a plan of ours")
             sweeps[str(values["sweep_id"])] = tuple(RunSpec.from_json(run) for run in values["runs"])
         except (ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
             reason = f"no plan that this version can read ({error}); the command that planned it writes it again"
@@ -134,22 +134,22 @@ def _run_status(
 ) -> RunStatus:
     last = max((record.attempt for record in records), default=0)
     open_attempt = begun if begun is not None and begun.attempt > last else None
-    final = is_settled(records, rerun_requests)
+    final = is_final(records, rerun_requests)
     last_step, age = _copied(traces / f"{stem(run_id, open_attempt.attempt)}{PARTIAL}") if open_attempt else (None,) * 2
-    final_record = settling_record(records)
-    of_trace = _of_trace(final_record, traces)
+    latest = final_record(records)
+    of_trace = _of_trace(latest, traces)
     return RunStatus(
         run_id=run_id,
         attempts=max(last, begun.attempt if begun else 0),
         ended=last,
-        record=final_record or (records[-1] if records else None),
+        record=latest or (records[-1] if records else None),
         open=open_attempt,
         final=final,
-        rerun_requested=not final and any(record.settles for record in records),
+        rerun_requested=not final and any(record.is_final for record in records),
         last_step=last_step,
         copy_age_s=age,
         problems=(*map(_what_to_do, broken), *of_trace),
-        held=_may_settle(broken),
+        held=_may_be_final(broken),
         trace_damaged=bool(of_trace),
     )
 
@@ -163,7 +163,7 @@ def _by_run(broken: Iterable[RecordError]) -> dict[str, list[RecordError]]:
     return by_run
 
 
-def _may_settle(broken: Iterable[RecordError]) -> bool:
+def _may_be_final(broken: Iterable[RecordError]) -> bool:
     return any(isinstance(error, RecordAway) and str(error.path).endswith(EXIT) for error in broken)
 
 

@@ -32,7 +32,7 @@ from launch.sweep.finalize import close_attempts, close_ended, note_cancel
 from launch.sweep.prepare import Say, prepare
 from launch.sweep.run_status import RunStatus, describe_states, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import SweepSpec
-from launch.sweep.submit import sayer
+from launch.sweep.submit import echo
 
 PATIENCE_S = 600
 """How long `cancel` waits for jobs to end: a script gets KillWait, and nodes may be slow to clean up."""
@@ -61,7 +61,7 @@ class Shown:
 
 def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     """Prints how the runs stand; 0 where all are ok. `asked` is None for all sweeps of the folder."""
-    say = sayer(Console(soft_wrap=True))
+    say = echo(Console(soft_wrap=True))
     shown = _shown(asked, settings)
     jobs, names = _job_words(shown)
     found = run_statuses(shown.run_ids, shown.folders.traces)
@@ -79,7 +79,7 @@ def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
 
 def cancel(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     """Ends the sweep's jobs, waits until they have, records what became of their attempts; 1 where one remains."""
-    say = sayer(Console(soft_wrap=True))
+    say = echo(Console(soft_wrap=True))
     shown = _shown(asked, settings)
     for sweep_id in shown.sweeps:
         note_cancel(shown.folders, sweep_id)

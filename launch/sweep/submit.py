@@ -59,7 +59,7 @@ def sweep(spec: SweepSpec, settings: Mapping[str, str], options: SweepOptions) -
     """Plans and runs a sweep; the exit status of the command line."""
     console = Console(soft_wrap=True)
     prepared = prepare(spec, settings)
-    say = sayer(console)
+    say = echo(console)
     for line in prepared.check_sizes(_jobs_to_do(prepared, options)):
         say(f"warning: {line}")
     if options.dry_run:
@@ -84,7 +84,7 @@ def _jobs_to_do(prepared: Prepared, options: SweepOptions) -> list[JobPlan]:
     return [job for job in prepared.jobs if pending_runs([run.run_id for run in job.runs], traces)]
 
 
-def sayer(console: Console) -> Say:
+def echo(console: Console) -> Say:
     """A function that shows a line, with control characters made harmless."""
 
     def say(text: str) -> None:
@@ -95,7 +95,7 @@ def sayer(console: Console) -> Say:
 
 def _show(prepared: Prepared, console: Console) -> None:
     """Shows the scripts instead of submitting them, and what is missing to run them."""
-    say = sayer(console)
+    say = echo(console)
     written = _write(prepared, console, dry_run=True)
     prepared.tell(written, say)
     for job in written:  # not by rich, which is slow for hundreds of thousands of lines
@@ -127,7 +127,7 @@ class Sweep:
 
     def __init__(self, prepared: Prepared, options: SweepOptions, console: Console) -> None:
         self._prepared, self._options, self._console = prepared, options, console
-        self.say = sayer(console)
+        self.say = echo(console)
         self._traces = prepared.folders.traces
         self._lock = FolderLock(prepared.folders.jobs)
         self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)

@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MATERIAL = 0.01
-"""A culprit costs at least this share of the step; less is nobody's trouble, and no rank equals another to the ns."""
+"""A straggler costs at least this share of the step; less is nobody's trouble, and no rank equals another to the ns."""
 LATE_IN = 0.6
 """A rank that is typically late is so in at least this share of the steps of a piece."""
 NEVER = 41.0

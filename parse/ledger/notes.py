@@ -47,7 +47,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
 
 
 def _stragglers_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
-    """How much of the mean loss in compute the culprit's ranks make, by what they take more than the median rank."""
+    """How much of the mean loss in compute the straggler's ranks make, by what they take more than the median rank."""
     verdict = ledger.verdict
     if verdict.kind not in (PERSISTENT, TRANSIENT) or not loss.resolved:
         return ""
@@ -98,7 +98,7 @@ def _chance(ledger: Ledger) -> Iterator[str]:
         return
     if verdict.chance is not None:
         often = f"at most {verdict.chance * 100:.1f} %" if verdict.chance >= 1e-3 else "less than 0.1 %"
-        yield f"culprit {verdict_text(verdict)}: equal ranks would show as much in {often} of all cases"
+        yield f"straggler {verdict_text(verdict)}: equal ranks would show as much in {often} of all cases"
     verdicts = [
         f"{verdict_text(run.verdict)}{f' ({numbers(run.verdict.ranks)})' if run.verdict.ranks else ''}"
         for run in ledger.runs
@@ -107,7 +107,7 @@ def _chance(ledger: Ledger) -> Iterator[str]:
         runs = ", ".join(
             f"run {_repeat(run)} {verdict_of_run}" for run, verdict_of_run in zip(ledger.runs, verdicts, strict=True)
         )
-        yield f"the runs differ in their culprit: {runs}"
+        yield f"the runs differ in their straggler: {runs}"
 
 
 def _incidents(ledger: Ledger, write: Figures) -> Iterator[str]:

@@ -20,7 +20,7 @@ SMALL = 0.05
 NOTABLE_CAUSE = 0.1
 """What makes up less of a lateness is not named beside the largest cause."""
 NAMED = 5
-"""As many steps of a transient culprit are named, or ranks that do not follow on one another."""
+"""As many steps of a transient straggler are named, or ranks that do not follow on one another."""
 SHORT_MS = 10
 """Steps below this are told to the microsecond, others to the hundredth of a millisecond."""
 MICROSECONDS_BELOW_MS = 0.1

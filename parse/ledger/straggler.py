@@ -20,7 +20,7 @@ from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIEN
 HIDDEN = 0.05
 """Where the clocks leave open more than this share of the step, that nobody is late cannot be told either."""
 CHANCE = 0.01
-"""How often equal ranks may be taken for a persistent culprit, at most; the other tests have less."""
+"""How often equal ranks may be taken for a persistent straggler, at most; the other tests have less."""
 SHUFFLES, FEWER_SHUFFLES, MANY = 499, 199, 10_000
 """Permutations tried; fewer where (ranks × pieces) are many."""
 TOGETHER = 0.5
@@ -42,7 +42,7 @@ looks at all sizes."""
 
 @dataclass(frozen=True, kw_only=True)
 class _Suspect:
-    """Ranks that may be the culprit; `node` where they are all of one node with several."""
+    """Ranks that may be the straggler; `node` where they are all of one node with several."""
 
     ranks: tuple[int, ...]
     node: int | None = None

@@ -50,8 +50,8 @@ class Verdict:
     """Who is waited for in a run. `kind` is `persistent`, `rotating`, `transient`, `none` or `cannot tell`.
 
     `because` says what cannot be told and why: `clock`, `steps` (too few) or what else stands in the way. `ranks` are
-    the culprit's; `node` is its host name where a whole node is late, or the names of nodes that take turns. `steps`
-    are those in which a transient culprit is late. `late` is how much later than the median rank the culprit comes in
+    the straggler's; `node` is its host name where a whole node is late, or the names of nodes that take turns. `steps`
+    are those in which a transient straggler is late. `late` is how much later than the median rank it comes in
     the steps in which it is late, `cause` what that consists of, by CAUSES; `bound` is how far the clocks leave it
     open. `share` of the window's steps, 0…1. `costs` is what a step of the window lasts longer for it on average.
     `chance` is how often equal ranks would show as much.

@@ -122,7 +122,7 @@ def _term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
     columns = _columns(ledgers)
     write = Figures(ledgers)
     heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *columns)]
-    heads += [("culprit", "")]
+    heads += [("straggler", "")]
     rows = []
     for ledger in ledgers:
         requested = requested_values(ledger.result)

@@ -30,7 +30,7 @@ from time import perf_counter
 
 from hpc import sweep as sweep_command
 from hpc.model import evidence
-from hpc.model.outcome import EXIT, MOST_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
+from hpc.model.outcome import EXIT, MAX_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
 from hpc.model.spec import RunSpec, SpecError
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import TraceError
@@ -215,7 +215,7 @@ def check(
 
 
 def _is_small(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size <= MOST_BYTES
+    return path.is_file() and path.stat().st_size <= MAX_BYTES
 
 
 def _ids() -> list[str]:

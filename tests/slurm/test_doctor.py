@@ -79,10 +79,10 @@ def test_an_interpreter_that_nodes_do_not_have_is_told_before_mpi_is_blamed(doct
 
 
 def test_modules_and_promises_that_nodes_do_not_keep_are_told(doctor: Doctor) -> None:
-    promises = 'modules = ["CUDA/99"]\nexpect_transport = "ib"\n'
+    expectations = 'modules = ["CUDA/99"]\nexpect_transport = "ib"\n'
     if Path("/sys/class/infiniband").exists():
         pytest.skip("this machine has adapters that could keep the promise")
-    status, told = doctor(lambda text: promises + text)
+    status, told = doctor(lambda text: expectations + text)
     assert status == 1
     assert sorted(wrong(told)) == ["fabric", "modules"], told
     assert "module load CUDA/99" in told["modules"][1]

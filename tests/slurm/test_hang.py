@@ -129,8 +129,8 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_the_line_it_hangs_in(jobs: Jo
     assert hung["outcome"] == "rank_fail" and next_one["outcome"] == "ok"
     assert job.hang["phase"] == "steps" and job.hang["text"] in " ".join(hung["evidence"])
     assert job.hang["completed"] == {"20": "ranks 0-3"}
-    culprit, others = job.stacks
-    assert culprit.startswith("rank 3, 20 steps completed:") and "in hang_in_a_step" in culprit
+    straggler, others = job.stacks
+    assert straggler.startswith("rank 3, 20 steps completed:") and "in hang_in_a_step" in straggler
     assert others.startswith("ranks 0-2, 20 steps completed:") and "in _average" in others
     assert recovered_steps(job) == [20] * 4
 
@@ -157,8 +157,8 @@ def test_a_rank_that_hangs_before_the_first_step_is_a_launch_that_failed(jobs: J
 def test_mpirun_hands_the_question_on_as_srun_does(jobs: Jobs) -> None:
     job = jobs["mpirun"]
     assert [record["outcome"] for record in job.records] == ["rank_fail", "ok"]
-    waiting, culprit = sorted(job.stacks)
-    assert culprit.startswith("rank 1, 20 steps completed:") and "in hang_in_a_step" in culprit
+    waiting, straggler = sorted(job.stacks)
+    assert straggler.startswith("rank 1, 20 steps completed:") and "in hang_in_a_step" in straggler
     assert waiting.startswith("rank 0, 20 steps completed:") and "in _average" in waiting
 
 

@@ -20,7 +20,7 @@ MODELS = Path(__file__).with_name("ddp_models.py")
 class Expected:
     """The verdict that is right: one of `kinds`, and where it names somebody these ranks, for this cause.
 
-    `every` of so many steps the culprit is late. `merged` says that the terms from batch to reduction must be one.
+    `every` of so many steps the straggler is late. `merged` says that the terms from batch to reduction must be one.
     """
 
     kinds: tuple[str, ...]

@@ -43,17 +43,17 @@ class Lateness:
     costs: float
 
 
-def lateness(truth: Truth, culprits: Bools) -> Lateness:
+def lateness(truth: Truth, stragglers: Bools) -> Lateness:
     """That of these ranks in these steps, bool [rank, step]."""
-    ranks, steps = culprits.shape
+    ranks, steps = stragglers.shape
     entry = truth.causes.sum(axis=2)
     median = np.argsort(entry, axis=0)[(ranks - 1) // 2]
     each = np.arange(steps)
     later = truth.causes - truth.causes[median, each]
-    others = np.where(culprits, -np.inf, entry).max(axis=0)
+    others = np.where(stragglers, -np.inf, entry).max(axis=0)
     return Lateness(
-        late=float(later.sum(axis=2)[culprits].mean()),
-        cause=later[culprits].mean(axis=0),
+        late=float(later.sum(axis=2)[stragglers].mean()),
+        cause=later[stragglers].mean(axis=0),
         costs=float(np.maximum(0.0, entry.max(axis=0) - others).mean()),
     )
 
@@ -78,7 +78,7 @@ def held_against(verdict: Verdict, runs: Sequence[Known], expected: Expected, *,
         yield from _figures(verdict, runs, expected)
 
 
-def culprits_of(known: Known, expected: Expected) -> Bools:
+def stragglers_of(known: Known, expected: Expected) -> Bools:
     """Who is late in which step, as it was injected: bool [rank, step]."""
     steps = known.steps % expected.every == 0
     if ROTATING in expected.kinds:
@@ -98,7 +98,7 @@ def said(verdict: Verdict) -> str:
 
 def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
     """Against the sleeps in the steps in which there were any, and the exact stamps in those that the verdict names."""
-    slept = [lateness(known.slept, culprits_of(known, expected)) for known in runs]
+    slept = [lateness(known.slept, stragglers_of(known, expected)) for known in runs]
     stamped = [lateness(known.stamped, _named(verdict, known)) for known in runs]
     figures = {
         "lateness": (verdict.late, [x.late for x in slept], [x.late for x in stamped]),
@@ -111,7 +111,7 @@ def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Ite
         true, exact = float(np.mean(of_sleeps)), float(np.mean(of_stamps))
         if abs(found - true) > max(ALLOWED_MS, ALLOWED * true):
             yield Miss(
-                text=f"{name} of the culprit: ledger {found:.3f}, sleeps {true:.3f}, exact stamps {exact:.3f} ms",
+                text=f"{name} of the straggler: ledger {found:.3f}, sleeps {true:.3f}, exact stamps {exact:.3f} ms",
                 machine=abs(found - exact) <= SAME_MS,
             )
 
@@ -142,7 +142,7 @@ def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Itera
             yield Miss(text=text, machine=abs(float(exact) - verdict.share) <= 1 - FULL)
         return
     known = runs[0]
-    true = set(known.steps[culprits_of(known, expected).any(axis=0)].tolist())
+    true = set(known.steps[stragglers_of(known, expected).any(axis=0)].tolist())
     entry = known.stamped.entries
     later = _after_median(entry)[list(expected.ranks)].max(axis=0)
     last = np.isin(entry.argmax(axis=0), expected.ranks)
@@ -165,7 +165,7 @@ def _drowns(runs: Sequence[Known], expected: Expected) -> bool:
     by the exact stamps."""
     slept, noise = [], []
     for known in runs:
-        who = culprits_of(known, expected)
+        who = stragglers_of(known, expected)
         slept.append(lateness(known.slept, who).late)
         others = np.sort(np.where(who, np.nan, known.stamped.entries), axis=0)  # those that are left out come last
         count = (~who).sum(axis=0)

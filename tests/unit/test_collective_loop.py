@@ -31,7 +31,7 @@ class OneRank:
 
 
 class Recording:
-    """A group of one rank, and its marks: both note what happens."""
+    """A group of one rank, and its timer: both note what happens."""
 
     in_place = ("all-reduce",)
 
@@ -42,7 +42,7 @@ class Recording:
     def join(self, run: RunSpec, world: Any, comm: Any) -> None:
         self.happened.append("join")
 
-    def make_marks(self, steps: int) -> Any:
+    def make_timer(self, steps: int) -> Any:
         return self
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
@@ -83,7 +83,7 @@ def test_a_step_is_one_call_between_its_stamps_and_a_block_is_entered_by_a_check
     assert wrong(loop) == [None, None]
     for step in range(RUN.steps):
         group.happened.clear()
-        assert loop.step(step, loop.make_marks(RUN.steps)) == 1
+        assert loop.step(step, loop.make_timer(RUN.steps)) == 1
         entering = {0: ["prepare all-reduce", "call"], 7: ["prepare broadcast", "call"]}.get(step, [])
         assert group.happened == [*entering, *STEP]
         assert wrong(loop) == [0, None if step < 7 else 0]
@@ -96,10 +96,10 @@ def test_a_wrong_result_ends_it_before_anything_is_timed() -> None:
     group = Recording(off_by=1)
     loop = started(group)
     for step in range(7):
-        loop.step(step, loop.make_marks(RUN.steps))
+        loop.step(step, loop.make_timer(RUN.steps))
     group.happened.clear()
     with pytest.raises(InvalidRun, match="broadcast of 1024 bytes by mpi gives wrong results: 256 of 256 elements"):
-        loop.step(7, loop.make_marks(RUN.steps))
+        loop.step(7, loop.make_timer(RUN.steps))
     assert group.happened == ["prepare broadcast", "call"]
     assert wrong(loop) == [0, 256]
 

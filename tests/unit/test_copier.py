@@ -161,7 +161,7 @@ def test_stamps_that_a_device_resolves_later_are_copied_later(rank: Journal, par
     copy.look()
     assert copied(partial).steps_completed == 2
     assert set(copied(partial).stamps) == {ABSENT}
-    for row in (0, WIDTH):  # as DeviceMarks.resolve stores them: inner and last ones of all rows first
+    for row in (0, WIDTH):  # as DeviceTimer.resolve stores them: inner and last ones of all rows first
         rank.stamps[row + BATCH_READY], rank.stamps[row + END] = 7, 8
     rank.stamps[BEGIN] = 6
     copy.look()

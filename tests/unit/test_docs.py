@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from hpc.model.checks import CHECKS
-from hpc.model.outcome import SETTLING, Outcome
+from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from launch.step.hang import Limits
 from tools.devcluster.__main__ import counts
 
@@ -208,7 +208,7 @@ def rows(document: str) -> list[list[str]]:
 
 def test_the_outcomes_and_which_of_them_settle_a_run_are_those_of_the_code():
     told = {cells[0].strip("`"): cells[-1] for cells in rows("outcomes.md") if cells[-1] in ("yes", "no")}
-    assert told == {outcome: "yes" if outcome in SETTLING else "no" for outcome in Outcome}
+    assert told == {outcome: "yes" if outcome in FINAL_OUTCOMES else "no" for outcome in Outcome}
 
 
 def test_the_checks_and_their_levels_are_those_of_the_code():

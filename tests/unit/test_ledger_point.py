@@ -186,7 +186,7 @@ def test_an_interval_of_a_difference_is_welch_s() -> None:
     assert stats.difference_margin([2.0, 2.0], [1.0, 1.0]) == 0.0
 
 
-def test_the_bound_of_a_run_is_the_clocks_and_not_the_culprit_s(tmp_path: Path) -> None:
+def test_the_bound_of_a_run_is_the_clocks_and_not_the_straggler_s(tmp_path: Path) -> None:
     """Ranks 2 and 3 read one clock: between them nothing is open, between the nodes it is."""
     found = of(tmp_path, repeated(run_of(), 1, make(data=on(3, ms=6.0), bound_ns=100_000)))["2n2g"]
     assert found.runs[0].bound == pytest.approx(0.1, rel=0.8)

@@ -29,7 +29,7 @@ from tests.unit.ledgers import (
 # The sentence
 
 
-def test_a_culprit_that_costs_most_comes_first():
+def test_a_straggler_that_costs_most_comes_first():
     assert sentence(two_nodes(verdict=LATE), "2n2g") == (
         "2n2g: a step takes 63.10 ms, 33.90 ms [33.85, 33.95] longer than 1n1g's 29.20 ms: rank 3 (n1) is late in "
         "97 % of the steps by 30.10 ms for its compute (+30.00 ms), which costs 29.20 ms a step; the loss by terms: "
@@ -37,7 +37,7 @@ def test_a_culprit_that_costs_most_comes_first():
     )
 
 
-def test_a_term_that_costs_more_than_the_culprit_comes_first():
+def test_a_term_that_costs_more_than_the_straggler_comes_first():
     little = dataclasses.replace(LATE, costs=5.0)
     said = sentence(two_nodes(terms=CROWD | {"transfer": 60.2}, verdict=little), "2n2g")
     assert ": transfer +60.00 ms (67 %), wait +22.50 ms (25 %), compute +7.50 ms (8 %); rank 3" in said
@@ -182,7 +182,7 @@ def test_a_twin_parts_the_loss_in_compute_and_without_one_all_is_unexplained():
     assert not any("unexplained" in line for line in notes(equal))
 
 
-def test_what_of_the_loss_in_compute_is_the_culprits_is_told():
+def test_what_of_the_loss_in_compute_is_the_stragglers_is_told():
     none = ComputeSplit(contention=None, interference=None, unexplained=7.5)
     ledger = two_nodes(verdict=LATE, split=none)
     slow = dataclasses.replace(ledger.ranks[3], terms=(1.0, 57.0, 0.0, 4.1, 1.0))
@@ -227,5 +227,5 @@ def test_runs_that_differ_in_their_verdict_are_told():
     ledger = two_nodes(verdict=LATE)
     runs = (ledger.runs[0], dataclasses.replace(ledger.runs[1], verdict=NOBODY))
     said = [*notes(dataclasses.replace(ledger, runs=runs))]
-    assert "the runs differ in their culprit: run 1 persistent (3), run 2 none" in said
+    assert "the runs differ in their straggler: run 1 persistent (3), run 2 none" in said
     assert not any("differ" in line for line in notes(ledger))

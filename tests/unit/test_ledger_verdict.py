@@ -198,7 +198,7 @@ def test_what_all_ranks_do_alike_has_no_culprit() -> None:
     assert judged(trace_of(run_of(), noise=NOISE, backward=everyone, transfer=17.0)).kind == NONE
 
 
-def test_a_culprit_who_costs_next_to_nothing_is_none() -> None:
+def test_a_straggler_who_costs_next_to_nothing_is_none() -> None:
     assert judged(trace_of(run_of(), noise=0.001, bound_ns=100, backward=on(1, ms=0.1))).kind == NONE
     assert judged(trace_of(run_of(), noise=0.001, bound_ns=100, backward=on(1, ms=0.3))).kind == PERSISTENT
 
@@ -222,7 +222,7 @@ def test_ranks_that_read_one_clock_are_told_apart_however_far_it_is_from_the_oth
     assert (found.kind, found.ranks) == (PERSISTENT, (6,))
 
 
-def test_a_culprit_beyond_wide_bounds_is_named_all_the_same() -> None:
+def test_a_straggler_beyond_wide_bounds_is_named_all_the_same() -> None:
     found = judged(trace_of(run_of(), noise=0.01, bound_ns=2_000_000, backward=on(3, ms=20.0)))
     assert (found.kind, found.ranks) == (PERSISTENT, (3,))
 

@@ -25,7 +25,7 @@ def test_losses_are_looked_at_when_they_settle_and_not_before() -> None:
     losses.keep(0, OnDevice(1.5))
     losses.keep(2, OnDevice(2.5))
     assert OnDevice.looked_at == 0
-    losses.settle()
+    losses.release()
     assert OnDevice.looked_at == 2
     losses.keep(3, 0.25)
     first, missing, *others = losses.values()

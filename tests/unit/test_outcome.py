@@ -10,9 +10,9 @@ from hpc.model.outcome import (
     RankNote,
     RecordError,
     exit_records,
+    final_record,
     read_exit_record,
     read_rank_note,
-    settling_record,
 )
 
 
@@ -49,11 +49,11 @@ def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_which_attempt_settles_a_run() -> None:
-    assert settling_record([]) is None
+    assert final_record([]) is None
     unsettled = [record(1, Outcome.PREEMPTED), record(2, Outcome.TIMEOUT), record(3, Outcome.LAUNCH_FAIL)]
-    assert settling_record(unsettled) is None
+    assert final_record(unsettled) is None
     failed = record(4, Outcome.RANK_FAIL)
-    assert settling_record([*unsettled, failed]) == failed
+    assert final_record([*unsettled, failed]) == failed
     ok = record(5, Outcome.OK)
-    assert settling_record([failed, ok, record(6, Outcome.OOM)]) == ok
-    assert settling_record([ok, record(7, Outcome.OK)]) == record(7, Outcome.OK)
+    assert final_record([failed, ok, record(6, Outcome.OOM)]) == ok
+    assert final_record([ok, record(7, Outcome.OK)]) == record(7, Outcome.OK)

@@ -13,7 +13,7 @@ from hpc.measure.world import World
 from hpc.model.checks import CHECKS, CheckError, Finding, Level, State, read_finding, read_levels
 from hpc.preflight.compare import LOOKS, judge
 from hpc.preflight.result import numbers
-from hpc.preflight.run import Preflight, Promises
+from hpc.preflight.run import Expectations, Preflight
 from hpc.preflight.types import Launched, RankFacts, Transports
 from tests.unit.preflight_facts import GIB, LAUNCHED, RUN, findings, seen
 
@@ -183,7 +183,7 @@ def test_too_few_ranks_name_the_cure_that_fits(size: int, variables: dict[str, s
 
 
 def test_a_fatal_check_that_failed_ends_the_run_with_name_and_cure() -> None:
-    preflight = Preflight(RUN, Promises())
+    preflight = Preflight(RUN, Expectations())
     preflight.started(4, "")
     preflight.demand()
     preflight.started(3, "")
@@ -224,7 +224,9 @@ def test_what_nccl_took_is_held_against_the_promise(tmp_path: Path, monkeypatch:
     run = dataclasses.replace(RUN, ranks_per_node=1, gpus_per_node=1)
     comm: Any = FakeComm()
     world = World(rank=0, size=2, local_rank=0, local_size=1, node_rank=0, nodes=2, hostname="n0")
-    preflight = Preflight(run, Promises(expect_transport="ib", levels={"fabric": Level.OFF, "gpu_per_rank": Level.OFF}))
+    preflight = Preflight(
+        run, Expectations(expect_transport="ib", levels={"fabric": Level.OFF, "gpu_per_rank": Level.OFF})
+    )
     preflight.met(comm, world)
     preflight.let_nccl_tell(tmp_path)
     facts: dict[str, Any] = {"device": {"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, "software": {"nccl": "2.27"}}

@@ -378,4 +378,4 @@ def test_a_trace_that_was_recovered_while_the_attempt_still_ran_makes_it_no_ok(t
         begin, tmp_path, tmp_path / "none", exit_status=137, job_text=f"JobState=RUNNING EndTime={soon}"
     )
     assert record is not None
-    assert (record.outcome, record.settles) == (Outcome.TIMEOUT, False)
+    assert (record.outcome, record.is_final) == (Outcome.TIMEOUT, False)

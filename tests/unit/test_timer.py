@@ -1,4 +1,4 @@
-"""Marks: the host's against a fake clock, the device's against a mock of CUDA events (there is no GPU here)."""
+"""StepTimer: the host's against a fake clock, the device's against a mock of CUDA events (there is no GPU here)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.measure.timer import DeviceMarks, HostMarks, Marks
+from hpc.measure.timer import DeviceTimer, HostTimer, StepTimer
 from hpc.model.timestamps import ABSENT
 
 
-def one_step(marks: Marks) -> None:
-    marks.batch_ready()
-    marks.forward_end()
-    marks.grads_ready()
-    marks.reduced()
-    marks.end()
+def one_step(timer: StepTimer) -> None:
+    timer.batch_ready()
+    timer.forward_end()
+    timer.grads_ready()
+    timer.reduced()
+    timer.end()
 
 
 def test_steps_begin_where_the_one_before_ended() -> None:
-    marks = HostMarks(3, clock=count(100).__next__)
-    marks.begin(0)
+    timer = HostTimer(3, clock=count(100).__next__)
+    timer.begin(0)
     for _ in range(2):
-        one_step(marks)
-    marks.begin(2)
-    one_step(marks)
-    assert np.reshape(marks.stamps, (3, 6)).tolist() == [
+        one_step(timer)
+    timer.begin(2)
+    one_step(timer)
+    assert np.reshape(timer.stamps, (3, 6)).tolist() == [
         [100, 101, 102, 103, 104, 105],
         [105, 106, 107, 108, 109, 110],
         [111, 112, 113, 114, 115, 116],
@@ -38,29 +38,29 @@ def test_steps_begin_where_the_one_before_ended() -> None:
 
 
 def test_of_several_gradients_the_last_counts_and_what_was_not_marked_is_absent() -> None:
-    marks = HostMarks(2, clock=count(0).__next__)
-    marks.begin(0)
-    marks.batch_ready()
-    marks.grads_ready()
-    marks.grads_ready()
-    marks.reduced()
-    marks.end()
-    assert list(marks.stamps) == [0, 1, ABSENT, 3, 4, 5, 5, *[ABSENT] * 5]
+    timer = HostTimer(2, clock=count(0).__next__)
+    timer.begin(0)
+    timer.batch_ready()
+    timer.grads_ready()
+    timer.grads_ready()
+    timer.reduced()
+    timer.end()
+    assert list(timer.stamps) == [0, 1, ABSENT, 3, 4, 5, 5, *[ABSENT] * 5]
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_marks_record_into_a_buffer_that_fits_and_no_other(kind: str) -> None:
     device = FakeDevice()
-    marks: Marks = HostMarks(2) if kind == "host" else DeviceMarks(2, device.event, device)
+    timer: StepTimer = HostTimer(2) if kind == "host" else DeviceTimer(2, device.event, device)
     buffer = memoryview(array("q", [ABSENT] * 12))
-    marks.record_into(buffer)
-    marks.begin(0)
-    one_step(marks)
-    marks.resolve()
+    timer.record_into(buffer)
+    timer.begin(0)
+    one_step(timer)
+    timer.resolve()
     assert ABSENT not in buffer[:6]
     for wrong in (memoryview(array("q", [0] * 11)), memoryview(array("i", [0] * 12))):
         with pytest.raises(ValueError, match="12 int64"):
-            marks.record_into(wrong)
+            timer.record_into(wrong)
 
 
 class FakeDevice:
@@ -104,80 +104,80 @@ class FakeEvent:
 def test_device_events_become_times_of_the_host(drift: float) -> None:
     steps, second = 200, 10**9
     device = FakeDevice(drift)
-    marks = DeviceMarks(steps, device.event, device, clock=device.host_clock)
+    timer = DeviceTimer(steps, device.event, device, clock=device.host_clock)
     true_ns = []
-    marks.begin(0)
+    timer.begin(0)
     for _ in range(steps):
         row = [device.now_ns]
-        for mark in (marks.batch_ready, marks.forward_end, marks.grads_ready, marks.reduced, marks.end):
+        for mark in (timer.batch_ready, timer.forward_end, timer.grads_ready, timer.reduced, timer.end):
             device.now_ns += second // 5
             mark()
             row.append(device.now_ns)
         true_ns.append(row)
-    marks.resolve()
+    timer.resolve()
     # 200 s: one float32 of milliseconds for all of them would be off by 16 µs.
-    assert np.abs(np.reshape(marks.stamps, (steps, 6)) - np.array(true_ns)).max() < 1000
+    assert np.abs(np.reshape(timer.stamps, (steps, 6)) - np.array(true_ns)).max() < 1000
 
 
 def test_nothing_waits_for_the_device_inside_a_stretch() -> None:
     device = FakeDevice()
-    marks = DeviceMarks(3, device.event, device, clock=device.host_clock)
-    marks.begin(0)
+    timer = DeviceTimer(3, device.event, device, clock=device.host_clock)
+    timer.begin(0)
     before = device.synchronised
     for _ in range(3):
-        one_step(marks)
+        one_step(timer)
     assert device.synchronised == before
-    assert set(marks.stamps) == {ABSENT}
-    marks.resolve()
+    assert set(timer.stamps) == {ABSENT}
+    timer.resolve()
     assert device.synchronised > before
-    assert ABSENT not in marks.stamps
+    assert ABSENT not in timer.stamps
 
 
 def test_a_stretch_that_holds_nothing_resolves_to_nothing() -> None:
     device = FakeDevice()
-    marks = DeviceMarks(2, device.event, device, clock=device.host_clock)
-    marks.resolve()
-    marks.begin(0)
-    marks.resolve()
-    marks.resolve()
-    assert set(marks.stamps[1:]) == {ABSENT}
+    timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
+    timer.resolve()
+    timer.begin(0)
+    timer.resolve()
+    timer.resolve()
+    assert set(timer.stamps[1:]) == {ABSENT}
 
 
 def test_an_optional_mark_that_is_left_out_stays_absent_on_a_device_too() -> None:
     device = FakeDevice()
-    marks = DeviceMarks(1, device.event, device, clock=device.host_clock)
-    marks.begin(0)
-    marks.batch_ready()
-    marks.grads_ready()
-    marks.reduced()
-    marks.end()
-    marks.resolve()
-    assert [stamp == ABSENT for stamp in marks.stamps] == [False, False, True, False, False, False]
+    timer = DeviceTimer(1, device.event, device, clock=device.host_clock)
+    timer.begin(0)
+    timer.batch_ready()
+    timer.grads_ready()
+    timer.reduced()
+    timer.end()
+    timer.resolve()
+    assert [stamp == ABSENT for stamp in timer.stamps] == [False, False, True, False, False, False]
 
 
 def test_two_stretches_have_anchors_of_their_own() -> None:
     device = FakeDevice()
-    marks = DeviceMarks(2, device.event, device, clock=device.host_clock)
+    timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
     for step in range(2):
-        marks.begin(step)
+        timer.begin(step)
         begin_ns = device.now_ns
         device.now_ns += 1000
-        one_step(marks)
-        marks.resolve()
-        assert marks.stamps[6 * step] == begin_ns
-        assert marks.stamps[6 * step + 5] == begin_ns + 1000
+        one_step(timer)
+        timer.resolve()
+        assert timer.stamps[6 * step] == begin_ns
+        assert timer.stamps[6 * step + 5] == begin_ns + 1000
         device.now_ns += 10**12
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=40, max_size=40))
 def test_the_bound_covers_what_reading_the_host_clock_took(steps_ns: list[int]) -> None:
     device = FakeDevice(host_steps_ns=iter(steps_ns))
-    marks = DeviceMarks(1, device.event, device, clock=device.host_clock)
-    marks.begin(0)
+    timer = DeviceTimer(1, device.event, device, clock=device.host_clock)
+    timer.begin(0)
     begin_ns = device.now_ns
     device.now_ns += 10**6
-    one_step(marks)
+    one_step(timer)
     end_ns = device.now_ns
-    marks.resolve()
-    assert abs(marks.stamps[0] - begin_ns) <= marks.bound_ns + 1
-    assert abs(marks.stamps[5] - end_ns) <= marks.bound_ns + 1
+    timer.resolve()
+    assert abs(timer.stamps[0] - begin_ns) <= timer.bound_ns + 1
+    assert abs(timer.stamps[5] - end_ns) <= timer.bound_ns + 1

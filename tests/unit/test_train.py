@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hpc.backends import Backend
-from hpc.measure.timer import HostMarks
+from hpc.measure.timer import HostTimer
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.run.train import train
@@ -22,7 +22,7 @@ class Cycle:
         self.itself = self
 
 
-class Witnessed(HostMarks):
+class Witnessed(HostTimer):
     """The host's stamps, whose stretches the witness sees too."""
 
     def __init__(self, steps: int, calls: list[Any]) -> None:
@@ -46,17 +46,17 @@ class Witness:
         self.garbage: list[int] = []
         self.fails_at = fails_at
 
-    def step(self, index: int, marks: HostMarks) -> int:
+    def step(self, index: int, timer: HostTimer) -> int:
         if index == self.fails_at:
             raise RuntimeError("the step failed")
         self.calls.append(index)
         self.collecting[index] = gc.isenabled()
         self.garbage.append(sum(isinstance(one, Cycle) for one in gc.get_objects()))
         Cycle()
-        marks.end()
+        timer.end()
         return 10 + index
 
-    def settle(self) -> None:
+    def release(self) -> None:
         self.calls.append("settle")
 
     def synchronise(self) -> None:
@@ -74,9 +74,9 @@ def run(warmup_steps: int, measured_steps: int = 3, block_steps: int = 0) -> Run
 def trained(witness: Witness, asked: RunSpec) -> tuple[list[list[int]], list[int], list[int]]:
     """Blocks, samples, and the stamps one after the other."""
     samples = memoryview(array("q", [ABSENT]) * asked.steps)
-    marks = Witnessed(asked.steps, witness.calls)
-    blocks = train(cast(Backend, witness), asked, marks, samples, witness.synchronise)
-    return blocks, samples.tolist(), marks.stamps.tolist()
+    timer = Witnessed(asked.steps, witness.calls)
+    blocks = train(cast(Backend, witness), asked, timer, samples, witness.synchronise)
+    return blocks, samples.tolist(), timer.stamps.tolist()
 
 
 @pytest.fixture(autouse=True)

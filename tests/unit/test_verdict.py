@@ -12,7 +12,7 @@ import pytest
 
 from hpc.model.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_artifacts
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
-from hpc.model.verdict import RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_echo
+from hpc.model.verdict import RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_end import EXIT_STATUS
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")
@@ -148,8 +148,8 @@ def test_what_did_not_decide_is_kept_behind_and_nothing_twice() -> None:
     "message", ["Connection reset by peer", "Broken pipe", "ncclRemoteError: A call failed", "Socket closed"]
 )
 def test_an_echo_is_known_by_its_words(message: str) -> None:
-    assert is_echo(replace(BOOM, message=message))
-    assert not is_echo(BOOM)
+    assert is_secondary(replace(BOOM, message=message))
+    assert not is_secondary(BOOM)
 
 
 RUNNING = "JobId=7 JobName=a b JobState=RUNNING Reason=None Requeue=1 Restarts=0 EndTime=2026-11-20T23:12:36 {}"

@@ -18,8 +18,8 @@ from tests.unit.simulated import JITTERS, MS, Simulated, draw_clocks, equal_rank
 from tests.unit.test_ledger_simulated import drawn_runs, window
 from tests.unit.traces import make_run
 
-DRAWS, MOST_ACCUSED = 2000, 0.05
-FOUND_OF, MOST_MISSED = 100, 1
+DRAWS, MAX_ACCUSED = 2000, 0.05
+FOUND_OF, MAX_MISSED = 100, 1
 ACCUSED = (PERSISTENT, ROTATING, TRANSIENT)
 
 
@@ -53,7 +53,7 @@ def test_equal_ranks_are_accused_in_fewer_than_one_draw_of_twenty(jitter, memory
         kinds[verdict(step_breakdown(simulated.trace)).kind] += 1
     accused = sum(kinds[kind] for kind in ACCUSED)
     print(f"{jitter}, memory {memory}: {dict(kinds)}")
-    assert accused < MOST_ACCUSED * kinds.total(), kinds
+    assert accused < MAX_ACCUSED * kinds.total(), kinds
     assert kinds[NONE] > kinds.total() / 2, kinds
 
 
@@ -80,7 +80,7 @@ DELAYS = {
 @pytest.mark.parametrize("name", DELAYS)
 def test_delays_well_above_the_noise_are_found_under_their_names(name):
     missed = [wrong for draw in range(FOUND_OF) if (wrong := wrongly_said(name, draw))]
-    assert len(missed) <= MOST_MISSED, "\n".join([f"{len(missed)} missed", *missed[:5]])
+    assert len(missed) <= MAX_MISSED, "\n".join([f"{len(missed)} missed", *missed[:5]])
 
 
 def wrongly_said(name: str, draw: int) -> str:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from hpc.backends import BACKENDS
 from hpc.backends.horovod_group import join_horovod
-from hpc.measure.timer import host_marks
+from hpc.measure.timer import host_timer
 from hpc.model.options import read_options
 
 
@@ -32,15 +32,15 @@ class KerasDistributedOptimizer:
         self.model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         self.its_losses = [float("nan")] * self.run.steps
 
-    def make_marks(self, steps):
-        return host_marks("coarse", steps)
+    def make_timer(self, steps):
+        return host_timer("coarse", steps)
 
-    def step(self, index, marks):
+    def step(self, index, timer):
         features, labels = batch = self.workload.batch(index)
-        marks.batch_ready()
+        timer.batch_ready()
         done = self.model.fit(features, labels, batch_size=len(labels), epochs=1, verbose=0, shuffle=False)
         self.its_losses[index] = done.history["loss"][0]
-        marks.end()
+        timer.end()
         return self.workload.samples(batch)
 
     def losses(self):

@@ -56,7 +56,7 @@ class Training:
     """
 
     def __init__(
-        self, where, comm, steps, factory=None, change=None, one_by_one=False, through=lambda marks, _: marks, **asked
+        self, where, comm, steps, factory=None, change=None, one_by_one=False, through=lambda timer, _: timer, **asked
     ):
         self.backend, name = loaded(where)
         self.framework = BACKENDS[name].framework
@@ -65,17 +65,17 @@ class Training:
         self.backend.build(factory(self.framework))
         if change is not None:
             change(self.backend)
-        marks = through(self.backend.make_marks(self.run.steps), self.backend)
+        timer = through(self.backend.make_timer(self.run.steps), self.backend)
         if one_by_one and comm.rank:
             comm.recv(source=comm.rank - 1)
-        marks.begin(0)
-        self.samples = [self.backend.step(step, marks) for step in range(steps)]
-        marks.resolve()
+        timer.begin(0)
+        self.samples = [self.backend.step(step, timer) for step in range(steps)]
+        timer.resolve()
         if one_by_one and comm.rank + 1 < comm.size:
             comm.send("ended", dest=comm.rank + 1)
         self.losses = self.backend.losses()
         self.parameters = [value.copy() for value in self.backend.parameters()]
-        self.stamps = np.array(marks.stamps.tolist()).reshape(-1, 6)[:steps]
+        self.stamps = np.array(timer.stamps.tolist()).reshape(-1, 6)[:steps]
 
 
 def of_contract(framework):
@@ -131,18 +131,18 @@ def complete(where, comm, steps):
     begin = 3
 
     class Telling:
-        """Marks whose t3 is told to rank 1, when the last of a step's calls has come."""
+        """StepTimer whose t3 is told to rank 1, when the last of a step's calls has come."""
 
-        def __init__(self, marks, backend):
-            self._marks, self._backend, self._calls = marks, backend, 0
-            if hasattr(backend, "_marks"):
-                backend._marks = self  # what the gradients' hooks call
+        def __init__(self, timer, backend):
+            self._timer, self._backend, self._calls = timer, backend, 0
+            if hasattr(backend, "_timer"):
+                backend._timer = self  # what the gradients' hooks call
 
         def __getattr__(self, name):
-            return getattr(self._marks, name)
+            return getattr(self._timer, name)
 
         def grads_ready(self):
-            self._marks.grads_ready()
+            self._timer.grads_ready()
             self._calls += 1
             each = len(getattr(self._backend, "_hooks", "1"))
             if comm.rank == 0 and self._calls > begin * each and self._calls % each == 0:

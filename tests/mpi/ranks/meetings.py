@@ -78,9 +78,9 @@ def built(backend, kind):
     backend.build(factory(framework, kind))
     described = backend.describe()
     if framework == "tensorflow":
-        marks = backend.make_marks(backend._run.steps)
-        marks.begin(0)
-        backend.step(0, marks)
+        timer = backend.make_timer(backend._run.steps)
+        timer.begin(0)
+        backend.step(0, timer)
     parameters = sum(value.nbytes for value in backend.parameters())
     return {**{name: described[name] for name in TOLD}, "parameter_bytes": parameters}
 
@@ -106,7 +106,7 @@ def main(comm):
     if comm.rank == 0:
         print(json.dumps(facts))
     backend.build(factory(BACKENDS[run.backend].framework, "plain"))
-    backend.make_marks(run.steps)
+    backend.make_timer(run.steps)
     backend.leave()
 
 

@@ -77,13 +77,13 @@ except InvalidRun:
     comm.Abort(3)
 made = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
 backend.build(load_factory(run.workload, "paddle"))
-marks = backend.make_marks(run.steps)
-marks.begin(0)
+timer = backend.make_timer(run.steps)
+timer.begin(0)
 for step in range(STEPS):
-    backend.step(step, marks)
-    backend.settle()
-marks.resolve()
-rows = [marks.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
+    backend.step(step, timer)
+    backend.release()
+timer.resolve()
+rows = [timer.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
 taken = [[stamp for stamp in row if stamp != ABSENT] for row in rows]
 facts = {
     "listening": made[LISTENING],

@@ -143,11 +143,11 @@ def of_ranks(name):
     backend = load_backend(name)
     backend.join(run, world_from_mpi(comm), comm)
     backend.build(load_factory("resnet50", BACKENDS[name].framework))
-    marks = backend.make_marks(run.steps)
-    marks.begin(0)
+    timer = backend.make_timer(run.steps)
+    timer.begin(0)
     for step in range(STEPS):
-        backend.step(step, marks)
-    marks.resolve()
+        backend.step(step, timer)
+    timer.resolve()
     losses = comm.gather(backend.losses()[:STEPS])
     backend.leave()
     if comm.rank == 0:

@@ -52,11 +52,11 @@ def main(comm):
     backend.join(run, world_from_mpi(comm), comm)
     factory = load_factory(run.workload, "tensorflow")
     backend.build(factory)
-    marks = backend.make_marks(run.steps)
-    marks.begin(0)
+    timer = backend.make_timer(run.steps)
+    timer.begin(0)
     for step in range(STEPS):
-        backend.step(step, marks)
-    marks.resolve()
+        backend.step(step, timer)
+    timer.resolve()
     facts = {
         "losses": backend.losses(),
         "frameworks": [name for name in ("torch", "jax", "paddle", "horovod") if name in sys.modules],

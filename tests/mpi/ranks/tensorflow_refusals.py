@@ -43,9 +43,9 @@ def joined(**asked):
 
 def trained(backend, workload):
     backend.build(load_factory(f"{USERS}:{workload}", "tensorflow"))
-    marks = backend.make_marks(8)
-    marks.begin(0)
-    backend.step(0, marks)
+    timer = backend.make_timer(8)
+    timer.begin(0)
+    backend.step(0, timer)
 
 
 def said(what):

@@ -79,9 +79,9 @@ def factory(words):
     return Changed
 
 
-def rows_of(marks):
+def rows_of(timer):
     """Of every step the stamps that were taken, by their number."""
-    rows = [marks.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
+    rows = [timer.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
     return [{number: stamp for number, stamp in enumerate(row) if stamp != ABSENT} for row in rows]
 
 
@@ -103,14 +103,14 @@ try:
 except (InvalidRun, OptionError, WorkloadError):
     traceback.print_exc()
     comm.Abort(3)
-marks = backend.make_marks(run.steps)
-marks.begin(0)
+timer = backend.make_timer(run.steps)
+timer.begin(0)
 hooks = []
 for step in range(STEPS):
-    backend.step(step, marks)
+    backend.step(step, timer)
     hooks.append(sum(len(p._post_accumulate_grad_hooks or ()) for p in backend._parameters))
-    backend.settle()
-rows = rows_of(marks)
+    backend.release()
+rows = rows_of(timer)
 facts = {
     "told": {name: float(os.environ[name]) for name in TOLD if name in os.environ},
     "listening": [address for address in after if address not in before],
