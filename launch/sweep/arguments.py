@@ -30,7 +30,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
 from hpc.system.command_parser import CommandParser
 from hpc.system.version import with_version
-from launch.sweep.config import PROGRAM, SUBCOMMANDS
+from launch.sweep.config import FORMER_NAMES, PROGRAM, SUBCOMMANDS
 from launch.sweep.spec import LONGEST_BLOCK
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
@@ -114,7 +114,7 @@ def read_arguments(argv: Sequence[str]) -> Request:
 
 
 def _refuse_former_flags(arguments: Sequence[str]) -> None:
-    """Raises SpecError on a flag, or the beginning of one, that is a subcommand now."""
+    """Raises SpecError on a flag, or the beginning of one, that is a subcommand or another option now."""
     current = sweep_parser().long_options()
     for argument in arguments:
         flag = argument.partition("=")[0]
@@ -124,6 +124,9 @@ def _refuse_former_flags(arguments: Sequence[str]) -> None:
             if f"--{name}".startswith(flag):
                 rest = ", followed by the other options" if len(arguments) > 1 and name != "list" else ""
                 raise SpecError(f"--{name} is now a word: {PROGRAM} {form}{rest}")
+        for name, new in FORMER_NAMES.items():
+            if f"--{name}".startswith(flag):
+                raise SpecError(f"--{name} is now --{new.replace('_', '-')}")
 
 
 def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
@@ -243,7 +246,7 @@ def _add_method(parser: argparse.ArgumentParser) -> None:
     add("--collectives", action="store_const", const=True,
         help="add to every set of ranks that trains one run of its collectives alone: what communication could cost at "
         "best (sizes by --option; `list` shows them)")  # fmt: skip
-    add("--twin", action="store_const", const=True,
+    add("--no-sync", action="store_const", const=True,
         help="add to every point on several ranks the same without reduction of gradients, for the ledger")  # fmt: skip
 
 

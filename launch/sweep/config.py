@@ -19,6 +19,8 @@ ACTIONS = ("dry_run", "detach", "force", "rerun_if_changed")
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
 """The first arguments that ask for something other than measuring, and how each is typed. No file can ask for them."""
+FORMER_NAMES = {"twin": "no_sync"}
+"""Options of earlier versions, and their names now."""
 ON = "on"
 """The value of an action that a file switches on."""
 
@@ -72,6 +74,8 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
         if name in SUBCOMMANDS:
             rest = "" if name == "list" else " --config FILE"
             raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
+        if name in FORMER_NAMES:
+            raise SpecError(f"{key} is now {FORMER_NAMES[name]}")
         if name in _COMMAND_LINE_ONLY:
             raise SpecError(f"{key} is said on the command line, not in a file")
         if name not in _NAMES and name not in _OLD:

@@ -23,10 +23,10 @@ from launch.sweep.target import (
     TargetError,
     cannot_run,
     decide_target,
-    no_twins,
     odd_builds,
     options_of,
     with_absolute_paths,
+    without_no_sync,
 )
 
 Say = Callable[[str], None]
@@ -108,7 +108,7 @@ class Prepared:
         unable = self.unable
         odd = odd_builds([name for name in self.spec.backend if name not in unable], self.site)
         warnings = notes(self.spec, self.plan, self.site.env if self.site is not None else ())
-        for line in (*unable.values(), *odd, *no_twins(self.spec), *warnings):
+        for line in (*unable.values(), *odd, *without_no_sync(self.spec), *warnings):
             say(line)
         if unable:
             say("their runs end as launch_fail; the same command runs them once they can")

@@ -55,9 +55,9 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class SweepSpec:
     """The specification of a sweep. None is a size that was not chosen: the target decides it (`expand`).
 
-    `block_steps` is how many measured steps a block has at most, 0 for one block however long. `twin` adds to every
-    training on several ranks the same without its reduction, `collectives` one run of what communication costs there.
-    `placement` is one of hpc.model.spec's PLACEMENTS.
+    `block_steps` is how many measured steps a block has at most, 0 for one block however long. `no_sync` adds to
+    every training on several ranks the same without its reduction, `collectives` one run of what communication costs
+    there. `placement` is one of hpc.model.spec's PLACEMENTS.
     """
 
     nodes: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class SweepSpec:
     seed: int = 0
     placement: str = "separate"
     baseline: bool = True
-    twin: bool = False
+    no_sync: bool = False
     collectives: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class SweepSpec:
                 values[name] = _distinct(name, [_number(name, text) for text in _words(name, value)])
             elif name in _LIMITS:
                 values[name] = _number(name, value)
-            elif name in ("baseline", "twin", "collectives"):
+            elif name in ("baseline", "no_sync", "collectives"):
                 values[name] = _truth(name, value)
             elif name == "placement":
                 values[name] = choice(name, value, PLACEMENTS)
@@ -129,7 +129,7 @@ OptionsOf = Callable[[str, str], Mapping[str, Option]]
 
 
 def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
-    """Decides every size for the target and multiplies the axes out; adds the 1n1g baselines, and twins if asked for.
+    """Decides every size for the target and multiplies the axes; adds 1n1g baselines, and no-sync runs if requested.
 
     Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike. With
     nested placement, each repeat has its own order of points, shuffled with the seed.
@@ -143,9 +143,9 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         for run in _multiply(sweep, target, backend, workload, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
-            if sweep.twin and run.ranks > 1 and not run.probe and backend not in target.without_twins:
-                twin = dataclasses.replace(run, reduction="off")
-                points.setdefault(twin.point_id, twin)
+            if sweep.no_sync and run.ranks > 1 and not run.probe and backend not in target.without_twins:
+                no_sync = dataclasses.replace(run, reduction="off")
+                points.setdefault(no_sync.point_id, no_sync)
             _refuse_too_many(len(points), sweep)
     reduced += _add_collectives(points, sweep, target)
     _refuse_too_many(len(points), sweep)

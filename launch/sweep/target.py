@@ -79,10 +79,10 @@ def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
     return dataclasses.replace(spec, workload=tuple(absolute(name) for name in spec.workload))
 
 
-def no_twins(spec: SweepSpec) -> list[str]:
-    """If twins are requested: a line for each backend that has none, with the reason."""
-    reasons = {name: BACKENDS[name].no_twin for name in spec.backend if spec.twin}
-    return [f"no twins of backend {name}: {reason}" for name, reason in reasons.items() if reason]
+def without_no_sync(spec: SweepSpec) -> list[str]:
+    """If no-sync runs are requested: a line for each backend that has none, with the reason."""
+    reasons = {name: BACKENDS[name].no_twin for name in spec.backend if spec.no_sync}
+    return [f"backend {name} has no no-sync runs: {reason}" for name, reason in reasons.items() if reason]
 
 
 WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)

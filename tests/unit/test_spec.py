@@ -118,7 +118,7 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "env": {"A": "x\0y"}}, "NUL"),
         ({"nodes": "1", "env": "A=1"}, "must be a table"),
         ({"nodes": "1", "baseline": "no"}, "must be true or false"),
-        ({"nodes": "1", "twin": "yes"}, "must be true or false"),
+        ({"nodes": "1", "no_sync": "yes"}, "must be true or false"),
         ({"nodes": "1", "telemetry": "some"}, "telemetry is 'some'; it must be on or off"),
         ({"nodes": "1", "block_steps": "-1"}, "block_steps is -1; it must be 0"),
         ({"nodes": "1", "block_steps": "few"}, "block_steps: 'few' is not a whole number"),
@@ -175,15 +175,15 @@ def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: 
     assert run.steps == warmup + steps + 5 * (len(lengths) - 1)
 
 
-def test_a_twin_is_the_same_on_several_ranks_without_reduction() -> None:
-    made = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, twin=True)
+def test_a_no_sync_run_is_the_same_on_several_ranks_without_reduction() -> None:
+    made = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, no_sync=True)
     twins = [run for run in made.runs if run.probe == "twin"]
     assert {(run.backend, run.case, run.telemetry, run.repeat) for run in twins} == {
         (backend, "2n1g", telemetry, repeat) for backend in "ab" for telemetry in ("on", "off") for repeat in (1, 2)
     }
     trained = {run.run_id for run in made.runs if run.ranks == 2 and not run.probe}
     assert {dataclasses.replace(twin, reduction="on").run_id for twin in twins} == trained
-    without = plan(dataclasses.replace(LAPTOP, without_twins=("a",)), nodes="2", backend="a,b", twin=True)
+    without = plan(dataclasses.replace(LAPTOP, without_twins=("a",)), nodes="2", backend="a,b", no_sync=True)
     assert {run.backend for run in without.runs if run.probe} == {"b"}
     assert not any(run.probe for run in plan(LAPTOP, nodes="1,2").runs)
 

@@ -116,15 +116,15 @@ def test_what_is_missing_ends_with_1_and_the_cure(tmp_path: Path, arguments: lis
     assert "Traceback" not in done.stderr
 
 
-def test_twins_are_planned_and_it_is_said_which_backend_has_none(tmp_path: Path) -> None:
+def test_no_sync_runs_are_planned_and_backends_without_them_are_named(tmp_path: Path) -> None:
     done = sweep(
         tmp_path, "--cases", "1n1g,1n2g", "--backend", "torch-ddp,torch-dp", "--gpus-per-node", "2", "--repeats", "1",
-        "--cluster", "slurm", "--dry-run", "--twin", "--telemetry", "off", "--steps", "150", "--block-steps", "70",
+        "--cluster", "slurm", "--dry-run", "--no-sync", "--telemetry", "off", "--steps", "150", "--block-steps", "70",
         path=NO_SLURM,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "no twins of backend torch-dp: one rank drives all GPUs" in done.stdout
-    assert "no twins of backend torch-ddp" not in done.stdout
+    assert "backend torch-dp has no no-sync runs: one rank drives all GPUs" in done.stdout
+    assert "backend torch-ddp has no" not in done.stdout
     runs = plan_of(tmp_path)["runs"]
     assert [(run["backend"], run["gpus_per_node"]) for run in runs if run["reduction"] == "off"] == [("torch-ddp", 2)]
     assert {(run["telemetry"], run["block_steps"]) for run in runs} == {("off", 70)}

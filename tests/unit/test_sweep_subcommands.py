@@ -74,10 +74,11 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
          "--retry is now a word: python -m hpc.sweep retry OUTCOME,…, followed by the other options"),
         ("--status --out a", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
         ("--stat", "--status is now a word: python -m hpc.sweep status"),
+        ("--nodes 1 --twin", "--twin is now --no-sync"),
         ("--status --help", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
     ],
 )  # fmt: skip
-def test_a_former_flag_is_answered_with_its_word(capsys: Capture, argv: str, message: str) -> None:
+def test_a_former_flag_is_answered_with_its_present_form(capsys: Capture, argv: str, message: str) -> None:
     assert refusal(capsys, *argv.split()) == message
 
 
@@ -131,6 +132,14 @@ def test_help_fits_and_shows_what_is_needed_daily(
         assert shown[0].startswith(f"usage: python -m hpc.sweep {form}")
         assert len(shown) < 40
     assert all(any(f"hpc.sweep {name} " in line for line in lines) for name in SUBCOMMANDS)
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+def test_the_help_equals_its_golden_file(
+    golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, capsys: Capture, option: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    golden(f"sweep{option[1:]}.txt", help_text(capsys, option))
 
 
 def test_help_all_shows_every_option(capsys: Capture) -> None:
