@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hpc.model.spec import RunSpec
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
+from launch.jobs.options import DEFAULT_LIMITS, RunLimits
 from launch.jobs.site import Site
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -47,17 +48,6 @@ class Folders:
         return self.runs / f"{run.run_id}.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunLimits:
-    """Limits of a run. `copy_s`: seconds between copies of its records from the nodes (0: never). It counts as hanging
-    `start_limit_s` after its start without a step, later after `hang_steps` median steps plus `hang_extra_s`."""
-
-    copy_s: float = 10
-    start_limit_s: float = 600
-    hang_steps: float = 10
-    hang_extra_s: float = 60
-
-
 @dataclass(frozen=True)
 class Raw:
     """Text of the script itself; everything else that reaches a template is quoted."""
@@ -75,7 +65,7 @@ def here_python() -> str:
 
 def render_job(
     runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
-    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), run_limits: RunLimits = RunLimits(),
+    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), run_limits: RunLimits = DEFAULT_LIMITS,
 ) -> str:  # fmt: skip
     """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
     the nodes of the job that each nested run uses, as indices."""
@@ -97,7 +87,7 @@ def render_job(
 
 
 def render_local(
-    runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, run_limits: RunLimits = RunLimits()
+    runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, run_limits: RunLimits = DEFAULT_LIMITS
 ) -> str:
     """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
     python = here_python()

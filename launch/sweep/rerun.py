@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.model.options import did_you_mean
 from hpc.model.outcome import (
-    FINAL_OUTCOMES,
     ExitRecord,
     Outcome,
     ask_again,
@@ -18,38 +15,10 @@ from hpc.model.outcome import (
     is_final,
     stem,
 )
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import RunSpec
 from launch.jobs.site import Site
 from launch.sweep.provenance import changes_since
-
-RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
-"""The outcomes after which a run is not run again unless `retry` names them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RerunRequest:
-    """Which final runs somebody wants again: those with these outcomes, those whose environment changed, all."""
-
-    retry: tuple[Outcome, ...] = ()
-    if_changed: bool = False
-    force: bool = False
-
-
-def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
-    """The outcomes in a comma list of `retry`. Raises SpecError on one that needs no asking, or that is none."""
-    chosen = []
-    for word in filter(None, (word.strip() for word in text.split(","))):
-        if word not in set(Outcome):
-            raise SpecError(f"retry {word!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(word, RETRIED)}")
-        outcome = Outcome(word)
-        if outcome is Outcome.OK:
-            raise SpecError("retry ok: what ended ok is measured; --force runs everything again")
-        if outcome not in FINAL_OUTCOMES:
-            raise SpecError(f"retry {word}: a run that ended so is run again without asking: leave it out")
-        chosen.append(outcome)
-    if not chosen:
-        raise SpecError(f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}")
-    return tuple(chosen)
+from launch.sweep.request import RerunRequest
 
 
 def ask_for(

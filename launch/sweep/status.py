@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
@@ -26,6 +25,7 @@ from launch.cluster.slurm import (
     slurm_is_installed,
     why_unreachable,
 )
+from launch.jobs.options import LaunchOptions
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
 from launch.sweep.finalize import close_attempts, close_ended, note_cancel
@@ -59,10 +59,10 @@ class Shown:
         return [memory for memory in recall(self.folders.jobs) if set(memory.runs) <= runs]
 
 
-def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
+def show(asked: SweepSpec | None, launch: LaunchOptions) -> int:
     """Prints how the runs stand; 0 where all are ok. `asked` is None for all sweeps of the folder."""
     say = echo(Console(soft_wrap=True))
-    shown = _shown(asked, settings)
+    shown = _shown(asked, launch)
     jobs, names = _job_words(shown)
     found = run_statuses(shown.run_ids, shown.folders.traces)
     width = max(map(len, shown.run_ids), default=0)
@@ -77,10 +77,10 @@ def show(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     return 0 if whole(found) and not shown.problems else 1
 
 
-def cancel(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
+def cancel(asked: SweepSpec | None, launch: LaunchOptions) -> int:
     """Ends the sweep's jobs, waits until they have, records what became of their attempts; 1 where one remains."""
     say = echo(Console(soft_wrap=True))
-    shown = _shown(asked, settings)
+    shown = _shown(asked, launch)
     for sweep_id in shown.sweeps:
         note_cancel(shown.folders, sweep_id)
     ids = [job_id for memory in shown.jobs for job_id in memory.job_ids]
@@ -99,10 +99,10 @@ def cancel(asked: SweepSpec | None, settings: Mapping[str, str]) -> int:
     return 1 if remain else 0
 
 
-def _shown(asked: SweepSpec | None, settings: Mapping[str, str]) -> Shown:
-    folders = Folders.under(Path(settings.get("out", ".")))
+def _shown(asked: SweepSpec | None, launch: LaunchOptions) -> Shown:
+    folders = Folders.under(launch.out)
     if asked is not None:
-        plan = prepare(asked, settings).plan
+        plan = prepare(asked, launch).plan
         return Shown(sweeps={plan.sweep_id: [run.run_id for run in plan.runs]}, folders=folders)
     broken: list[RecordError] = []
     sweeps = planned_sweeps(folders.traces, broken)

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -24,12 +23,14 @@ from launch.cluster.lock import FolderLock, LockError
 from launch.cluster.query import StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, warning_s
 from launch.follow.follower import Follower, follow
+from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.site import SiteError
 from launch.queue import Queue
 from launch.sweep.finalize import cancelled_at_ns, close_attempts, close_ended, describe_runs, mend_records
 from launch.sweep.prepare import Prepared, Say, prepare
-from launch.sweep.rerun import RerunRequest, ask_for
+from launch.sweep.request import RerunRequest, SweepOptions
+from launch.sweep.rerun import ask_for
 from launch.sweep.run_status import pending_runs, run_statuses, whole
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import TargetError
@@ -45,20 +46,10 @@ DETACH_PATIENCE_S = 60
 """How long --detach retries after transient refusals of sbatch, in seconds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepOptions:
-    """What to do with the sweep."""
-
-    dry_run: bool = False
-    detach: bool = False
-    max_jobs: int | None = None
-    rerun: RerunRequest = field(default_factory=RerunRequest)
-
-
-def sweep(spec: SweepSpec, settings: Mapping[str, str], options: SweepOptions) -> int:
+def sweep(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
     """Plans and runs a sweep; the exit status of the command line."""
     console = Console(soft_wrap=True)
-    prepared = prepare(spec, settings)
+    prepared = prepare(spec, launch, run_limits)
     say = echo(console)
     for line in prepared.check_sizes(_jobs_to_do(prepared, options)):
         say(f"warning: {line}")

@@ -42,6 +42,7 @@ from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION
 from hpc.recovery.journal_reader import read_journals
 from launch.cluster.lock import FolderLock
 from launch.follow.follower import write_missing_records
+from launch.jobs.options import LaunchOptions
 from launch.jobs.script import Folders
 from launch.queue import recall
 from launch.step.claim import Claim, Job
@@ -49,7 +50,8 @@ from launch.step.hang import Limits
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
 from launch.sweep.finalize import describe_runs, mend_records
-from launch.sweep.rerun import RerunRequest, ask_for
+from launch.sweep.request import RerunRequest
+from launch.sweep.rerun import ask_for
 from launch.sweep.run_status import RunStatus, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
 from parse import summarize
@@ -258,7 +260,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),
-        (lambda: status.show(None, {"out": str(out)}), of_sweep),
+        (lambda: status.show(None, LaunchOptions(out=out)), of_sweep),
         (lambda: sweep_command.main([*command, "--out", str(out)]), ()),
         (lambda: Watchdog(traces, stem, Launcher(ENDED), Limits(), print).see(), ()),
         (lambda: read_journals(traces / f"{stem}.partial", []), ()),

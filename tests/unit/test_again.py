@@ -12,7 +12,8 @@ from hpc.model.outcome import BeginRecord, Outcome, RecordError, asked_again, st
 from hpc.model.spec import SpecError
 from launch.sweep import rerun as again
 from launch.sweep.provenance import Changes
-from launch.sweep.rerun import RerunRequest, ask_for, outcomes_to_retry
+from launch.sweep.request import RerunRequest, outcomes_to_retry
+from launch.sweep.rerun import ask_for
 from launch.sweep.run_status import RunStatus, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 

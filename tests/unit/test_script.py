@@ -12,8 +12,9 @@ import pytest
 from hpc.model.spec import RunSpec
 from launch.cluster.slurm import SubmitError, header
 from launch.jobs import script
+from launch.jobs.options import RunLimits
 from launch.jobs.plan import plan_jobs
-from launch.jobs.script import Folders, RunLimits, render_job, render_local
+from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site
 from tests.conftest import GOLDEN
 from tests.unit.job_scripts import FRAMEWORKS, RUN, SITE

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
+from hpc.model.outcome import Outcome
+from launch.jobs.options import LaunchOptions
 from launch.sweep import status
 from launch.sweep.arguments import read_arguments, sweep_parser
-from launch.sweep.config import SUBCOMMANDS
-from launch.sweep.rerun import RETRIED
+from launch.sweep.request import RETRIED, SUBCOMMANDS, Request, SweepOptions
+from launch.sweep.spec import SweepSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]
@@ -44,22 +46,21 @@ def test_status_and_cancel_take_a_folder_or_a_sweep(
     calls = []
 
     def record(name: str) -> Callable[..., int]:
-        return lambda spec, settings: calls.append((name, spec, settings)) or 7
+        return lambda spec, launch: calls.append((name, spec, launch)) or 7
 
     monkeypatch.setattr(status, "show", record("status"))
     monkeypatch.setattr(status, "cancel", record("cancel"))
     assert sweep.main([subcommand, "--out", "here", *words]) == 7
-    ((name, spec, settings),) = calls
-    assert (name, settings) == (subcommand, {"out": "here"})
+    ((name, spec, launch),) = calls
+    assert (name, launch) == (subcommand, LaunchOptions(out=Path("here")))
     assert (spec and tuple(spec.nodes)) == nodes
 
 
 def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
     request = read_arguments(["retry", "oom,rank_fail", "--nodes", "1", "--dry-run"])
-    assert (request.subcommand, request.outcomes) == ("retry", "oom,rank_fail")
-    assert (request.options["nodes"], request.options["dry_run"]) == ("1", True)
-    request = read_arguments(["--nodes", "1"])
-    assert (request.subcommand, request.outcomes, request.options["nodes"]) == ("", None, "1")
+    assert (request.subcommand, request.spec) == ("retry", SweepSpec(nodes=(1,)))
+    assert request.options == SweepOptions(dry_run=True, retry=(Outcome.OOM, Outcome.RANK_FAIL))
+    assert read_arguments(["--nodes", "1"]) == Request(subcommand="", spec=SweepSpec(nodes=(1,)))
 
 
 @pytest.mark.parametrize(
