@@ -42,11 +42,10 @@ from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION
 from hpc.recovery.journal_reader import read_journals
 from launch.cluster.lock import FolderLock
 from launch.follow.follower import write_missing_records
-from launch.jobs.options import LaunchOptions
+from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
 from launch.queue import recall
 from launch.step.claim import Claim, Job
-from launch.step.hang import Limits
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
 from launch.sweep.finalize import describe_runs, mend_records
@@ -262,7 +261,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),
         (lambda: status.show(None, LaunchOptions(out=out)), of_sweep),
         (lambda: sweep_command.main([*command, "--out", str(out)]), ()),
-        (lambda: Watchdog(traces, stem, Launcher(ENDED), Limits(), print).see(), ()),
+        (lambda: Watchdog(traces, stem, Launcher(ENDED), RunLimits(), print).see(), ()),
         (lambda: read_journals(traces / f"{stem}.partial", []), ()),
         (lambda: _copy(traces / f"{stem}.partial", out / "node"), ()),
         (planned, of_sweep),
