@@ -1,4 +1,4 @@
-"""The queue of a sweep's jobs: joins jobs that exist, submits the others, at most `max_jobs` at a time."""
+"""The queue of a sweep's jobs: joins existing jobs, submits the others, at most `max_jobs` at a time; yields events."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
-from hpc.system.text import plural
 from hpc.system.whole_file import write_whole
 from launch.cluster.lock import FolderLock, user_name
 from launch.cluster.query import JobState, JobStates
@@ -23,7 +22,7 @@ PAUSES_S = (5.0, 60.0)
 """Pause after a transient refusal, in seconds: the first, doubled each time, up to the second."""
 
 ORDINARY = frozenset({"Priority", "Resources"})
-"""Slurm's reasons of a job that waits for its turn; they are not reported."""
+"""Slurm's reasons of a job that waits for its turn; they make no event."""
 UNKNOWN_FOR_GOOD = 3
 """A job has ended once the scheduler has answered this many times in a row that it does not know it."""
 MEMORY = ".job.json"
@@ -45,20 +44,96 @@ class Scheduler(JobStates, Protocol):
         """Releases the pending jobs that the scheduler holds after its own failure: id → why not, empty if released."""
 
 
-class Owner(Protocol):
-    """The sweep whose jobs these are."""
+class Runs(Protocol):
+    """The state of a sweep's runs."""
 
-    def remaining_runs(self, job: WrittenJob) -> Sequence[str]:
+    def remaining(self, job: WrittenJob) -> Sequence[str]:
         """The job's runs that are not final now."""
-
-    def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
-        """Called once for each job that has ended; whether to submit it again."""
 
     def cancelled(self) -> bool:
         """Whether somebody has cancelled the sweep since it began."""
 
-    def say(self, text: str) -> None:
-        """Shows a line to the person."""
+
+@dataclass(frozen=True, kw_only=True)
+class FolderLocked:
+    """Another process is submitting; the queue waits for it."""
+
+    holder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NothingToDo:
+    """Every run of the script is final."""
+
+    script: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotSubmitted:
+    """The sweep was cancelled before the script was submitted."""
+
+    script: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """Jobs that exist hold the remaining runs of the script."""
+
+    script: str
+    job_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """The script was submitted, with this number of remaining runs."""
+
+    script: str
+    job_id: str
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The scheduler refuses for a transient reason: this number of scripts waits, until it is queried again."""
+
+    scripts: int
+    reason: str
+    retry_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    """A job is pending for a reason that is not its turn."""
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """A job that the scheduler held after a failed launch was released, or was not because of a problem."""
+
+    job_id: str
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The jobs of a script have ended. Who handles this may call Queue.resubmit."""
+
+    script: str
+    job_ids: tuple[str, ...]
+
+
+Event = FolderLocked | NothingToDo | NotSubmitted | Joined | Submitted | Refused | Pending | Released | Ended
+
+
+class _Locked(Exception):
+    """The text names the process that has the lock."""
+
+
+def _raise_locked(holder: str) -> None:
+    raise _Locked(holder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +148,14 @@ class SubmissionRecord:
 
 
 class Queue:
-    """The jobs of a sweep, by the names of their scripts. A job that could not be submitted yet counts as pending."""
+    """The jobs of a sweep, by the names of their scripts. A job that could not be submitted yet counts as pending.
 
-    def __init__(
-        self, scheduler: Scheduler, jobs: Sequence[WrittenJob], owner: Owner, lock: FolderLock
-    ) -> None:  # fmt: skip
+    `advance` and `poll` yield what happens; nothing happens unless their events are consumed.
+    """
+
+    def __init__(self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock) -> None:
         self.poll_s = scheduler.poll_s
-        self._scheduler, self._owner, self._lock = scheduler, owner, lock
+        self._scheduler, self._runs, self._lock = scheduler, runs, lock
         self._jobs = {job.script.name: job for job in jobs}
         self._names = {script: scheduler.name_of(job) for script, job in self._jobs.items()}
         self._waiting = dict.fromkeys(self._jobs, True)  # in order
@@ -88,8 +164,9 @@ class Queue:
         self._unknown: dict[str, int] = {}  # by script: successive queries in which its jobs were unknown
         self._pause_s, self._not_before_s = PAUSES_S[0], 0.0
         self._silent = False
-        self._reported: set[tuple[str, str]] = set()  # jobs and the reasons that were shown
+        self._reported: set[tuple[str, str]] = set()  # jobs and the reasons that were reported
         self.refusal = ""
+        self.job_states: dict[str, JobState] = {}
 
     @property
     def error(self) -> str:
@@ -123,50 +200,57 @@ class Queue:
         """The jobs that hold the runs of each script, submitted here or joined."""
         return dict(self._ids)
 
-    def advance(self) -> None:
+    def resubmit(self, script: str) -> None:
+        """Lets the script be submitted again; called while `Ended` is handled."""
+        self._waiting[script] = True
+
+    def advance(self) -> Iterator[Event]:
         """Joins or submits waiting jobs, up to `max_jobs`. Raises SubmitError on a refusal that is not transient."""
         if not self._waiting or time.monotonic() < self._not_before_s:
             return
-        with self._lock.held(lambda holder: self._owner.say(f"waiting for {holder}, which is submitting")):
+        with contextlib.ExitStack() as stack:
             try:
-                self._submit_what_fits()
+                stack.enter_context(self._lock.held(_raise_locked))
+            except _Locked as locked:
+                yield FolderLocked(holder=str(locked))
+                stack.enter_context(self._lock.held(lambda holder: None))
+            try:
+                yield from self._submit_what_fits()
             except TransientSubmitError as reason:
                 self.refusal = str(reason)
                 self._not_before_s = time.monotonic() + self._pause_s
-                self._owner.say(f"{len(self._waiting)} jobs wait: {reason}; asked again in {self._pause_s:.0f} s")
+                yield Refused(scripts=len(self._waiting), reason=self.refusal, retry_s=self._pause_s)
                 self._pause_s = min(2 * self._pause_s, PAUSES_S[1])
             else:
                 self._pause_s, self.refusal = PAUSES_S[0], ""
 
-    def states(self, scripts: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state now; first submits up to `max_jobs`."""
-        self.advance()
-        ids = [job_id for script in scripts for job_id in self._ids.get(script, ())]
+    def poll(self) -> Iterator[Event]:
+        """Submits what `max_jobs` allows, then queries the jobs and sets `job_states`."""
+        yield from self.advance()
+        ids = [job_id for script in self._jobs for job_id in self._ids.get(script, ())]
         known = self._scheduler.states(ids) if ids else {}
         if pending := [job_id for job_id, state in known.items() if state is JobState.PENDING]:
             for job_id, problem in self._scheduler.release_held(pending).items():
-                done = f"not released: {problem}" if problem else "released"
-                self._owner.say(f"job {job_id} was put back and held because its launch failed: {done}")
-            self._tell_reasons(pending)
-        states = {script: self._state(script, known) for script in scripts}
-        for script, state in states.items():
+                yield Released(job_id=job_id, problem=problem)
+            yield from self._pending(pending)
+        self.job_states = {script: self._state(script, known) for script in self._jobs}
+        for script, state in list(self.job_states.items()):
             self._unknown[script] = self._unknown.get(script, 0) + 1 if state is JobState.UNKNOWN else 0
             gone = state is JobState.ENDED or self._unknown[script] >= UNKNOWN_FOR_GOOD
             if gone and script in self._ids and script not in self._over:
-                if self._owner.ended(self._jobs[script], self._ids[script]):  # called again if it raises
-                    self._waiting[script] = True
-                    states[script] = JobState.PENDING
+                yield Ended(script=script, job_ids=self._ids[script])  # once more if handling it raises
+                if script in self._waiting:
+                    self.job_states[script] = JobState.PENDING
                 else:
                     self._over.add(script)
-        return states
 
-    def _tell_reasons(self, pending: Sequence[str]) -> None:
-        """Shows once for each job why it is pending, except for ORDINARY reasons."""
-        for job_id in pending:
+    def _pending(self, job_ids: Sequence[str]) -> Iterator[Pending]:
+        """Each reason of each job once, except for ORDINARY reasons."""
+        for job_id in job_ids:
             reason = self._scheduler.reasons.get(job_id, "")
             if reason and reason not in ORDINARY and (job_id, reason) not in self._reported:
                 self._reported.add((job_id, reason))
-                self._owner.say(f"job {job_id} is pending: {reason}")
+                yield Pending(job_id=job_id, reason=reason)
 
     def _state(self, script: str, states: Mapping[str, JobState]) -> JobState:
         if script in self._waiting:
@@ -175,7 +259,7 @@ class Queue:
         liveliest = (JobState.RUNNING, JobState.PENDING, JobState.UNREACHABLE, JobState.UNKNOWN)
         return next((state for state in liveliest if state in its), JobState.ENDED)
 
-    def _submit_what_fits(self) -> None:
+    def _submit_what_fits(self) -> Iterator[Event]:
         records = {record.job_name: record for record in recall(self._lock.path.parent)}
         for script, name in self._names.items():
             if name not in records:  # so that jobs submitted by hand are recognised as this sweep's
@@ -185,30 +269,25 @@ class Queue:
         self._silent = False
         for script in self.waiting:
             job, name = self._jobs[script], self._names[script]
-            remaining = self._owner.remaining_runs(job)
+            remaining = self._runs.remaining(job)
             if not remaining:
-                self._owner.say(f"{script}: every run is final, nothing to submit")
                 del self._waiting[script]
-            elif self._owner.cancelled():
-                self._owner.say(f"{script}: not submitted, because its sweep was cancelled meanwhile")
+                yield NothingToDo(script=script)
+            elif self._runs.cancelled():
                 del self._waiting[script]
+                yield NotSubmitted(script=script)
             elif holders := _holders(name, remaining, active_jobs, records):
-                self._owner.say(f"{script}: job {', '.join(holders)} is there already, joined")
                 self._ids[script] = holders
                 del self._waiting[script]
+                yield Joined(script=script, job_ids=holders)
             elif self._has_room(active_jobs):
-                job_id = self._submit(script, records[name])
+                job_id = self._scheduler.submit(job)
+                # A sweep that dies before this line finds the job by its name.
+                remember(job, name, (*records[name].job_ids, job_id))
+                self._ids[script] = (job_id,)
+                del self._waiting[script]
                 active_jobs[job_id] = name
-                self._owner.say(f"{script}: submitted as {job_id}, {plural(len(remaining), 'run')} to do")
-
-    def _submit(self, script: str, record: SubmissionRecord) -> str:
-        """Submits and records the job id; a sweep that dies in between finds the job by its name."""
-        job, name = self._jobs[script], self._names[script]
-        job_id = self._scheduler.submit(job)
-        remember(job, name, (*record.job_ids, job_id))
-        self._ids[script] = (job_id,)
-        del self._waiting[script]
-        return job_id
+                yield Submitted(script=script, job_id=job_id, runs=len(remaining))
 
     def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
         max_jobs, names = self._scheduler.max_jobs, set(self._names.values())

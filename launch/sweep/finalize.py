@@ -1,11 +1,11 @@
-"""Closes what ended without a record, makes traces of what was copied, and says how a sweep's runs stand."""
+"""Closes attempts that ended without a record, makes traces of their copies, and marks cancelled sweeps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
-from hpc.model.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, stem
+from hpc.model.outcome import RecordError, exit_records, stem
 from hpc.model.trace import TraceError
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import PARTIAL, JournalError
@@ -14,7 +14,6 @@ from launch.cluster.local import LocalCluster
 from launch.cluster.slurm import SlurmCluster
 from launch.follow.follower import write_missing_records
 from launch.jobs.script import Folders
-from launch.sweep.run_status import RunStatus, describe_states
 
 
 def close_attempts(
@@ -91,33 +90,3 @@ def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
         return (folders.jobs / f"{sweep_id}.cancel").stat().st_mtime_ns
     except FileNotFoundError:
         return 0
-
-
-def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> list[str]:
-    """Counts of the runs by state, and a line for each that is begun or not ok."""
-    lines = [describe_states(runs)]
-    for run in runs:
-        if run.open is not None and not run.final:
-            lines.append(
-                f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; "
-                "python -m hpc.sweep status shows its state"
-            )
-        elif run.record is not None and run.record.outcome is not Outcome.OK:
-            lines.append(f"  {run.run_id}: {run.record.outcome}: {describe_failure(run.record, folders)}")
-        lines += [f"  {problem}" for problem in run.problems]
-    return lines
-
-
-def describe_failure(record: ExitRecord, folders: Folders) -> str:
-    """The evidence of the outcome, and the path of the attempt's whole output."""
-    name = stem(record.run_id, record.attempt)
-    reasons = list(record.evidence[:1])
-    if not reasons:
-        for path in sorted(folders.traces.glob(f"{name}.rank*.json"))[:1]:
-            try:
-                note = read_rank_note(path)
-            except RecordError as error:
-                reasons.append(str(error))
-            else:
-                reasons.append(f"rank {note.rank}: {note.exception}: {note.message}")
-    return "; ".join([*reasons, f"see {folders.logs / name}.err"])

@@ -9,12 +9,11 @@ from typing import Any
 
 from hpc.backends import BACKENDS
 from hpc.model.spec import Plan, SpecError
-from hpc.system.text import plural
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 from launch.jobs.options import DEFAULT_LIMITS, LaunchOptions, RunLimits
-from launch.jobs.plan import JobPlan, WrittenJob, describe_nested, plan_jobs, write_sweep
+from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, write_sweep
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.refusals import notes, refuse_invalid
@@ -81,37 +80,12 @@ class Prepared:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
         return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
 
-    def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
-        """Shows the size of the plan, its jobs and its warnings, before anything is done."""
-        plan, simulated = self.plan, self.plan.target.nodes_simulated
-        points = len({run.point_id for run in plan.runs})
-        where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
-        size = f"{plural(points, 'point')}, {plural(len(plan.runs), 'run')} in {plural(len(self.jobs), 'job')}"
-        say(f"sweep {plan.sweep_id} on {where}: {size}")
-        if not simulated:
-            hours = sum(job.node_hours for job in self.jobs)
-            say(f"asks for {hours:.1f} node-hours at most, less where runs are final already")
-            for line in describe_nested(self.jobs):
-                say(line)
-        elif any(job.subsets for job in self.jobs):
-            say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
-        if plan.reduced:
-            say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
-        for job in written:
-            of_time = "" if simulated else f", {job.plan.time_min} min on {plural(job.plan.nodes, 'node')}"
-            say(f"  {job.script}: {plural(len(job.plan.runs), 'run')}{of_time}")
-            for other in job.passed_over:
-                say(
-                    f"    not {other.name}, which has these runs and another text (changed by hand, or made by another "
-                    "version, with other options or in another folder): it stays as it is, for who submits it by hand"
-                )
-        unable = self.unable
-        odd = odd_builds([name for name in self.spec.backend if name not in unable], self.site)
+    @property
+    def notes(self) -> list[str]:
+        """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs, unknown NCCL variables."""
+        able = [name for name in self.spec.backend if name not in self.unable]
         warnings = notes(self.spec, self.plan, self.site.env if self.site is not None else ())
-        for line in (*unable.values(), *odd, *without_no_sync(self.spec), *warnings):
-            say(line)
-        if unable:
-            say("their runs end as launch_fail; the same command runs them once they can")
+        return [*odd_builds(able, self.site), *without_no_sync(self.spec), *warnings]
 
     def _render(self, job: JobPlan) -> str:
         if self.site is None:

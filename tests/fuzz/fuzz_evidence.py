@@ -48,11 +48,12 @@ from launch.queue import recall
 from launch.step.claim import Claim, Job
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
-from launch.sweep.finalize import describe_runs, mend_records
+from launch.sweep.finalize import mend_records
 from launch.sweep.request import RerunRequest
 from launch.sweep.rerun import ask_for
 from launch.sweep.run_status import RunStatus, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
+from launch.sweep.text import describe_runs
 from parse import summarize
 from tests.fuzz.damages import ERRORS, HUGE_BYTES, OF_ANY, OF_JSON, Damage, empty, folder, refused, zeros
 from tests.fuzz.fuzz_logs import watched

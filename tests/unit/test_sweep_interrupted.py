@@ -14,8 +14,8 @@ from hpc.model.outcome import BeginRecord
 from hpc.system import command_line
 from launch.jobs.script import Folders
 from launch.sweep import status
-from launch.sweep.finalize import describe_runs
 from launch.sweep.run_status import RunStatus
+from launch.sweep.text import describe_runs
 from tests.unit.traces import make_run, put_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,5 +117,5 @@ def test_a_cancel_that_finds_nothing_says_so(
 
 def test_of_a_run_that_another_job_has_begun_it_is_said_where(tmp_path: Path) -> None:
     begun = BeginRecord(run_id="a_r1", attempt=1, job_id="7", begin_unix_s=5)
-    said = describe_runs([RunStatus(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
-    assert said == ["1 begun", "  a_r1: begun in job 7, no record yet; python -m hpc.sweep status shows its state"]
+    lines = describe_runs([RunStatus(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
+    assert [*lines] == ["1 begun", "  a_r1: begun in job 7, no record yet; python -m hpc.sweep status shows its state"]
