@@ -56,72 +56,54 @@ class Runs(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderLocked:
-    """Another process is submitting; the queue waits for it."""
-
-    holder: str
+    holder: str  # a process that is submitting; the queue waits for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class NothingToDo:
-    """Every run of the script is final."""
-
-    script: str
+    script: str  # every run of it is final
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotSubmitted:
-    """The sweep was cancelled before the script was submitted."""
-
-    script: str
+    script: str  # the sweep was cancelled before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """Jobs that exist hold the remaining runs of the script."""
-
     script: str
-    job_ids: tuple[str, ...]
+    job_ids: tuple[str, ...]  # existing jobs that hold the remaining runs of the script
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """The script was submitted, with this number of remaining runs."""
-
     script: str
     job_id: str
-    runs: int
+    runs: int  # remaining ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The scheduler refuses for a transient reason: this number of scripts waits, until it is queried again."""
-
-    scripts: int
+    scripts: int  # how many wait because the scheduler refuses for a transient reason
     reason: str
     retry_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A job is pending for a reason that is not its turn."""
-
     job_id: str
-    reason: str
+    reason: str  # not that it waits for its turn
 
 
 @dataclass(frozen=True, kw_only=True)
 class Released:
-    """A job that the scheduler held after a failed launch was released, or was not because of a problem."""
-
-    job_id: str
-    problem: str
+    job_id: str  # held by the scheduler after a failed launch
+    problem: str  # why it was not released; empty if it was
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The jobs of a script have ended. Who handles this may call Queue.resubmit."""
-
-    script: str
+    script: str  # who handles this may call Queue.resubmit
     job_ids: tuple[str, ...]
 
 
@@ -131,9 +113,9 @@ Event = FolderLocked | NothingToDo | NotSubmitted | Joined | Submitted | Refused
 class _Locked(Exception):
     """The text names the process that has the lock."""
 
-
-def _raise_locked(holder: str) -> None:
-    raise _Locked(holder)
+    @classmethod
+    def throw(cls, holder: str) -> None:
+        raise cls(holder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +136,7 @@ class Queue:
     """
 
     def __init__(self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock) -> None:
-        self.poll_s = scheduler.poll_s
+        self.poll_s, self.max_jobs, self.queued = scheduler.poll_s, scheduler.max_jobs, scheduler.queued
         self._scheduler, self._runs, self._lock = scheduler, runs, lock
         self._jobs = {job.script.name: job for job in jobs}
         self._names = {script: scheduler.name_of(job) for script, job in self._jobs.items()}
@@ -181,16 +163,6 @@ class Queue:
         return {script: reason for script, reason in reasons.items() if reason and script not in self._waiting}
 
     @property
-    def max_jobs(self) -> int | None:
-        """How many jobs of the sweep there may be at the same time; None for any number."""
-        return self._scheduler.max_jobs
-
-    @property
-    def queued(self) -> bool:
-        """Whether jobs wait in a scheduler's queue, where they stay if this process ends."""
-        return self._scheduler.queued
-
-    @property
     def waiting(self) -> list[str]:
         """The scripts that are still to be submitted."""
         return list(self._waiting)
@@ -199,6 +171,10 @@ class Queue:
     def job_ids(self) -> dict[str, tuple[str, ...]]:
         """The jobs that hold the runs of each script, submitted here or joined."""
         return dict(self._ids)
+
+    @property
+    def all_job_ids(self) -> list[str]:
+        return [job_id for its in self._ids.values() for job_id in its]
 
     def resubmit(self, script: str) -> None:
         """Lets the script be submitted again; called while `Ended` is handled."""
@@ -210,7 +186,7 @@ class Queue:
             return
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._lock.held(_raise_locked))
+                stack.enter_context(self._lock.held(_Locked.throw))
             except _Locked as locked:
                 yield FolderLocked(holder=str(locked))
                 stack.enter_context(self._lock.held(lambda holder: None))
@@ -290,8 +266,8 @@ class Queue:
                 yield Submitted(script=script, job_id=job_id, runs=len(remaining))
 
     def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
-        max_jobs, names = self._scheduler.max_jobs, set(self._names.values())
-        return max_jobs is None or sum(name in names for name in active_jobs.values()) < max_jobs
+        names = set(self._names.values())
+        return self.max_jobs is None or sum(name in names for name in active_jobs.values()) < self.max_jobs
 
 
 def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRecord:

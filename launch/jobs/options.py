@@ -192,70 +192,60 @@ _YEAR_S, _YEAR_MIN = 365 * 86_400, 365 * 1_440
 """No limit of a run or a job is longer."""
 
 
-def _minutes(name: str, value: Any) -> int:
-    flag, digits = f"--{name.replace('_', '-')}", text(name, value)
-    try:
-        minutes = int(digits)
-    except ValueError:
-        raise SpecError(f"{flag} {digits[:40]!r} is not a number of whole minutes, as 90") from None
-    if minutes < 1:
-        raise SpecError(f"{flag} is {minutes}; it must be at least 1 minute")
-    if minutes > _YEAR_MIN:
-        raise SpecError(f"{flag} is {digits[:40]}; it must be at most {_YEAR_MIN} minutes (a year)")
-    return minutes
+def _limit(minimum: float, maximum: float = _YEAR_S, kind: type[int | float] = float) -> Reader:
+    """Reads a number of seconds, steps or whole minutes, and names its option in errors."""
+    unit, most = (" minute", " minutes (a year)") if kind is int else ("", "")
 
-
-def _limit(minimum: float) -> Reader:
     def read(name: str, value: Any) -> float:
         flag, digits = f"--{name.replace('_', '-')}", text(name, value)
         try:
-            limit = float(digits)
+            limit = kind(digits)
         except ValueError:
-            raise SpecError(f"{flag} {digits[:40]!r} is not a number") from None
+            number = "number of whole minutes, as 90" if kind is int else "number"
+            raise SpecError(f"{flag} {digits[:40]!r} is not a {number}") from None
         if not limit >= minimum:  # so that NaN is refused
-            raise SpecError(f"{flag} is {digits}; it must be at least {minimum:g}")
-        if limit > _YEAR_S:
-            raise SpecError(f"{flag} is {digits[:40]}; it must be at most {_YEAR_S}")
+            raise SpecError(f"{flag} is {digits}; it must be at least {minimum:g}{unit}")
+        if limit > maximum:
+            raise SpecError(f"{flag} is {digits[:40]}; it must be at most {int(maximum)}{most}")
         return limit
 
     return read
 
 
+_minutes = _limit(1, _YEAR_MIN, int)
 CLUSTERS = ("auto", "slurm", "local")
 _place = partial(option_field, "where it runs")
-_as_in_sbatch = partial(_place, None, _texts, "TEXT", "as in sbatch")
 _in_sbatch = partial(_place, None, text, "TEXT", "as in sbatch")
+_list_in_sbatch = partial(_place, None, _texts, "TEXT", "as in sbatch")
+_watch = partial(option_field, "what watches over a run")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
     """Where a sweep runs. None: not chosen."""
 
+    # fmt: off
     cluster: str = _place(
         "auto", choice(CLUSTERS), "",
         "{default} (the default): Slurm where a site is named or Slurm is installed, else this machine",
-        choices=CLUSTERS, page=Help.DAILY,
-    )  # fmt: skip
+        choices=CLUSTERS, page=Help.DAILY)
     site: str | None = _place(
         None, text, "NAME|FILE", "facts of the cluster (TOML); default: the one that knows this host's name",
-        page=Help.SUBCOMMANDS,
-    )  # fmt: skip
+        page=Help.SUBCOMMANDS)
     partition: str | None = _in_sbatch(page=Help.DAILY)
     account: str | None = _in_sbatch(page=Help.DAILY)
     qos: str | None = _in_sbatch()
     constraint: str | None = _in_sbatch()
     reservation: str | None = _in_sbatch()
-    nodelist: str | None = _as_in_sbatch()
-    exclude: str | None = _as_in_sbatch()
+    nodelist: str | None = _list_in_sbatch()
+    exclude: str | None = _list_in_sbatch()
     time: int | None = _place(
-        None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY
-    )
+        None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY)
     minutes_per_run: int = _place(
-        10, _minutes, "MIN", "minutes that a job's time limit allows each run (default {default})"
-    )
+        10, _minutes, "MIN", "minutes that a job's time limit allows each run (default {default})")
     out: Path = _place(  # noqa: RUF009 - a field, as dataclasses.field makes it
-        Path(), _path, "DIR", "folder for jobs/ and traces/ (default: this one)", page=Help.SUBCOMMANDS
-    )  # fmt: skip
+        Path(), _path, "DIR", "folder for jobs/ and traces/ (default: this one)", page=Help.SUBCOMMANDS)
+    # fmt: on
 
     @property
     def site_overrides(self) -> dict[str, str]:
@@ -264,25 +254,21 @@ class LaunchOptions:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-_watch = partial(option_field, "what watches over a run")
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunLimits:
     """Limits of a run. `copy_s`: seconds between copies of its records from the nodes (0: never). It counts as hanging
     `start_limit_s` after its start or its last step, in between after `hang_steps` median steps plus `hang_extra_s`;
     every limit is extended by `copy_s`."""
 
+    # fmt: off
     copy_s: float = _watch(
-        10, _limit(0), "S", "seconds between copies of what ranks have recorded (default {default}; 0: none)"
-    )
+        10, _limit(0), "S", "seconds between copies of what ranks have recorded (default {default}; 0: none)")
     start_limit_s: float = _watch(
-        600, _limit(1), "S", "a run that makes no step for so long after its start hangs (default {default})"
-    )
+        600, _limit(1), "S", "a run that makes no step for so long after its start hangs (default {default})")
     hang_steps: float = _watch(
-        10, _limit(1), "N", "later: one that makes none for N times its median step (default {default})"
-    )
+        10, _limit(1), "N", "later: one that makes none for N times its median step (default {default})")
     hang_extra_s: float = _watch(60, _limit(0), "S", "and so many seconds (default {default})")
+    # fmt: on
 
 
 DEFAULT_LIMITS = RunLimits()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
 from hpc.model.outcome import RecordError, exit_records, stem
@@ -10,27 +10,17 @@ from hpc.model.trace import TraceError
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import PARTIAL, JournalError
 from hpc.system.whole_file import write_whole
-from launch.cluster.local import LocalCluster
-from launch.cluster.slurm import SlurmCluster
 from launch.follow.follower import write_missing_records
 from launch.jobs.script import Folders
 
 
-def close_attempts(
-    cluster: LocalCluster | SlurmCluster, job_ids: Sequence[str], folders: Folders, say: Callable[[str], None]
-) -> None:
-    """Records what became of the attempts of jobs that ended without doing so; makes traces of what they left."""
-    close_ended(cluster.ends(job_ids), folders, say)
-
-
 def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str], None]) -> None:
-    """The same for jobs of which it is known how they ended."""
+    """Records the end of attempts whose jobs ended without doing so; makes traces of their copies."""
     write_missing_records(folders.traces, ends, folders.logs, lambda name: _recover(folders, name, say))
 
 
 def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
-    """Judges attempts anew whose records cannot be read, and removes what lies beside whole traces or was left
-    half-written; to be called with the folder's lock held."""
+    """Judges attempts with unreadable records again, and removes stale parts of traces. The folder must be locked."""
     from hpc.recovery.recover import tidy
 
     for begin in damaged_attempts(folders.traces):

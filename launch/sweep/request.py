@@ -40,38 +40,26 @@ _done = partial(option_field, SUBMISSION)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RerunRequest:
-    """Which final runs somebody wants again: those with these outcomes, those whose environment changed, all."""
-
-    retry: tuple[Outcome, ...] = ()
-    if_changed: bool = False
-    force: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class SweepOptions:
     """What to do with a sweep."""
 
-    dry_run: bool = _done(
-        False, truth, "", "write and show everything, submit nothing", page=Help.SUBCOMMANDS
-    )  # fmt: skip
+    # fmt: off
+    dry_run: bool = _done(False, truth, "", "write and show everything, submit nothing", page=Help.SUBCOMMANDS)
     detach: bool = _done(
-        False, truth, "", "submit and leave; without it the sweep follows its runs", page=Help.SUBCOMMANDS
-    )
+        False, truth, "", "submit and leave; without it the sweep follows its runs", page=Help.SUBCOMMANDS)
     max_jobs: int | None = _done(
-        None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end"
-    )
+        None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end")
     rerun_if_changed: bool = _done(
         False, truth, "",
-        "run again what was measured with other packages, another Python, MPI or commit than are here now",
-    )  # fmt: skip
+        "run again what was measured with other packages, another Python, MPI or commit than are here now")
     force: bool = _done(False, truth, "", "run final runs again as well", page=Help.DAILY)
+    # fmt: on
     retry: tuple[Outcome, ...] = ()
 
     @property
-    def rerun(self) -> RerunRequest:
-        """Which final runs are wanted again."""
-        return RerunRequest(retry=self.retry, if_changed=self.rerun_if_changed, force=self.force)
+    def reruns(self) -> bool:
+        """Whether final runs may be wanted again."""
+        return self.force or self.rerun_if_changed or bool(self.retry)
 
 
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)

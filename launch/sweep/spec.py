@@ -39,6 +39,7 @@ _CASE = re.compile(r"(\d+)n(\d+)g")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _nodes, _ranks, _steps = whole(1, 1_000_000), whole(1, 10_000), whole(1, 10_000_000)
 _measured = partial(option_field, "what is measured (without GPUs the defaults are smaller, and said)")
+_DAILY = Help.DAILY
 _method = partial(option_field, "how it is measured")
 
 
@@ -67,85 +68,64 @@ def _env(name: str, value: Any) -> dict[str, tuple[str, ...]]:
 class SweepSpec:
     """What is measured, and how. None is a size that was not chosen: the target decides it (`expand`)."""
 
-    nodes: tuple[int, ...] = _measured(
-        (), each(_nodes), "N,…", "node counts, each with every --ranks-per-node", page=Help.SUBCOMMANDS
-    )
+    # fmt: off
+    nodes: tuple[int, ...] = _measured((), each(_nodes), "N,…", "node counts, each with every --ranks-per-node",
+                                       page=Help.SUBCOMMANDS)
     ranks_per_node: tuple[int, ...] | None = _measured(
-        None, each(_ranks), "N,…", "MPI ranks per node, one GPU each (default: the node's GPUs, else 1)",
-        page=Help.DAILY,
-    )  # fmt: skip
+        None, each(_ranks), "N,…", "MPI ranks per node, one GPU each (default: the node's GPUs, else 1)", page=_DAILY)
     cases: tuple[tuple[int, int], ...] = _measured(
-        (), each(_case), "2n8g,…", "nodes and ranks per node in one word, beside or instead of --nodes"
-    )
+        (), each(_case), "2n8g,…", "nodes and ranks per node in one word, beside or instead of --nodes")
     cpus_per_rank: tuple[int, ...] | None = _measured(
-        None, each(whole(1, 100_000)), "N,…", "threads of each rank (default: a node's cores shared by its ranks)"
-    )
+        None, each(whole(1, 100_000)), "N,…", "threads of each rank (default: a node's cores shared by its ranks)")
     gpus_per_node: int | None = _measured(
-        None, whole(0, 10_000), "N", "GPUs that a node has; 0 runs on CPUs (default: the site's, else sinfo's)"
-    )
+        None, whole(0, 10_000), "N", "GPUs that a node has; 0 runs on CPUs (default: the site's, else sinfo's)")
     backend: tuple[str, ...] = _measured(
-        ("torch-ddp",), each(word), "NAME,…", "framework and strategy (default {default})", page=Help.DAILY
-    )
+        ("torch-ddp",), each(word), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
     workload: tuple[str, ...] = _measured(
         ("resnet50",), each(word), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
-        page=Help.DAILY,
-    )  # fmt: skip
+        page=_DAILY)
     batch_size: tuple[int, ...] | None = _measured(
         None, each(whole(1, MAX_WHOLE)), "N,…",
         f"samples per device, or with --scaling strong in all (default {REFERENCE_SIZES['batch_size'][0]})",
-        page=Help.DAILY,
-    )  # fmt: skip
+        page=_DAILY)
     precision: tuple[str, ...] = _measured(
-        ("fp32",), each(choice(PRECISIONS)), "P,…", f"{', '.join(PRECISIONS)} (default {{default}})", page=Help.DAILY
-    )
+        ("fp32",), each(choice(PRECISIONS)), "P,…", f"{', '.join(PRECISIONS)} (default {{default}})", page=_DAILY)
     scaling: tuple[str, ...] = _measured(
-        ("weak",), each(choice(SCALINGS)), "S,…", f"{', '.join(SCALINGS)} (default {{default}})"
-    )
+        ("weak",), each(choice(SCALINGS)), "S,…", f"{', '.join(SCALINGS)} (default {{default}})")
     stamps: tuple[str, ...] = _measured(
         ("fine",), each(choice(STAMPINGS)), "S,…",
         f"{', '.join(STAMPINGS)} (default fine: six a step; coarse: begin, batch, end, and the framework's fused "
-        "way in between)",
-    )  # fmt: skip
+        "way in between)")
     telemetry: tuple[str, ...] = _measured(
-        ("on",), each(word), "T,…", "on, off (default {default}: a helper on each node reads clocks, power and load)"
-    )
+        ("on",), each(word), "T,…", "on, off (default {default}: a helper on each node reads clocks, power and load)")
     options: Mapping[str, tuple[str, ...]] = _measured(
-        {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=Help.DAILY
-    )
+        {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
-        {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=Help.DAILY
-    )
+        {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
     steps: int | None = _method(
-        None, _steps, "N", f"steps of a run, warm-up included (default {REFERENCE_SIZES['steps']})", page=Help.DAILY
-    )
+        None, _steps, "N", f"steps of a run, warm-up included (default {REFERENCE_SIZES['steps']})", page=_DAILY)
     warmup: int | None = _method(
         None, _steps, "N",
-        f"first steps that no number counts (default {REFERENCE_SIZES['warmup']}, at least {MIN_WARMUP_STEPS})",
-    )  # fmt: skip
+        f"first steps that no number counts (default {REFERENCE_SIZES['warmup']}, at least {MIN_WARMUP_STEPS})")
     block_steps: int = _method(
         500, whole(0, 10_000_000), "N",
         "measured steps of a block (default {default}; 0: one block): a run with more has several, each entered "
-        f"through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between",
-    )  # fmt: skip
+        f"through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between")
     repeats: int | None = _method(
-        None, whole(1, MAX_RUNS), "N", f"runs of every point (default {REFERENCE_SIZES['repeats']})", page=Help.DAILY
-    )
+        None, whole(1, MAX_RUNS), "N", f"runs of every point (default {REFERENCE_SIZES['repeats']})", page=_DAILY)
     seed: int = _method(0, whole(0, MAX_WHOLE), "N", "seed of weights and synthetic data (default {default})")
     placement: str = _method(
         "separate", choice(PLACEMENTS), "P",
         "{default} (default): a job, and so an allocation, for each node count; nested: one for all, the smaller cases "
-        "on some of the larger ones' nodes, in blocks shuffled by seed",
-    )  # fmt: skip
+        "on some of the larger ones' nodes, in blocks shuffled by seed")
     baseline: bool = _method(True, truth, "", "do not add 1n1g runs: there will be no speedup", name="no_baseline")
     collectives: bool = _method(
         False, truth, "",
         "add to every set of ranks that trains one run of its collectives alone: what communication could cost at best "
-        "(sizes by --option; `list` shows them)",
-    )  # fmt: skip
+        "(sizes by --option; `list` shows them)")
     no_sync: bool = _method(
-        False, truth, "",
-        "add to every point on several ranks the same without reduction of gradients, for the ledger",
-    )  # fmt: skip
+        False, truth, "", "add to every point on several ranks the same without reduction of gradients, for the ledger")
+    # fmt: on
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:

@@ -28,7 +28,7 @@ from launch.cluster.slurm import (
 from launch.jobs.options import LaunchOptions
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
-from launch.sweep.finalize import close_attempts, close_ended, note_cancel
+from launch.sweep.finalize import close_ended, note_cancel
 from launch.sweep.prepare import Say, prepare
 from launch.sweep.run_status import RunStatus, describe_states, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import SweepSpec
@@ -200,7 +200,7 @@ def _cancel_jobs(shown: Shown, say: Say) -> list[str]:
             left = [job_id for job_id in left if states[job_id] not in (JobState.ENDED, JobState.UNKNOWN)]
     except TransientSubmitError as reason:
         raise SubmitError(f"nothing was cancelled: {reason}") from None
-    close_attempts(cluster, [job_id for job_id in ours if job_id not in left], shown.folders, say)
+    close_ended(cluster.ends([job_id for job_id in ours if job_id not in left]), shown.folders, say)
     for job_id in ours:
         say(f"job {job_id}: {'has not ended yet' if job_id in left else 'ended'}")
     if not ours:

@@ -28,10 +28,10 @@ from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.site import SiteError
 from launch.queue import Ended, Event, Queue
-from launch.sweep.finalize import cancelled_at_ns, close_attempts, close_ended, mend_records
+from launch.sweep.finalize import cancelled_at_ns, close_ended, mend_records
 from launch.sweep.prepare import Prepared, Say, prepare
-from launch.sweep.request import RerunRequest, SweepOptions
-from launch.sweep.rerun import ask_for
+from launch.sweep.request import SweepOptions
+from launch.sweep.rerun import request_reruns
 from launch.sweep.resubmit import Decision, JobHistory, resubmit
 from launch.sweep.run_status import pending_runs, run_statuses, whole
 from launch.sweep.spec import SweepSpec
@@ -71,7 +71,7 @@ def sweep(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits, options
 def _jobs_to_do(prepared: Prepared, options: SweepOptions) -> list[JobPlan]:
     """The jobs with a run still to be done: only these are submitted, so only their requests are checked."""
     traces = prepared.folders.traces
-    if options.rerun != RerunRequest() or not traces.is_dir():
+    if options.reruns or not traces.is_dir():
         return list(prepared.jobs)
     return [job for job in prepared.jobs if pending_runs([run.run_id for run in job.runs], traces)]
 
@@ -101,10 +101,9 @@ def _show(prepared: Prepared, console: Console) -> None:
 def _write(prepared: Prepared, console: Console, *, dry_run: bool = False) -> list[WrittenJob]:
     """Writes the sweep's files. If there are many, a terminal shows progress, a pipe gets one line."""
     runs = len(prepared.plan.runs)
-    if runs < MANY_RUNS:
-        return prepared.write(lambda written: None, dry_run=dry_run)
-    if not console.is_terminal:
-        console.print(f"writing the files of {runs} runs", highlight=False)
+    if runs < MANY_RUNS or not console.is_terminal:
+        if runs >= MANY_RUNS:
+            console.print(f"writing the files of {runs} runs", highlight=False)
         return prepared.write(lambda written: None, dry_run=dry_run)
     with console.status(f"writing the files of {runs} runs") as status:
 
@@ -127,9 +126,10 @@ class Sweep:
         self._forgotten: set[str] = set()  # scripts whose jobs the scheduler did not know any more
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row that measured nothing
-        local = prepared.site is None
-        logs = prepared.folders.logs
-        self.cluster = LocalCluster(logs, self.lock) if local else SlurmCluster(logs, max_jobs=options.max_jobs)
+        self.cluster = (
+            LocalCluster(prepared.folders.logs, self.lock) if prepared.site is None
+            else SlurmCluster(prepared.folders.logs, max_jobs=options.max_jobs)
+        )  # fmt: skip
 
     def run(self) -> int:
         """Submits, follows and closes. On this machine the lock is held to the end, else only while submitting."""
@@ -142,7 +142,7 @@ class Sweep:
             for line in describe_plan(self._prepared, written):
                 self.say(line)
             mend_records(self._prepared.folders, self.say)
-            ask_for(self._options.rerun, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
+            request_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
             self._check_limits(written)
             self._jobs = {job.script.name: job for job in written}
             queue = FollowedQueue(self, written)
@@ -195,9 +195,7 @@ class Sweep:
         return JobHistory(
             states=frozenset(end.word for end in ends.values()),
             remaining={run: last[run].outcome if run in last else None for run in remaining},
-            requested=frozenset(
-                run for run, record in last.items() if stem(run, record.attempt) in rerun_requests
-            ),
+            requested=frozenset(run for run, its in last.items() if stem(run, its.attempt) in rerun_requests),
             measured=measured, in_vain=self._in_vain[event.script], forgotten_before=event.script in self._forgotten,
         )  # fmt: skip
 
@@ -239,17 +237,18 @@ class Sweep:
         except BaseException as error:
             # Any error ends the runs on this machine; jobs of a scheduler go on by themselves.
             if isinstance(self.cluster, LocalCluster):
-                ids = [job_id for its in queue.job_ids.values() for job_id in its]
-                self.cluster.cancel(ids)
-                close_attempts(self.cluster, ids, self._prepared.folders, self.say)
+                self.cluster.cancel(queue.all_job_ids)
+                self._close(queue)
                 self.say("stopped, and the runs on this machine with it")
             else:
                 self.say("left; the jobs go on: the same command joins them")
             if isinstance(error, KeyboardInterrupt):
                 raise SystemExit(130) from None
             raise
-        ids = [job_id for its in queue.job_ids.values() for job_id in its]
-        close_attempts(self.cluster, ids, self._prepared.folders, self.say)
+        self._close(queue)
+
+    def _close(self, queue: Queue) -> None:
+        close_ended(self.cluster.ends(queue.all_job_ids), self._prepared.folders, self.say)
 
     def _conclude(self, written: Sequence[WrittenJob], queue: Queue) -> int:
         """Shows the outcomes of the whole sweep and the next command; the exit status, 0 if every run is ok."""

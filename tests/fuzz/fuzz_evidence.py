@@ -49,8 +49,8 @@ from launch.step.claim import Claim, Job
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
 from launch.sweep.finalize import mend_records
-from launch.sweep.request import RerunRequest
-from launch.sweep.rerun import ask_for
+from launch.sweep.request import SweepOptions
+from launch.sweep.rerun import request_reruns
 from launch.sweep.run_status import RunStatus, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
 from launch.sweep.text import describe_runs
@@ -239,7 +239,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         lock = FolderLock(folders.jobs)
         with lock.held(lambda holder: None):
             mend_records(folders, print)
-            ask_for(RerunRequest(retry=(Outcome.OOM,)), RUNS, traces, None, print)
+            request_reruns(SweepOptions(retry=(Outcome.OOM,)), RUNS, traces, None, print)
             pending_runs(_ids(), traces)
             recall(folders.jobs)
 

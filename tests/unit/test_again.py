@@ -12,8 +12,8 @@ from hpc.model.outcome import BeginRecord, Outcome, RecordError, asked_again, st
 from hpc.model.spec import SpecError
 from launch.sweep import rerun as again
 from launch.sweep.provenance import Changes
-from launch.sweep.request import RerunRequest, outcomes_to_retry
-from launch.sweep.rerun import ask_for
+from launch.sweep.request import SweepOptions, outcomes_to_retry
+from launch.sweep.rerun import request_reruns
 from launch.sweep.run_status import RunStatus, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
@@ -32,9 +32,9 @@ def traces(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(traces: Path, **wish: object) -> list[str]:
+def ask(traces: Path, **options: object) -> list[str]:
     said: list[str] = []
-    ask_for(RerunRequest(**wish), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
+    request_reruns(SweepOptions(**options), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
     return said
 
 
@@ -74,7 +74,7 @@ def test_only_what_ended_ok_is_compared_with_what_is_here(traces: Path, monkeypa
     """The comparison is a mock; tests/mpi compares a real trace."""
     changes = Changes(changed=("numpy was 1, is 2",), unknown=("the weather",))
     monkeypatch.setattr(again, "changes_since", lambda run, trace, site: changes)
-    assert ask(traces, if_changed=True) == [
+    assert ask(traces, rerun_if_changed=True) == [
         f"{OK}: numpy was 1, is 2", "--rerun-if-changed: 1 of 1 runs that ended ok once more",
         "not compared: the weather",
     ]  # fmt: skip

@@ -45,6 +45,7 @@ class MockScheduler:
     """Jobs are numbered from 1; `queue` is what it holds, `refusals` what it answers instead, in order."""
 
     poll_s = 0.0
+    queued = False
     error = ""
 
     def __init__(self) -> None:
