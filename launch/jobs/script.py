@@ -38,14 +38,9 @@ class Folders:
         """The folder for the output of jobs and runs."""
         return self.jobs / "logs"
 
-    @property
-    def runs(self) -> Path:
-        """The folder for RUN.json files, the specifications of runs."""
-        return self.jobs / "runs"
-
     def run_file(self, run: RunSpec) -> Path:
         """RUN.json, the input of `hpc.rank`."""
-        return self.runs / f"{run.run_id}.json"
+        return self.jobs / "runs" / f"{run.run_id}.json"
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ def render_job(
 
     def point(run: RunSpec) -> _Point:
         program = _program(site.python(frameworks[run.backend], here_python()), python)
-        argv = run_argv(run, site, [*program, *promised(site)])
+        argv = run_argv(run, site, [*program, *expectations(site)])
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
         container = [f"--container={token}" for token in in_container(run, site)]
         return _Point(options=("--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
@@ -93,9 +88,8 @@ def render_local(
     python = here_python()
 
     def point(run: RunSpec) -> _Point:
-        return _Point(
-            options=(), argv=tuple(local_argv(run, launcher, [*_program(python, python), "--simulate-nodes"]))
-        )
+        program = [*_program(python, python), "--simulate-nodes"]
+        return _Point(options=(), argv=tuple(local_argv(run, launcher, program)))
 
     return _render(
         runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
@@ -153,8 +147,8 @@ def _program(python: str, script_python: str) -> list[str]:
     return [interpreter, "-m", "hpc.rank", Unquoted('"$jobs/runs/$1.json"'), "--traces", Unquoted('"$traces"')]
 
 
-def promised(site: Site) -> list[str]:
-    """The site's promised transport and its changed check levels, as arguments of the ranks."""
+def expectations(site: Site) -> list[str]:
+    """The site's expected transport and its changed check levels, as arguments of the ranks."""
     transport = ["--expect-transport", site.expect_transport] if site.expect_transport else []
     return [*transport, *(token for level in site.check_words for token in ("--check", level))]
 

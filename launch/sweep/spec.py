@@ -28,6 +28,7 @@ from hpc.model.spec import (
 )
 from hpc.system.sanitize import is_secret
 from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, truth, whole, word
+from launch.jobs.site import ENV_NAME, NO_ENV_NAME
 
 MAX_RUNS = 100_000
 """A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
@@ -36,7 +37,6 @@ REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "steps": 120, "warmu
 SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "steps": 16, "warmup": 6, "repeats": 3}
 """Sizes for CPUs: 1, 2 and 4 ranks of ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
 _CASE = re.compile(r"(\d+)n(\d+)g")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _nodes, _ranks, _steps = whole(1, 1_000_000), whole(1, 10_000), whole(1, 10_000_000)
 _measured = partial(option_field, "what is measured (without GPUs the defaults are smaller, and said)")
 _DAILY = Help.DAILY
@@ -53,8 +53,8 @@ def _case(name: str, text: str) -> tuple[int, int]:
 def _env(name: str, value: Any) -> dict[str, tuple[str, ...]]:
     env = table(name, value)
     for variable, values in env.items():
-        if not _ENV_NAME.fullmatch(variable):
-            raise SpecError(f"env: {variable!r} is no name of an environment variable (letters, digits, _)")
+        if not ENV_NAME.fullmatch(variable):
+            raise SpecError(f"env: {variable!r} {NO_ENV_NAME}")
         if any(is_secret(variable, each) for each in values):
             raise SpecError(
                 f"env: {variable} looks like a secret, and what is set for runs is written into scripts, plans and "
@@ -129,11 +129,7 @@ class SweepSpec:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:
-        """A sweep from a TOML table or a parsed command line: comma lists, lists or single values alike."""
-        names = {f.name for f in dataclasses.fields(cls)}
-        if unknown := sorted(set(values) - names):
-            near = did_you_mean(unknown[0], names)
-            raise SpecError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(names))}{near}")
+        """A sweep from the values of options by field: comma lists, lists or single values alike."""
         sweep = read_request(cls, values)
         if not sweep.nodes and not sweep.cases:
             raise SpecError("nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g)")
@@ -177,7 +173,6 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
 
 
 def _block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
-    """Every point once, in the order of this repeat."""
     if sweep.placement == "nested":
         return [points[name] for name in shuffled(points, sweep.seed, f"block {repeat}")]
     return sorted(points.values(), key=lambda point: (point.nodes, point.devices_per_node))
@@ -200,17 +195,17 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
     small = target.gpus_per_node == 0
     chosen: dict[str, Any] = {}
     reduced = []
-    for name, usual in REFERENCE_SIZES.items():
+    for name, reference in REFERENCE_SIZES.items():
         if getattr(sweep, name) is not None:
             continue
-        size = SMALL_SIZES[name] if small else usual
+        size = SMALL_SIZES[name] if small else reference
         if name == "warmup" and sweep.steps is not None:
             size = min(size, max(MIN_WARMUP_STEPS, sweep.steps // 4))
         if name == "steps" and sweep.warmup is not None:
             size = max(size, sweep.warmup + SMALL_SIZES["steps"] - SMALL_SIZES["warmup"])
         chosen[name] = size
         if small:
-            reduced.append(f"{name.replace('_', '-')} {_single(size)} instead of {_single(usual)}")
+            reduced.append(f"{name.replace('_', '-')} {_single(size)} instead of {_single(reference)}")
     if sweep.ranks_per_node is None:
         chosen["ranks_per_node"] = (target.gpus_per_node or 1,)
     sweep = dataclasses.replace(sweep, **chosen)
@@ -225,13 +220,12 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
 def _with_options(
     sweep: SweepSpec, known: Mapping[str, Option], small: bool
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """The options of the sweep that the backend and workload accept, and a line for each reduced one."""
+    """The options that the backend and workload accept, and a line for each reduced one."""
     options = {name: values for name, values in sweep.options.items() if name in known}
     reduced = []
     for name, option in known.items():
         if name in options:
-            read = [option.read(name, text) for text in options[name]]
-            distinct(f"option {name}", read)
+            distinct(f"option {name}", [option.read(name, text) for text in options[name]])
         elif small and option.small is not None:
             options[name] = (option.small,)
             reduced.append(f"{name} {option.small} instead of {option.default}")
@@ -239,7 +233,6 @@ def _with_options(
 
 
 def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
-    """Raises SpecError if this number of points makes more runs than a plan may have."""
     assert sweep.repeats is not None
     if (runs := points * sweep.repeats) > MAX_RUNS:
         raise SpecError(
@@ -284,7 +277,7 @@ def _multiply(
         sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
     )  # fmt: skip
     measured_steps = sweep.steps - sweep.warmup
-    block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # one block is always said so
+    block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, telemetry, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:

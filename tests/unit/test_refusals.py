@@ -9,8 +9,7 @@ import pytest
 from hpc import sweep
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
-from launch.sweep.nccl_variables import NCCL_VARIABLES, unknown_nccl_variables
-from launch.sweep.refusals import refuse_invalid
+from launch.sweep.refusals import NCCL_VARIABLES, refuse_invalid, unknown_nccl_variables
 from launch.sweep.spec import MAX_RUNS, SweepSpec, expand
 from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from tests.unit.sweep_command import plan_of
@@ -151,7 +150,6 @@ def test_a_loss_scale_that_the_run_takes_is_taken(value: str) -> None:
         ({"backend": "torch-dpp"}, r"Did you mean torch-dp\?"),
         ({"workload": "resnet"}, r"Did you mean resnet50\?"),
         ({"options": {"imagesize": "64"}}, r"unknown option imagesize; .*\. Did you mean image_size\?"),
-        ({"bacth_size": "3"}, r"unknown setting bacth_size; .*\. Did you mean batch_size\?"),
         ({"repeats": str(MAX_RUNS)}, rf"2 points or more with {MAX_RUNS} repeats each, 200000 runs; at most"),
         ({"nodes": list(range(1, 1001)), "repeats": 101}, "991 points or more with 101 repeats each"),
     ],

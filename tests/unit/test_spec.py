@@ -122,7 +122,6 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "telemetry": "some"}, "telemetry is 'some'; it must be on or off"),
         ({"nodes": "1", "block_steps": "-1"}, "block_steps is -1; it must be 0"),
         ({"nodes": "1", "block_steps": "few"}, "block_steps: 'few' is not a whole number"),
-        ({"nodes": "1", "bacth_size": "3"}, "unknown setting bacth_size; known are"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_words(asked: dict[str, object], words: str) -> None:
