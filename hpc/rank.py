@@ -148,7 +148,7 @@ def _run(rank: Rank) -> None:
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
-    backend = (load_collectives if run.probe == COLLECTIVES else load_backend)(run.backend)
+    backend = (load_collectives if run.diagnostic == COLLECTIVES else load_backend)(run.backend)
     backend.join(run, world, comm)
     workloads: list[Any] = []
 

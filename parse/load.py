@@ -24,6 +24,7 @@ from hpc.model.outcome import (
     read_object,
     read_rank_note,
 )
+from hpc.model.spec import PLAN_VERSION
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import PARTIAL
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from parse.load_logs import HowToRead, Progress
 
 PLAN = re.compile(r"plan\..+\.json")
-PLAN_VERSION = 1
 
 RECORDS = (PLAN, EXIT_RECORD, RANK_NOTE, BEGIN_RECORD)
 HDF5 = b"\x89HDF\r\n\x1a\n"

@@ -268,8 +268,8 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
     judged = judge(results(loaded))
     return Summary(
-        results=tuple(result for result in judged if not result.run.probe),
-        probes=tuple(result for result in judged if result.run.probe),
+        results=tuple(result for result in judged if not result.run.diagnostic),
+        probes=tuple(result for result in judged if result.run.diagnostic),
         reduced=loaded.reduced,
         remarks=loaded.remarks,
         refusals=loaded.refusals,

@@ -16,14 +16,19 @@ Thing = TypeVar("Thing")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-fp16")
 SCALINGS = ("weak", "strong")
-STAMPINGS = ("fine", "coarse")
+TIMINGS = ("phases", "step")
+_FORMER_TIMINGS = {"fine": "phases", "coarse": "step"}
 PLACEMENTS = ("separate", "nested")
+PLAN_VERSION = 2
+"""Schema of the plan; 2 calls `stamps` of a run `timing`."""
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
 SYNTHETIC, UNKNOWN_DATA = "synthetic", "unknown"
 """What a run trains on: data that a workload of this project makes, or whatever a person's own file reads."""
 COLLECTIVES = "collectives"
 """The workload that is no training but the collectives of a backend by themselves."""
+NO_SYNC = "no-sync"
+"""The diagnostic run whose gradients are not reduced, as in DDP's `no_sync`."""
 
 
 class SpecError(ValueError):
@@ -35,22 +40,36 @@ def is_user_code(workload: str) -> bool:
     return workload.partition(":")[0].endswith(".py")
 
 
+def with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A description of runs with `timing` (phases, step) for the `stamps` (fine, coarse) of earlier versions."""
+    if "stamps" not in described or "timing" in described:
+        return dict(described)
+    timing = described["stamps"]
+    if isinstance(timing, str):
+        timing = ",".join(_FORMER_TIMINGS.get(text, text) for text in timing.split(","))
+    elif isinstance(timing, list):
+        timing = [_FORMER_TIMINGS.get(text, text) if isinstance(text, str) else text for text in timing]
+    return {name: value for name, value in described.items() if name != "stamps"} | {"timing": timing}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """One run: everything asked for that can change a speed, and which repeat it is.
 
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
-    GPUs that the run uses on each node; 0 says that it runs on CPUs. `stamps` is `fine` for all six of a step, or
-    `coarse` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest` is that
-    of a person's own workload file and of what it imports from its folder, whose text can change a speed; `options`
-    holds what was asked of the backend and the workload by `--option`, `env` the environment variables set for the run.
+    GPUs that the run uses on each node; 0 says that it runs on CPUs. `timing` is `phases` for all six time stamps of
+    a step, or `step` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest`
+    is that of a person's own workload file and of what it imports from its folder, whose text can change a speed;
+    `options` holds what was asked of the backend and the workload by `--option`, `env` the environment variables set
+    for the run.
 
     `data` of a person's own file is `unknown`, also in what earlier versions wrote, which called it synthetic.
 
-    `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a twin:
-    the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper reads
-    clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an allocation of
-    its own, `nested` where all share the largest one's nodes, the smaller on some of those that the larger run on.
+    `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a
+    no-sync run: the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper
+    reads clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an
+    allocation of its own, `nested` where all share the largest one's nodes, the smaller on some of those that the
+    larger run on.
     """
 
     nodes: int
@@ -68,7 +87,7 @@ class RunSpec:
     seed: int
     site: str
     data: str = SYNTHETIC
-    stamps: str = "fine"
+    timing: str = "phases"
     block_steps: int = 0
     reduction: str = "on"
     telemetry: str = "on"
@@ -100,8 +119,8 @@ class RunSpec:
             raise SpecError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.scaling not in SCALINGS:
             raise SpecError(f"scaling {self.scaling!r} is not one of {', '.join(SCALINGS)}")
-        if self.stamps not in STAMPINGS:
-            raise SpecError(f"stamps {self.stamps!r} is not one of {', '.join(STAMPINGS)}")
+        if self.timing not in TIMINGS:
+            raise SpecError(f"timing {self.timing!r} is not one of {', '.join(TIMINGS)}")
         if self.placement not in PLACEMENTS:
             raise SpecError(f"placement {self.placement!r} is not one of {', '.join(PLACEMENTS)}")
         if self.scaling == "strong" and self.batch_size % self.devices:
@@ -145,10 +164,10 @@ class RunSpec:
         return self.blocks[-1][1]
 
     @property
-    def probe(self) -> str:
-        """What kind of run it is that explains other points and is no training itself: `twin` (its gradients are not
-        reduced), `collectives`; empty for a training."""
-        return COLLECTIVES if self.workload == COLLECTIVES else "twin" if self.reduction == "off" else ""
+    def diagnostic(self) -> str:
+        """The kind of a run that explains other points: `no-sync` (gradients are not reduced) or `collectives`; empty
+        for a training."""
+        return COLLECTIVES if self.workload == COLLECTIVES else NO_SYNC if self.reduction == "off" else ""
 
     @property
     def local_batch_size(self) -> int:
@@ -173,11 +192,13 @@ class RunSpec:
     @cached_property
     def point_id(self) -> str:
         """Readable name plus digest of all settings except the repeat; safe as a file name."""
-        # A field that a later version adds is left out while it holds its default, so old ids stay. The data of a
-        # person's own file was once called synthetic; it is left out so that these ids stay, too.
+        # Ids stay from version to version: a field holds its first name and value here, and one that was added later is
+        # left out while it holds its default. The data of a person's own file was once called synthetic.
         settings = {
             name: value for name, value in self._values().items() if name != "repeat" and value != _DEFAULTS[name]
         }
+        if timing := settings.pop("timing", None):
+            settings["stamps"] = {new: old for old, new in _FORMER_TIMINGS.items()}[timing]
         if self.data == UNKNOWN_DATA and is_user_code(self.workload):
             del settings["data"]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
@@ -212,8 +233,11 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The run that `to_json` wrote. Raises SpecError where a field is missing or the ids do not fit the fields."""
-        names = set(_DEFAULTS)
+        """The run that `to_json` of this or an earlier version wrote.
+
+        Raises SpecError where a field is missing or the ids do not fit the fields.
+        """
+        names, values = set(_DEFAULTS), with_current_names(values)
         if missing := {name for name in names - set(values) if _DEFAULTS[name] is dataclasses.MISSING}:
             raise SpecError(f"a run's description lacks {', '.join(sorted(missing))}")
         unknown = set(values) - names - {"run_id", "point_id"}
@@ -245,8 +269,8 @@ class Target:
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
     person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
     `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
-    drives all GPUs of its node, `without_twins` those that cannot leave gradients unreduced, `without_gpus` those that
-    run on CPUs wherever they are.
+    drives all GPUs of its node, `without_no_sync` those that cannot leave gradients unreduced, `without_gpus` those
+    that run on CPUs wherever they are.
     """
 
     site: str
@@ -258,7 +282,7 @@ class Target:
     env: Mapping[str, str] = field(default_factory=dict)
     reduced: tuple[str, ...] = ()
     one_rank_per_node: tuple[str, ...] = ()
-    without_twins: tuple[str, ...] = ()
+    without_no_sync: tuple[str, ...] = ()
     without_gpus: tuple[str, ...] = ()
     collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -281,12 +305,12 @@ class Plan:
         """What `traces/plan.<sweep id>.json` holds."""
         return {
             "schema": "rankwise-plan",
-            "schema_version": 1,
+            "schema_version": PLAN_VERSION,
             "sweep_id": self.sweep_id,
             "target": {
                 k: v
                 for k, v in dataclasses.asdict(self.target).items()
-                if k not in ("reduced", "one_rank_per_node", "without_twins", "without_gpus", "collectives")
+                if k not in ("reduced", "one_rank_per_node", "without_no_sync", "without_gpus", "collectives")
             },
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],

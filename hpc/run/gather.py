@@ -145,7 +145,7 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         "job": attempted(problems, "job", lambda: describe_job(os.environ), unknown),
         "project": attempted(problems, "project", describe_project, unknown),
     }
-    losses_known = not any("losses" in each for _, _, each in described) and run.probe != COLLECTIVES
+    losses_known = not any("losses" in each for _, _, each in described) and run.diagnostic != COLLECTIVES
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
     sentences += _missing([*((rank, each) for rank, (_, _, each) in enumerate(described)), (0, problems)])
     return Trace(

@@ -119,7 +119,7 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     All runs of a block (a repeat) share one order, so that fewer nodes are always some of more. The orders come from
     the seed; over as many blocks as there are nodes each node comes first once.
     """
-    seed = next((run.seed for run in runs if run.probe != COLLECTIVES), 0)  # collectives have no seed of their own
+    seed = next((run.seed for run in runs if run.diagnostic != COLLECTIVES), 0)  # collectives have no seed of their own
     subsets = {}
     for run in runs:
         if run.placement == "nested":

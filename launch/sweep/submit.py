@@ -319,6 +319,6 @@ def _speed(path: Path) -> float | None:
 
     try:
         trace = read_trace(path)
-        return None if trace.run.probe == COLLECTIVES else measure(trace).throughput
+        return None if trace.run.diagnostic == COLLECTIVES else measure(trace).throughput
     except TraceError:
         return None  # shown as no speed; the summary names the file and what is wrong with it
