@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, RANK_NOTE
 from hpc.model.outcome import (
-    BEGIN_RECORD,
-    EXIT_RECORD,
     MAX_PLAN_BYTES,
-    RANK_NOTE,
     ExitRecord,
     Outcome,
     RankNote,
@@ -325,7 +323,7 @@ def _of_partial(folder: Path) -> str:
 
 def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:
     if record and record.evidence and record.outcome is not Outcome.OK:
-        return f"{record.evidence[0]}; kept at {record.kept}" if record.kept else record.evidence[0]
+        return f"{record.evidence[0]}; kept at {record.local_copies}" if record.local_copies else record.evidence[0]
     if notes:
         first = notes[0]
         where = f"rank {first.rank} on {first.hostname} after {first.step + 1} steps"

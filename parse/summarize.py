@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from hpc.system.atomic import write_output
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from hpc.system.whole_file import write_output
 
 if TYPE_CHECKING:
     from parse.ledger.types import Ledger

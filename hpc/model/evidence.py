@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from glob import escape
 from pathlib import Path
 
+from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT, AttemptFiles, set_aside
 from hpc.model.outcome import (
-    BEGIN,
-    BEGIN_RECORD,
-    EXIT,
     BeginRecord,
     ExitRecord,
     Outcome,
@@ -30,17 +27,11 @@ from hpc.model.outcome import (
     is_damaged,
     read_begin_record,
     read_rank_note,
-    set_aside,
-    stem,
 )
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import EndedBy, Evidence, JobEnd, decide
 from hpc.system.sanitize import plain, without_secrets
 
-SIGNAL = ".signal"
-"""`<stem>.signal` is the note of launch.step that it was told to end: the signal's name and the time."""
-LOCAL_COPIES = ".kept"
-HANG = ".hang.json"
 ERROR_BYTES = 1 << 18
 _LINE_BYTES = 1 << 12
 """Of a longer line in standard error the rest is no sentence of anybody's."""
@@ -57,9 +48,9 @@ _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQU
 class AttemptArtifacts:
     """What an attempt left beside the traces.
 
-    `trace` and `steps` are as in Evidence, `kept` is as in ExitRecord. `hang` is the watchdog's reason for ending the
-    run, `signal` names the signal that ended the job, and when. `written_unix_s` is when the trace was written, by the
-    file server's clock; None without a trace.
+    `trace` and `steps` are as in Evidence, `local_copies` is as in ExitRecord. `hang` is the watchdog's reason for
+    ending the run, `signal` names the signal that ended the job, and when. `written_unix_s` is when the trace was
+    written, by the file server's clock; None without a trace.
     """
 
     notes: tuple[RankNote, ...]
@@ -67,36 +58,35 @@ class AttemptArtifacts:
     steps: int
     hang: str
     signal: str
-    kept: str
+    local_copies: str
     unreadable: str = ""
     written_unix_s: int | None = None
 
 
-def read_artifacts(traces: Path, stem: str, look: TraceLook | None = None) -> AttemptArtifacts:
+def read_artifacts(files: AttemptFiles, look: TraceLook | None = None) -> AttemptArtifacts:
     """Reads what the attempt left. A file that cannot be read counts as absent and is reported on standard error.
 
     `look` saves a second look at the trace where the caller has looked at it already.
     """
     notes = []
-    for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
+    for path in files.rank_notes():
         try:
             notes.append(read_rank_note(path))
         except RecordError as error:
             print(f"rankwise: {plain(str(error))}", file=sys.stderr)
-    trace = traces / f"{stem}.h5"
     if look is None:
-        look = look_at_trace(trace)
-    places = [note.kept for note in notes if note.kept]
-    places += [line.removeprefix("kept:").strip() for line in _text(traces / f"{stem}{LOCAL_COPIES}").splitlines()]
+        look = look_at_trace(files.trace)
+    places = [note.local_copies for note in notes]
+    places += [line.removeprefix("kept:").strip() for line in _text(files.local_copies).splitlines()]
     return AttemptArtifacts(
         notes=tuple(notes),
         trace=look.whole,
         unreadable=look.unreadable,
         steps=max([look.steps, *(note.step + 1 for note in notes)]),
-        hang=_hang_reason(_text(traces / f"{stem}{HANG}")),
-        signal="".join(_text(traces / f"{stem}{SIGNAL}").strip().splitlines()[:1])[:_SIGNAL_LENGTH],
-        kept=", ".join(filter(None, dict.fromkeys(places))),
-        written_unix_s=_written_unix_s(trace) if look.whole else None,
+        hang=_hang_reason(_text(files.hang)),
+        signal="".join(_text(files.signal).strip().splitlines()[:1])[:_SIGNAL_LENGTH],
+        local_copies=", ".join(filter(None, dict.fromkeys(places))),
+        written_unix_s=_written_unix_s(files.trace) if look.whole else None,
     )
 
 
@@ -133,7 +123,8 @@ def record_of(begin: BeginRecord, artifacts: AttemptArtifacts, evidence: Evidenc
         run_id=begin.run_id, attempt=begin.attempt, outcome=verdict.outcome,
         exit_status=-1 if evidence.exit_status is None else evidence.exit_status,
         job_id=begin.job_id, restart_count=begin.restart_count, nodelist=nodelist or begin.nodelist,
-        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence, kept=artifacts.kept,
+        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence,
+        local_copies=artifacts.local_copies,
     )  # fmt: skip
 
 
@@ -168,7 +159,7 @@ def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[
             continue
         with suppress(RecordError):  # half-written by a job that is starting now, or foreign: the summary names it
             begin = read_begin_record(path)
-            is_named_after_it = path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
+            is_named_after_it = path.name == begin.files(traces).begin_record.name
             if is_named_after_it and begin.job_id == job_id and (before is None or begin.restart_count < before):
                 begins.append(begin)
     return begins
@@ -191,16 +182,14 @@ def damaged_attempts(traces: Path) -> list[BeginRecord]:
         except RecordAway:
             continue
         except RecordError:
-            trace = path.with_name(f"{named['run_id']}.{named['attempt']}.h5")
-            if not damaged and not look_at_trace(trace).whole:
-                continue
-            begun_unix_s = int(path.lstat().st_mtime)
             begin = BeginRecord(
-                run_id=named["run_id"], attempt=int(named["attempt"]), job_id="", begin_unix_s=begun_unix_s
-            )
-            begins.append(begin)
+                run_id=named["run_id"], attempt=int(named["attempt"]), job_id="",
+                begin_unix_s=int(path.lstat().st_mtime),
+            )  # fmt: skip
+            if damaged or look_at_trace(begin.files(traces).trace).whole:
+                begins.append(begin)
         else:
-            if damaged and path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}":
+            if damaged and path.name == begin.files(traces).begin_record.name:
                 begins.append(begin)
     return begins
 
@@ -216,18 +205,17 @@ def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | No
     A damaged record is renamed first, which is reported on standard error. Raises OSError where the record cannot be
     written.
     """
-    name = stem(begin.run_id, begin.attempt)
-    artifacts = read_artifacts(traces, name)
-    evidence = replace(evidence_of(artifacts, logs / f"{name}.err", job=job), job_id=begin.job_id)
+    files = begin.files(traces)
+    artifacts = read_artifacts(files)
+    evidence = replace(evidence_of(artifacts, files.error(logs), job=job), job_id=begin.job_id)
     record = record_of(begin, artifacts, evidence, nodelist=job.nodelist if job is not None else "")
-    path = traces / f"{name}{EXIT}"
-    if is_damaged(path):
-        text = f"an earlier record could not be read and is kept as {set_aside(path).name}"
-        print(f"rankwise: {plain(str(path))}: {text}", file=sys.stderr)
+    if is_damaged(files.exit_record):
+        text = f"an earlier record could not be read and is kept as {set_aside(files.exit_record).name}"
+        print(f"rankwise: {plain(str(files.exit_record))}: {text}", file=sys.stderr)
         record = replace(record, evidence=(*record.evidence, text))
     record.write(traces)
     with suppress(OSError):
-        (traces / f"{name}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
+        files.signal.unlink(missing_ok=True)  # the record has it now
     return record
 
 
@@ -240,14 +228,13 @@ def close_attempts(
     `recover` is told each attempt's stem before it is judged, and makes a trace of what its ranks left.
     """
     for begin in open_attempts(traces, job_id, before):
-        name = stem(begin.run_id, begin.attempt)
-        recover(name)
+        recover(begin.stem)
         try:
             record = close_attempt(begin, logs, traces, end)
         except OSError as error:
-            say(f"{name} cannot be closed: {error.filename or traces}: {error.strerror}")
+            say(f"{begin.stem} cannot be closed: {error.filename or traces}: {error.strerror}")
         else:
-            say(f"{name}: {describe(record)}")
+            say(f"{begin.stem}: {describe(record)}")
 
 
 def judge_ended(
@@ -262,8 +249,7 @@ def judge_ended(
     recovered one. Returns None where a signal ended the job and the scheduler does not answer: the attempt is closed
     later, when the scheduler can be queried.
     """
-    name = stem(begin.run_id, begin.attempt)
-    artifacts = read_artifacts(traces, name, look if look is not None and look.whole else None)
+    artifacts = read_artifacts(begin.files(traces), look if look is not None and look.whole else None)
     if look is not None and not artifacts.trace:
         artifacts = replace(artifacts, unreadable=artifacts.unreadable or look.unreadable)
     job = job_end(job_text or "", begin.restart_count)
@@ -308,7 +294,7 @@ def corrected_record(record: ExitRecord, traces: Path) -> ExitRecord | None:
 
     A look at the trace may have failed when the record was made: what the trace says of itself counts.
     """
-    trace = traces / f"{stem(record.run_id, record.attempt)}.h5"
+    trace = record.files(traces).trace
     if record.outcome is Outcome.OK or not os.path.lexists(trace) or not look_at_trace(trace).whole:
         return None
     before = f"recorded before as {record.outcome}: {record.evidence[0] if record.evidence else 'without evidence'}"

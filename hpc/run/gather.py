@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from hpc.backends.settings import options_of_run
 from hpc.measure.clock import GlobalClock
+from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import STAMPS
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
-from hpc.model.traces_folder import TracesFolder
 from hpc.node_agent.copying import Copier
 from hpc.node_agent.nodes import gather_telemetry
 from hpc.node_agent.recorder import Recorder, Recording

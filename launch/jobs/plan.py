@@ -14,7 +14,7 @@ from itertools import chain, count, pairwise
 from pathlib import Path
 
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
-from hpc.system.whole_file import write_whole
+from hpc.system.atomic import write_atomic
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
 
@@ -251,7 +251,7 @@ def _cannot_be_written(folders: Folders, error: OSError) -> str:
 def _write_once(path: Path, text: str) -> None:
     """Writes a file atomically, unless it already has this text."""
     if _read(path) != text.encode():
-        write_whole(path, text)
+        write_atomic(path, text)
 
 
 def _read(path: Path) -> bytes | None:

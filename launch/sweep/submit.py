@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.model.outcome import Outcome, RecordError, asked_again, exit_records, stem
+from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
 from hpc.model.spec import COLLECTIVES
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
@@ -240,9 +240,9 @@ class Sweep:
         remaining = self.remaining_runs(job)
         if not remaining or any(end.word.startswith("CANCELLED") for end in ends.values()):
             return False
-        records, rerun_requests = exit_records(self._traces), asked_again(self._traces)
+        records, rerun_requests = exit_records(self._traces), requested_reruns(self._traces)
         last = {run: records[run][-1] for run in _ids([job]) if run in records}
-        requested = {run for run, record in last.items() if stem(run, record.attempt) in rerun_requests}
+        requested = {run for run, record in last.items() if record.stem in rerun_requests}
         forgotten = (
             job.script.name not in self._forgotten and bool(ends) and all(end.word == "" for end in ends.values())
         )

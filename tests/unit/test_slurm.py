@@ -83,7 +83,7 @@ def test_refusals_that_do_not(fake: Fake, job: WrittenJob, said: str, tmp_path: 
         SlurmCluster(tmp_path / "logs").submit(job)
 
 
-def test_an_sbatch_that_does_not_answer_is_asked_again(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+def test_an_sbatch_that_does_not_answer_is_requested_reruns(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     fake("timeout", "exit 124")
     with pytest.raises(TransientSubmitError, match="no answer within 60 s"):
         SlurmCluster(tmp_path / "logs").submit(job)
