@@ -42,6 +42,16 @@ _PART = re.compile(
 """Names of our files in the making, with the process that makes them, and of `.partial` folders being removed."""
 
 
+class _File:
+    """The path of an attempt's file with this suffix."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+
+    def __get__(self, files: AttemptFiles, _: object = None) -> Path:
+        return files.traces / f"{files.stem}{self._suffix}"
+
+
 @dataclass(frozen=True)
 class AttemptFiles:
     """The paths of everything that an attempt of a run leaves in the traces folder."""
@@ -63,59 +73,30 @@ class AttemptFiles:
         """What the names of all these files begin with, and the name of the attempt: `<run id>.<attempt>`."""
         return f"{self.run_id}.{self.attempt}"
 
-    @property
-    def trace(self) -> Path:
-        """What rank 0, or the recovery, wrote of all ranks."""
-        return self._with(TRACE)
-
-    @property
-    def begin_record(self) -> Path:
-        """BeginRecord; making the file takes the attempt's number."""
-        return self._with(BEGIN)
-
-    @property
-    def exit_record(self) -> Path:
-        """ExitRecord."""
-        return self._with(EXIT)
-
-    @property
-    def partial(self) -> Path:
-        """The folder of the ranks' journals, collected or as last copied."""
-        return self._with(PARTIAL)
-
-    @property
-    def hang(self) -> Path:
-        """The watchdog's reason for ending the run."""
-        return self._with(".hang.json")
-
-    @property
-    def signal(self) -> Path:
-        """The note of launch.step that a signal ends the job: the signal's name and the time."""
-        return self._with(".signal")
-
-    @property
-    def local_copies(self) -> Path:
-        """Where nodes keep what could not be moved to the traces."""
-        return self._with(".kept")
-
-    @property
-    def stacks(self) -> Path:
-        """Where every rank stood when a signal asked."""
-        return self._with(".stacks.txt")
-
-    @property
-    def rerun_request(self) -> Path:
-        """The empty file that requests another attempt after this one."""
-        return self._with(RERUN)
+    trace = _File(TRACE)
+    """What rank 0, or the recovery, wrote of all ranks."""
+    begin_record = _File(BEGIN)
+    """BeginRecord; making the file takes the attempt's number."""
+    exit_record = _File(EXIT)
+    partial = _File(PARTIAL)
+    """The folder of the ranks' journals, collected or as last copied."""
+    hang = _File(".hang.json")
+    """The watchdog's reason for ending the run."""
+    signal = _File(".signal")
+    """The note of launch.step that a signal ends the job: the signal's name and the time."""
+    local_copies = _File(".kept")
+    """Where nodes keep what could not be moved to the traces."""
+    rerun_request = _File(RERUN)
+    """The empty file that requests another attempt after this one."""
 
     @property
     def rerun_is_requested(self) -> bool:
         """Whether another attempt is requested, also by an earlier version."""
-        return any(self._with(suffix).exists() for suffix in RERUN_SUFFIXES)
+        return any((self.traces / f"{self.stem}{suffix}").exists() for suffix in RERUN_SUFFIXES)
 
     def rank_note(self, rank: int) -> Path:
         """RankNote of a rank that failed."""
-        return self._with(f".rank{rank}.json")
+        return self.traces / f"{self.stem}.rank{rank}.json"
 
     def rank_notes(self) -> list[Path]:
         """The notes that are there, sorted by name."""
@@ -124,9 +105,6 @@ class AttemptFiles:
     def error(self, logs: Path) -> Path:
         """Standard error of the attempt's launcher."""
         return logs / f"{self.stem}.err"
-
-    def _with(self, suffix: str) -> Path:
-        return self.traces / f"{self.stem}{suffix}"
 
 
 def aside_of(path: Path) -> Path:
@@ -225,8 +203,7 @@ def remove_stale_parts(traces: Path, stem: str | None = None) -> list[str]:
         of_attempt, is_folder = match["stem"] or match["removed"], match["stem"] is None
         if stem not in (None, of_attempt) or path.is_symlink() or path.is_dir() != is_folder:
             continue
-        ended = (traces / f"{of_attempt}{EXIT}").exists()
-        if _may_be_written(path, match, STALE_S if ended else ABANDONED_S):
+        if _may_be_written(path, match, STALE_S if (traces / f"{of_attempt}{EXIT}").exists() else ABANDONED_S):
             continue
         if is_folder:
             shutil.rmtree(path)

@@ -276,7 +276,7 @@ def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: st
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
     left = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
-    assert (left.trace, left.steps) == (False, -1)
+    assert (left.look.whole, left.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 
