@@ -1,4 +1,4 @@
-"""What is asked for: a run, the machine it is for, the plan of a sweep."""
+"""The specification of a run, of the machine it is for, and the plan of a sweep."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ SCALINGS = ("weak", "strong")
 TIMINGS = ("phases", "step")
 _FORMER_TIMINGS = {"fine": "phases", "coarse": "step"}
 PLACEMENTS = ("separate", "nested")
+_CHOICES = {"precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS, "placement": PLACEMENTS}
 PLAN_VERSION = 2
 """Schema of the plan; 2 calls `stamps` of a run `timing`."""
 MIN_WARMUP_STEPS = 5
@@ -32,7 +33,7 @@ NO_SYNC = "no-sync"
 
 
 class SpecError(ValueError):
-    """What was asked cannot be run; the text says what was asked, what was found, what is valid."""
+    """A request that cannot be run; the text has the request, what was found, and what is valid."""
 
 
 def is_user_code(workload: str) -> bool:
@@ -54,7 +55,7 @@ def with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run: everything asked for that can change a speed, and which repeat it is.
+    """One run: every requested setting that can change a speed, and the number of the repeat.
 
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
     GPUs that the run uses on each node; 0 says that it runs on CPUs. `timing` is `phases` for all six time stamps of
@@ -103,26 +104,20 @@ class RunSpec:
         for name in ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size", "measured_steps", "repeat"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.gpus_per_node < 0:
-            raise SpecError(f"gpus_per_node is {self.gpus_per_node}; it must be 0 (no GPU) or more")
+        for name, meaning in (("gpus_per_node", "no GPU"), ("block_steps", "one block")):
+            if getattr(self, name) < 0:
+                raise SpecError(f"{name} is {getattr(self, name)}; it must be 0 ({meaning}) or more")
         if self.warmup_steps < MIN_WARMUP_STEPS:
             raise SpecError(
                 f"warm-up is {self.warmup_steps} steps; it must be at least {MIN_WARMUP_STEPS}, because the clocks are "
                 f"synchronised {MIN_WARMUP_STEPS} steps before the measured ones"
             )
-        if self.block_steps < 0:
-            raise SpecError(f"block_steps is {self.block_steps}; it must be 0 (one block) or more")
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
-        if self.precision not in PRECISIONS:
-            raise SpecError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
-        if self.scaling not in SCALINGS:
-            raise SpecError(f"scaling {self.scaling!r} is not one of {', '.join(SCALINGS)}")
-        if self.timing not in TIMINGS:
-            raise SpecError(f"timing {self.timing!r} is not one of {', '.join(TIMINGS)}")
-        if self.placement not in PLACEMENTS:
-            raise SpecError(f"placement {self.placement!r} is not one of {', '.join(PLACEMENTS)}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.scaling == "strong" and self.batch_size % self.devices:
             raise SpecError(
                 f"strong scaling: the global batch of {self.batch_size} samples does not divide by the "
@@ -237,13 +232,13 @@ class RunSpec:
 
         Raises SpecError where a field is missing or the ids do not fit the fields.
         """
-        names, values = set(_DEFAULTS), with_current_names(values)
-        if missing := {name for name in names - set(values) if _DEFAULTS[name] is dataclasses.MISSING}:
+        values = with_current_names(values)
+        required = {name for name, default in _DEFAULTS.items() if default is dataclasses.MISSING}
+        if missing := required - set(values):
             raise SpecError(f"a run's description lacks {', '.join(sorted(missing))}")
-        unknown = set(values) - names - {"run_id", "point_id"}
-        if unknown:
+        if unknown := set(values) - set(_DEFAULTS) - {"run_id", "point_id"}:
             raise SpecError(f"a run's description has unknown fields: {', '.join(sorted(unknown))}")
-        spec = cls(**{k: v for k, v in values.items() if k in names})
+        spec = cls(**{name: value for name, value in values.items() if name in _DEFAULTS})
         if values.get("run_id", spec.run_id) != spec.run_id:
             raise SpecError(
                 f"the run calls itself {values['run_id']} but what it asks for makes {spec.run_id}: "
@@ -252,13 +247,10 @@ class RunSpec:
         return spec
 
 
-def _default(spec_field: dataclasses.Field[Any]) -> Any:
-    if spec_field.default_factory is not dataclasses.MISSING:
-        return spec_field.default_factory()
-    return spec_field.default
-
-
-_DEFAULTS: Mapping[str, Any] = {f.name: _default(f) for f in dataclasses.fields(RunSpec)}
+_DEFAULTS: Mapping[str, Any] = {
+    field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    for field in dataclasses.fields(RunSpec)
+}
 """Every field of a run with its default, MISSING where it has none."""
 
 
@@ -287,6 +279,10 @@ class Target:
     collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+_OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env")
+"""What a plan notes of its target."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A sweep decided for its target: the runs in order, and the sizes made small because no GPU is there."""
@@ -307,11 +303,7 @@ class Plan:
             "schema": "rankwise-plan",
             "schema_version": PLAN_VERSION,
             "sweep_id": self.sweep_id,
-            "target": {
-                k: v
-                for k, v in dataclasses.asdict(self.target).items()
-                if k not in ("reduced", "one_rank_per_node", "without_no_sync", "without_gpus", "collectives")
-            },
+            "target": {name: value for name, value in dataclasses.asdict(self.target).items() if name in _OF_TARGET},
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],
         }
