@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpc.model.timestamps import INNER
-from tests.mpi.attempts import Ranks
 from tests.mpi import facts as of_runs
+from tests.mpi.attempts import Ranks
 from tests.mpi.facts import refused
 
 TOGETHER: tuple[dict[str, Any], ...] = (
