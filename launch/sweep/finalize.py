@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
-from hpc.model.outcome import RecordError, exit_records, stem
+from hpc.model.files import AttemptFiles
+from hpc.model.outcome import RecordError, exit_records
 from hpc.model.trace import TraceError
 from hpc.model.verdict import JobEnd
-from hpc.recovery.folders import PARTIAL, JournalError
-from hpc.system.whole_file import write_whole
+from hpc.recovery.folders import JournalError
+from hpc.system.atomic import write_atomic
 from launch.follow.follower import write_missing_records
 from launch.jobs.script import Folders
 
@@ -24,7 +25,7 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
     from hpc.recovery.recover import tidy
 
     for begin in damaged_attempts(folders.traces):
-        name = stem(begin.run_id, begin.attempt)
+        name = begin.stem
         _recover(folders, name, say)
         try:
             record = close_attempt(begin, folders.logs, folders.traces, None)
@@ -45,7 +46,7 @@ def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
     traces = {path.name.removesuffix(".h5") for path in folders.traces.glob("*.h5")}
     for records in exit_records(folders.traces).values():
         for record in records:
-            name = stem(record.run_id, record.attempt)
+            name = record.stem
             if name not in traces or (corrected := corrected_record(record, folders.traces)) is None:
                 continue
             try:
@@ -58,7 +59,7 @@ def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
 
 def _recover(folders: Folders, name: str, say: Callable[[str], None]) -> None:
     """Makes a trace of the attempt's copies, if there are any."""
-    partial = folders.traces / f"{name}{PARTIAL}"
+    partial = AttemptFiles.of_stem(folders.traces, name).partial
     if not partial.is_dir():
         return
     from hpc.recovery.recover import recover
@@ -71,7 +72,7 @@ def _recover(folders: Folders, name: str, say: Callable[[str], None]) -> None:
 
 def note_cancel(folders: Folders, sweep_id: str) -> None:
     """Marks the sweep as cancelled: a process that follows it, on any machine, submits no more of it."""
-    write_whole(folders.jobs / f"{sweep_id}.cancel", "")
+    write_atomic(folders.jobs / f"{sweep_id}.cancel", "")
 
 
 def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:

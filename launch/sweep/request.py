@@ -14,15 +14,15 @@ from typing import Any
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
-from hpc.model.spec import SpecError
+from hpc.model.spec import SpecError, with_current_names
 from launch.jobs.options import Help, LaunchOptions, RunLimits, option_field, option_rows, read_request, text, truth
 from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
 """The first arguments that ask for something other than measuring, and how each is typed. No file can ask for them."""
-FORMER_NAMES = {"twin": "no_sync"}
-"""Options of earlier versions, and their names now."""
+FORMER_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
+"""Options of earlier versions, and their present forms. A file may still have `stamps`."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 _COMMAND_LINE_ONLY = ("config", "version")
@@ -138,7 +138,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises SpecError where the file cannot be read, or has a name or a value that no option has.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = with_current_names(tomllib.loads(path.read_text(encoding="utf-8")))
         repr(values)  # of a number in base 16 only this finds that it has more digits than Python converts
     except OSError as error:
         raise SpecError(f"config {path}: {error.strerror}") from None
@@ -160,8 +160,8 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
         if name in SUBCOMMANDS:
             rest = "" if name == "list" else " --config FILE"
             raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
-        if name in FORMER_NAMES:
-            raise SpecError(f"{key} is now {FORMER_NAMES[name]}")
+        if name in FORMER_OPTIONS:
+            raise SpecError(f"{key} is now {FORMER_OPTIONS[name].removeprefix('--')}")
         if name in _COMMAND_LINE_ONLY:
             raise SpecError(f"{key} is said on the command line, not in a file")
         if name not in _FIELDS and name != "baseline":

@@ -8,25 +8,24 @@ from pathlib import Path
 from hpc.model.outcome import (
     ExitRecord,
     Outcome,
-    ask_again,
-    asked_again,
     exit_records,
     final_record,
     is_final,
-    stem,
-)  # fmt: skip
+    request_reruns,
+    requested_reruns,
+)
 from hpc.model.spec import RunSpec
 from launch.jobs.site import Site
 from launch.sweep.provenance import changes_since
 from launch.sweep.request import SweepOptions
 
 
-def request_reruns(
+def choose_reruns(
     options: SweepOptions, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]
 ) -> None:
     """Writes beside the records which final runs to do again, and says how many and why. The folder must be locked."""
-    records, again = exit_records(traces), asked_again(traces)
-    final = [run for run in runs if is_final(records.get(run.run_id, []), again)]
+    records, rerun_requests = exit_records(traces), requested_reruns(traces)
+    final = [run for run in runs if is_final(records.get(run.run_id, []), rerun_requests)]
     latest = {run.run_id: record for run in final if (record := final_record(records[run.run_id])) is not None}
     chosen: list[str] = []
     if options.force:
@@ -39,7 +38,7 @@ def request_reruns(
     if options.rerun_if_changed:
         measured = [(run, latest[run.run_id]) for run in final if latest[run.run_id].outcome is Outcome.OK]
         chosen += _changed(measured, traces, site, say)
-    ask_again(traces, [record for run_id in chosen for record in records[run_id] if record.is_final])
+    request_reruns(traces, [record for run_id in chosen for record in records[run_id] if record.is_final])
 
 
 def _changed(
@@ -48,7 +47,7 @@ def _changed(
     """The measured runs whose recorded environment differs from the present one."""
     chosen, unknown = [], set()
     for run, record in measured:
-        changes = changes_since(run, traces / f"{stem(run.run_id, record.attempt)}.h5", site)
+        changes = changes_since(run, record.files(traces).trace, site)
         unknown |= set(changes.unknown)
         if changes.changed:
             chosen.append(run.run_id)

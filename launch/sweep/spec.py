@@ -19,7 +19,7 @@ from hpc.model.spec import (
     PLACEMENTS,
     PRECISIONS,
     SCALINGS,
-    STAMPINGS,
+    TIMINGS,
     Plan,
     RunSpec,
     SpecError,
@@ -92,10 +92,10 @@ class SweepSpec:
         ("fp32",), each(choice(PRECISIONS)), "P,…", f"{', '.join(PRECISIONS)} (default {{default}})", page=_DAILY)
     scaling: tuple[str, ...] = _measured(
         ("weak",), each(choice(SCALINGS)), "S,…", f"{', '.join(SCALINGS)} (default {{default}})")
-    stamps: tuple[str, ...] = _measured(
-        ("fine",), each(choice(STAMPINGS)), "S,…",
-        f"{', '.join(STAMPINGS)} (default fine: six a step; coarse: begin, batch, end, and the framework's fused "
-        "way in between)")
+    timing: tuple[str, ...] = _measured(
+        ("phases",), each(choice(TIMINGS)), "T,…",
+        f"{', '.join(TIMINGS)} (default {{default}}: six time stamps a step; step: begin, batch, end, and the "
+        "framework's fused way in between)")
     telemetry: tuple[str, ...] = _measured(
         ("on",), each(word), "T,…", "on, off (default {default}: a helper on each node reads clocks, power and load)")
     options: Mapping[str, tuple[str, ...]] = _measured(
@@ -155,7 +155,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         for run in _multiply(sweep, target, backend, workload, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
-            if sweep.no_sync and run.ranks > 1 and not run.probe and backend not in target.without_twins:
+            if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
                 no_sync = dataclasses.replace(run, reduction="off")
                 points.setdefault(no_sync.point_id, no_sync)
             _refuse_too_many(len(points), sweep)
@@ -167,7 +167,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         point.repeated(repeat)
         for repeat in range(1, sweep.repeats + 1)
         for point in _block(points, repeat, sweep)
-        if repeat == 1 or point.probe != COLLECTIVES
+        if repeat == 1 or point.diagnostic != COLLECTIVES
     )
     return Plan(target=target, runs=runs, reduced=(*target.reduced, *reduced))
 
@@ -273,12 +273,12 @@ def _multiply(
 ) -> Iterator[RunSpec]:
     assert sweep.batch_size and sweep.cpus_per_rank and sweep.steps and sweep.warmup
     axes = product(
-        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.stamps,
+        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
         sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
     )  # fmt: skip
     measured_steps = sweep.steps - sweep.warmup
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, telemetry, options, env in axes:
+    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
             raise SpecError(
@@ -289,7 +289,7 @@ def _multiply(
         yield RunSpec(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
-            batch_size=batch_size, precision=precision, scaling=scaling, stamps=stamps, telemetry=telemetry,
+            batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
             warmup_steps=sweep.warmup, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
             seed=sweep.seed, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),

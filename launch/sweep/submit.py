@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.model.outcome import Outcome, RecordError, asked_again, exit_records, stem
+from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
 from hpc.model.spec import COLLECTIVES
 from hpc.model.verdict import JobEnd
 from hpc.system.sanitize import plain
@@ -31,7 +31,7 @@ from launch.queue import Ended, Event, Queue
 from launch.sweep.finalize import cancelled_at_ns, close_ended, mend_records
 from launch.sweep.prepare import Prepared, Say, prepare
 from launch.sweep.request import SweepOptions
-from launch.sweep.rerun import request_reruns
+from launch.sweep.rerun import choose_reruns
 from launch.sweep.resubmit import Decision, JobHistory, resubmit
 from launch.sweep.run_status import pending_runs, run_statuses, whole
 from launch.sweep.spec import SweepSpec
@@ -142,7 +142,7 @@ class Sweep:
             for line in describe_plan(self._prepared, written):
                 self.say(line)
             mend_records(self._prepared.folders, self.say)
-            request_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
+            choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
             self._check_limits(written)
             self._jobs = {job.script.name: job for job in written}
             queue = FollowedQueue(self, written)
@@ -175,7 +175,7 @@ class Sweep:
             self.say(describe_event(event))
             return
         ends = self.cluster.ends(event.job_ids)
-        self._ended[event.script] = ", ".join(f"job {job_id} {end.word}" for job_id, end in ends.items() if end.word)
+        self._ended[event.script] = ", ".join(f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state)
         close_ended(ends, self._prepared.folders, self.say)
         decision = resubmit(self._history(event, ends))
         if decision is Decision.FORGOTTEN:
@@ -188,14 +188,14 @@ class Sweep:
     def _history(self, event: Ended, ends: Mapping[str, JobEnd]) -> JobHistory:
         job = self._jobs[event.script]
         remaining = self.remaining(job)
-        records, rerun_requests = exit_records(self._traces), asked_again(self._traces)
+        records, rerun_requests = exit_records(self._traces), requested_reruns(self._traces)
         last = {run: records[run][-1] for run in _ids([job]) if run in records}
         measured = any(record.job_id in event.job_ids for run, record in last.items() if run not in remaining)
         self._in_vain[event.script] = 0 if measured else self._in_vain[event.script] + 1
         return JobHistory(
-            states=frozenset(end.word for end in ends.values()),
+            states=frozenset(end.state for end in ends.values()),
             remaining={run: last[run].outcome if run in last else None for run in remaining},
-            requested=frozenset(run for run, its in last.items() if stem(run, its.attempt) in rerun_requests),
+            requested=frozenset(run for run, its in last.items() if its.stem in rerun_requests),
             measured=measured, in_vain=self._in_vain[event.script], forgotten_before=event.script in self._forgotten,
         )  # fmt: skip
 
@@ -326,6 +326,6 @@ def _speed(path: Path) -> float | None:
 
     try:
         trace = read_trace(path)
-        return None if trace.run.probe == COLLECTIVES else measure(trace).throughput
+        return None if trace.run.diagnostic == COLLECTIVES else measure(trace).throughput
     except TraceError:
         return None  # shown as no speed; the summary names the file and what is wrong with it

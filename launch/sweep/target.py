@@ -88,7 +88,7 @@ def without_no_sync(spec: SweepSpec) -> list[str]:
 
 WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
 ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
-WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
+WITHOUT_NO_SYNC = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
 
 
 def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
@@ -142,7 +142,7 @@ def _target(gpus_per_node: int, **facts: Any) -> Target:
     """The target with these facts and those of the backends."""
     collectives = {name: operations_of(name, gpus_per_node > 0) for name, row in BACKENDS.items() if row.collectives}
     return Target(
-        gpus_per_node=gpus_per_node, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
+        gpus_per_node=gpus_per_node, one_rank_per_node=ONE_RANK_PER_NODE, without_no_sync=WITHOUT_NO_SYNC,
         without_gpus=WITHOUT_GPUS, collectives=collectives, **facts,
     )  # fmt: skip
 

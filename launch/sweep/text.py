@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_note, stem
+from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_note
 from hpc.system.text import plural
 from launch import queue
 from launch.jobs.plan import WrittenJob, describe_nested
@@ -85,14 +85,14 @@ def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> Iterator[str]:
 
 def describe_failure(record: ExitRecord, folders: Folders) -> str:
     """The evidence of the outcome, and the path of the attempt's whole output."""
-    name = stem(record.run_id, record.attempt)
+    files = record.files(folders.traces)
     reasons = list(record.evidence[:1])
     if not reasons:
-        for path in sorted(folders.traces.glob(f"{name}.rank*.json"))[:1]:
+        for path in files.rank_notes()[:1]:
             try:
                 note = read_rank_note(path)
             except RecordError as error:
                 reasons.append(str(error))
             else:
                 reasons.append(f"rank {note.rank}: {note.exception}: {note.message}")
-    return "; ".join([*reasons, f"see {folders.logs / name}.err"])
+    return "; ".join([*reasons, f"see {files.error(folders.logs)}"])

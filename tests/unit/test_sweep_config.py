@@ -74,7 +74,7 @@ def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dic
         ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
         ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
         ('retry = ["oom"]', "retry is a word .*: python -m hpc.sweep retry OUTCOME,… --config FILE"),
-        ("twin = true", "twin is now no_sync"),
+        ("twin = true", "twin is now no-sync"),
         ("help-all = true", "unknown name help-all"),
         ("detach = 1", "detach must be true or false, not 1"),
         (f"seed = 0x{'f' * 5000}", "not TOML"),
