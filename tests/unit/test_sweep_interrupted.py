@@ -47,11 +47,6 @@ def test_a_reader_that_has_gone_is_no_error_to_be_shown(tmp_path: Path, argument
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_numbers_are_written_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep.main([*PLANNED, "--max-jobs", "²"]) == 2
-    assert "--max-jobs '²' is no number of jobs" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("text", ["out = ['a']", "max_jobs = true", "site = {}", "partition = ['a', 'b']"])
 def test_a_setting_of_the_wrong_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     (tmp_path / "sweep.toml").write_text(text)
