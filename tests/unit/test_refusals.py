@@ -33,8 +33,8 @@ def command(out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
 
 
 def test_the_smoke_test_of_the_readme_runs_on_a_gpu_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--nodes", "1,2", "--ranks-per-node", "2", "--backend", "mpi", "--workload", "delay")
-    status, stdout, error = command(tmp_path, capsys, *words)
+    argv = ("--nodes", "1,2", "--ranks-per-node", "2", "--backend", "mpi", "--workload", "delay")
+    status, stdout, error = command(tmp_path, capsys, *argv)
     assert status == 0, error
     assert "backend mpi runs on CPUs: its runs use none of the nodes' GPUs" in stdout
     assert {(run["case"] if "case" in run else run["ranks_per_node"], run["gpus_per_node"])

@@ -158,7 +158,7 @@ def test_user_code_has_an_absolute_path_and_its_text_is_part_of_the_id(tmp_path:
         (8, "3 points, 15 runs", 2),
     ],
 )
-def test_gpus_of_this_machine_are_shared_by_simulated_nodes(
+def test_simulated_nodes_share_the_gpus_of_this_machine(
     tmp_path: Path, gpus: int, line: str, gpus_per_node: int
 ) -> None:
     write_program(tmp_path, "nvidia-smi", "".join(f"echo 'GPU {i}: mock (UUID: GPU-{i})'\n" for i in range(gpus)))

@@ -54,12 +54,12 @@ def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) ->
         ("detach = true\nforce = false", {"detach": True, "force": False}),
     ],
 )  # fmt: skip
-def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
+def test_old_spellings_are_read_as_the_new_ones(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
     assert read(tmp_path, text) == same
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("batchsize = 8", r"unknown name batchsize; .*: .*batch-size.*\. Did you mean batch-size\?"),
         ("warmup_steps = 8", r"unknown name warmup_steps; .*\. Did you mean warmup\?"),
@@ -81,15 +81,15 @@ def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dic
         ("nodes = [1", "not TOML"),
     ],
 )
-def test_what_a_file_cannot_say_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(SpecError, match=rf"sweep\.toml: .*{words}"):
+def test_invalid_names_and_values_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=rf"sweep\.toml: .*{message}"):
         read(tmp_path, text)
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
     text = 'batch-size = 8\ndetach = true\nnodelist = ["a", "b"]\n[env]\nA = 1\nB = 2\n'
-    words = ("--nodes", "1", "--batch-size", "16", "--env", "A=3")
-    request = merged(tmp_path, text, "retry", "invalid", *words)
+    argv = ("--nodes", "1", "--batch-size", "16", "--env", "A=3")
+    request = merged(tmp_path, text, "retry", "invalid", *argv)
     assert request.spec is not None
     assert (request.spec.batch_size, request.spec.env) == ((16,), {"A": ("3",), "B": ("2",)})
     assert (request.launch.nodelist, request.launch.exclude) == ("a,b", None)

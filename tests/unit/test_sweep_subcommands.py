@@ -39,9 +39,9 @@ def help_text(capsys: Capture, *argv: str) -> str:
 
 
 @pytest.mark.parametrize("subcommand", ["status", "cancel"])
-@pytest.mark.parametrize(("words", "nodes"), [((), None), (("--nodes", "1,2", "--repeats", "3"), (1, 2))])
+@pytest.mark.parametrize(("argv", "nodes"), [((), None), (("--nodes", "1,2", "--repeats", "3"), (1, 2))])
 def test_status_and_cancel_take_a_folder_or_a_sweep(
-    monkeypatch: pytest.MonkeyPatch, subcommand: str, words: tuple[str, ...], nodes: tuple[int, ...] | None
+    monkeypatch: pytest.MonkeyPatch, subcommand: str, argv: tuple[str, ...], nodes: tuple[int, ...] | None
 ) -> None:
     calls = []
 
@@ -50,7 +50,7 @@ def test_status_and_cancel_take_a_folder_or_a_sweep(
 
     monkeypatch.setattr(status, "show", record("status"))
     monkeypatch.setattr(status, "cancel", record("cancel"))
-    assert sweep.main([subcommand, "--out", "here", *words]) == 7
+    assert sweep.main([subcommand, "--out", "here", *argv]) == 7
     ((name, spec, launch),) = calls
     assert (name, launch) == (subcommand, LaunchOptions(out=Path("here")))
     assert (spec and tuple(spec.nodes)) == nodes
@@ -104,13 +104,13 @@ def test_a_former_flag_is_answered_with_its_present_form(capsys: Capture, argv: 
         ("status --max-jobs=3", "status submits nothing: leave out --max-jobs=3"),
     ],
 )
-def test_what_no_subcommand_takes_is_refused_in_one_line(capsys: Capture, argv: str, message: str) -> None:
+def test_wrong_first_arguments_are_refused_in_one_line(capsys: Capture, argv: str, message: str) -> None:
     answer = refusal(capsys, *argv.split())
     assert re.fullmatch(message, answer), answer
 
 
 @pytest.mark.parametrize("argv", ["list more", "status more", "cancel --nodez 1"])
-def test_what_nobody_knows_is_refused_with_the_usage(capsys: Capture, argv: str) -> None:
+def test_unknown_arguments_are_refused_with_the_usage(capsys: Capture, argv: str) -> None:
     with pytest.raises(SystemExit) as ended:
         sweep.main(argv.split())
     assert ended.value.code == 2
