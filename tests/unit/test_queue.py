@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -87,13 +87,19 @@ class MockScheduler:
 
 
 class Sweep:
-    """The runs of the jobs, which scripts to submit again, and the events of the queue."""
+    """A scheduler and the runs of jobs in a folder, which scripts to submit again, and the events of the queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.scheduler = MockScheduler()
         self.final: set[str] = set()
         self.resubmitted: set[str] = set()
         self.is_cancelled = False
         self.events: list[Event] = []
+
+    def queue(self, count: int) -> Queue:
+        """A queue of so many jobs of 1, 2, … nodes."""
+        return Queue(self.scheduler, jobs(self.folder, count), self, FolderLock(self.folder))
 
     def remaining(self, job: WrittenJob) -> list[str]:
         return [run.run_id for run in job.plan.runs if job.script.name not in self.final]
@@ -102,7 +108,7 @@ class Sweep:
         return self.is_cancelled
 
     def poll(self, queue: Queue) -> dict[str, JobState]:
-        """The states of the jobs; the events of this poll alone are kept."""
+        """The states of the jobs; only the events of this poll remain."""
         self.events.clear()
         for event in queue.poll():
             self.events.append(event)
@@ -111,9 +117,10 @@ class Sweep:
         return queue.job_states
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     monkeypatch.setattr(queue_module, "PAUSES_S", (0.0, 0.0))
+    return Sweep(tmp_path)
 
 
 def jobs(folder: Path, count: int) -> list[WrittenJob]:
@@ -125,31 +132,10 @@ def jobs(folder: Path, count: int) -> list[WrittenJob]:
     return written
 
 
-@pytest.fixture
-def scheduler() -> MockScheduler:
-    return MockScheduler()
-
-
-@pytest.fixture
-def sweep() -> Sweep:
-    return Sweep()
-
-
-@pytest.fixture
-def make(tmp_path: Path, scheduler: MockScheduler, sweep: Sweep) -> Callable[[int], Queue]:
-    """A queue of so many jobs of 1, 2, … nodes."""
-    return lambda count: Queue(scheduler, jobs(tmp_path, count), sweep, FolderLock(tmp_path))
-
-
-Make = Callable[[int], Queue]
-
-
-def test_final_scripts_are_passed_over_existing_jobs_joined_the_rest_submitted(
-    make: Make, scheduler: MockScheduler, sweep: Sweep
-) -> None:
+def test_final_scripts_are_passed_over_existing_jobs_joined_the_rest_submitted(sweep: Sweep) -> None:
     sweep.final = {"1n.sh"}
-    scheduler.queue["77"] = "rankwise-2n"
-    queue = make(3)
+    sweep.scheduler.queue["77"] = "rankwise-2n"
+    queue = sweep.queue(3)
     events = list(queue.advance())
     assert events == [
         NothingToDo(script="1n.sh"),
@@ -163,37 +149,33 @@ def test_final_scripts_are_passed_over_existing_jobs_joined_the_rest_submitted(
     ]
     assert queue.job_ids == {"2n.sh": ("77",), "3n.sh": ("1",)}
     assert not queue.waiting
-    second = make(3)
+    second = sweep.queue(3)
     assert not [event for event in second.advance() if isinstance(event, Submitted)]
     assert second.job_ids == queue.job_ids
 
 
-def test_runs_held_by_the_job_of_another_sweep_are_left_to_it(
-    make: Make, tmp_path: Path, scheduler: MockScheduler
-) -> None:
+def test_runs_held_by_the_job_of_another_sweep_are_left_to_it(sweep: Sweep, tmp_path: Path) -> None:
     [job] = jobs(tmp_path, 1)
     remember(dataclasses.replace(job, script=tmp_path / "other.sh"), "rankwise-other", ["5"])
-    scheduler.queue["5"] = "rankwise-other"
-    assert list(make(1).advance()) == [Joined(script="1n.sh", job_ids=("5",))]
-    del scheduler.queue["5"]
-    assert list(make(1).advance()) == [Submitted(script="1n.sh", job_id="1", runs=1)]
+    sweep.scheduler.queue["5"] = "rankwise-other"
+    assert list(sweep.queue(1).advance()) == [Joined(script="1n.sh", job_ids=("5",))]
+    del sweep.scheduler.queue["5"]
+    assert list(sweep.queue(1).advance()) == [Submitted(script="1n.sh", job_id="1", runs=1)]
 
 
-def test_a_submission_whose_answer_was_lost_is_joined_not_repeated(
-    make: Make, scheduler: MockScheduler, sweep: Sweep
-) -> None:
-    scheduler.lost_answers = 1
-    queue = make(1)
+def test_a_submission_whose_answer_was_lost_is_joined_not_repeated(sweep: Sweep) -> None:
+    sweep.scheduler.lost_answers = 1
+    queue = sweep.queue(1)
     assert sweep.poll(queue) == {"1n.sh": LIVE}
     assert (queue.waiting, queue.refusal) == (["1n.sh"], "Socket timed out on send/recv operation")
     assert sweep.poll(queue) == {"1n.sh": LIVE}
-    assert (queue.waiting, queue.refusal, queue.job_ids, scheduler.count) == ([], "", {"1n.sh": ("1",)}, 1)
+    assert (queue.waiting, queue.refusal, queue.job_ids, sweep.scheduler.count) == ([], "", {"1n.sh": ("1",)}, 1)
 
 
-def test_a_transient_refusal_is_waited_for(make: Make, scheduler: MockScheduler, sweep: Sweep) -> None:
+def test_a_transient_refusal_is_waited_for(sweep: Sweep) -> None:
     limit = "sbatch: QOSMaxSubmitJobPerUserLimit"
-    scheduler.refusals = [TransientSubmitError(limit), TransientSubmitError(limit)]
-    queue = make(3)
+    sweep.scheduler.refusals = [TransientSubmitError(limit), TransientSubmitError(limit)]
+    queue = sweep.queue(3)
     for waiting in (3, 3, 0):
         sweep.poll(queue)
         assert len(queue.waiting) == waiting
@@ -201,31 +183,29 @@ def test_a_transient_refusal_is_waited_for(make: Make, scheduler: MockScheduler,
     assert sorted(queue.job_ids) == ["1n.sh", "2n.sh", "3n.sh"]
 
 
-def test_another_refusal_ends_the_submission(make: Make, tmp_path: Path, scheduler: MockScheduler) -> None:
-    scheduler.refusals = [SubmitError("sbatch refused 1n.sh: invalid partition specified: nowhere")]
+def test_another_refusal_ends_the_submission(sweep: Sweep, tmp_path: Path) -> None:
+    sweep.scheduler.refusals = [SubmitError("sbatch refused 1n.sh: invalid partition specified: nowhere")]
     with pytest.raises(SubmitError, match="nowhere"):
-        list(make(3).advance())
+        list(sweep.queue(3).advance())
     assert FolderLock(tmp_path).take()
 
 
-def test_the_process_that_is_submitting_is_named_and_waited_for(make: Make, tmp_path: Path) -> None:
+def test_the_process_that_is_submitting_is_named_and_waited_for(sweep: Sweep, tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     assert lock.take()
-    events = make(1).advance()
+    events = sweep.queue(1).advance()
     assert next(events) == FolderLocked(holder=lock.holder())
     lock.release()
     assert list(events) == [Submitted(script="1n.sh", job_id="1", runs=1)]
 
 
-def test_the_pause_after_refusals_grows_to_a_minute(
-    make: Make, scheduler: MockScheduler, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pause_after_refusals_grows_to_a_minute(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake clock."""
     now_s = [0.0]
     monkeypatch.setattr(queue_module, "PAUSES_S", (5.0, 60.0))
     monkeypatch.setattr(queue_module.time, "monotonic", lambda: now_s[0])
-    scheduler.silent = True
-    queue = make(3)
+    sweep.scheduler.silent = True
+    queue = sweep.queue(3)
     refused_at_s = []
     for second in range(200):
         now_s[0] = float(second)
@@ -235,51 +215,49 @@ def test_the_pause_after_refusals_grows_to_a_minute(
     assert refused_at_s == [0, 5, 15, 35, 75, 135, 195]
 
 
-def test_max_jobs_counts_the_jobs_of_this_sweep(make: Make, scheduler: MockScheduler, sweep: Sweep) -> None:
-    scheduler.max_jobs = 2
-    scheduler.queue["500"] = "rankwise-of-somebody"
-    queue = make(4)
+def test_max_jobs_counts_the_jobs_of_this_sweep(sweep: Sweep) -> None:
+    sweep.scheduler.max_jobs = 2
+    sweep.scheduler.queue["500"] = "rankwise-of-somebody"
+    queue = sweep.queue(4)
     assert sweep.poll(queue)["4n.sh"] is LIVE
     assert queue.waiting == ["3n.sh", "4n.sh"]
-    del scheduler.queue["1"]
+    del sweep.scheduler.queue["1"]
     sweep.final = {"1n.sh"}
     sweep.poll(queue)
     assert queue.waiting == ["4n.sh"]
 
 
-def test_ended_jobs_are_reported_once_and_submitted_again_on_request(
-    make: Make, tmp_path: Path, scheduler: MockScheduler, sweep: Sweep
-) -> None:
+def test_ended_jobs_are_reported_once_and_submitted_again_on_request(sweep: Sweep, tmp_path: Path) -> None:
     sweep.resubmitted = {"2n.sh"}
-    queue = make(2)
+    queue = sweep.queue(2)
     sweep.poll(queue)
-    scheduler.queue.clear()
+    sweep.scheduler.queue.clear()
     assert sweep.poll(queue) == {"1n.sh": OVER, "2n.sh": LIVE}
     assert sweep.events == [Ended(script="1n.sh", job_ids=("1",)), Ended(script="2n.sh", job_ids=("2",))]
     assert sweep.poll(queue) == {"1n.sh": OVER, "2n.sh": LIVE}
     assert sweep.events == [Submitted(script="2n.sh", job_id="3", runs=1)]
     sweep.resubmitted = set()
-    scheduler.queue.clear()
+    sweep.scheduler.queue.clear()
     assert sweep.poll(queue) == {"1n.sh": OVER, "2n.sh": OVER}
     assert {record.job_name: record.job_ids for record in recall(tmp_path)} == {
         "rankwise-1n": ("1",), "rankwise-2n": ("2", "3"),
     }  # fmt: skip
 
 
-def test_a_job_unknown_three_times_in_a_row_has_ended(make: Make, scheduler: MockScheduler, sweep: Sweep) -> None:
-    queue = make(1)
+def test_a_job_unknown_three_times_in_a_row_has_ended(sweep: Sweep) -> None:
+    queue = sweep.queue(1)
     sweep.poll(queue)
-    scheduler.queue.clear()
-    scheduler.forgotten = {"1"}
+    sweep.scheduler.queue.clear()
+    sweep.scheduler.forgotten = {"1"}
     for ended in (False, False, True, False):
         assert sweep.poll(queue) == {"1n.sh": JobState.UNKNOWN}
         assert bool(sweep.events) == ended
 
 
-def test_an_end_whose_handling_failed_is_reported_again(make: Make, scheduler: MockScheduler, sweep: Sweep) -> None:
-    queue = make(1)
+def test_an_end_whose_handling_failed_is_reported_again(sweep: Sweep) -> None:
+    queue = sweep.queue(1)
     sweep.poll(queue)
-    scheduler.queue.clear()
+    sweep.scheduler.queue.clear()
     with pytest.raises(OSError), contextlib.closing(queue.poll()) as events:
         assert isinstance(next(events), Ended)
         raise OSError
@@ -287,14 +265,14 @@ def test_an_end_whose_handling_failed_is_reported_again(make: Make, scheduler: M
     assert sweep.events == [Ended(script="1n.sh", job_ids=("1",))]
 
 
-def test_nothing_is_submitted_after_a_cancel(make: Make, scheduler: MockScheduler, sweep: Sweep) -> None:
-    scheduler.max_jobs = 1
-    queue = make(2)
+def test_nothing_is_submitted_after_a_cancel(sweep: Sweep) -> None:
+    sweep.scheduler.max_jobs = 1
+    queue = sweep.queue(2)
     sweep.poll(queue)
-    scheduler.queue.clear()
+    sweep.scheduler.queue.clear()
     sweep.is_cancelled = True
     sweep.poll(queue)
-    assert (queue.waiting, scheduler.count) == ([], 1)
+    assert (queue.waiting, sweep.scheduler.count) == ([], 1)
     assert sweep.events[0] == NotSubmitted(script="2n.sh")
 
 
@@ -307,14 +285,12 @@ def test_records_of_other_versions_are_skipped(tmp_path: Path, text: str) -> Non
     assert json.loads((tmp_path / f"1n{MEMORY}").read_text())["runs"] == [job.plan.runs[0].run_id]
 
 
-def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(
-    make: Make, scheduler: MockScheduler, sweep: Sweep
-) -> None:
-    queue = make(2)
+def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(sweep: Sweep) -> None:
+    queue = sweep.queue(2)
     sweep.poll(queue)
     reported = []
     for reason in ("Resources", "JobHeldAdmin", "JobHeldAdmin", "Priority", "QOSMaxJobsPerUserLimit", "JobHeldAdmin"):
-        scheduler.reasons = {"2": reason}
+        sweep.scheduler.reasons = {"2": reason}
         sweep.poll(queue)
         reported += sweep.events
         assert queue.reasons == {"2n.sh": reason}
@@ -322,12 +298,10 @@ def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(
 
 
 @pytest.mark.parametrize(("problem", "done"), [("", "released"), ("scontrol: no", "not released: scontrol: no")])
-def test_a_held_job_is_released_or_the_problem_named(
-    make: Make, scheduler: MockScheduler, sweep: Sweep, problem: str, done: str
-) -> None:
-    queue = make(2)
+def test_a_held_job_is_released_or_the_problem_named(sweep: Sweep, problem: str, done: str) -> None:
+    queue = sweep.queue(2)
     sweep.poll(queue)
-    scheduler.held = {"2": problem}
+    sweep.scheduler.held = {"2": problem}
     sweep.poll(queue)
     assert sweep.events == [Released(job_id="2", problem=problem)]
     assert describe_event(sweep.events[0]) == f"job 2 was put back and held because its launch failed: {done}"
