@@ -174,7 +174,7 @@ class Queue:
 
     @property
     def all_job_ids(self) -> list[str]:
-        return [job_id for its in self._ids.values() for job_id in its]
+        return [job_id for ids in self._ids.values() for job_id in ids]
 
     def resubmit(self, script: str) -> None:
         """Lets the script be submitted again; called while `Ended` is handled."""
@@ -231,9 +231,9 @@ class Queue:
     def _state(self, script: str, states: Mapping[str, JobState]) -> JobState:
         if script in self._waiting:
             return JobState.UNREACHABLE if self._silent else JobState.PENDING
-        its = [states[job_id] for job_id in self._ids.get(script, ())]
-        liveliest = (JobState.RUNNING, JobState.PENDING, JobState.UNREACHABLE, JobState.UNKNOWN)
-        return next((state for state in liveliest if state in its), JobState.ENDED)
+        present = {states[job_id] for job_id in self._ids.get(script, ())}
+        order = (JobState.RUNNING, JobState.PENDING, JobState.UNREACHABLE, JobState.UNKNOWN)
+        return next((state for state in order if state in present), JobState.ENDED)
 
     def _submit_what_fits(self) -> Iterator[Event]:
         records = {record.job_name: record for record in recall(self._lock.path.parent)}

@@ -107,7 +107,7 @@ def each(read_item: Reader) -> Reader:
     """Reads a comma list, a list or a single value to a tuple of different values."""
 
     def read(name: str, value: Any) -> tuple[Any, ...]:
-        return distinct(name, [read_item(name, text) for text in words(name, value)])
+        return distinct(name, [read_item(name, text) for text in split_list(name, value)])
 
     return read
 
@@ -135,10 +135,10 @@ def table(name: str, value: Any) -> dict[str, tuple[str, ...]]:
     """Reads a table of names, each with a comma list, a list or a single value."""
     if not isinstance(value, Mapping):
         raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
-    return {key: distinct(f"{name} {key}", words(f"{name} {key}", v)) for key, v in value.items()}
+    return {key: distinct(f"{name} {key}", split_list(f"{name} {key}", v)) for key, v in value.items()}
 
 
-def word(name: str, value: str) -> str:
+def as_is(name: str, value: str) -> str:
     """Reads an item of a list as it is."""
     return value
 
@@ -150,7 +150,7 @@ def text(name: str, value: Any) -> str:
     return str(value)
 
 
-def words(name: str, value: Any) -> list[str]:
+def split_list(name: str, value: Any) -> list[str]:
     """A comma list (`\\,` is a comma inside a value), a list, or one value, as words."""
     if isinstance(value, str):
         texts = [item.replace("\\,", ",") for item in re.split(r"(?<!\\),", value)]
@@ -194,7 +194,7 @@ _YEAR_S, _YEAR_MIN = 365 * 86_400, 365 * 1_440
 
 def _limit(minimum: float, maximum: float = _YEAR_S, kind: type[int | float] = float) -> Reader:
     """Reads a number of seconds, steps or whole minutes, and names its option in errors."""
-    unit, most = (" minute", " minutes (a year)") if kind is int else ("", "")
+    unit, year = (" minute", " minutes (a year)") if kind is int else ("", "")
 
     def read(name: str, value: Any) -> float:
         flag, digits = f"--{name.replace('_', '-')}", text(name, value)
@@ -206,7 +206,7 @@ def _limit(minimum: float, maximum: float = _YEAR_S, kind: type[int | float] = f
         if not limit >= minimum:  # so that NaN is refused
             raise SpecError(f"{flag} is {digits}; it must be at least {minimum:g}{unit}")
         if limit > maximum:
-            raise SpecError(f"{flag} is {digits[:40]}; it must be at most {int(maximum)}{most}")
+            raise SpecError(f"{flag} is {digits[:40]}; it must be at most {int(maximum)}{year}")
         return limit
 
     return read

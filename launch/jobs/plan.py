@@ -213,8 +213,8 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
 
 def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
     """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
-    words = script.read_text(errors="replace").split()
-    named = {token for before, token in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
+    tokens = script.read_text(errors="replace").split()
+    named = {token for before, token in pairwise(tokens) if re.fullmatch(r"run|point\d+", before)}
     return {run.run_id for run in runs} <= named
 
 

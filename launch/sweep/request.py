@@ -64,7 +64,7 @@ class SweepOptions:
 
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version, --config and --xla, in the order of the help."""
-_FIELDS = {row.name: row.field for row in OPTIONS} | {"options": "options", "xla": "xla"}
+_FIELDS = {row.name: row.field for row in OPTIONS} | {name: name for name in ("xla", "options", "baseline")}
 """The field of each name in a file; `options` and `baseline` are names of earlier versions, which stay."""
 
 
@@ -103,17 +103,17 @@ def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def outcomes_to_retry(text: str) -> tuple[Outcome, ...]:
+def outcomes_to_retry(outcomes: str) -> tuple[Outcome, ...]:
     """The outcomes in a comma list of `retry`. Raises SpecError on one that needs no request, or that is none."""
     chosen = []
-    for word in filter(None, (word.strip() for word in text.split(","))):
-        if word not in set(Outcome):
-            raise SpecError(f"retry {word!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(word, RETRIED)}")
-        outcome = Outcome(word)
+    for name in filter(None, map(str.strip, outcomes.split(","))):
+        if name not in set(Outcome):
+            raise SpecError(f"retry {name!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(name, RETRIED)}")
+        outcome = Outcome(name)
         if outcome is Outcome.OK:
             raise SpecError("retry ok: what ended ok is measured; --force runs everything again")
         if outcome not in FINAL_OUTCOMES:
-            raise SpecError(f"retry {word}: a run that ended so is run again without asking: leave it out")
+            raise SpecError(f"retry {name}: a run that ended so is run again without asking: leave it out")
         chosen.append(outcome)
     if not chosen:
         raise SpecError(f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}")
@@ -164,31 +164,27 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
             raise SpecError(f"{key} is now {FORMER_OPTIONS[name].removeprefix('--')}")
         if name in _COMMAND_LINE_ONLY:
             raise SpecError(f"{key} is said on the command line, not in a file")
-        if name not in _FIELDS and name != "baseline":
-            names = sorted(each.replace("_", "-") for each in _FIELDS if each != "options")
+        if name not in _FIELDS:
+            names = sorted(each.replace("_", "-") for each in _FIELDS if each not in ("options", "baseline"))
             near = did_you_mean(name.replace("_", "-"), names)
             raise SpecError(f"unknown name {key}; a file takes the names of the options: {', '.join(names)}{near}")
         by_name[name] = value
     return by_name
 
 
-def _by_field(by_name: dict[str, Any]) -> dict[str, Any]:
+def _by_field(by_name: Mapping[str, Any]) -> dict[str, Any]:
     """The values by their fields, with the truths checked, and xla among the options."""
     if {"option", "options"} <= by_name.keys():
         raise SpecError("option and options are the same: say one of them")
-    if "baseline" in by_name and "no_baseline" in by_name:
-        raise SpecError(
-            f"no-baseline must be true or false, and baseline not be there too; it is {by_name['no_baseline']!r}"
-        )
-    truths = {row.name for row in OPTIONS if row.read is truth}
+    if {"baseline", "no_baseline"} <= by_name.keys():
+        raise SpecError("no-baseline and baseline are opposites: say one of them")
+    truths = {row.name for row in OPTIONS if row.read is truth} | {"baseline"}
     values: dict[str, Any] = {}
     for name, value in by_name.items():
         if name in truths:
             values[_FIELDS[name]] = truth(name, value) is not (name == "no_baseline")
-        elif name in ("option", "options", "env"):
-            values[_FIELDS[name]] = _table(name, value)
         else:
-            values[_FIELDS.get(name, name)] = value
+            values[_FIELDS[name]] = _table(name, value) if name in ("option", "options", "env") else value
     if (xla := values.pop("xla", None)) is not None:
         if not isinstance(xla, bool):
             raise SpecError(f"xla must be true or false, not {xla!r}; a list goes to [option]: xla = [false, true]")

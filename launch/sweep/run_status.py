@@ -91,7 +91,7 @@ def pending_runs(run_ids: Sequence[str], traces: Path) -> list[str]:
     traces.stat()
     broken: list[RecordError] = []
     records, rerun_requests = exit_records(traces, broken), requested_reruns(traces)
-    held = {run_id for run_id, its in _by_run(broken).items() if _may_be_final(its)}
+    held = {run_id for run_id, errors in _by_run(broken).items() if _may_be_final(errors)}
     return [run for run in run_ids if run not in held and not is_final(records.get(run, []), rerun_requests)]
 
 

@@ -195,7 +195,7 @@ class Sweep:
         return JobHistory(
             states=frozenset(end.state for end in ends.values()),
             remaining={run: last[run].outcome if run in last else None for run in remaining},
-            requested=frozenset(run for run, its in last.items() if its.stem in rerun_requests),
+            requested=frozenset(run for run, record in last.items() if record.stem in rerun_requests),
             measured=measured, in_vain=self._in_vain[event.script], forgotten_before=event.script in self._forgotten,
         )  # fmt: skip
 

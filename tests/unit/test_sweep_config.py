@@ -69,7 +69,7 @@ def test_old_spellings_are_read_as_the_new_ones(tmp_path: Path, text: str, same:
         ('env = ["A"]', "'A' is not of the form NAME=VALUE"),
         ('env = ["A=1", "A=2"]', "A=1 and A=2: say one"),
         ('no-baseline = "yes"', "no-baseline must be true or false"),
-        ("no-baseline = true\nbaseline = true", "and baseline not be there too"),
+        ("no-baseline = true\nbaseline = true", "no-baseline and baseline are opposites: say one of them"),
         ("status = true", "status is a word of the command line, .*: python -m hpc.sweep status --config FILE"),
         ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
         ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
