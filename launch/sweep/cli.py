@@ -10,7 +10,6 @@ from hpc.model.spec import COLLECTIVES, SpecError
 from hpc.system.command_line import importing
 from hpc.system.sanitize import deny_world_writing, plain
 from launch.sweep.arguments import read_arguments
-from launch.sweep.request import Request
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,10 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list()
     deny_world_writing()
     with importing():
-        from launch.sweep import submit  # what the command line is for; --help needs none of it
+        from launch.sweep import status, submit  # what the command line is for; --help needs none of it
 
     try:
-        return _run(request)
+        if request.subcommand in ("status", "cancel"):
+            return (status.show if request.subcommand == "status" else status.cancel)(request.spec, request.launch)
+        assert request.spec is not None
+        return submit.sweep(request.spec, request.launch, request.limits, request.options)
     except (SpecError, OptionError) as error:
         return _refuse(error, 2)
     except submit.FAILURES as error:
@@ -36,19 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(error: BaseException, status: int) -> int:
     print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
     return status
-
-
-def _run(request: Request) -> int:
-    """Measures, or shows or cancels what was submitted; the exit status."""
-    with importing():
-        from launch.sweep import status, submit
-
-    if request.subcommand == "status":
-        return status.show(request.spec, request.launch)
-    if request.subcommand == "cancel":
-        return status.cancel(request.spec, request.launch)
-    assert request.spec is not None
-    return submit.sweep(request.spec, request.launch, request.limits, request.options)
 
 
 def _list() -> int:
