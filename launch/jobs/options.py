@@ -20,7 +20,7 @@ from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.spec import SpecError
 
 T = TypeVar("T")
-Reader = Callable[[str, Any], Any]
+Reader = Callable[[str, object], Any]
 """(name, text of the command line or value of a TOML file) → the option's value; raises SpecError on an invalid one."""
 
 
@@ -45,7 +45,7 @@ class Option:
     name: str = ""
     choices: tuple[str, ...] = ()
     field: str = ""
-    default: Any = None
+    default: object = None
 
     @property
     def flag(self) -> str:
@@ -53,7 +53,7 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
 
-def option_field(group: str, default: Any, read: Reader, metavar: str, help: str, **columns: Any) -> Any:
+def option_field(group: str, default: object, read: Reader, metavar: str, help: str, **columns: Any) -> Any:
     """A dataclass field that is a row of the table."""
     row = Option(group=group, read=read, metavar=metavar, help=help, **columns)
     if isinstance(default, dict):
@@ -84,12 +84,12 @@ def read_request(request: type[T], values: Mapping[str, Any], **others: Any) -> 
 def whole(minimum: int, maximum: int) -> Reader:
     """Reads a whole number within these limits."""
 
-    def read(name: str, value: Any) -> int:
+    def read(name: str, value: object) -> int:
         try:
             if isinstance(value, bool | float):
                 raise ValueError
-            number = int(value)
-        except (TypeError, ValueError):
+            number = int(str(value))
+        except ValueError:
             raise SpecError(f"{name}: {str(value)[:40]!r} is not a whole number") from None
         if number < -MAX_WHOLE or number > maximum:
             shown = number if abs(number) < 10**40 else "a number of more than 40 digits"
@@ -106,7 +106,7 @@ def whole(minimum: int, maximum: int) -> Reader:
 def each(read_item: Reader) -> Reader:
     """Reads a comma list, a list or a single value to a tuple of different values."""
 
-    def read(name: str, value: Any) -> tuple[Any, ...]:
+    def read(name: str, value: object) -> tuple[Any, ...]:
         return distinct(name, [read_item(name, text) for text in split_list(name, value)])
 
     return read
@@ -115,7 +115,7 @@ def each(read_item: Reader) -> Reader:
 def choice(choices: Sequence[str]) -> Reader:
     """Reads one of these words."""
 
-    def read(name: str, value: Any) -> str:
+    def read(name: str, value: object) -> str:
         if value not in choices:
             near = did_you_mean(str(value), choices)
             raise SpecError(f"{name} {value!r} is not one of {', '.join(choices)}{near}")
@@ -124,33 +124,28 @@ def choice(choices: Sequence[str]) -> Reader:
     return read
 
 
-def truth(name: str, value: Any) -> bool:
+def truth(name: str, value: object) -> bool:
     """Reads true or false, as TOML has them."""
     if not isinstance(value, bool):
         raise SpecError(f"{name.replace('_', '-')} must be true or false, not {value!r}")
     return value
 
 
-def table(name: str, value: Any) -> dict[str, tuple[str, ...]]:
+def table(name: str, value: object) -> dict[str, tuple[str, ...]]:
     """Reads a table of names, each with a comma list, a list or a single value."""
     if not isinstance(value, Mapping):
         raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
     return {key: distinct(f"{name} {key}", split_list(f"{name} {key}", v)) for key, v in value.items()}
 
 
-def as_is(name: str, value: str) -> str:
-    """Reads an item of a list as it is."""
-    return value
-
-
-def text(name: str, value: Any) -> str:
+def text(name: str, value: object) -> str:
     """Reads a text, or the text of a number."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise SpecError(f"{name} is {value!r}, not a text or a number")
     return str(value)
 
 
-def split_list(name: str, value: Any) -> list[str]:
+def split_list(name: str, value: object) -> list[str]:
     """A comma list (`\\,` is a comma inside a value), a list, or one value, as words."""
     if isinstance(value, str):
         texts = [item.replace("\\,", ",") for item in re.split(r"(?<!\\),", value)]
@@ -163,7 +158,7 @@ def split_list(name: str, value: Any) -> list[str]:
     return texts
 
 
-def _item_text(name: str, value: Any) -> str:
+def _item_text(name: str, value: object) -> str:
     """A value as text, as on the command line: booleans of options are `on` and `off`."""
     if isinstance(value, bool) and (name.startswith("options ") or name == "telemetry"):
         return "on" if value else "off"
@@ -180,11 +175,11 @@ def distinct(name: str, values: Iterable[T]) -> tuple[T, ...]:
     return values
 
 
-def _texts(name: str, value: Any) -> str:
+def _texts(name: str, value: object) -> str:
     return ",".join(text(name, item) for item in value) if isinstance(value, list) else text(name, value)
 
 
-def _path(name: str, value: Any) -> Path:
+def _path(name: str, value: object) -> Path:
     return Path(text(name, value))
 
 
@@ -196,7 +191,7 @@ def _limit(minimum: float, maximum: float = _YEAR_S, kind: type[int | float] = f
     """Reads a number of seconds, steps or whole minutes, and names its option in errors."""
     unit, year = (" minute", " minutes (a year)") if kind is int else ("", "")
 
-    def read(name: str, value: Any) -> float:
+    def read(name: str, value: object) -> float:
         flag, digits = f"--{name.replace('_', '-')}", text(name, value)
         try:
             limit = kind(digits)

@@ -28,7 +28,7 @@ RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 _COMMAND_LINE_ONLY = ("config", "version")
 
 
-def _max_jobs(name: str, value: Any) -> int:
+def _max_jobs(name: str, value: object) -> int:
     digits = text(name, value)
     if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits[:12]) <= MAX_WHOLE:
         raise SpecError(f"--max-jobs {digits!r} is no number of jobs, from 1 to {MAX_WHOLE}")
@@ -194,7 +194,7 @@ def _by_field(by_name: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _table(name: str, value: Any) -> dict[str, Any]:
+def _table(name: str, value: object) -> dict[str, Any]:
     """`[env]` with NAME = value, `env = ["NAME=VALUE"]` or `env = "NAME=VALUE"`."""
     if isinstance(value, dict):
         return value

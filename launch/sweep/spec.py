@@ -27,7 +27,7 @@ from hpc.model.spec import (
     shuffled,
 )
 from hpc.system.sanitize import is_secret
-from launch.jobs.options import Help, as_is, choice, distinct, each, option_field, read_request, table, truth, whole
+from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
 from launch.jobs.site import ENV_NAME, NO_ENV_NAME
 
 MAX_RUNS = 100_000
@@ -43,14 +43,14 @@ _DAILY = Help.DAILY
 _method = partial(option_field, "how it is measured")
 
 
-def _case(name: str, text: str) -> tuple[int, int]:
-    match = _CASE.fullmatch(text.strip())
+def _case(name: str, case: object) -> tuple[int, int]:
+    match = _CASE.fullmatch(str(case).strip())
     if not match:
-        raise SpecError(f"cases: {text!r} is not of the form 2n8g (nodes, ranks per node)")
+        raise SpecError(f"cases: {case!r} is not of the form 2n8g (nodes, ranks per node)")
     return _nodes("nodes", match[1]), _ranks("ranks_per_node", match[2])
 
 
-def _env(name: str, value: Any) -> dict[str, tuple[str, ...]]:
+def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
     env = table(name, value)
     for variable, values in env.items():
         if not ENV_NAME.fullmatch(variable):
@@ -80,9 +80,9 @@ class SweepSpec:
     gpus_per_node: int | None = _measured(
         None, whole(0, 10_000), "N", "GPUs that a node has; 0 runs on CPUs (default: the site's, else sinfo's)")
     backend: tuple[str, ...] = _measured(
-        ("torch-ddp",), each(as_is), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
+        ("torch-ddp",), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
     workload: tuple[str, ...] = _measured(
-        ("resnet50",), each(as_is), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
+        ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
         page=_DAILY)
     batch_size: tuple[int, ...] | None = _measured(
         None, each(whole(1, MAX_WHOLE)), "N,…",
@@ -97,7 +97,7 @@ class SweepSpec:
         f"{', '.join(TIMINGS)} (default {{default}}: six time stamps a step; step: begin, batch, end, and the "
         "framework's fused way in between)")
     telemetry: tuple[str, ...] = _measured(
-        ("on",), each(as_is), "T,…", "on, off (default {default}: a helper on each node reads clocks, power and load)")
+        ("on",), each(text), "T,…", "on, off (default {default}: a helper on each node reads clocks, power and load)")
     options: Mapping[str, tuple[str, ...]] = _measured(
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
