@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 
-from hpc.model.spec import RunSpec
 from launch.jobs.launchers import Unquoted, local_argv, once_per_node_argv, run_argv
 from launch.jobs.site import Site
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=6, backend="torch-ddp", workload="mlp", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
-)  # fmt: skip
+RUN = make_run(nodes=2, ranks_per_node=4, gpus_per_node=4, cpus_per_rank=6, backend="torch-ddp", workload="mlp")
 PROGRAM = ["python", "-m", "hpc.rank"]
 
 

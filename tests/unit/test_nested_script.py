@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -10,17 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.spec import RunSpec
 from launch.jobs.plan import plan_jobs
 from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
 from tests.unit.sweep_command import write_program
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s", placement="nested",
-)  # fmt: skip
-RUNS = [dataclasses.replace(RUN, nodes=nodes, repeat=repeat) for repeat in (1, 2) for nodes in (1, 2, 4)]
+RUNS = [make_run(nodes=nodes, repeat=repeat, placement="nested") for repeat in (1, 2) for nodes in (1, 2, 4)]
 
 
 @pytest.fixture

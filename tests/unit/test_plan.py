@@ -14,11 +14,9 @@ from launch.jobs.plan import PlanError, WrittenJob, describe_nested, plan_jobs, 
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
 from tests.unit.test_damaged import nobody
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=4, backend="torch-ddp", workload="mlp", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
-)  # fmt: skip
+RUN = make_run(ranks_per_node=2, gpus_per_node=2, cpus_per_rank=4, backend="torch-ddp", workload="mlp")
 RUNS = tuple(dataclasses.replace(RUN, nodes=n, repeat=r) for r in range(1, 6) for n in (1, 2, 4))
 SITE = Site(name="s")
 PLAN = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.spec import RunSpec
 from launch import queue as queue_module
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
@@ -33,11 +32,8 @@ from launch.queue import (
     remember,
 )
 from launch.sweep.text import describe_event
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
-)  # fmt: skip
 LIVE, OVER = JobState.PENDING, JobState.ENDED
 
 
@@ -126,8 +122,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 def jobs(folder: Path, count: int) -> list[WrittenJob]:
     written = []
     for nodes in range(1, count + 1):
-        run = dataclasses.replace(RUN, nodes=nodes)
-        plan = JobPlan(name=f"{nodes}n", nodes=nodes, time_min=1, request={}, runs=(run,))
+        plan = JobPlan(name=f"{nodes}n", nodes=nodes, time_min=1, request={}, runs=(make_run(nodes=nodes),))
         written.append(WrittenJob(plan=plan, script=folder / f"{nodes}n.sh", text=""))
     return written
 
