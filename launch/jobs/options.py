@@ -43,7 +43,6 @@ class Option:
     help: str
     page: Help = Help.ALL
     name: str = ""
-    choices: tuple[str, ...] = ()
     field: str = ""
     default: object = None
 
@@ -221,9 +220,9 @@ class LaunchOptions:
 
     # fmt: off
     cluster: str = _place(
-        "auto", choice(CLUSTERS), "",
+        "auto", choice(CLUSTERS), "{auto,slurm,local}",
         "{default} (the default): Slurm where a site is named or Slurm is installed, else this machine",
-        choices=CLUSTERS, page=Help.DAILY)
+        page=Help.DAILY)
     site: str | None = _place(
         None, text, "NAME|FILE", "facts of the cluster (TOML); default: the one that knows this host's name",
         page=Help.SUBCOMMANDS)

@@ -182,8 +182,6 @@ def _add_group(group: argparse._ArgumentGroup, rows: Sequence[Option]) -> None:
             )
         if row.read is truth:
             group.add_argument(row.flag, dest=row.field, action="store_const", const=not row.default, help=row.help)
-        elif row.choices:
-            group.add_argument(row.flag, dest=row.field, choices=row.choices, help=row.help)
         else:
             action = "append" if row.metavar.startswith("NAME=V") else "store"
             group.add_argument(row.flag, dest=row.field, action=action, metavar=row.metavar, help=row.help)
