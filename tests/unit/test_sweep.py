@@ -221,8 +221,8 @@ def test_a_config_file_with_invalid_timing_or_xla_is_refused(tmp_path: Path, tex
 
 def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
     listed = sweep(tmp_path, "list").stdout
-    for word in ("torch-ddp", "resnet50", "image_size", "example"):
-        assert word in listed
+    for name in ("torch-ddp", "resnet50", "image_size", "example"):
+        assert name in listed
     assert "python -m hpc.sweep --nodes 1,2,4" in sweep(tmp_path, "--help").stdout
 
 

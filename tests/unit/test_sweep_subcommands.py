@@ -127,7 +127,7 @@ def test_help_fits_and_shows_what_is_needed_daily(
     lines = help_text(capsys, "--help").splitlines()
     assert len(lines) < 70
     assert max(map(len, lines)) <= 80 or columns > 80
-    assert {"--nodes", "--dry-run", "--help-all"} <= {word for line in lines for word in line.split()}
+    assert {"--nodes", "--dry-run", "--help-all"} <= {option for line in lines for option in line.split()}
     assert not any("--hang-steps" in line for line in lines)
     for subcommand, form in SUBCOMMANDS.items():
         shown = help_text(capsys, subcommand, "--help").splitlines()
