@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 
-from parse.published.vocabulary import Case, batch_size, case, integer, number, plain_text, precision, sized, system
+from parse.published.vocabulary import (
+    IMAGENET,
+    Case,
+    batch_size,
+    case,
+    integer,
+    number,
+    plain_text,
+    precision,
+    sized,
+    stated_times,
+    system,
+)
 
 MAX_HEADS = 100
 """A table with more columns is no report."""
@@ -33,6 +45,7 @@ _ROLES = (
 _SPEED = re.compile(
     r"(?:samples?|images?|imgs?|sequences?|sentences?|examples?)\s*/\s*s(?:ec(?:ond)?)?\b|throughput|吞吐|\bips\b"
 )
+_OF_IMAGENET = re.compile(r"image-?net|ILSVRC|ISLVRC", re.I)
 _NO_SPEED = re.compile(r"latency|\bms\b|mem|flop|ratio|class|per gpu|size|num|tokens?\s*/", re.I)
 
 
@@ -264,16 +277,21 @@ class WallClock:
     claimed: float
 
 
-def wall_clocks(
-    rows: Iterable[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int
-) -> Iterator[WallClock]:
-    """Yields the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
-    rows = list(rows)
-    for epochs, seconds in stated:
-        speed = epochs * samples / seconds
-        for row in rows:
-            if row.speed and row.time2train_s == seconds:
-                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.speed)
+def wall_clocks(rows: Sequence[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int) -> list[WallClock]:
+    """Returns the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
+    return [
+        WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=epochs * samples / seconds, claimed=row.speed)
+        for epochs, seconds in stated
+        for row in rows
+        if row.speed and row.time2train_s == seconds
+    ]
+
+
+def imagenet_clocks(lines: Sequence[str]) -> list[WallClock]:
+    """Returns the wall clocks of a document that names ImageNet."""
+    if not any(_OF_IMAGENET.search(line) for line in lines):
+        return []
+    return wall_clocks([row for table in tables(lines) for row in claims(table)], stated_times(lines), IMAGENET)
 
 
 def _role(head: str) -> str:

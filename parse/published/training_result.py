@@ -57,13 +57,14 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A training, its numbers and its speedup over one device; `reason` says why there is no speedup.
+    """A training, its numbers under `settings`, its speedup over one device, or the `reason` why there is none.
 
     `series` is the folder and the name without devices: speedups compare logs of one series only.
     """
 
     training: Training
     numbers: Numbers
+    settings: RuleSettings
     series: tuple[Path, str]
     speedup: float | None = None
     reason: str = ""
@@ -72,7 +73,12 @@ class TrainingResult:
 def training_results(trainings: Sequence[Training], settings: RuleSettings) -> list[TrainingResult]:
     """Returns a result per training, sorted by series and devices."""
     results = [
-        TrainingResult(training=training, numbers=numbers(training, settings), series=series(training.path))
+        TrainingResult(
+            training=training,
+            numbers=numbers(training, settings),
+            settings=settings,
+            series=series(training.path),
+        )
         for training in trainings
     ]
     with_speedups = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from parse.published.airank_folder import FIELDS
+from parse.published.airank_rules import FIELDS
 
 BEGIN_S = 1_558_631_910.0
 EPOCH_S = 100.0

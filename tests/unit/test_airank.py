@@ -53,6 +53,7 @@ def test_published_figures_stand_beside(tmp_path, capsys):
     document.write_text(DOCUMENT)
     _, out, _ = run(capsys, folder, "--published", document)
     assert "3200.00     2400.00     +33.33%  it runs to test_finish (3200.00 s)" in out
+    assert all(len(line) <= 120 for line in out.splitlines())
     assert "speedup 8 is printed (a ratio of throughputs), the times to train give 10.67" in out
 
 
@@ -84,8 +85,8 @@ def test_a_file_that_is_no_log_becomes_a_line(tmp_path, capsys):
     (folder / "README.md").write_text("not even looked at\n")
     code, out, _ = run(capsys, folder)
     assert code == 0
-    (line,) = [line for line in out.splitlines() if line.startswith("not read: ")]
-    assert "notes.txt: no step line of a known system" in line
+    assert out.count("not read: ") == 1
+    assert "notes.txt: no step line of a known system" in " ".join(out.split())
 
 
 def test_nothing_to_read_ends_with_1(tmp_path, capsys):

@@ -86,7 +86,7 @@ def test_a_speedup_without_a_log_of_one_device(tmp_path):
 
 
 def rules(told, **terms):
-    return {one.rule: one.how for one in check(told, RuleSettings(**terms))}
+    return {one.name: one.text for one in check(told, RuleSettings(**terms))}
 
 
 def test_figures_that_contradict_nothing(tmp_path):

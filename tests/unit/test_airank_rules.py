@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from parse.published.airank_folder import judge_folder
 from parse.published.airank_report import read
-from parse.published.airank_rules import RULES, judge
+from parse.published.airank_rules import RULES, judge, judge_folder
 from parse.published.training import read_training
 from parse.published.training_result import RuleSettings, training_results
 from tests.unit.airank_logs import BEGIN_S, INFORMATION, SAMPLES, marks, submission, text
@@ -20,7 +19,7 @@ def broken(tmp_path, told, *, terms=None, name="GPUx8.log", **header):
     path = tmp_path / name
     path.write_text(text(told, **header))
     (case,) = training_results([read_training(path)], terms)
-    return {one.rule: one.how for one in judge(case, terms)}
+    return {one.name: one.text for one in judge(case)}
 
 
 def changed(**texts):
@@ -53,7 +52,7 @@ def test_no_marks_at_all(tmp_path):
     path = tmp_path / "GPUx1.log"
     path.write_text(':::MLLOG {"key": "run_start", "time_ms": 1593154759901}\n')
     (case,) = training_results([read_training(path)], RuleSettings())
-    found = {one.rule: one.how for one in judge(case, RuleSettings())}
+    found = {one.name: one.text for one in judge(case)}
     assert found["marks"] == "there is none; its numbers come from nowhere: nothing is evaluated"
     assert set(found) == {"marks", "evaluation every epoch", "seed"}
 
@@ -72,7 +71,7 @@ def test_marks_without_a_time_stamp(tmp_path):
     path = tmp_path / "GPUx8.log"
     path.write_text(text(marks()).replace(f"AI-Rank-log {BEGIN_S - 1:.3f}", "AI-Rank-log"))
     (case,) = training_results([read_training(path)], RuleSettings())
-    assert [one.how for one in judge(case, RuleSettings())] == ["1 of 10 have no time stamp"]
+    assert [one.text for one in judge(case)] == ["1 of 10 have no time stamp"]
 
 
 def test_marks_out_of_order(tmp_path):
@@ -191,9 +190,7 @@ def test_a_name_that_says_otherwise_than_the_log(tmp_path):
     path = tmp_path / "GPUx8.log"
     path.write_text(text(marks(), devices=4))
     (case,) = training_results([read_training(path, "ngc-pytorch")], RuleSettings())
-    assert [one.how for one in judge(case, RuleSettings()) if one.rule == "devices"] == [
-        "its name says 8, the log says 4"
-    ]
+    assert [one.text for one in judge(case) if one.name == "devices"] == ["its name says 8, the log says 4"]
 
 
 def test_every_rule_of_a_log_has_been_broken_here():
@@ -207,7 +204,7 @@ def test_every_rule_of_a_log_has_been_broken_here():
 def around(folder):
     """The rules that what lies around the logs of a folder breaks, and how."""
     found = training_results([read_training(path) for path in sorted(folder.glob("*.log"))], RuleSettings())
-    return {one.rule: one.how for one in judge_folder(found)}
+    return {one.name: one.text for one in judge_folder(found)}
 
 
 def test_a_log_with_another_name(tmp_path):

@@ -312,10 +312,10 @@ def test_what_is_no_document_is_refused_with_the_reason(tmp_path):
 
 
 def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
-    monkeypatch.setattr("parse.published.documents.MAX_BYTES", 100)
+    monkeypatch.setattr("parse.published.files.MAX_BYTES", 100)
     assert "too large for a document" in read(tmp_path, TITLE + TABLE).refusals[0]
     monkeypatch.undo()
-    monkeypatch.setattr("parse.published.documents.MAX_LINES", 5)
+    monkeypatch.setattr("parse.published.files.MAX_LINES", 5)
     assert read(tmp_path, TITLE + TABLE).refusals[0].endswith(": 11 lines, more than the 5 of a document")
     monkeypatch.undo()
     monkeypatch.setattr("parse.published.points.MAX_COLUMNS", 1)
