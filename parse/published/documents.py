@@ -76,23 +76,11 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
 
 def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
     run = RunSpec(
-        nodes=case.nodes or 1,
-        ranks_per_node=case.devices_per_node,
-        gpus_per_node=case.devices_per_node,
-        cpus_per_rank=1,
-        backend=setting.backend or "?",
-        workload=setting.workload or "?",
-        batch_size=setting.batch_size or 1,
-        precision=setting.precision or PRECISIONS[0],
-        scaling="weak",
-        warmup_steps=20,
-        measured_steps=100,
-        repeat=1,
-        seed=0,
-        site="",
-        data="?",
-        options=dict(setting.options),
-    )
+        nodes=case.nodes or 1, ranks_per_node=case.devices_per_node, gpus_per_node=case.devices_per_node,
+        cpus_per_rank=1, backend=setting.backend or "?", workload=setting.workload or "?",
+        batch_size=setting.batch_size or 1, precision=setting.precision or PRECISIONS[0], scaling="weak",
+        warmup_steps=20, measured_steps=100, repeat=1, seed=0, site="", data="?", options=dict(setting.options),
+    )  # fmt: skip
     extra = {"document": document, "printed_at": setting.apart}
     known = {name: getattr(setting, name) for name in ("workload", "precision", "batch_size")} | {"nodes": case.nodes}
     return RequestedRun(
@@ -125,22 +113,14 @@ def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: 
         return replace(of_runs(runs), published=claimed)
     requested = _as_run(requested, 1)
     runs = []
-    if speed is None and (placeholder := _placeholder(point)):
+    placeholder = " and ".join(dict.fromkeys(point.placeholders)) or ("only packed jobs" if point.packed else "")
+    if speed is None and placeholder:
         unknown_repeat = replace(requested, unknown=(*requested.unknown, "repeat"))
         runs = [Run(requested=unknown_repeat, attempt=None, attempts=0, placeholder=placeholder)]
     return Result(
-        requested=requested,
-        runs=tuple(runs),
-        planned_runs=None,
-        median_speed=speed,
-        average_speed=claimed.average,
+        requested=requested, runs=tuple(runs), planned_runs=None, median_speed=speed, average_speed=claimed.average,
         published=claimed,
-    )
-
-
-def _placeholder(point: PublishedPoint) -> str:
-    """Returns what stands in the place of the speed."""
-    return " and ".join(dict.fromkeys(point.placeholders)) or ("only packed jobs" if point.packed else "")
+    )  # fmt: skip
 
 
 def _runs(requested: RequestedRun, point: PublishedPoint) -> Iterator[Run]:
@@ -157,12 +137,7 @@ def _runs(requested: RequestedRun, point: PublishedPoint) -> Iterator[Run]:
 def _run(requested: RequestedRun, speed: float, log: FromLog | None) -> Run:
     measured = Measured(throughput=speed, mean_of_rates=None, step_s=np.empty(0), samples=0, clock_share=0.0)
     attempt = Attempt(
-        run_id=requested.run_id,
-        number=1,
-        requested=requested,
-        outcome=Outcome.OK,
-        measured=measured,
-        machine=None,
+        run_id=requested.run_id, number=1, requested=requested, outcome=Outcome.OK, measured=measured, machine=None,
         log=log,
-    )
+    )  # fmt: skip
     return Run(requested=requested, attempt=attempt, attempts=1, ok_attempts=(1,))

@@ -140,7 +140,7 @@ class SpeedColumn:
     named: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainingClaim:
     """A row of a table with times to train; a cell without a number is None."""
 
@@ -225,13 +225,9 @@ def _cell(row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
     speed = number(text)
     # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
     is_of_speed = speeds == 1 and "time2train_s" not in row.roles
-    return Cell(
-        line=row.line,
-        case=row_case,
-        speed=speed or None,
-        placeholder="" if speed else text or "nothing",
-        speedup=(number(row.first("speedup")) or None) if is_of_speed else None,
-    )
+    speedup = (number(row.first("speedup")) or None) if is_of_speed else None
+    placeholder = "" if speed else text or "nothing"
+    return Cell(line=row.line, case=row_case, speed=speed or None, placeholder=placeholder, speedup=speedup)
 
 
 def _column(
@@ -240,30 +236,20 @@ def _column(
     at, size, kind = setting
     texts = (table.heads[at], *table.headings)
     return SpeedColumn(
-        line=table.line,
-        head=table.heads[at],
-        headings=table.headings,
-        cells=tuple(cells),
-        batch_size=size or batch_size(texts),
-        precision=kind or precision(texts),
-        backend=system(texts),
+        line=table.line, head=table.heads[at], headings=table.headings, cells=tuple(cells),
+        batch_size=size or batch_size(texts), precision=kind or precision(texts), backend=system(texts),
         named=speeds > 1 and bool(system(texts[:1])),
-    )
+    )  # fmt: skip
 
 
 def claims(table: MarkdownTable) -> Iterator[TrainingClaim]:
     """Yields the rows of a table that has a column of times to train."""
-    if "time2train_s" not in table.roles:
-        return
-    for row in table.rows or ():
-        if row.case is None:
-            continue
-        figures = {role: row.numbers.get(role) for role in ("time2train_s", "speed", "accuracy", "speedup")}
-        yield TrainingClaim(
-            line=row.line,
-            devices=row.case.devices,
-            **{role: None if value is None else float(value) for role, value in figures.items()},
-        )
+    for row in (table.rows or ()) if "time2train_s" in table.roles else ():
+        if row.case is not None:
+            values = (row.numbers.get(role) for role in ("time2train_s", "speed", "accuracy", "speedup"))
+            yield TrainingClaim(
+                row.line, row.case.devices, *(None if value is None else float(value) for value in values)
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
