@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.published.claims import read_document
 from parse.published.documents import Published, published
-from parse.published.files import DocumentError
 from parse.published.tables import claims, tables
 from parse.result import Result
 
@@ -324,18 +322,6 @@ def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
     assert "the rest is not read" in twice.remarks[0]
     wide = read(tmp_path, table("case" + "|samples/s" * 100, "1n1g" + "|5" * 100))
     assert wide.refusals[0].endswith("line 1: a table of 101 columns is no report; not read")
-
-
-def test_rows_of_times_to_train(tmp_path):
-    path = tmp_path / "report.md"
-    path.write_text(table("| GPU卡数 | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
-                          "| 1卡 | 148,720 | 1149.207 | 76.81 | - |", "| 8卡 | - | - | - | 7.5 |"))  # fmt: skip
-    rows = read_document(path).claims
-    assert [(row.line, row.devices, row.time2train_s, row.speed, row.accuracy, row.speedup) for row in rows] == [
-        (3, 1, 148720, 1149.207, 76.81, None), (4, 8, None, None, None, 7.5)
-    ]  # fmt: skip
-    with pytest.raises(DocumentError, match="cannot be read"):
-        read_document(tmp_path)
 
 
 PIECES = st.sampled_from(
