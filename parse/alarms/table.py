@@ -47,9 +47,9 @@ RULES: dict[str, Rule] = {
 
 def judge(results: Sequence[Result]) -> tuple[Result, ...]:
     """Returns the results with their alarms; a diagnostic run has none, and no other is compared with it."""
-    trainings = [result for result in results if not result.run.probe]
+    trainings = [result for result in results if not result.run.diagnostic]
     judged = map(_with_alarms, trainings, _neighbours(trainings))
-    return tuple(result if result.run.probe else next(judged) for result in results)
+    return tuple(result if result.run.diagnostic else next(judged) for result in results)
 
 
 def _with_alarms(result: Result, neighbours: Neighbours) -> Result:

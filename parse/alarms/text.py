@@ -97,8 +97,8 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     ),
     "preflight": _preflight,
     "unfused": (
-        "under fine stamps gradients are reduced when the last of them is there, to time the two apart: nothing "
-        "overlaps; --stamps coarse measures the framework's own way"
+        "with --timing phases gradients are reduced when the last of them is there, to time the two apart: nothing "
+        "overlaps; --timing step measures the framework's own way"
     ),
     "synchronises": "the host waits for the device in every step",
     "built_otherwise": "{reason}: make horovod builds it anew",

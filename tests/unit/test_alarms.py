@@ -146,12 +146,12 @@ def test_a_clean_sweep_has_no_alarms():
 
 @pytest.mark.parametrize("changes", [{"reduction": "off"}, {"workload": COLLECTIVES}])
 def test_a_diagnostic_run_has_no_alarms_and_causes_none(changes):
-    training, probe = make_run(ranks_per_node=2), make_run(ranks_per_node=2, **changes)
+    training, diagnostic = make_run(ranks_per_node=2), make_run(ranks_per_node=2, **changes)
     odd = {"evidence": "the loss is not finite", "ranks": make_ranks(training, affinity=[0])}
     alone = judged(point(training, FIVE))
-    both = judged([*point(training, FIVE), *point(probe, times(9), **odd)])
-    assert [result.alarms for result in both if result.run.probe] == [()]
-    assert [result.alarms for result in both if not result.run.probe] == [alone[0].alarms]
+    both = judged([*point(training, FIVE), *point(diagnostic, times(9), **odd)])
+    assert [result.alarms for result in both if result.run.diagnostic] == [()]
+    assert [result.alarms for result in both if not result.run.diagnostic] == [alone[0].alarms]
     assert judged(point(training, FIVE, **odd))[0].alarms
 
 
