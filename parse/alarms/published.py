@@ -75,11 +75,11 @@ def _unit(result: Result) -> float:
 
 def _differences(result: Result, other: Result) -> dict[str, Any]:
     """Returns the settings of `other` that are known of both and differ."""
-    left_out = {"nodes", "ranks_per_node", "gpus_per_node", "repeat"}
-    left_out |= {*result.requested.unknown, *other.requested.unknown}
+    excluded = {"nodes", "ranks_per_node", "gpus_per_node", "repeat"}
+    excluded |= {*result.requested.unknown, *other.requested.unknown}
     values, other_values = dataclasses.asdict(result.run), dataclasses.asdict(other.run)
     return {
         name: other_values[name]
         for name, value in values.items()
-        if name not in left_out and other_values[name] != value
+        if name not in excluded and other_values[name] != value
     }

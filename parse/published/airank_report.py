@@ -111,7 +111,7 @@ def text(report: AirankReport, width: int) -> str:
 
 
 def as_json(report: AirankReport) -> str:
-    """Returns the report as JSON; a missing number is null, and `reasons` says why."""
+    """Returns the report as JSON; a missing number is null, with its reason in `reasons`."""
     written: dict[str, Any] = {
         "target": report.settings.target,
         "warmup_epochs": report.settings.warmup_epochs or 0,
@@ -191,7 +191,7 @@ def _numbers(result: TrainingResult) -> tuple[str, ...]:
 
 
 def _remarks(result: TrainingResult) -> Iterator[str]:
-    """Yields where the clock of a log starts, why numbers are missing, and the rates that the log sums up with."""
+    """Yields the start of the clock, the reasons of missing numbers, and the rates in the log's summary."""
     training, numbers = result.training, result.numbers
     if numbers.whole_s is not None and training.begin is not None and training.begin.what != "test_begin":
         yield f"time is counted from {training.begin.what}: there is no test_begin"

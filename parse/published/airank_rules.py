@@ -103,7 +103,7 @@ def _order(result: TrainingResult) -> Iterator[Breach]:
             return
 
 
-def _stamps(result: TrainingResult) -> Iterator[Breach]:
+def _time_stamps(result: TrainingResult) -> Iterator[Breach]:
     """Time stamps never decrease from one mark to the next."""
     timed = [(mark.values["mark"], mark.time_s) for mark in result.training.marks if mark.time_s is not None]
     for (earlier, before_s), (later, after_s) in pairwise(timed):
@@ -236,7 +236,7 @@ def _devices(result: TrainingResult) -> Iterator[Breach]:
 RULES: Mapping[str, Callable[[TrainingResult], Iterator[Breach]]] = {
     "marks": _marks,
     "order": _order,
-    "time stamps": _stamps,
+    "time stamps": _time_stamps,
     "checksum": _checksum,
     "evaluation every epoch": _every_epoch,
     "total_epoch_cnt": _count,

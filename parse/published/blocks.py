@@ -19,7 +19,7 @@ MAX_BLOCK_LINES = 5000
 MAX_BLOCK_CHARACTERS = 500_000
 MAX_BLOCKS = 200
 """At most this many opening brackets of a document are read as printed results."""
-LEAST, MOST = 1e-9, 1e15
+MIN_NUMBER, MAX_NUMBER = 1e-9, 1e15
 """Numbers outside of this range are no speeds."""
 FIGURES = {"median_speed": "median", "average_speed": "average", "speedup": "speedup"}
 
@@ -190,7 +190,7 @@ def figure(what: str, value: Decimal, line: int) -> Figure:
 
 
 def _positive(value: Any) -> Decimal | None:
-    """Returns a number between LEAST and MOST; None for anything else."""
-    if type(value) not in (int, float, Decimal) or not LEAST < value < MOST:
+    """Returns a number between MIN_NUMBER and MAX_NUMBER; None for anything else."""
+    if type(value) not in (int, float, Decimal) or not MIN_NUMBER < value < MAX_NUMBER:
         return None
     return Decimal(str(value))

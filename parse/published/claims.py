@@ -41,7 +41,7 @@ class Document:
 
 @dataclass(frozen=True)
 class ClaimComparison:
-    """A published figure and the recomputed one; `note` says what the published one really is."""
+    """A published figure and the recomputed one; `note`: the origin of the published one, if known."""
 
     document: Path
     claim: TrainingClaim

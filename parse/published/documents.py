@@ -107,8 +107,8 @@ def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: 
     speed = claimed.median if claimed.median is not None else claimed.average
     clock = next((candidate for candidate in clocks if speed and abs(candidate.claimed - speed) < _SAME_SPEED), None)
     if clock:
-        how = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"
-        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=how)
+        source = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"
+        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=source)
     if runs := list(_runs(requested, point)):
         return replace(of_runs(runs), published=claimed)
     requested = _as_run(requested, 1)

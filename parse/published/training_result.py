@@ -24,7 +24,7 @@ NO_EVALUATION = "no evaluation is printed"
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
-    """What the rules leave open: the target in percent, the warm-up epochs, and samples that logs do not print."""
+    """Settings that the rules do not fix: target in percent, warm-up epochs, samples that logs do not print."""
 
     target: float = TARGET
     warmup_epochs: int | None = None
@@ -33,7 +33,7 @@ class RuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The numbers of a training; `reasons` says by name why one is None.
+    """The numbers of a training; `reasons`, by name, of those that are None.
 
     `time_to_train_s` runs from the beginning to `reached`, the first evaluation at or above the target; `whole_s` runs
     to test_finish, or to the last evaluation. `epochs` is the number of epochs that the throughput covers.

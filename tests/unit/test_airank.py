@@ -19,8 +19,8 @@ DOCUMENT = """\
 """
 
 
-def run(capsys, *words):
-    code = main([str(word) for word in words])
+def run(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
     return code, *capsys.readouterr()
 
 

@@ -47,14 +47,14 @@ def times(factor: float, speeds: Sequence[float] = FIVE) -> list[float]:
     return [factor * speed for speed in speeds]
 
 
-def one_trace(run: Any = None, **changes: Any) -> tuple[Result, ...]:
+def trace(run: Any = None, **changes: Any) -> tuple[Result, ...]:
     return judged([make_trace(run, **changes)])
 
 
 def backend(**facts: Any) -> tuple[Result, ...]:
     """A trace with these facts of its backend."""
     software = {"numpy": "2.0", "torch": "2.13.0+cpu", "horovod": "0.28.1"}
-    return one_trace(environment={"software": software, "backend": {"transport": "mpi", **facts}})
+    return trace(environment={"software": software, "backend": {"transport": "mpi", **facts}})
 
 
 def sixth_run(**facts: Any) -> tuple[Result, ...]:
@@ -75,7 +75,7 @@ TWICE = [make_trace(step_s=0.2, attempt=3), make_trace(step_s=0.1, attempt=1)]
 
 
 def bounded(bound_ns: float) -> tuple[Result, ...]:
-    return one_trace(TWO_NODES, clock_bound_ns=np.full((2, 2), bound_ns))
+    return trace(TWO_NODES, clock_bound_ns=np.full((2, 2), bound_ns))
 
 
 CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] = [
@@ -106,8 +106,8 @@ CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] 
         scaled(g8=PACKED[:1] + PACKED[2:4]),
     ),
     (
-        "disagreement", one_trace(TWO_NODES, ranks=[make_ranks(TWO_NODES)[0], OTHER_DRIVER]),
-        {"fact": "driver", "runs": {"535.0 and 570.1": [1]}}, one_trace(TWO_NODES),
+        "disagreement", trace(TWO_NODES, ranks=[make_ranks(TWO_NODES)[0], OTHER_DRIVER]),
+        {"fact": "driver", "runs": {"535.0 and 570.1": [1]}}, trace(TWO_NODES),
     ),
     (
         "baseline_elsewhere", judged([ODD_BASELINE, make_trace(TWO_NODES)]),
@@ -116,12 +116,12 @@ CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] 
     ),
     ("loose_clocks", bounded(2e7), {"share": 0.04, "source": "traces"}, bounded(2e6)),
     ("repeated", judged(TWICE), {"run": 1, "attempts": [1, 3], "counted": 3}, judged(TWICE[:1])),
-    ("noted", one_trace(evidence=NOTE), {"run": 1, "evidence": NOTE}, one_trace()),
+    ("noted", trace(evidence=NOTE), {"run": 1, "evidence": NOTE}, trace()),
     (
-        "oversubscribed", one_trace(TWO, ranks=make_ranks(TWO, affinity=[0])),
-        {"reason": "2 ranks of 1 core each on a machine with 1 for them"}, one_trace(TWO),
+        "oversubscribed", trace(TWO, ranks=make_ranks(TWO, affinity=[0])),
+        {"reason": "2 ranks of 1 core each on a machine with 1 for them"}, trace(TWO),
     ),
-    ("nodes_simulated", one_trace(TWO_NODES, ranks=make_ranks(TWO_NODES, boot_id="one")), {}, one_trace(TWO_NODES)),
+    ("nodes_simulated", trace(TWO_NODES, ranks=make_ranks(TWO_NODES, boot_id="one")), {}, trace(TWO_NODES)),
     ("unfused", backend(fused=False), {}, backend(fused=True)),
     ("synchronises", backend(synchronises_every_step=True), {}, backend(synchronises_every_step=False)),
     (
@@ -148,10 +148,10 @@ def test_a_clean_sweep_has_no_alarms():
 def test_a_diagnostic_run_has_no_alarms_and_causes_none(changes):
     training, diagnostic = make_run(ranks_per_node=2), make_run(ranks_per_node=2, **changes)
     odd = {"evidence": "the loss is not finite", "ranks": make_ranks(training, affinity=[0])}
-    alone = judged(point(training, FIVE))
+    single = judged(point(training, FIVE))
     both = judged([*point(training, FIVE), *point(diagnostic, times(9), **odd)])
     assert [result.alarms for result in both if result.run.diagnostic] == [()]
-    assert [result.alarms for result in both if not result.run.diagnostic] == [alone[0].alarms]
+    assert [result.alarms for result in both if not result.run.diagnostic] == [single[0].alarms]
     assert judged(point(training, FIVE, **odd))[0].alarms
 
 
@@ -175,7 +175,7 @@ def test_an_ok_run_without_numbers():
     attempt = Attempt(run_id="r", number=1, requested=asked(make_run()), outcome=Outcome.OK, problem=problem)
     loaded = Loaded(attempts=(attempt,), requested=(), reduced=(), refusals=(), remarks=())
     assert figures(judge(results(loaded)), "unmeasured") == [{"run": 1, "reason": problem}]
-    assert figures(one_trace(), "unmeasured") == []
+    assert figures(trace(), "unmeasured") == []
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_noise_is_unsteady_in_few_windows_of_a_hundred(step_s_of, runs):
     assert sum(len(figures(windows(step_s_of, runs=runs, seed=seed), "unsteady")) for seed in range(100)) <= 3
 
 
-def one_long_step(generator, steps):
+def single_long_step(generator, steps):
     return noise(generator, steps) * np.where(np.arange(steps) == 50, 5, 1)
 
 
@@ -315,7 +315,7 @@ def tripling(generator, steps):
 @pytest.mark.parametrize(
     ("name", "step_s_of", "arguments", "alarms"),
     [
-        ("rates_and_wall_clock", one_long_step, {"runs": 1}, 0),
+        ("rates_and_wall_clock", single_long_step, {"runs": 1}, 0),
         ("rates_and_wall_clock", stalling_in_some_runs, {}, 0),
         ("unsteady", slowing, {"runs": 1}, 1),
         ("unsteady", slowing, {"runs": 3}, 1),
@@ -332,8 +332,8 @@ def test_windows_of_a_shape(name, step_s_of, arguments, alarms):
 
 def test_stalls_in_one_run_of_three_raise_no_alarm():
     calm = iter([True, True, False])
-    one_run = windows(lambda g, steps: noise(g, steps) if next(calm) else stalling(g, steps), runs=3)
-    assert figures(one_run, "rates_and_wall_clock") == []
+    calm_but_one = windows(lambda g, steps: noise(g, steps) if next(calm) else stalling(g, steps), runs=3)
+    assert figures(calm_but_one, "rates_and_wall_clock") == []
 
 
 # Preflight
@@ -370,7 +370,7 @@ ODD_FINDINGS = {
     ],
 )
 def test_checks_with_an_alarm(changes, checks):
-    assert [alarm["check"] for alarm in figures(one_trace(**changes), "preflight")] == checks
+    assert [alarm["check"] for alarm in figures(trace(**changes), "preflight")] == checks
 
 
 # Sentences

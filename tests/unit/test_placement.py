@@ -104,5 +104,5 @@ def test_nested_and_separate_are_different_points_with_baselines_of_their_own() 
     nested = swept({1: ("a", "ab")})
     separate = swept({1: ("a", "ab")}, placement="separate")
     assert {result.requested.point for result in nested}.isdisjoint(result.requested.point for result in separate)
-    alone = dataclasses.replace(nested[1].run, placement="separate").baseline()
-    assert alone.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id
+    other = dataclasses.replace(nested[1].run, placement="separate").baseline()
+    assert other.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id
