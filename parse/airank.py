@@ -62,35 +62,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(
-        prog="python -m parse.airank",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
     add = parser.add_argument
     add("paths", nargs="*", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")
     add("--target", type=_percent, metavar="PERCENT", help="accuracy to reach (default: 75.9, ResNet50's top-1)")
-    add(
-        "--published",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DOC.md",
-        help="a document whose table of times to train is put beside the recomputed one; may be repeated",
-    )
-    add(
-        "--warmup-epochs",
-        type=_count,
-        metavar="N",
-        help="epochs left out of the throughput (default: 0; a printed avg_ips is then held against every N)",
-    )
-    add(
-        "--samples-per-epoch",
-        type=_positive,
-        metavar="N",
-        help="where logs do not say (default for ResNet50: ImageNet's 1,281,167)",
-    )
+    add("--published", action="append", default=[], type=Path, metavar="DOC.md",
+        help="a document whose table of times to train is put beside the recomputed one; may be repeated")  # fmt: skip
+    add("--warmup-epochs", type=_count, metavar="N",
+        help="epochs left out of the throughput (default: 0; a printed avg_ips is then compared with all)")  # fmt: skip
+    add("--samples-per-epoch", type=_positive, metavar="N",
+        help="where logs do not say (default for ResNet50: ImageNet's 1,281,167)")  # fmt: skip
     add("--format", choices=FORMATS, default="text", help="default: %(default)s")
     return parser
 

@@ -16,33 +16,16 @@ MAX_SAME_SPEEDS = 3
 
 Rule = Callable[[Result, Neighbours], Iterator[Figures]]
 RULES: dict[str, Rule] = {
-    "oversubscribed": runs.oversubscribed,
-    "nodes_simulated": runs.nodes_simulated,
-    "preflight": runs.preflight,
-    "unfused": runs.unfused,
-    "synchronises": runs.synchronises,
-    "built_otherwise": runs.built_otherwise,
-    "fewer_runs": runs.fewer_runs,
-    "unmeasured": runs.unmeasured,
-    "not_as_asked": runs.not_as_asked,
-    "superlinear": scaling.superlinear,
-    "rising": scaling.rising,
-    "falling": scaling.falling,
-    "average_and_median": runs.average_and_median,
-    "rates_and_wall_clock": windows.rates_and_wall_clock,
-    "disagreement": runs.disagreement,
-    "baseline_elsewhere": scaling.baseline_elsewhere,
-    "not_nested": placement.not_nested,
-    "other_nodes": placement.other_nodes,
-    "unsteady": windows.unsteady,
-    "loose_clocks": windows.loose_clocks,
-    "repeated": runs.repeated,
-    "noted": runs.noted,
-    "log_remarks": runs.log_remarks,
-    "as_published": published.as_published,
-    "packed": published.packed,
-    "copied": published.copied,
-}
+    rule.__name__: rule
+    for rule in (
+        runs.oversubscribed, runs.nodes_simulated, runs.preflight, runs.unfused, runs.synchronises,
+        runs.built_otherwise, runs.fewer_runs, runs.unmeasured, runs.not_as_asked, scaling.superlinear, scaling.rising,
+        scaling.falling, runs.average_and_median, windows.rates_and_wall_clock, runs.disagreement,
+        scaling.baseline_elsewhere, placement.not_nested, placement.other_nodes, windows.unsteady, windows.loose_clocks,
+        runs.repeated, runs.noted, runs.log_remarks, published.as_published, published.packed, published.copied,
+    )
+}  # fmt: skip
+"""All rules, in the order of their alarms."""
 
 
 def judge(results: Sequence[Result]) -> tuple[Result, ...]:

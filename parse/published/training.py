@@ -126,11 +126,9 @@ class _Collected:
 
     def begin(self) -> Moment | None:
         """Returns the first time stamp, or the first step's if the launcher's clock is ahead."""
-        if self.first_time_s is None:
-            return None
-        if self.first_step_s is not None and self.first_step_s < self.first_time_s:
-            return Moment(self.first_step_s, FIRST_STEP)
-        return Moment(self.first_time_s, "the first time stamp")
+        moments = [(self.first_time_s, "the first time stamp"), (self.first_step_s, FIRST_STEP)]
+        return min((Moment(time_s, what) for time_s, what in moments if time_s is not None),
+                   key=lambda moment: moment.time_s, default=None)  # fmt: skip
 
 
 def read_training(path: Path, log_format: str | None = None) -> Training:
