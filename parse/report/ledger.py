@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from parse.ledger.notes import notes
-from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_text
+from parse.ledger.sentence import (
+    Figures,
+    host_of,
+    ledger_problems,
+    merged_text,
+    numbers,
+    sentence,
+    share,
+    verdict_text,
+)  # fmt: skip
 from parse.ledger.types import TERMS, Ledger, Place, Term
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.text import (
@@ -108,10 +117,11 @@ def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
     """What must be known of the terms before they are read: errors of the measurement, and why several are one."""
     merged: dict[str, list[str]] = {}
     for name, ledger in named:
-        yield from (f"{name}: error of the measurement: {problem}" for problem in ledger.problems)
+        yield from (f"{name}: error of the measurement: {problem}" for problem in ledger_problems(ledger))
         if ledger.merged:
             terms = " and ".join(term.name for term in ledger.terms if "+" in term.name)
-            merged.setdefault(f"{terms}: {ledger.merged}" if terms else ledger.merged, []).append(name)
+            reason = merged_text(ledger.merged)
+            merged.setdefault(f"{terms}: {reason}" if terms else reason, []).append(name)
     yield from (f"{', '.join(of)}: {reason}" for reason, of in merged.items())
 
 
@@ -164,11 +174,7 @@ def _share(term: Term) -> str:
 def _columns(ledgers: Sequence[Ledger]) -> list[str]:
     """The terms that there are, in the order of a step; several in one stand behind the first of them."""
     names = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
-    return sorted(names, key=lambda name: (_place(name.partition("+")[0]), "+" in name))
-
-
-def _place(name: str) -> float:
-    return TERMS.index(name) if name in TERMS else TERMS.index("wait") if name == "communication" else len(TERMS)
+    return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 
 
 def _places(ledger: Ledger) -> Iterator[tuple[str, Table]]:

@@ -130,7 +130,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
-    notices += _of_probes(summary.probes)
+    notices += _diagnostic_notices(summary.diagnostics)
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
 
@@ -141,19 +141,22 @@ def _of_file(line: str) -> Notice:
     return Notice(labels=(match["file"],), text=match["text"], noun="files") if match else Notice(text=line)
 
 
-def _of_probes(probes: Sequence[Result]) -> Iterator[Notice]:
+def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
     """What was run to explain the points, and what of it did not end ok."""
     names: dict[str, str] = {}
-    for kind in dict.fromkeys(probe.run.probe for probe in probes):
-        of_kind = [probe for probe in probes if probe.run.probe == kind]
+    for kind in dict.fromkeys(diagnostic.run.probe for diagnostic in diagnostics):
+        of_kind = [diagnostic for diagnostic in diagnostics if diagnostic.run.probe == kind]
         names |= {
-            probe.requested.point: f"{kind} of {name}" for probe, name in zip(of_kind, labels(of_kind), strict=True)
+            diagnostic.requested.point: f"{kind} of {name}"
+            for diagnostic, name in zip(of_kind, labels(of_kind), strict=True)
         }
-    if probes:
-        listed = ", ".join(f"{names[probe.requested.point]} {runs_ok(probe)} ok" for probe in probes)
+    if diagnostics:
+        listed = ", ".join(
+            f"{names[diagnostic.requested.point]} {runs_ok(diagnostic)} ok" for diagnostic in diagnostics
+        )
         yield Notice(text=f"beside the points: {listed}", is_warning=False)
-    for probe in probes:
-        yield from (Notice(labels=(names[probe.requested.point],), text=text) for text in _not_ok(probe))
+    for diagnostic in diagnostics:
+        yield from (Notice(labels=(names[diagnostic.requested.point],), text=text) for text in _not_ok(diagnostic))
 
 
 def runs_ok(result: Result) -> str:

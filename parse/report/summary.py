@@ -25,12 +25,12 @@ class TableError(ValueError):
 class Summary:
     """Judged results, sizes made small, and what was said while reading: odd things and files not read.
 
-    `probes` are no results of training but explain them (RunSpec.probe). `ledgers` are of the results that have one, in
+    `diagnostics` are no results of training but explain them. `ledgers` are of the results that have one, in
     their order; None where nobody asked for them.
     """
 
     results: tuple[Result, ...]
-    probes: tuple[Result, ...] = ()
+    diagnostics: tuple[Result, ...] = ()
     ledgers: tuple[Ledger, ...] | None = None
     reduced: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

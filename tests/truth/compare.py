@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parse.ledger.sentence import ledger_problems, no_loss_text
 from parse.ledger.types import Ledger
 from tests.truth.cases import Expected
 from tests.truth.exact import TERMS, Known, Ms
-from tests.truth.verdicts import ALLOWED, ALLOWED_MS, Miss, held_against, said
+from tests.truth.verdicts import ALLOWED, ALLOWED_MS, Miss, describe, held_against
 
 ROUNDING_MS = 1e-3
-MERGED = {name: (name,) for name in TERMS} | {"compute+communication": ("compute", "wait", "transfer")}
+MERGED = {name: (name,) for name in TERMS} | {"compute+wait+communication": ("compute", "wait", "communication")}
 """What the names of a ledger's terms stand for."""
 
 
@@ -50,7 +51,7 @@ def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measur
         none = np.full(len(names), np.nan)
         return Comparison(
             names=names, found=none, slept=none, beside=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
-            verdict=said(ledger.verdict), misses=tuple(misses),
+            verdict=describe(ledger.verdict), misses=tuple(misses),
         )  # fmt: skip
     found = np.vstack([[place.terms for place in ledger.ranks], [[term.mean.value for term in ledger.terms]]])
     exact = _with_mean(_merged(np.mean([known.stamped.per_rank for known in runs], axis=0), names))
@@ -73,11 +74,11 @@ def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measur
         )
     if abs(ledger.step.value - exact[-1].sum()) > bound_ms:
         misses.append(Miss(text=f"mean step: ledger {ledger.step.value:.4f}, exact stamps {exact[-1].sum():.4f} ms"))
-    misses += [Miss(text=f"claims an error of the measurement: {problem}") for problem in ledger.problems]
+    misses += [Miss(text=f"claims an error of the measurement: {problem}") for problem in ledger_problems(ledger)]
     misses += _verdicts(ledger, runs, expected, measured=measured)
     return Comparison(
         names=names, found=found[-1], slept=slept[-1], beside=beside, from_slept_ms=float(from_slept.max()),
-        from_stamped_ms=float(from_stamped.max()), verdict=said(ledger.verdict), misses=tuple(misses),
+        from_stamped_ms=float(from_stamped.max()), verdict=describe(ledger.verdict), misses=tuple(misses),
     )  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def compare_loss(ledger: Ledger, runs: Sequence[Known], baseline: Sequence[Known
     bound_ms = max(known.open_ms for known in runs) + ROUNDING_MS
     for term, exact in zip(ledger.terms, of_runs - of_baseline, strict=True):
         if term.loss is None:
-            yield Miss(text=f"loss in {term.name}: none is given ({ledger.no_loss}); exact stamps {exact:.3f} ms")
+            yield Miss(text=f"loss in {term.name}: none is given ({no_loss_text(ledger)}); exact stamps {exact:.3f} ms")
         elif abs(term.loss.value - exact) > bound_ms:
             yield Miss(text=f"loss in {term.name}: ledger {term.loss.value:.4f}, exact stamps {exact:.4f} ms")
 
@@ -102,9 +103,9 @@ def _verdicts(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, meas
     if len(runs) > 1:
         of_runs = {known.run_id: known for known in runs}
         found = [
-            Miss(text=f"{own.run_id}: {miss.text}", machine=miss.machine)
-            for own in ledger.runs
-            for miss in held_against(own.verdict, [of_runs[own.run_id]], expected, measured=measured)
+            Miss(text=f"{run.run_id}: {miss.text}", machine=miss.machine)
+            for run in ledger.runs
+            for miss in held_against(run.verdict, [of_runs[run.run_id]], expected, measured=measured)
         ]
         yield from found
         all_machine = bool(found) and all(miss.machine for miss in found)
@@ -122,7 +123,7 @@ def _wrong_names(names: tuple[str, ...], expected: Expected) -> Iterator[Miss]:
 
 def _merged(terms: Ms, names: tuple[str, ...]) -> Ms:
     """The five terms, [..., 5], added up as these names say: [..., name]."""
-    columns = [[TERMS.index(one) for one in MERGED[name]] for name in names]
+    columns = [[TERMS.index(term) for term in MERGED[name]] for name in names]
     return np.stack([terms[..., of].sum(axis=-1) for of in columns], axis=-1)
 
 

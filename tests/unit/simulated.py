@@ -54,21 +54,21 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Durations:
-    """What the steps consist of, int64 ns: [rank, step], but `transfer` [step].
+    """What the steps consist of, int64 ns: [rank, step], but `communication` [step].
 
-    All ranks leave the reduction `transfer` after the last has entered it, and each another `leave` later.
+    All ranks leave the reduction `communication` after the last has entered it, and each another `leave` later.
     """
 
     data: Int64
     forward: Int64
     backward: Int64
     leave: Int64
-    update: Int64
-    transfer: Int64
+    optimizer: Int64
+    communication: Int64
 
     def longer(self, phase: str, where: npt.NDArray[np.bool_], by_ns: int) -> Durations:
-        """The same with that phase longer by so much, `where` [rank, step]; the transfer of a step is everybody's."""
-        added = by_ns * (where.any(axis=0) if phase == "transfer" else where).astype(np.int64)
+        """The same with that phase longer, `where` [rank, step]; the communication of a step is that of all ranks."""
+        added = by_ns * (where.any(axis=0) if phase == "communication" else where).astype(np.int64)
         return replace(self, **{phase: getattr(self, phase) + added})
 
 
@@ -102,9 +102,9 @@ def equal_ranks(
         return np.maximum(np.rint(typical_ns * together * (1 + own)), 1000).astype(np.int64)
 
     return Durations(
-        data=phase(1 * MS), forward=phase(3 * MS), backward=phase(6 * MS), update=phase(1 * MS),
+        data=phase(1 * MS), forward=phase(3 * MS), backward=phase(6 * MS), optimizer=phase(1 * MS),
         leave=generator.integers(0, 5_000, (ranks, steps)),
-        transfer=np.rint(2 * MS * together).astype(np.int64),
+        communication=np.rint(2 * MS * together).astype(np.int64),
     )  # fmt: skip
 
 
@@ -197,13 +197,13 @@ def _happened(
 
 
 def _stretch(durations: Durations, steps: slice, begin_ns: int, generator: np.random.Generator, out: Int64) -> None:
-    data, forward, backward, leave, update = (
-        getattr(durations, name)[:, steps] for name in ("data", "forward", "backward", "leave", "update")
+    data, forward, backward, leave, optimizer = (
+        getattr(durations, name)[:, steps] for name in ("data", "forward", "backward", "leave", "optimizer")
     )
-    transfer = durations.transfer[steps]
+    communication = durations.communication[steps]
     # From when the last rank entered the reduction of the step before: the ranks' ways to this one part there.
     entered = data + forward + backward
-    entered[:, 1:] += (leave + update + transfer)[:, :-1]
+    entered[:, 1:] += (leave + optimizer + communication)[:, :-1]
     entered[:, 0] += generator.integers(0, ENTRY_SKEW_NS, len(data))
     last_ns = begin_ns + np.cumsum(entered.max(axis=0))
     before_ns = np.concatenate([[begin_ns], last_ns[:-1]])
@@ -211,8 +211,8 @@ def _stretch(durations: Durations, steps: slice, begin_ns: int, generator: np.ra
     out[:, :, 2] = out[:, :, 3] - backward
     out[:, :, 1] = out[:, :, 2] - forward
     out[:, :, 0] = out[:, :, 1] - data
-    out[:, :, 4] = last_ns + transfer + leave
-    out[:, :, 5] = out[:, :, 4] + update
+    out[:, :, 4] = last_ns + communication + leave
+    out[:, :, 5] = out[:, :, 4] + optimizer
 
 
 def _recorded(

@@ -274,7 +274,7 @@ def test_outside_words_steer_nothing():
 def test_json_has_it_as_data():
     (table,) = json.loads(FORMATS["json"](frameworks()))["comparisons"]
     assert table["cases"] == ["1n1g", "1n2g", "2n2g"]
-    assert table["asked"]["option.image_size"] == "64"
+    assert table["requested"]["option.image_size"] == "64"
     assert table["columns"][3] == {
         "name": "tensorflow-horovod option.xla=on", "backend": "tensorflow-horovod", "differs": {"option.xla": "on"},
     }  # fmt: skip

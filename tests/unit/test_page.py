@@ -55,7 +55,7 @@ def long_names(name: str) -> Summary:
 def with_ledgers(name: str) -> Summary:
     summary = long_names(name)
     scaled = [result for result in summary.results if result.median_speed is not None]
-    lost = {"data": 1234.5, "compute": 34567.5, "wait": 22.5, "transfer": 4.1, "update": 1.0}
+    lost = {"data": 1234.5, "compute": 34567.5, "wait": 22.5, "communication": 4.1, "optimizer": 1.0}
     ledgers = [make_ledger(one, lost, dict.fromkeys(lost, 1.0), verdict=LATE) for one in scaled]
     ledgers = tuple(
         dataclasses.replace(
@@ -214,7 +214,7 @@ def test_variables_of_the_target_are_not_shown_and_those_asked_for_are(tmp_path,
     assert "GLOO_SOCKET_IFNAME" not in out and "site here (sets 1 environment variable)" in out.replace("\n  ", " ")
     assert main([str(tmp_path), "--format", "json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
-    assert result["asked"]["env.GLOO_SOCKET_IFNAME"] == "lo"
+    assert result["requested"]["env.GLOO_SOCKET_IFNAME"] == "lo"
     for form in ("csv", "markdown"):
         assert main([str(tmp_path), "--format", form]) == 0
         assert "GLOO_SOCKET_IFNAME=lo" in capsys.readouterr().out
