@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from hpc.model.outcome import ExitRecord
 from hpc.model.spec import COLLECTIVES, RunSpec
 from parse import stats
-from parse.attempt import Attempt, Machine, Measured, RequestedRun, settling
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
 
 MISSING = "missing"
@@ -55,6 +56,26 @@ class Run:
     def measured(self) -> Measured | None:
         """Its numbers, where it ended ok."""
         return self.attempt.measured if self.attempt and self.attempt.counts else None
+
+    @property
+    def machine(self) -> Machine | None:
+        """The machine that it ran on."""
+        return self.attempt.machine if self.attempt else None
+
+    @property
+    def record(self) -> ExitRecord | None:
+        """Its exit record."""
+        return self.attempt.record if self.attempt else None
+
+    @property
+    def log(self) -> FromLog | None:
+        """Where its numbers come from, if from a log."""
+        return self.attempt.log if self.attempt else None
+
+    @property
+    def trace(self) -> Path | None:
+        """Its trace file."""
+        return self.attempt.trace if self.attempt else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +189,7 @@ class Result:
     @property
     def machines(self) -> tuple[Machine, ...]:
         """What its ok runs found."""
-        return tuple(run.attempt.machine for run in self.ok if run.attempt and run.attempt.machine)
+        return tuple(run.machine for run in self.ok if run.machine)
 
     @property
     def facts(self) -> dict[str, set[str]]:
@@ -194,9 +215,9 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
 
 def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
-    alone = list(results_of_points)
-    points = {result.requested.point: result for result in alone if not result.run.probe}
-    return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
+    unscaled = list(results_of_points)
+    points = {result.requested.point: result for result in unscaled if not result.run.probe}
+    return tuple(sorted((_with_speedup(result, points) for result in unscaled), key=_order))
 
 
 def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
@@ -284,12 +305,5 @@ def _no_number(result: Result) -> str:
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
     run = result.run
-    return (
-        run.workload,
-        run.backend,
-        run.batch_size,
-        run.precision,
-        result.requested.baseline_point,
-        run.devices,
-        run.nodes,
-    )
+    setting = run.workload, run.backend, run.batch_size, run.precision, result.requested.baseline_point
+    return *setting, run.devices, run.nodes

@@ -129,12 +129,11 @@ class _Reader:
 def _read_runs(result: Result) -> _Read:
     breakdowns, conditions, remarks = [], [], []
     for run in result.ok:
-        assert run.attempt is not None
-        if run.attempt.trace is None:
+        if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
             continue
         try:
-            with open_trace(run.attempt.trace) as trace:
+            with open_trace(run.trace) as trace:
                 breakdowns.append(step_breakdown(trace))
                 conditions.append(reduce_telemetry(trace))
         except TraceError as error:

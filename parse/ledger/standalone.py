@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS
 from hpc.model.collective_times import collective_times
@@ -66,9 +65,12 @@ def standalone_reduction(
     for whatever stands in the way. None without a remark where nobody has measured it."""
     remarks = []
     for collectives in matching(result, diagnostics):
-        for run_id, path in _traces(collectives):
+        for run in collectives.ok:
+            if run.trace is None:
+                continue
+            run_id = run.requested.run_id
             try:
-                curve = curves(read_trace(path)).get(ALL_REDUCE)
+                curve = curves(read_trace(run.trace)).get(ALL_REDUCE)
             except TraceError as error:
                 remarks.append(str(error))
                 continue
@@ -96,9 +98,3 @@ def _ranks(run: RunSpec) -> tuple[object, ...]:
     """What must be equal for a collective to take equally long."""
     options = {name: run.options[name] for name in COMMUNICATION_OPTIONS if name in run.options}
     return (*(getattr(run, name) for name in _ALIKE), dict(run.env), options)
-
-
-def _traces(result: Result) -> Iterator[tuple[str, Path]]:
-    for run in result.ok:
-        if run.attempt is not None and run.attempt.trace is not None:
-            yield run.requested.run_id, run.attempt.trace

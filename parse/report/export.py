@@ -233,7 +233,7 @@ def _significant(value: Any) -> Any:
 
 
 def _run_as_json(run: Run) -> dict[str, Any]:
-    attempt, measured = run.attempt, run.measured
+    attempt, measured, record, log = run.attempt, run.measured, run.record, run.log
     content = {
         "run_id": run.requested.run_id,
         "repeat": run.requested.run.repeat,
@@ -245,21 +245,15 @@ def _run_as_json(run: Run) -> dict[str, Any]:
         "throughput": measured and measured.throughput,
         "mean_of_rates": measured and measured.mean_of_rates,
         "pauses_s": list(measured.pauses_s) if measured else [],
-        "trace": str(attempt.trace) if attempt and attempt.trace else None,
-        "hosts": list(attempt.machine.hosts) if attempt and attempt.machine else [],
-        "job_id": attempt.record.job_id if attempt and attempt.record else None,
-        "begin_unix_s": attempt.record.begin_unix_s if attempt and attempt.record else None,
+        "trace": str(run.trace) if run.trace else None,
+        "hosts": list(run.machine.hosts) if run.machine else [],
+        "job_id": record and record.job_id,
+        "begin_unix_s": record and record.begin_unix_s,
     }
-    if attempt and attempt.log:
-        content |= {
-            "log": str(attempt.log.path),
-            "family": attempt.log.log_format,
-            "window": attempt.log.window,
-            "wall_clock": attempt.log.wall_clock,
-            "printed": attempt.log.printed,
-            "problem": attempt.problem,
-            "remarks": list(attempt.log.remarks),
-        }
+    if attempt and log:
+        content |= {"log": str(log.path), "family": log.log_format, "problem": attempt.problem}
+        content |= {"window": log.window, "wall_clock": log.wall_clock, "printed": log.printed}
+        content |= {"remarks": list(log.remarks)}
     return content
 
 

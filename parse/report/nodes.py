@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpc.model.outcome import ExitRecord
 from parse import stats
-from parse.result import Result, Run
+from parse.result import Result
 
 CONFIDENCE = 0.95
 """Of all that is said of the nodes of a site, or of the jobs of a summary, together."""
@@ -73,7 +74,7 @@ def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
     for result in results:
         logs: dict[str, list[float]] = defaultdict(list)
         for run in result.ok if result.run.nodes == 1 else ():
-            hosts = run.attempt.machine.hosts if run.attempt and run.attempt.machine else ()
+            hosts = run.machine.hosts if run.machine else ()
             if len(hosts) == 1 and run.measured:
                 logs[hosts[0]].append(math.log(run.measured.throughput))
         if len(logs) > 1:
@@ -152,9 +153,9 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     jobs: dict[str, list[tuple[Hashable, int, float]]] = defaultdict(list)
     for result in results:
         for run in result.ok:
-            if (job := _job(run)) and run.attempt and run.attempt.record and run.measured:
-                place = result.requested.point, run.attempt.machine and run.attempt.machine.hosts
-                jobs[job].append((place, run.attempt.record.begin_unix_s, math.log(run.measured.throughput)))
+            if run.record and run.measured and (job := _job(run.record)):
+                place = result.requested.point, run.machine and run.machine.hosts
+                jobs[job].append((place, run.record.begin_unix_s, math.log(run.measured.throughput)))
     lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
     drift_list = []
     for job, (slope, error, free) in lines.items():
@@ -175,11 +176,8 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     return tuple(drift_list)
 
 
-def _job(run: Run) -> str:
-    """The job that the run was in, and its life: after a requeue it may be elsewhere."""
-    record = run.attempt.record if run.attempt else None
-    if record is None:
-        return ""
+def _job(record: ExitRecord) -> str:
+    """The job and its restart: after a requeue it may be elsewhere."""
     return f"{record.job_id}, restart {record.restart_count}" if record.restart_count else record.job_id
 
 

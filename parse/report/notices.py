@@ -170,7 +170,7 @@ def _not_ok(result: Result) -> Iterator[str]:
     """The runs that did not end ok, by what became of them, with the evidence of the first; of logs alarms say it."""
     runs_by_outcome: dict[str, list[Run]] = {}
     for run in result.runs:
-        if not run.measured and not (run.attempt and run.attempt.log and run.attempt.problem):
+        if not run.measured and not (run.log and run.attempt and run.attempt.problem):
             runs_by_outcome.setdefault(run.outcome_text, []).append(run)
     for outcome, runs in runs_by_outcome.items():
         repeats = ", ".join(str(run.requested.run.repeat) for run in runs)

@@ -12,9 +12,15 @@ from parse.ledger.types import Ledger
 from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
-"""What the case says of a point."""
+"""Settings that the case implies."""
+COLUMNS = (
+    "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "batch_size", "precision", "scaling", "on",
+    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "stamps", "block_steps", "reduction", "telemetry",
+    "placement", "seed", "site", "container", "code_digest",
+)  # fmt: skip
+"""What a point asks for, by the names of columns and `--where`, in their order."""
 USUAL = {"stamps": "fine", "reduction": "on", "telemetry": "on", "placement": "separate"}
-"""The rule, which needs no saying to a person; what departs from it does."""
+"""Settings that are named only where a point departs from them."""
 
 
 class TableError(ValueError):
@@ -42,34 +48,11 @@ def requested_values(result: Result) -> dict[str, str]:
 
     Empty fields are left out, and what nobody knows of a log.
     """
-    run = result.run
-    requested: dict[str, Any] = {
-        "case": result.requested.case,
-        "nodes": run.nodes,
-        "ranks_per_node": run.ranks_per_node,
-        "devices": run.devices,
-        "backend": run.backend,
-        "workload": run.workload,
-        "batch_size": run.batch_size,
-        "precision": run.precision,
-        "scaling": run.scaling,
-        "on": "GPU" if run.gpus_per_node else "CPU",
-        "cpus_per_rank": run.cpus_per_rank,
-        "warmup_steps": run.warmup_steps,
-        "measured_steps": run.measured_steps,
-        "data": run.data,
-        "stamps": run.stamps,
-        "block_steps": run.block_steps or "",
-        "reduction": run.reduction,
-        "telemetry": run.telemetry,
-        "placement": run.placement,
-        "seed": run.seed,
-        "site": run.site,
-        "container": run.container,
-        "code_digest": run.code_digest,
-    }
-    unknown, extra = result.requested.unknown, result.requested.extra
-    requested = {name: str(value) for name, value in requested.items() if value != "" and name not in unknown}
+    run, unknown, extra = result.run, result.requested.unknown, result.requested.extra
+    other: dict[str, Any] = {"case": result.requested.case, "on": "GPU" if run.gpus_per_node else "CPU"}
+    other |= {"block_steps": run.block_steps or ""}
+    values = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
+    requested = {name: str(value) for name, value in values.items() if value != "" and name not in unknown}
     return {
         **requested,
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
@@ -86,8 +69,7 @@ def named_ledgers(summary: Summary) -> list[tuple[str, Ledger]]:
 
 def of_logs(result: Result, speed: str) -> float | None:
     """The median over its ok runs of a log's `wall_clock` or `printed` speed; None where no log of it has one."""
-    logs = [run.attempt.log for run in result.ok if run.attempt and run.attempt.log]
-    speeds = [value for log in logs if (value := getattr(log, speed)) is not None]
+    speeds = [value for run in result.ok if run.log and (value := getattr(run.log, speed)) is not None]
     return stats.median(speeds) if speeds else None
 
 
