@@ -51,7 +51,7 @@ def ledgers(
 ) -> tuple[Ledger, ...]:
     """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others."""
     reader = _Reader({result.requested.point: result for result in (*results, *diagnostics)})
-    collectives = [result for result in diagnostics if result.run.probe == COLLECTIVES]
+    collectives = [result for result in diagnostics if result.run.diagnostic == COLLECTIVES]
     shown = progress(results) if progress else results
     return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).breakdowns)
 

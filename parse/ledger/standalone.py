@@ -51,10 +51,10 @@ def curves(trace: Trace) -> dict[str, Curve]:
 
 def matching(result: Result, diagnostics: Sequence[Result]) -> tuple[Result, ...]:
     """The diagnostic runs that are collectives of the very ranks of a training, equal in all that sets their speed."""
-    if result.requested.partly or result.run.probe:
+    if result.requested.partly or result.run.diagnostic:
         return ()
     return tuple(
-        each for each in diagnostics if each.run.probe == COLLECTIVES and _ranks(each.run) == _ranks(result.run)
+        each for each in diagnostics if each.run.diagnostic == COLLECTIVES and _ranks(each.run) == _ranks(result.run)
     )
 
 

@@ -58,7 +58,7 @@ def as_json(summary: Summary) -> str:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "results": [_as_json(result) for result in summary.results],
-        "diagnostics": [{"diagnostic": result.run.probe, **_as_json(result)} for result in summary.diagnostics],
+        "diagnostics": [{"diagnostic": result.run.diagnostic, **_as_json(result)} for result in summary.diagnostics],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
         "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],

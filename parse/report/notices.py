@@ -144,8 +144,8 @@ def _of_file(line: str) -> Notice:
 def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
     """What was run to explain the points, and what of it did not end ok."""
     names: dict[str, str] = {}
-    for kind in dict.fromkeys(diagnostic.run.probe for diagnostic in diagnostics):
-        of_kind = [diagnostic for diagnostic in diagnostics if diagnostic.run.probe == kind]
+    for kind in dict.fromkeys(diagnostic.run.diagnostic for diagnostic in diagnostics):
+        of_kind = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic == kind]
         names |= {
             diagnostic.requested.point: f"{kind} of {name}"
             for diagnostic, name in zip(of_kind, labels(of_kind), strict=True)

@@ -15,11 +15,11 @@ SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
 COLUMNS = (
     "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "batch_size", "precision", "scaling", "on",
-    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "stamps", "block_steps", "reduction", "telemetry",
+    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "timing", "block_steps", "reduction", "telemetry",
     "placement", "seed", "site", "container", "code_digest",
 )  # fmt: skip
 """What a point asks for, by the names of columns and `--where`, in their order."""
-USUAL = {"stamps": "fine", "reduction": "on", "telemetry": "on", "placement": "separate"}
+USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate"}
 """Settings that are named only where a point departs from them."""
 
 
@@ -75,6 +75,8 @@ def of_logs(result: Result, speed: str) -> float | None:
 
 def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tuple[Result, ...]:
     """The results that have one of the wanted values of every name. Raises TableError on a name that none has."""
+    if "stamps" in where:
+        raise TableError("--where: stamps is now timing: phases (was fine), step (was coarse)")
     names = {name for result in results for name in requested_values(result)}
     if unknown := sorted(set(where) - names):
         raise TableError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")

@@ -37,7 +37,7 @@ def by_case(folder: Path, traces: Iterable[Trace]) -> dict[str, Ledger]:
     for trace in traces:
         put(folder, trace)
     read = results(load([folder]))
-    points, diagnostics = ([each for each in read if bool(each.run.probe) == probe] for probe in (False, True))
+    points, diagnostics = ([each for each in read if bool(each.run.diagnostic) == probe] for probe in (False, True))
     return {ledger.result.requested.case: ledger for ledger in ledgers(points, diagnostics)}
 
 
@@ -163,5 +163,5 @@ def test_the_bound_of_a_run_is_the_clocks_and_not_the_straggler_s(tmp_path: Path
     ledger = by_case(tmp_path, repeated(run_of(), 1, make(data=on(3, ms=6.0), bound_ns=100_000)))["2n2g"]
     assert ledger.runs[0].bound == pytest.approx(0.1, rel=0.8)
     (folder := tmp_path / "coarse").mkdir()
-    coarse = by_case(folder, repeated(run_of(stamps="coarse"), 1, make()))["2n2g"]
+    coarse = by_case(folder, repeated(run_of(timing="step"), 1, make()))["2n2g"]
     assert coarse.runs[0].bound is None

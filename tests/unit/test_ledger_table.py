@@ -106,15 +106,15 @@ def test_diagnostic_runs_stand_beside_the_points_and_nowhere_among_them():
         [make_trace(point), make_trace(no_sync), make_trace(bench)], [*repeats(no_sync, 2), bench], failed
     )
     summary = Summary(
-        results=tuple(result for result in judged_results if not result.run.probe),
-        diagnostics=tuple(result for result in judged_results if result.run.probe),
+        results=tuple(result for result in judged_results if not result.run.diagnostic),
+        diagnostics=tuple(result for result in judged_results if result.run.diagnostic),
     )
     written = text(summary)
-    assert "beside the points: collectives of 2n2g 1/1 ok, twin of 2n2g 1/2 ok" in written
-    assert "twin of 2n2g: run 2: rank_fail (boom\\x1b[2J)" in written
+    assert "beside the points: collectives of 2n2g 1/1 ok, no-sync of 2n2g 1/2 ok" in written
+    assert "no-sync of 2n2g: run 2: rank_fail (boom\\x1b[2J)" in written
     assert len([line for line in written.splitlines() if line.startswith("2n2g ")]) == 1
     content = json.loads(FORMATS["json"](summary))
-    assert [entry["diagnostic"] for entry in content["diagnostics"]] == ["collectives", "twin"]
+    assert [entry["diagnostic"] for entry in content["diagnostics"]] == ["collectives", "no-sync"]
     assert len(content["results"]) == 1
     assert "collectives" not in FORMATS["csv"](summary)
 

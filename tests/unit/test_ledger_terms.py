@@ -83,7 +83,7 @@ def test_terms_without_a_border_between_them_are_one(borders: set[str], expected
     [
         ({}, (), {}, {"data": 1, "compute": 9, "wait": 0, "communication": 2, "optimizer": 1}, None),
         (
-            {"stamps": "coarse"}, (), {}, {"data": 1, "compute+wait+communication+optimizer": 12},
+            {"timing": "step"}, (), {}, {"data": 1, "compute+wait+communication+optimizer": 12},
             Merged(missing=(("grads_ready", 160, 160), ("reduced", 164, 160))),
         ),
         (

@@ -168,7 +168,7 @@ def test_thousands_of_late_steps_are_transient() -> None:
         ({**PAIR, "measured_steps": 4}, {"backward": on(1, ms=10.0)}, CANNOT_TELL, Because.FEW_STEPS),
         ({"nodes": 4, "ranks_per_node": 1}, {"noise": 0.01, "bound_ns": 2_000_000}, CANNOT_TELL, Because.CLOCK),
         (
-            {"stamps": "coarse"}, {}, CANNOT_TELL,
+            {"timing": "step"}, {}, CANNOT_TELL,
             Merged(missing=(("grads_ready", 160, 160), ("reduced", 164, 160))),
         ),
     ],
@@ -198,9 +198,9 @@ def test_incidents_on_several_ranks_make_no_straggler() -> None:
     assert [incident.arrival_skew for incident in incidents(breakdown)] == pytest.approx([300.0, 200.0], abs=1.0)
 
 
-@pytest.mark.parametrize("stamps", ["fine", "coarse"])
-def test_equal_ranks_have_no_incidents(stamps: str) -> None:
-    assert incidents(step_breakdown(trace_of(run_of(stamps=stamps), noise=NOISE))) == ()
+@pytest.mark.parametrize("timing", ["phases", "step"])
+def test_equal_ranks_have_no_incidents(timing: str) -> None:
+    assert incidents(step_breakdown(trace_of(run_of(timing=timing), noise=NOISE))) == ()
 
 
 @pytest.mark.parametrize(("events", "its", "ranks"), [(6, 6, 4), (10, 3, 2), (7, 0, 3)])

@@ -125,7 +125,7 @@ def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, caps
     assert sum(term["loss"]["value"] for term in ledgers[1]["terms"]) == pytest.approx(50.0)
 
 
-def test_the_ledger_of_chosen_points_is_still_held_against_their_baseline(tmp_path, capsys):
+def test_the_ledger_of_chosen_points_has_their_baseline(tmp_path, capsys):
     for nodes in (1, 2):
         put(tmp_path, make_trace(make_run(nodes=nodes)))
     assert main([str(tmp_path), "--ledger", "--where", "case=2n1g"]) == 0
@@ -156,27 +156,27 @@ def test_a_ledger_where_there_can_be_none_is_wrong_usage(traces, capsys, words, 
     assert why in capsys.readouterr().err
 
 
-def test_probes_are_no_points_of_the_table(tmp_path, capsys):
+def test_diagnostic_runs_are_no_points_of_the_table(tmp_path, capsys):
     run = make_run(nodes=2, workload="resnet50")
-    twins = repeats(dataclasses.replace(run, reduction="off"), 2)
-    put_plan(tmp_path, [run, *twins])
-    for one in (run, twins[0]):
-        put(tmp_path, make_trace(one))
-        put_exit_record(tmp_path, one, Outcome.OK)
-    put_exit_record(tmp_path, twins[1], Outcome.TIMEOUT)
+    no_sync = repeats(dataclasses.replace(run, reduction="off"), 2)
+    put_plan(tmp_path, [run, *no_sync])
+    for each in (run, no_sync[0]):
+        put(tmp_path, make_trace(each))
+        put_exit_record(tmp_path, each, Outcome.OK)
+    put_exit_record(tmp_path, no_sync[1], Outcome.TIMEOUT)
     assert main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert out.count("\n2n1g ") == 1
-    assert "\nbeside the points: twin of 2n1g 1/2 ok\ntwin of 2n1g: run 2: timeout" in out
+    assert "\nbeside the points: no-sync of 2n1g 1/2 ok\nno-sync of 2n1g: run 2: timeout" in out
     assert main([str(tmp_path), "--format", "dlperf"]) == 0
     out, err = capsys.readouterr()
     assert list(json.loads(out)["r50"]) == ["2n1g"]
-    assert "twin of 2n1g: run 2: timeout" in err
+    assert "no-sync of 2n1g: run 2: timeout" in err
     assert main([str(tmp_path), "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
 
 
-def test_probes_alone_are_said_to_be_there(tmp_path, capsys):
+def test_diagnostic_runs_alone_are_named(tmp_path, capsys):
     put(tmp_path, make_trace(make_run(nodes=2, workload="collectives", batch_size=1)))
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("beside the points: collectives of 2n1g 1/? ok\n")
