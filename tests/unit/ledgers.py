@@ -106,7 +106,7 @@ def two_nodes(**changes: Any) -> Ledger:
 
 def weak() -> Summary:
     """A baseline and two points: a slow rank with all that can be said, and a node of eight with an incident."""
-    one, two, eight = results_of((1, 1), (2, 2), (2, 8))
+    single, two, eight = results_of((1, 1), (2, 2), (2, 8))
     slow = make_ledger(
         two, CROWD, ALONE, verdict=LATE, median_step=55.0, skew=0.02,
         split=ComputeSplit(contention=around(1.2), interference=around(0.3, 0.5), unexplained=6.0),
@@ -121,15 +121,15 @@ def weak() -> Summary:
         cause={"data": 299.0, "compute": 1.0}, share=0.06, costs=18.0, bound=0.21, chance=0.0,
     )  # fmt: skip
     hiccup = make_ledger(eight, CROWD | {"communication": 0.3}, ALONE, verdict=at_times)
-    return Summary(results=(one, two, eight), ledgers=(make_ledger(one, ALONE, None), slow, hiccup))
+    return Summary(results=(single, two, eight), ledgers=(make_ledger(single, ALONE, None), slow, hiccup))
 
 
 def strong() -> Summary:
     """Strong scaling; a term in which three are one; clocks that cannot tell."""
-    one, two = results_of((1, 1), (2, 1), scaling="strong", batch_size=8)
+    single, two = results_of((1, 1), (2, 1), scaling="strong", batch_size=8)
     together = {"data": 1.0, "compute+wait+communication": 16.0, "optimizer": 0.5}
     ideal = {"data": 0.5, "compute+wait+communication": 13.6, "optimizer": 0.5}
     unknown = Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21)
     merged = (Merged(early_collectives=("synchronised batch norm",)),)
     point = make_ledger(two, together, ideal, verdict=unknown, merged=merged)
-    return Summary(results=(one, two), ledgers=(make_ledger(one, ALONE, None), point))
+    return Summary(results=(single, two), ledgers=(make_ledger(single, ALONE, None), point))

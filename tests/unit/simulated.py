@@ -98,8 +98,8 @@ def equal_ranks(
     together = np.exp(generator.normal(0, common, steps))
 
     def phase(typical_ns: int) -> Int64:
-        own = spread * _deviations(generator, (ranks, steps), jitter, memory)
-        return np.maximum(np.rint(typical_ns * together * (1 + own)), 1000).astype(np.int64)
+        deviation = spread * _deviations(generator, (ranks, steps), jitter, memory)
+        return np.maximum(np.rint(typical_ns * together * (1 + deviation)), 1000).astype(np.int64)
 
     return Durations(
         data=phase(1 * MS), forward=phase(3 * MS), backward=phase(6 * MS), optimizer=phase(1 * MS),
@@ -120,8 +120,8 @@ def _deviations(
         values /= np.sqrt((np.e - 1) * np.e)
         return values
     if jitter == "exponential":  # half the sum of two squares of normal numbers is one
-        one, other = _normal(generator, shape, memory), _normal(generator, shape, memory)
-        return (one**2 + other**2) / 2 - 1
+        first, second = _normal(generator, shape, memory), _normal(generator, shape, memory)
+        return (first**2 + second**2) / 2 - 1
     raise ValueError(f"jitter {jitter!r} is not one of {', '.join(JITTERS)}")
 
 
@@ -166,37 +166,37 @@ def simulate(
     `bound_ns` is about what each comparison leaves open, and proves: what it finds is drawn from inside. `absent`
     [rank, step, 6] says which stamps were not taken; under coarse stamps the inner ones are not.
     """
-    stretches = _stretches(run)
-    global_ns, compared_ns = _happened(durations, stretches, generator)
+    segments = _segments(run)
+    global_ns, compared_ns = _happened(durations, segments, generator)
     return Simulated(
         trace=_recorded(run, global_ns, compared_ns, clocks, generator, bound_ns, absent), global_ns=global_ns
     )
 
 
-def _stretches(run: RunSpec) -> list[tuple[int, int]]:
+def _segments(run: RunSpec) -> list[tuple[int, int]]:
     """Steps between two comparisons of the clocks."""
-    borders = [0, run.warmup_steps - MIN_WARMUP_STEPS, *(past for _, past in run.blocks)]
+    borders = [0, run.warmup_steps - MIN_WARMUP_STEPS, *(stop for _, stop in run.blocks)]
     return list(pairwise(borders))
 
 
 def _happened(
-    durations: Durations, stretches: Sequence[tuple[int, int]], generator: np.random.Generator
+    durations: Durations, segments: Sequence[tuple[int, int]], generator: np.random.Generator
 ) -> tuple[Int64, list[int]]:
     """When everything happened, [rank, step, 6], and when the clocks were compared."""
     ranks, steps = durations.data.shape
     global_ns = np.empty((ranks, steps, len(STAMPS)), np.int64)
     now_ns = ORIGIN_NS
     compared_ns = []
-    for first, past in stretches:
+    for first, stop in segments:
         compared_ns.append(now_ns)
         now_ns += SYNCHRONISATION_NS
-        if first < past:
-            _stretch(durations, slice(first, past), now_ns, generator, out=global_ns[:, first:past])
-            now_ns = int(global_ns[:, past - 1, -1].max()) + ENTRY_SKEW_NS
+        if first < stop:
+            _segment(durations, slice(first, stop), now_ns, generator, out=global_ns[:, first:stop])
+            now_ns = int(global_ns[:, stop - 1, -1].max()) + ENTRY_SKEW_NS
     return global_ns, [*compared_ns, now_ns]
 
 
-def _stretch(durations: Durations, steps: slice, begin_ns: int, generator: np.random.Generator, out: Int64) -> None:
+def _segment(durations: Durations, steps: slice, begin_ns: int, generator: np.random.Generator, out: Int64) -> None:
     data, forward, backward, leave, optimizer = (
         getattr(durations, name)[:, steps] for name in ("data", "forward", "backward", "leave", "optimizer")
     )

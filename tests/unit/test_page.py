@@ -56,7 +56,7 @@ def with_ledgers(name: str) -> Summary:
     summary = long_names(name)
     scaled = [result for result in summary.results if result.median_speed is not None]
     lost = {"data": 1234.5, "compute": 34567.5, "wait": 22.5, "communication": 4.1, "optimizer": 1.0}
-    ledgers = [make_ledger(one, lost, dict.fromkeys(lost, 1.0), verdict=LATE) for one in scaled]
+    ledgers = [make_ledger(result, lost, dict.fromkeys(lost, 1.0), verdict=LATE) for result in scaled]
     ledgers = tuple(
         dataclasses.replace(
             ledger, nodes=tuple(dataclasses.replace(node, name=f"{name}.{node.name}") for node in ledger.nodes)
@@ -103,8 +103,8 @@ def test_a_wide_table_has_all_columns_and_a_narrow_one_names_those_that_it_lacks
     assert "left out" not in wide
     head = next(line for line in wide.splitlines() if line.startswith("case "))
     narrow = text(reference(), Page(width=60))
-    said = " ".join(narrow.split("columns left out for lack of room: ")[1].split(";")[0].split())
-    left_out = said.split(", ")
+    listed = " ".join(narrow.split("columns left out for lack of room: ")[1].split(";")[0].split())
+    left_out = listed.split(", ")
     shown = next(line for line in narrow.splitlines() if line.startswith("case "))
     assert left_out and all(name in head and name not in shown for name in left_out)
     assert "--wide or --format csv has all" in " ".join(narrow.split())
@@ -117,7 +117,7 @@ def test_a_wide_table_has_all_columns_and_a_narrow_one_names_those_that_it_lacks
 def test_shortened_names_fit_and_stay_apart(names, width):
     short = shortened(names, width)
     assert {*short} == {*names}
-    assert all(cell_len(one) <= width for one in short.values())
+    assert all(cell_len(name) <= width for name in short.values())
     if len({*map(plain, names)}) == len({*names}):
         assert len({*short.values()}) == len({*names})
 
@@ -173,7 +173,7 @@ def test_short_warnings_need_no_closing_line():
 def test_the_first_lines_say_how_it_scales_and_what_is_missing():
     runs = {nodes: make_run(nodes=nodes, backend="torch-ddp", workload="resnet50") for nodes in (1, 4, 8)}
     traces = [*point(runs[1], [100.0] * 3), *point(runs[4], [290.0] * 3)]
-    plan = [one for run in runs.values() for one in repeats(run, 3)]
+    plan = [repeat for run in runs.values() for repeat in repeats(run, 3)]
     failed = [ended(run, Outcome.OOM) for run in repeats(runs[8], 2)]
     first = text(Summary(results=judged(traces, plan, failed))).splitlines()[:2]
     assert first == [

@@ -79,18 +79,18 @@ def test_where_chooses_points(traces, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "message"),
     [
         (["--where", "colour=red"], "no point has colour"),
         (["--where", "case=9n9g"], "no point has all that --where asks for"),
         (["--out", "/no/such/folder/x"], "No such file or directory"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_1(traces, capsys, words, why):
+def test_what_cannot_be_done_is_one_line_and_1(traces, capsys, words, message):
     assert main([str(traces), *words]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert why in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -110,9 +110,9 @@ def test_an_empty_folder_is_one_line_and_1(tmp_path, capsys):
 
 
 def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, capsys):
-    one = make_run()
-    for run, step_s in [*((r, 0.1) for r in repeats(one, 2)), *((r, 0.15) for r in repeats(make_run(nodes=2), 2))]:
-        put(tmp_path, make_trace(run, step_s=step_s))
+    for nodes, step_s in ((1, 0.1), (2, 0.15)):
+        for run in repeats(make_run(nodes=nodes), 2):
+            put(tmp_path, make_trace(run, step_s=step_s))
     assert main([str(tmp_path)]) == 0
     table_alone = capsys.readouterr().out
     assert main([str(tmp_path), "--ledger"]) == 0
@@ -121,7 +121,7 @@ def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, caps
     assert "\n2n1g: a step takes 150.00 ms, 50.00 ms [50.00, 50.00] longer than 1n1g's 100.00 ms: " in out
     assert main([str(tmp_path), "--ledger", "--format", "json"]) == 0
     ledgers = json.loads(capsys.readouterr().out)["ledgers"]
-    assert [one["case"] for one in ledgers] == ["1n1g", "2n1g"]
+    assert [ledger["case"] for ledger in ledgers] == ["1n1g", "2n1g"]
     assert sum(term["loss"]["value"] for term in ledgers[1]["terms"]) == pytest.approx(50.0)
 
 
@@ -141,7 +141,7 @@ def test_a_plan_alone_has_no_ledger_and_says_so(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("words", "message"),
     [
         (["--format", "csv"], "--ledger --format csv: a ledger has the formats table, markdown, json"),
         (["--format", "dlperf"], "--ledger --format dlperf: a ledger has the formats"),
@@ -149,11 +149,11 @@ def test_a_plan_alone_has_no_ledger_and_says_so(tmp_path, capsys):
         (["--kind", "table"], "--ledger --kind table: only traces have the stamps"),
     ],
 )
-def test_a_ledger_where_there_can_be_none_is_wrong_usage(traces, capsys, words, why):
+def test_a_ledger_where_there_can_be_none_is_wrong_usage(traces, capsys, words, message):
     with pytest.raises(SystemExit) as ended:
         main([str(traces), "--ledger", *words])
     assert ended.value.code == 2
-    assert why in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_diagnostic_runs_are_no_points_of_the_table(tmp_path, capsys):
