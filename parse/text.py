@@ -114,7 +114,7 @@ def _without_middle(name: str, width: int, head_share: float, mark: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], label_columns: int = 1) -> list[str]:
-    """Columns of equal width; the first `words` of them to the left, numbers and all others to the right."""
+    """Columns of equal width; the first `label_columns` of them to the left, numbers and all others to the right."""
     safe = [[plain(cell) for cell in row] for row in rows]
     widths = column_widths(safe)
     return [

@@ -105,8 +105,7 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
         return _reduce(trace, _missing(trace))
 
 
-class _StampMissing(Exception):
-    """A time stamp that a border needs is absent."""
+class _StampMissing(Exception): ...
 
 
 def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
@@ -147,21 +146,15 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         skew_ns += _skew(end_ns) - _skew(begin_ns)
     rank_ns /= steps
     return StepBreakdown(
-        run_id=trace.run_id,
-        borders=borders,
-        merged=merged,
-        rank_ns=rank_ns,
-        piece_ns=np.array(piece_ns),
+        run_id=trace.run_id, borders=borders, merged=merged, rank_ns=rank_ns, piece_ns=np.array(piece_ns),
         step_ns=float(rank_ns.sum(axis=1).mean()),
         median_step_ns=float(np.median(np.concatenate([np.diff(block_ns) for block_ns in blocks_ns]))),
         skew_ns=skew_ns / steps,
         pauses_ns=tuple(after[0] - before[1] for before, after in pairwise(edges_ns)),
         hosts=tuple(str(facts.get("hostname", "")) for facts in trace.ranks),
-        nodes=nodes,
-        gradient_bytes=_gradient_bytes(trace),
-        arrivals=collector.arrivals() if collector else None,
+        nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=collector.arrivals() if collector else None,
         problems=checks.errors(ranks * steps),
-    )
+    )  # fmt: skip
 
 
 def _skew(ends_ns: Ints) -> float:

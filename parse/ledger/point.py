@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -84,26 +84,18 @@ class _Reader:
         runs = tuple(map(_run_ledger, read.breakdowns))
         merged = dict.fromkeys(breakdown.merged for breakdown in (*read.breakdowns, *base))
         return Ledger(
-            result=result,
-            terms=terms,
-            step=_mean(ours.sum(axis=1)),
+            result=result, terms=terms, step=_mean(ours.sum(axis=1)),
             median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in read.breakdowns]),
             skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in read.breakdowns]),
-            loss=loss,
-            no_loss=None if base else _no_loss(result, baseline),
-            merged=tuple(reason for reason in merged if reason),
-            verdict=_together(runs),
-            runs=runs,
-            ranks=_ranks(read.breakdowns, borders),
-            nodes=_nodes(read.breakdowns, borders),
+            loss=loss, no_loss=None if base else _no_loss(result, baseline),
+            merged=tuple(reason for reason in merged if reason), verdict=_together(runs), runs=runs,
+            ranks=_ranks(read.breakdowns, borders), nodes=_nodes(read.breakdowns, borders),
             split=self._split(result, borders, ours, theirs) if base else None,
             telemetry=compare_conditions(read.conditions, against.conditions),
-            standalone=standalone,
-            remarks=(*read.remarks, *remarks),
-        )
+            standalone=standalone, remarks=(*read.remarks, *remarks),
+        )  # fmt: skip
 
     def _split(self, result: Result, borders: frozenset[str], ours: Floats, theirs: Floats) -> ComputeSplit | None:
-        """What the loss in compute consists of, where compute is a term."""
         if "compute" not in names(borders):
             return None
         at = names(borders).index("compute")
@@ -204,14 +196,11 @@ def _standalone(
 
 def _run_ledger(breakdown: StepBreakdown) -> RunLedger:
     return RunLedger(
-        run_id=breakdown.run_id,
-        verdict=verdict(breakdown),
-        step=breakdown.step_ns / 1e6,
+        run_id=breakdown.run_id, verdict=verdict(breakdown), step=breakdown.step_ns / 1e6,
         pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
         bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,
-        incidents=incidents(breakdown),
-        problems=breakdown.problems,
-    )
+        incidents=incidents(breakdown), problems=breakdown.problems,
+    )  # fmt: skip
 
 
 def _together(runs: Sequence[RunLedger]) -> Verdict:
@@ -243,18 +232,11 @@ def _averaged(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _ranks(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
-    ms = _rank_ms(breakdowns, borders)
-    last = _last(breakdowns, "ranks", range(len(ms)))
-    hosts = [_only(breakdown.hosts[rank] for breakdown in breakdowns) for rank in range(len(ms))]
-    return tuple(
-        Place(
-            name=f"rank {rank} ({hosts[rank]})" if hosts[rank] else f"rank {rank}",
-            ranks=(rank,),
-            terms=tuple(terms.tolist()),
-            last=last[rank] if last else None,
-        )
-        for rank, terms in enumerate(ms)
-    )
+    groups = {}
+    for rank in range(len(breakdowns[0].nodes)):
+        host = _host(breakdowns, rank)
+        groups[rank] = (f"rank {rank} ({host})" if host else f"rank {rank}", (rank,))
+    return _places(breakdowns, borders, groups, [each.arrivals.ranks if each.arrivals else None for each in breakdowns])
 
 
 def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
@@ -262,39 +244,28 @@ def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tupl
     nodes = breakdowns[0].nodes
     if any(breakdown.nodes != nodes for breakdown in breakdowns):
         return ()
-    ms = _rank_ms(breakdowns, borders)
-    numbers = sorted(set(nodes))
-    last = _last(breakdowns, "nodes", numbers)
-    places = []
-    for at, node in enumerate(numbers):
+    groups = {}
+    for node in sorted({*nodes}):
         ranks = tuple(rank for rank, on in enumerate(nodes) if on == node)
-        host = _only(breakdown.hosts[ranks[0]] for breakdown in breakdowns)
-        terms = tuple(ms[list(ranks)].mean(axis=0).tolist())
-        places.append(Place(name=host or f"node {node}", ranks=ranks, terms=terms, last=last[at] if last else None))
-    return tuple(places)
+        groups[node] = (_host(breakdowns, ranks[0]) or f"node {node}", ranks)
+    return _places(breakdowns, borders, groups, [each.arrivals.nodes if each.arrivals else None for each in breakdowns])
 
 
-def _only(values: Iterable[str]) -> str:
-    """The value, where all are equal; else empty."""
-    first, *others = {*values}
+def _host(breakdowns: Sequence[StepBreakdown], rank: int) -> str:
+    """The host name of a rank; empty where the runs differ."""
+    first, *others = {breakdown.hosts[rank] for breakdown in breakdowns}
     return "" if others else first
 
 
-def _rank_ms(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Floats:
-    """The mean terms of every rank over the runs, [rank, term]."""
-    ms: Floats = np.mean([merge(breakdown.rank_ns, borders) for breakdown in breakdowns], axis=0) / 1e6
-    return ms
-
-
-def _last(
-    breakdowns: Sequence[StepBreakdown], group: Literal["ranks", "nodes"], numbers: Sequence[int]
-) -> list[float] | None:
-    """For each of them the share of steps in which it is provably last; None where that cannot be told."""
-    shares = []
-    for breakdown in breakdowns:
-        if breakdown.arrivals is None:
-            return None
-        last: LastArrivals = getattr(breakdown.arrivals, group)
-        shares.append([float((last.provable & (last.last == number)).mean()) for number in numbers])
-    mean: list[float] = np.mean(shares, axis=0).tolist()
-    return mean
+def _places(
+    breakdowns: Sequence[StepBreakdown], borders: frozenset[str], groups: Mapping[int, tuple[str, tuple[int, ...]]],
+    arrivals: Sequence[LastArrivals | None],
+) -> tuple[Place, ...]:  # fmt: skip
+    """A place for each group of ranks, by the number that it has in `arrivals`, one of each run."""
+    ms = np.mean([merge(breakdown.rank_ns, borders) for breakdown in breakdowns], axis=0) / 1e6
+    places = []
+    for number, (name, ranks) in groups.items():
+        shares = [float((each.provable & (each.last == number)).mean()) for each in arrivals if each is not None]
+        last = stats.mean(shares) if len(shares) == len(breakdowns) else None
+        places.append(Place(name=name, ranks=ranks, terms=tuple(ms[list(ranks)].mean(axis=0).tolist()), last=last))
+    return tuple(places)

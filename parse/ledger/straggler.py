@@ -97,16 +97,12 @@ def _persistent(breakdown: StepBreakdown, arrivals: Arrivals) -> Verdict | None:
     late_steps, causes = arrivals.late_steps[ranks], arrivals.rank_cause[ranks]
     weights = late_steps / max(1, late_steps.sum())
     return Verdict(
-        kind=PERSISTENT,
-        ranks=suspect.ranks,
-        node=_host(breakdown, suspect),
+        kind=PERSISTENT, ranks=suspect.ranks, node=_host(breakdown, suspect),
         arrival_skew=float(causes.sum(axis=1) @ weights) / 1e6,
         cause=_named(arrivals, weights @ causes),
-        share=float(late_steps.mean()) / len(arrivals.steps),
-        costs=costs_ns / 1e6,
-        bound=bound_ns / 1e6,
+        share=float(late_steps.mean()) / len(arrivals.steps), costs=costs_ns / 1e6, bound=bound_ns / 1e6,
         chance=chance,
-    )
+    )  # fmt: skip
 
 
 def _usual_suspect(breakdown: StepBreakdown, arrivals: Arrivals) -> _Suspect | None:
@@ -257,17 +253,13 @@ def _in_steps(
 ) -> Verdict:  # fmt: skip
     """The verdict on those who are late in these steps [step]."""
     return Verdict(
-        kind=TRANSIENT,
-        ranks=suspect.ranks,
-        node=_host(breakdown, suspect),
+        kind=TRANSIENT, ranks=suspect.ranks, node=_host(breakdown, suspect),
         steps=tuple(arrivals.steps[its].tolist()),
         arrival_skew=float(arrivals.skew[its].mean()) / 1e6,
         cause=_named(arrivals, arrivals.cause[its].mean(axis=0)),
-        share=float(its.mean()),
-        costs=float(group.gap[its].sum()) / len(its) / 1e6,
-        bound=_bound_ns(arrivals) / 1e6,
-        chance=chance,
-    )
+        share=float(its.mean()), costs=float(group.gap[its].sum()) / len(its) / 1e6,
+        bound=_bound_ns(arrivals) / 1e6, chance=chance,
+    )  # fmt: skip
 
 
 def _node(breakdown: StepBreakdown, node: int) -> _Suspect:

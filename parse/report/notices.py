@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of
-from parse.report.nodes_table import nodes_alarms
+from parse.report.nodes import nodes_alarms
 from parse.report.summary import Summary, labels, requested_values
 from parse.result import Result, Run
 from parse.text import cut, shortened, wrapped

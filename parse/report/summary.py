@@ -111,15 +111,15 @@ def labels(results: Sequence[Result]) -> list[str]:
                 values.setdefault((name, values_of_point["backend"]), set()).add(values_of_point.get(name))
         implied = {name for name in differ if all(len(met) == 1 for (of, _), met in values.items() if of == name)}
         differ = [name for name in differ if name == "backend" or name not in implied]
-    return [
-        " ".join(
-            [
-                values_of_point["case"],
-                *(f"{name}={values_of_point[name]}" for name in differ if name in values_of_point),
-            ]
-        )
-        for values_of_point in settings
-    ]
+    return [named(values_of_point, ("case",), differ) for values_of_point in settings]
+
+
+def named(values: Mapping[str, str], bare: Sequence[str], names: Sequence[str]) -> str:
+    """`2n8g seed=3`: the values of `bare`, and those of `names` behind their names, where it has them."""
+    return " ".join(
+        [*(values[name] for name in bare if name in values)]
+        + [f"{name}={values[name]}" for name in names if name in values]
+    )
 
 
 def differences(results: Sequence[Result]) -> dict[str, list[str]]:
