@@ -12,7 +12,7 @@ from parse.ledger.types import CANNOT_TELL, TERMS, Because, Ledger, Place, Verdi
 from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
-from parse.text import PIPE_WIDTH, Page
+from parse.text import Page
 from tests.unit.ledgers import CROWD, LATE, make_ledger, results_of, strong, two_nodes, weak
 from tests.unit.traces import ended, judged, make_run, make_trace, repeats
 
@@ -21,14 +21,6 @@ from tests.unit.traces import ended, judged, make_run, make_trace, repeats
 @pytest.mark.parametrize("summary", [weak, strong])
 def test_the_formats_are_as_in_the_golden_files(golden, summary, form, ending):
     golden(f"ledger_{summary.__name__}.{ending}", FORMATS[form](summary()))
-
-
-@pytest.mark.parametrize("form", ["table", "markdown"])
-@pytest.mark.parametrize("summary", [weak, strong])
-def test_lines_fit_a_terminal_and_steer_nothing(summary, form):
-    written = FORMATS[form](summary())
-    assert "\x1b" not in written
-    assert form == "markdown" or max(map(len, written.splitlines())) <= PIPE_WIDTH
 
 
 def test_no_ledger_is_shown_unless_requested():

@@ -56,92 +56,52 @@ TENTHS = tuple(range(10, 86, 10))
 Changes = dict[str, Any]
 
 
-@pytest.mark.parametrize(
-    ("run", "delays", "kind", "ranks", "expected"),
-    [
-        pytest.param(
-            {}, {"forward": on(1, ms=10.0), "data": on(1, ms=5.0)}, PERSISTENT, (1,),
-            {"arrival_skew": 15, "compute": 10, "data": 5, "share": 1, "costs": 15}, id="a rank",
-        ),
-        pytest.param(
-            {}, {"backward": on(2, 3, ms=10.0)}, PERSISTENT, (2, 3), {"node": "n1", "arrival_skew": 10, "costs": 10},
-            id="a node",
-        ),
-        # The last of those in time is the median rank.
-        pytest.param(
-            {"ranks_per_node": 8}, {"backward": on(*range(8), ms=10.0)}, PERSISTENT, tuple(range(8)),
-            {"node": "n0", "arrival_skew": 10}, id="half of the ranks",
-        ),
-        pytest.param(EIGHT, {"backward": on(1, 6, ms=10.0)}, PERSISTENT, (1, 6), {}, id="two ranks of different nodes"),
-        pytest.param(
-            {"nodes": 4, "ranks_per_node": 1}, {"data": on(2, ms=10.0)}, PERSISTENT, (2,), {}, id="one rank per node"
-        ),
-        pytest.param({}, {"optimizer": on(0, ms=10.0)}, PERSISTENT, (0,), {"optimizer": 10}, id="optimizer"),
-        pytest.param({}, {"leave": on(3, ms=8.0)}, PERSISTENT, (3,), {"release": 8}, id="leaves the reduction late"),
-        pytest.param(
-            {}, {"data": lambda rank, step: 10.0 if rank == 1 and step >= 26 else 0.0, "noise": 0.01}, PERSISTENT, (1,),
-            {"share": 0.5, "arrival_skew": 10, "costs": 5}, id="half of the window",
-        ),
-        pytest.param(
-            {}, {"backward": on(3, ms=20.0), "noise": 0.01, "bound_ns": 2_000_000}, PERSISTENT, (3,), {},
-            id="beyond wide bounds",
-        ),
-        pytest.param(
-            {"ranks_per_node": 4}, {"backward": on(6, ms=1.0), "noise": 0.01, "bound_ns": 200_000}, PERSISTENT, (6,),
-            {}, id="within one clock",
-        ),
-        pytest.param(
-            {}, {"backward": on(1, ms=0.3), "noise": 0.001, "bound_ns": 100}, PERSISTENT, (1,), {}, id="costs enough"
-        ),
-        pytest.param(
-            {}, {"backward": on(1, ms=0.1), "noise": 0.001, "bound_ns": 100}, NONE, (), {}, id="costs next to nothing"
-        ),
-        pytest.param(
-            {}, {"backward": on(0, 1, 2, 3, ms=15.0, every=3), "communication": 17.0}, NONE, (), {}, id="all alike"
-        ),
-        pytest.param(
-            {}, {"backward": rotate(10.0)}, ROTATING, (0, 1, 2, 3), {"arrival_skew": 10, "compute": 10}, id="rotating"
-        ),
-        pytest.param(
-            {**PAIR, "measured_steps": 80}, {"backward": rotate(10.0, 2)}, ROTATING, (0, 1), {}, id="two rotate"
-        ),
-        pytest.param(
-            {**EIGHT, "measured_steps": 80}, {"backward": lambda rank, step: 10.0 if rank // 2 == step % 4 else 0.0},
-            ROTATING, tuple(range(8)), {"node": "n0, n1, n2, n3", "arrival_skew": 10}, id="nodes rotate",
-        ),
-        pytest.param(
-            {**EIGHT, "measured_steps": 80}, {"data": lambda rank, step: 10.0 if rank == 5 * (step % 2) else 0.0},
-            ROTATING, (0, 5), {}, id="two of eight rotate",
-        ),
-        pytest.param(
-            {}, {"backward": on(2, ms=20.0, every=10)}, TRANSIENT, (2,),
-            {"steps": (10, 20, 30, 40), "arrival_skew": 20, "costs": 2}, id="every tenth step",
-        ),
-        pytest.param(
-            {**EIGHT, "measured_steps": 100}, {"backward": on(4, 5, ms=20.0, every=10)}, TRANSIENT, (4, 5),
-            {"node": "n2", "steps": tuple(range(10, 106, 10))}, id="every tenth step of a node",
-        ),
-        pytest.param(
-            {"measured_steps": 80}, {"backward": every_tenth(10.0, 4.0)}, TRANSIENT, (2,),
-            {"steps": TENTHS, "arrival_skew": 10}, id="above small incidents of others",
-        ),
-        pytest.param(
-            {"measured_steps": 80}, {"backward": little_or_seldom(1.0)}, TRANSIENT, (2,), {"steps": TENTHS},
-            id="seldom and much costs more",
-        ),
-        pytest.param(
-            {"measured_steps": 80}, {"backward": little_or_seldom(5.0)}, PERSISTENT, (3,), {}, id="always costs more"
-        ),
-        pytest.param(
-            {}, {"data": lambda rank, step: 300.0 if (rank, step) == (3, 25) else 0.0}, TRANSIENT, (3,),
-            {"steps": (25,), "chance": None}, id="one severe incident",
-        ),
-        pytest.param(
-            {}, {"data": lambda rank, step: 300.0 if rank == 3 and 25 <= step < 28 else 0.0}, TRANSIENT, (3,),
-            {"steps": (25, 26, 27)}, id="an incident of three steps",
-        ),
-    ],
-)  # fmt: skip
+def within(rank: int, first: int, stop: int, ms: float) -> Change:
+    return lambda r, step: ms if r == rank and first <= step < stop else 0.0
+
+
+LONG, LONG_EIGHT = {"measured_steps": 80}, {**EIGHT, "measured_steps": 80}
+SINGLES = {"nodes": 4, "ranks_per_node": 1}
+CASES: dict[str, tuple[Changes, Changes, VerdictKind, tuple[int, ...], Changes]] = {
+    "a rank": ({}, {"forward": on(1, ms=10.0), "data": on(1, ms=5.0)}, PERSISTENT, (1,),
+               {"arrival_skew": 15, "compute": 10, "data": 5, "share": 1, "costs": 15}),
+    "a node": ({}, {"backward": on(2, 3, ms=10.0)}, PERSISTENT, (2, 3),
+               {"node": "n1", "arrival_skew": 10, "costs": 10}),
+    # The last of those in time is the median rank.
+    "half of the ranks": ({"ranks_per_node": 8}, {"backward": on(*range(8), ms=10.0)}, PERSISTENT, tuple(range(8)),
+                          {"node": "n0", "arrival_skew": 10}),
+    "two ranks of different nodes": (EIGHT, {"backward": on(1, 6, ms=10.0)}, PERSISTENT, (1, 6), {}),
+    "one rank per node": (SINGLES, {"data": on(2, ms=10.0)}, PERSISTENT, (2,), {}),
+    "optimizer, a step later": ({}, {"optimizer": on(0, ms=10.0)}, PERSISTENT, (0,), {"optimizer": 10}),
+    "leaves the reduction late": ({}, {"leave": on(3, ms=8.0)}, PERSISTENT, (3,), {"release": 8}),
+    "half of the window": ({}, {"data": within(1, 26, 46, 10.0), "noise": 0.01}, PERSISTENT, (1,),
+                           {"share": 0.5, "arrival_skew": 10, "costs": 5}),
+    "beyond wide bounds": ({}, {"backward": on(3, ms=20.0), "noise": 0.01, "bound_ns": 2e6}, PERSISTENT, (3,), {}),
+    "within one clock": ({"ranks_per_node": 4}, {"backward": on(6, ms=1.0), "noise": 0.01, "bound_ns": 200_000},
+                         PERSISTENT, (6,), {}),
+    "costs enough": ({}, {"backward": on(1, ms=0.3), "noise": 0.001, "bound_ns": 100}, PERSISTENT, (1,), {}),
+    "costs next to nothing": ({}, {"backward": on(1, ms=0.1), "noise": 0.001, "bound_ns": 100}, NONE, (), {}),
+    "all alike": ({}, {"backward": on(0, 1, 2, 3, ms=15.0, every=3), "communication": 17.0}, NONE, (), {}),
+    "rotating": ({}, {"backward": rotate(10.0)}, ROTATING, (0, 1, 2, 3), {"arrival_skew": 10, "compute": 10}),
+    "two rotate": ({**PAIR, **LONG}, {"backward": rotate(10.0, 2)}, ROTATING, (0, 1), {}),
+    "nodes rotate": (LONG_EIGHT, {"backward": lambda rank, step: 10.0 if rank // 2 == step % 4 else 0.0}, ROTATING,
+                     tuple(range(8)), {"node": "n0, n1, n2, n3", "arrival_skew": 10}),
+    "two of eight rotate": (LONG_EIGHT, {"data": lambda rank, step: 10.0 if rank == 5 * (step % 2) else 0.0}, ROTATING,
+                            (0, 5), {}),
+    "every tenth step": ({}, {"backward": on(2, ms=20.0, every=10)}, TRANSIENT, (2,),
+                         {"steps": (10, 20, 30, 40), "arrival_skew": 20, "costs": 2}),
+    "every tenth step of a node": (LONG_EIGHT, {"backward": on(4, 5, ms=20.0, every=10)}, TRANSIENT, (4, 5),
+                                   {"node": "n2", "steps": TENTHS}),
+    "above small incidents of others": (LONG, {"backward": every_tenth(10.0, 4.0)}, TRANSIENT, (2,),
+                                        {"steps": TENTHS, "arrival_skew": 10}),
+    "seldom and much costs more": (LONG, {"backward": little_or_seldom(1.0)}, TRANSIENT, (2,), {"steps": TENTHS}),
+    "always costs more": (LONG, {"backward": little_or_seldom(5.0)}, PERSISTENT, (3,), {}),
+    "one severe incident": ({}, {"data": within(3, 25, 26, 300.0)}, TRANSIENT, (3,), {"steps": (25,), "chance": None}),
+    "an incident of three steps": ({}, {"data": within(3, 25, 28, 300.0)}, TRANSIENT, (3,), {"steps": (25, 26, 27)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "delays", "kind", "ranks", "expected"), CASES.values(), ids=[*CASES])
 def test_the_verdict(
     run: Changes, delays: Changes, kind: VerdictKind, ranks: tuple[int, ...], expected: Changes
 ) -> None:

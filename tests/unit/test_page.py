@@ -155,16 +155,13 @@ def test_a_long_warning_is_one_line_and_the_last_line_says_how_to_get_it_whole()
     assert lines[-1] == "1 warning shortened: --warnings or --format markdown gives all in full length"
     whole = text(summary, Page(all_warnings=True))
     assert " ".join(whole.split()).count("no memory left on n1") == 20 and "shortened" not in whole
+    assert "shortened" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
 
 
 def test_a_line_without_all_names_of_its_points_counts_as_shortened():
     many = [Notice(labels=(f"{n}n1g backend=torch-ddp",), text="x") for n in range(1, 9)]
     ((line,), count) = notice_lines(many, 80, all_warnings=False)
     assert line.startswith("8 points (1n1g backend=torch-ddp, ") and line.endswith("…): x") and count == 1
-
-
-def test_short_warnings_need_no_closing_line():
-    assert "shortened" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
 
 
 # What it comes to
