@@ -99,7 +99,7 @@ class Claimed:
     """What a document prints of a point; a figure may stand in it more than once.
 
     `packed` are the logs that hold several jobs on the same devices, by name, with the speed printed for each: no runs.
-    `wall_clock` is the speed in samples/s that the time to train of the document gives, `wall_clock_from` says how.
+    `wall_clock` is the speed in samples/s that the time to train of the document gives, `wall_clock_from` how.
     """
 
     document: Path

@@ -106,7 +106,7 @@ def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray
 
 
 def pauses_s(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> tuple[float, ...]:
-    """Of each block but the first, the time from the latest end of the block before to where it begins itself, in s."""
+    """The pause before each block but the first, in s: from the latest end of the block before to its own begin."""
     return tuple(
         (int(latest_end_ns[first - 1]) - int(latest_end_ns[stop - 1])) / 1e9
         for (_, stop), (first, _) in pairwise(blocks)

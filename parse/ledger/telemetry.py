@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 MIN_SAMPLES = 3
-"""Fewer samples of a node in a run's window say nothing."""
+"""Fewer samples of a node in a run's window are ignored."""
 NOTABLE = 0.02
 """A difference up to this share of the baseline's is not worth a line."""
 

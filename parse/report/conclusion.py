@@ -12,9 +12,9 @@ from parse.result import Result, by_setting
 from parse.text import shortened
 
 MAX_SETTINGS = 4
-"""Of more settings only the one that scales best and the one that scales worst are named."""
+"""Of more settings only the best and the worst scaling one are named."""
 NAME_SHARE = 0.5
-"""Of a line, the name of a setting takes this share at most."""
+"""Share of a line that a setting's name takes, at most."""
 
 
 def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[str]:

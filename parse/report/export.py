@@ -23,7 +23,7 @@ from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 LOG_SPEEDS = ("wall_clock", "printed")
-"""Of a log both, as medians; the result is the first where there is one."""
+"""The two speeds of a log; the result is the first where there is one."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
 """What the reference suite calls a workload in its result JSON; others keep their own name."""
 

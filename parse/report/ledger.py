@@ -38,7 +38,7 @@ from parse.text import (
 PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
 INDENT = "    "
-"""Of tables below a point's name."""
+"""Indentation of the tables below a point's name."""
 TITLE = (
     "where the time of a step goes: means over ranks, steps and ok runs; what is lost against 1n1g; intervals of 95 %"
 )
@@ -91,7 +91,7 @@ def _key_width(table: Table) -> int:
 
 
 def _folded(table: Table, width: int) -> tuple[list[str], Table]:
-    """Lines for what tells points of one case apart, and the table with a column of their numbers in its place."""
+    """A legend of the settings of points of one case, and the table with a column of their numbers instead."""
     settings = range(1, table.label_columns)
     legend, heads, rows = with_settings_folded(table.heads, table.rows, settings, width)
     return legend, Table(heads=heads, rows=rows, label_columns=2, keys=table.keys - len(settings) + 1)
@@ -114,7 +114,7 @@ def ledger_markdown(summary: Summary) -> list[str]:
 
 
 def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
-    """What must be known of the terms before they are read: errors of the measurement, and why several are one."""
+    """Errors of the measurement, and why several terms are one."""
     merged: dict[str, list[str]] = {}
     for name, ledger in named:
         yield from (f"{name}: error of the measurement: {problem}" for problem in ledger_problems(ledger))

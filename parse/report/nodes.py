@@ -15,9 +15,9 @@ from parse.result import Result
 from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, shortened, with_units, wrapped
 
 CONFIDENCE = 0.95
-"""Of all that is said of the nodes of a site, or of the jobs of a summary, together."""
+"""Confidence of all alarms on the nodes of a site, or on the jobs of a summary, together."""
 FEWEST_FREE = 3
-"""Degrees of freedom below which nothing is said about drift."""
+"""Degrees of freedom below which drift is not tested."""
 
 MISSING = (
     "no node has two runs of one point, so nobody can say whether the nodes differ or the runs do: more --repeats "
@@ -27,12 +27,12 @@ ROUNDING = 1e-9
 """Smaller differences are none."""
 
 SLOWEST, FASTEST = 12, 4
-"""Of more nodes than these together, so many are shown of each end."""
+"""Nodes shown of each end, where there are more than both together."""
 NAMED = 5
-"""As many nodes that differ are named, the worst first."""
+"""Nodes that differ and are named, at most."""
 HEADS = (("node", ""), ("runs", ""), ("apart", "%"))
 NAME_SHARE = 0.6
-"""Of a line, the name of a node takes this share at most."""
+"""Share of a line that a node's name takes, at most."""
 
 Logs = Mapping[str, Sequence[float]]
 """Logarithms of the speeds of one point, by the node that its runs were on."""
@@ -52,7 +52,7 @@ class PerNode:
     """The nodes of one site, slowest first, by the one-node runs of `points` points.
 
     `scatter` is the standard deviation of runs of one point on one node, as a share of their speed; None where no node
-    has two, and then `missing` says so. `alarms` name the nodes that differ from the others by more than that leaves
+    has two, and then `missing` is the reason. `alarms` name the nodes that differ from the others by more than that leaves
     open.
     """
 
@@ -156,7 +156,7 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
 
 
 def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
-    """Of each job with enough ok runs, how their speeds change in its course.
+    """How the speeds of runs change in the course of each job with enough ok runs.
 
     A straight line through the logarithms of the speeds over time, one slope for the job, and a height of its own for
     each point on each set of nodes, so that a slow node does not pass for a bad hour.

@@ -1,4 +1,4 @@
-"""What a summary says beside its table: warnings, and what must be known before a number is read."""
+"""Lines beside the table: warnings, and what must be known before any number is read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from parse.result import Result, Run
 from parse.text import cut, shortened, wrapped
 
 NAMED = 3
-"""As many points of a word are named."""
+"""Points named behind a placeholder, at most."""
 FILE_FIRST = re.compile(r"(?P<file>(?:not read: )?[^\s:]*/[^\s:]*): (?P<text>.+)", re.DOTALL)
 LABEL_SHARE = 0.4
-"""Of a line cut to one, the points' names take this share at most."""
+"""Share of a shortened line that names take, at most."""
 IN_THE_HEAD = {
     "oversubscribed": "case",
     "nodes_simulated": "case",
@@ -25,12 +25,12 @@ IN_THE_HEAD = {
     "synchronises": "backend",
     "built_otherwise": "backend",
 }
-"""Alarms that must be known before any number is read, each with what it is said of."""
+"""Alarms that must be known before any number is read, by the column whose values they name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """A line beside the table: the names of the points or files that it is about, if any, and what is to be said.
+    """A line beside the table: the names of the points or files that it is about, if any, and its text.
 
     `is_count`: it only counts the runs that other notices of the same point name one by one.
     """
@@ -167,7 +167,7 @@ def runs_ok(result: Result) -> str:
 
 
 def _not_ok(result: Result) -> Iterator[str]:
-    """The runs that did not end ok, by what became of them, with the evidence of the first; of logs alarms say it."""
+    """Runs that did not end ok, by outcome, with the evidence of the first; logs with a problem have alarms instead."""
     runs_by_outcome: dict[str, list[Run]] = {}
     for run in result.runs:
         if not run.measured and not (run.log and run.attempt and run.attempt.problem):

@@ -1,4 +1,4 @@
-"""What there is to print: judged results, what their points ask for, what tells them apart."""
+"""What is printed: judged results, the settings of their points, and in which they differ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Judged results, sizes made small, and what was said while reading: odd things and files not read.
+    """Judged results, sizes made small, remarks of reading and files not read.
 
     `diagnostics` are no results of training but explain them. `ledgers` are of the results that have one, in
     their order; None where nobody asked for them.
@@ -84,12 +84,12 @@ def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tup
 
 
 def varying(results: Sequence[Result]) -> list[str]:
-    """What the points ask for differently, as far as that is known, less what the case says already."""
+    """The settings in which the points differ, as far as known, without those that the case implies."""
     return [name for name, values in _values(results).items() if name not in SIZE and len({*values}) > 1]
 
 
 def shared(results: Sequence[Result]) -> dict[str, str]:
-    """What all points ask for alike, as far as that is known; what the case says is never in it."""
+    """The settings that all points share, as far as known, without those that the case implies."""
     alike = {name: {*values} for name, values in _values(results).items() if name not in SIZE}
     return {name: value for name, values in alike.items() if len(values) == 1 and (value := values.pop()) is not None}
 
