@@ -114,7 +114,8 @@ def outcomes(result: Result) -> tuple[str, ...]:
 def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
     """Points of the same work.
 
-    An option that every point has is the workload's, or one that all its backends know: its values make tables. One that only some points have belongs to their backends and makes columns. Logs tell few options.
+    An option that every point has is the workload's, or one that all its backends know: its values
+    make tables. One that only some points have belongs to their backends and makes columns. Logs have few options.
     """
     for points in _alike(results, WORK):
         requested = [requested_values(result) for result in points if not result.requested.partly] or [

@@ -52,8 +52,8 @@ class PerNode:
     """The nodes of one site, slowest first, by the one-node runs of `points` points.
 
     `scatter` is the standard deviation of runs of one point on one node, as a share of their speed; None where no node
-    has two, and then `missing` is the reason. `alarms` name the nodes that differ from the others by more than that leaves
-    open.
+    has two, and then `missing` is the reason. `alarms` name the nodes that differ from the others by more than that
+    leaves open.
     """
 
     site: str
