@@ -24,7 +24,7 @@ class Comparison:
     largest differences, over ranks and means, from these and from the exact stamps; the verdict; the misses."""
 
     names: tuple[str, ...]
-    found: Ms
+    means: Ms
     slept: Ms
     beside: Ms
     from_slept_ms: float
@@ -50,23 +50,23 @@ def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measur
     if misses:
         none = np.full(len(names), np.nan)
         return Comparison(
-            names=names, found=none, slept=none, beside=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
+            names=names, means=none, slept=none, beside=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
             verdict=describe(ledger.verdict), misses=tuple(misses),
         )  # fmt: skip
-    found = np.vstack([[place.terms for place in ledger.ranks], [[term.mean.value for term in ledger.terms]]])
+    means = np.vstack([[place.terms for place in ledger.ranks], [[term.mean.value for term in ledger.terms]]])
     exact = _with_mean(_merged(np.mean([known.stamped.per_rank for known in runs], axis=0), names))
     slept = _with_mean(_merged(np.mean([known.slept.per_rank for known in runs], axis=0), names))
     beside = _merged(background(runs), names)
     truth = slept + beside
     bound_ms = max(known.open_ms for known in runs) + ROUNDING_MS
-    from_stamped, from_slept = np.abs(found - exact), np.abs(found - truth)
+    from_stamped, from_slept = np.abs(means - exact), np.abs(means - truth)
     wrong = from_stamped > bound_ms
     missed = wrong | (measured & (from_slept > np.maximum(ALLOWED_MS, ALLOWED * truth)))
     for rank, term in np.argwhere(missed):
-        who = "mean" if rank == len(found) - 1 else f"rank {rank}"
+        who = "mean" if rank == len(means) - 1 else f"rank {rank}"
         misses.append(
             Miss(
-                text=f"{who} {names[term]}: ledger {found[rank, term]:.3f}, sleeps {slept[rank, term]:.3f} and "
+                text=f"{who} {names[term]}: ledger {means[rank, term]:.3f}, sleeps {slept[rank, term]:.3f} and "
                 f"{beside[term]:.3f} beside them, exact stamps {exact[rank, term]:.3f} ms, clocks leave "
                 f"{bound_ms * 1e3:.1f} µs open{_where(runs, rank, names[term])}",
                 machine=not wrong[rank, term],
@@ -77,7 +77,7 @@ def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measur
     misses += [Miss(text=f"claims an error of the measurement: {problem}") for problem in ledger_problems(ledger)]
     misses += _verdicts(ledger, runs, expected, measured=measured)
     return Comparison(
-        names=names, found=found[-1], slept=slept[-1], beside=beside, from_slept_ms=float(from_slept.max()),
+        names=names, means=means[-1], slept=slept[-1], beside=beside, from_slept_ms=float(from_slept.max()),
         from_stamped_ms=float(from_stamped.max()), verdict=describe(ledger.verdict), misses=tuple(misses),
     )  # fmt: skip
 
@@ -102,13 +102,13 @@ def _verdicts(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, meas
     all_machine = False
     if len(runs) > 1:
         of_runs = {known.run_id: known for known in runs}
-        found = [
+        of_each_run = [
             Miss(text=f"{run.run_id}: {miss.text}", machine=miss.machine)
             for run in ledger.runs
             for miss in held_against(run.verdict, [of_runs[run.run_id]], expected, measured=measured)
         ]
-        yield from found
-        all_machine = bool(found) and all(miss.machine for miss in found)
+        yield from of_each_run
+        all_machine = bool(of_each_run) and all(miss.machine for miss in of_each_run)
     for miss in held_against(ledger.verdict, runs, expected, measured=measured):
         yield Miss(text=miss.text, machine=miss.machine or all_machine)
 
@@ -137,5 +137,5 @@ def _where(runs: Sequence[Known], rank: int, name: str) -> str:
     differences = [_merged(known.stamped.terms - known.slept.terms, (name,))[rows, :, 0] for known in runs]
     beside = np.concatenate(differences).mean(axis=0)
     order = np.argsort(-np.abs(beside))[:3]
-    most = ", ".join(f"{runs[0].steps[at]}: {beside[at]:.1f}" for at in sorted(order))
-    return f"; beside the sleeps in a step: median {np.median(beside):.3f} ms, most in {most}"
+    largest = ", ".join(f"{runs[0].steps[at]}: {beside[at]:.1f}" for at in sorted(order))
+    return f"; beside the sleeps in a step: median {np.median(beside):.3f} ms, most in {largest}"

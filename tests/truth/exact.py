@@ -71,7 +71,7 @@ def slept(injected_ns: Ns, blocks: Ns) -> Truth:
 
 
 def _measured(blocks: Ns) -> Ns:
-    return np.concatenate([np.arange(first, past) for first, past in blocks])
+    return np.concatenate([np.arange(first, stop) for first, stop in blocks])
 
 
 def _ms(*parts: Ns) -> Ms:

@@ -26,7 +26,7 @@ def heading() -> str:
 def line(name: str, runs: int, compared: Comparison, misses: int) -> str:
     """One point."""
     cells = []
-    for term, *ms in zip(compared.names, compared.found, compared.slept, compared.beside, strict=True):
+    for term, *ms in zip(compared.names, compared.means, compared.slept, compared.beside, strict=True):
         width = len(MERGED.get(term, (term,))) * (_CELL + 1) - 1  # a merged term is as wide as those that it stands for
         cells.append(f"{'{:.2f}/{:.2f}+{:.2f}'.format(*ms):>{width}}")
     return (
