@@ -149,10 +149,10 @@ def report(points: Sequence[Point]) -> int:
             print(durations(point.name, point.runs, point.ledger))
     runs = sum(len(point.runs) for point in points)
     hit = sum(len(point.runs) for point in points if not misses[point.name])
-    told = [miss for of_point in misses.values() for miss in of_point]
-    wrong = sum(not miss.machine for miss in told)
+    all_misses = [miss for of_point in misses.values() for miss in of_point]
+    wrong = sum(not miss.machine for miss in all_misses)
     print(
-        f"\n{runs} runs, {hit} without a miss; {len(told)} misses: {wrong} of the ledger, {len(told) - wrong} of the "
+        f"\n{runs} runs, {hit} without a miss; {len(all_misses)} misses: {wrong} of the ledger, {len(all_misses) - wrong} of the "
         "machine (the exact stamps say what the ledger says)"
     )
     return wrong
