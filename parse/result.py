@@ -59,12 +59,10 @@ class Run:
 
     @property
     def machine(self) -> Machine | None:
-        """The machine that it ran on."""
         return self.attempt.machine if self.attempt else None
 
     @property
     def record(self) -> ExitRecord | None:
-        """Its exit record."""
         return self.attempt.record if self.attempt else None
 
     @property
@@ -74,7 +72,6 @@ class Run:
 
     @property
     def trace(self) -> Path | None:
-        """Its trace file."""
         return self.attempt.trace if self.attempt else None
 
 
@@ -90,7 +87,6 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """As it is printed."""
         return f"{self.value:.{self.decimals}f}"
 
 
@@ -119,12 +115,10 @@ class Claimed:
 
     @property
     def average(self) -> float | None:
-        """The average speed as printed, in samples/s."""
         return self._first("average")
 
     @property
     def speedup(self) -> float | None:
-        """The speedup as printed."""
         return self._first("speedup")
 
     def _first(self, what: str) -> float | None:
@@ -163,7 +157,6 @@ class Result:
 
     @property
     def run(self) -> RunSpec:
-        """What the point asks for."""
         return self.requested.run
 
     @property
@@ -173,7 +166,6 @@ class Result:
 
     @property
     def scaling_efficiency(self) -> float | None:
-        """Speedup per device."""
         return None if self.speedup is None else self.speedup / self.run.devices
 
     @property

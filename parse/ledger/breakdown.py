@@ -51,7 +51,6 @@ class StepBreakdown:
 
     @property
     def mean_ns(self) -> Floats:
-        """The five terms over all ranks and steps."""
         mean: Floats = self.rank_ns.mean(axis=0)
         return mean
 

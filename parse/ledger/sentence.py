@@ -159,7 +159,6 @@ class Figures:
         return f"{round(value, self.decimals) + 0.0:{sign}.{self.decimals}f}"
 
     def ms(self, value: float, sign: str = "") -> str:
-        """With its unit."""
         return f"{self.bare(value, sign)} ms"
 
     def interval(self, mean: Mean, factor: float = 1) -> str:

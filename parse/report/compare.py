@@ -47,7 +47,6 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Its name, which no other column of the table has."""
         return " ".join(self.words)
 
     @cached_property

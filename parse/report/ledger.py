@@ -98,7 +98,6 @@ def _folded(table: Table, width: int) -> tuple[list[str], Table]:
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
-    """The same as paragraphs, lists and tables of Markdown."""
     named = named_ledgers(summary)
     if not named:
         return [NOTHING]

@@ -229,7 +229,6 @@ def nodes_text(summary: Summary, page: Page) -> list[str]:
 
 
 def nodes_markdown(summary: Summary) -> list[str]:
-    """The same as paragraphs, tables and a list."""
     parts = []
     for site in per_node(summary.results):
         rows, left_out = _rows(site)

@@ -43,7 +43,6 @@ class Notice:
 
     @property
     def line(self) -> str:
-        """In full length."""
         return f"{', '.join(self.labels)}: {self.text}" if self.labels else self.text
 
     def shortened_line(self, width: int, short: Mapping[str, str]) -> str:

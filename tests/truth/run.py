@@ -152,8 +152,8 @@ def report(points: Sequence[Point]) -> int:
     all_misses = [miss for of_point in misses.values() for miss in of_point]
     wrong = sum(not miss.machine for miss in all_misses)
     print(
-        f"\n{runs} runs, {hit} without a miss; {len(all_misses)} misses: {wrong} of the ledger, {len(all_misses) - wrong} of the "
-        "machine (the exact stamps say what the ledger says)"
+        f"\n{runs} runs, {hit} without a miss; {len(all_misses)} misses: {wrong} of the ledger, "
+        f"{len(all_misses) - wrong} of the machine (the exact stamps say what the ledger says)"
     )
     return wrong
 
