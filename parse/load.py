@@ -28,6 +28,7 @@ from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import PARTIAL
 from parse.attempt import Attempt, Machine, Measured, RequestedRun, describe, measure
+from parse.run_fields import RunFields
 
 if TYPE_CHECKING:
     from parse.load_logs import HowToRead, Progress
@@ -288,7 +289,7 @@ def _requested(described: Any, target_env: Mapping[str, str]) -> RequestedRun:
         raise TraceError("an entry of its runs describes none")
     run, extra = run_of(described)
     run_id = str(described.get("run_id", run.run_id))
-    return RequestedRun(run=run, run_id=run_id, extra=extra, target_env=target_env)
+    return RequestedRun(run=RunFields.of(run), run_id=run_id, extra=extra, target_env=target_env)
 
 
 def _without_stamps(path: Path, trace: Trace) -> _Read:
@@ -299,7 +300,7 @@ def _without_stamps(path: Path, trace: Trace) -> _Read:
         problem = str(error)
     return _Read(
         path=path,
-        requested=RequestedRun(run=trace.run, run_id=trace.run_id, extra=trace.run_extra),
+        requested=RequestedRun(run=RunFields.of(trace.run), run_id=trace.run_id, extra=trace.run_extra),
         number=trace.attempt,
         outcome=trace.outcome,
         evidence=trace.evidence,

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc.model.spec import COLLECTIVES, RunSpec
+from hpc.model.spec import COLLECTIVES
 from parse import stats
 from parse.attempt import Attempt, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
+from parse.run_fields import RunFields
 
 MISSING = "missing"
 UNENDED = "no record of its end"
@@ -141,8 +142,8 @@ class Result:
     published: Claimed | None = None
 
     @property
-    def run(self) -> RunSpec:
-        """What the point asks for."""
+    def run(self) -> RunFields:
+        """The fields of its runs that are known."""
         return self.requested.run
 
     @property
@@ -283,13 +284,14 @@ def _no_number(result: Result) -> str:
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
+    """Where its row stands in a table; what is unknown has the place of the plainest value."""
     run = result.run
     return (
-        run.workload,
+        run.workload or "?",
         run.backend,
-        run.batch_size,
-        run.precision,
+        run.batch_size or 1,
+        run.precision or "fp32",
         result.requested.baseline_point,
         run.devices,
-        run.nodes,
+        run.nodes or 1,
     )

@@ -28,7 +28,9 @@ def not_nested(result: Result, beside: Beside) -> Iterator[str]:
 
 def other_nodes(result: Result, beside: Beside) -> Iterator[str]:
     """The largest nested case ran on different nodes in different blocks: in several jobs, or after a requeue."""
-    if result.run.placement != "nested" or result.run.nodes < max(other.run.nodes for other in beside.setting):
+    if result.run.placement != "nested" or (result.run.nodes or 0) < max(
+        other.run.nodes or 0 for other in beside.setting
+    ):
         return
     sets: dict[frozenset[str], list[int]] = {}
     for repeat, hosts in _hosts(result).items():
@@ -44,7 +46,7 @@ def nested_summary(results: Sequence[Result]) -> str:
     if not nested or any(alarm.name == "not_nested" for result in nested for alarm in result.alarms):
         return ""
     settings = by_setting(nested)
-    if any(result.run.nodes > 1 and result.ok and not _hosts(result) for result in nested):
+    if any(result.run.nodes != 1 and result.ok and not _hosts(result) for result in nested):
         return "placement nested: the order of the runs was shuffled; their nodes have no names of their own"
     pairs = [pair for result in nested for pair in _pairs(result, settings[result.requested.baseline_point])]
     if not pairs:
@@ -61,10 +63,10 @@ def _pairs(result: Result, setting: Iterable[Result]) -> Iterator[tuple[Result, 
     """Every run of a smaller case beside this one's of the same block: the case, the block, its nodes and these."""
     if result.run.placement != "nested":
         return
-    size = result.run.nodes, result.run.devices
+    size = result.run.nodes or 0, result.run.devices
     mine = _hosts(result)
     for other in setting:
-        if (other.run.nodes, other.run.devices) < size:
+        if (other.run.nodes or 0, other.run.devices) < size:
             its = _hosts(other)
             yield from ((other, repeat, its[repeat], mine[repeat]) for repeat in sorted(its.keys() & mine.keys()))
 

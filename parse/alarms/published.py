@@ -59,7 +59,7 @@ def copied(result: Result, beside: Beside) -> Iterator[str]:
 def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
     """The speeds of a setting: devices, nodes, samples/s, by case; empty where chance could make two alike."""
     speeds = [
-        (result.run.devices, result.run.nodes, result.median_speed)
+        (result.run.devices, result.run.nodes or 1, result.median_speed)
         for result in setting
         if result.median_speed is not None
     ]
@@ -95,15 +95,14 @@ def _unit(result: Result) -> float:
 
 def _differences(result: Result, other: Result) -> list[str]:
     """What is known of both, and not the same: the other's side of it."""
-    unknown = {*result.requested.unknown, *other.requested.unknown}
     own_setting, other_setting = _setting(result), _setting(other)
     return [
         f"{name} {other_setting[name]}"
         for name in own_setting
-        if name not in unknown and own_setting[name] != other_setting[name]
+        if None not in (own_setting[name], other_setting[name]) and own_setting[name] != other_setting[name]
     ]
 
 
 def _setting(result: Result) -> dict[str, Any]:
-    size = ("nodes", "ranks_per_node", "gpus_per_node", "repeat")
+    size = ("nodes", "ranks_per_node", "gpus_per_node", "devices", "repeat", "is_numbered")
     return {name: value for name, value in dataclasses.asdict(result.run).items() if name not in size}

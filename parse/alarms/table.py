@@ -107,7 +107,7 @@ def _fewer_runs(result: Result, _: Beside) -> Iterator[str]:
 
 def _is_numbered(run: Run) -> bool:
     """Whether the name of its log says which repeat it is."""
-    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.requested.unknown
+    return run.attempt is not None and run.attempt.log is not None and run.requested.run.is_numbered
 
 
 def _average_and_median(result: Result, _: Beside) -> Iterator[str]:
@@ -143,12 +143,11 @@ def _not_as_requested(result: Result, _: Beside) -> Iterator[str]:
             continue
         requested = run.requested.run
         ranks, samples, steps = run.attempt.machine.ranks, run.measured.samples, len(run.measured.step_s)
-        wanted = requested.ranks, requested.measured_steps
-        if (ranks, steps) != wanted or samples != requested.global_batch_size * steps:
-            wanted_samples = requested.global_batch_size * requested.measured_steps
+        batch, wanted_steps = requested.global_batch_size or 0, requested.measured_steps or 0
+        if (ranks, steps) != (requested.ranks, wanted_steps) or samples != batch * steps:
             yield (
                 f"run {requested.repeat}: {ranks} ranks, {steps} steps, {samples} samples were measured; asked for "
-                f"were {requested.ranks}, {requested.measured_steps}, {wanted_samples}"
+                f"were {requested.ranks}, {wanted_steps}, {batch * wanted_steps}"
             )
 
 

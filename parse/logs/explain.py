@@ -146,7 +146,7 @@ def _samples(attempt: Attempt, window: Window) -> list[str]:
     if not each:
         return ["samples of a step: not known"]
     run = attempt.requested.run if attempt.requested else None
-    if run and run.batch_size * run.devices == each:
+    if run and run.batch_size and run.batch_size * run.devices == each:
         return [f"samples of a step: {run.batch_size} × {plural(run.devices, 'device')} = {each}"]
     return [f"samples of a step: {each}"]
 

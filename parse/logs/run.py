@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,24 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
+from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS
 from hpc.system.text import plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
 from parse.logs.path_facts import Place, model_name
 from parse.logs.size import Size, size_of
+from parse.run_fields import RunFields
 
 if TYPE_CHECKING:
     from parse.logs.window import Protocol, Reading, Window
 
 SPEEDS = ("wall-clock", "printed")
 """Which of a log's two speeds is its result; without time stamps there is only the printed one."""
-NEVER_TOLD = (
-    "ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps", "block_steps", "reduction", "telemetry",
-    "placement",
-)  # fmt: skip
-"""Fields of a run that no log tells in a way that could be compared; seeds differ between repeats there."""
 OPTIONS = ("is_static", "classes", "sample_ratio", "model_parallel", "partial_fc")
 """Facts that change how much work a step is, so that they tell points apart."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
@@ -75,7 +70,7 @@ def attempt_of(
     result, problem = speeds.result(speed), reading.reason
     if reading.window is not None and result is None:
         problem = _no_speed(reading.window, size, speed)
-    requested = requested_of_log(reading, place, size, protocol, remarks) if size.devices else None
+    requested = requested_of_log(reading, place, size, size.devices, protocol, remarks) if size.devices else None
     if requested is None:
         remarks.append(_unplaced(result, problem))
     return Attempt(
@@ -101,13 +96,9 @@ def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -
     """The same attempt as that repeat of its point, in that campaign; `numbered` where its names have the number."""
     if attempt.requested is None:
         return attempt
-    requested = dataclasses.replace(
-        attempt.requested,
-        run=dataclasses.replace(attempt.requested.run, repeat=repeat),
-        extra={**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra,
-        unknown=attempt.requested.unknown if numbered else (*attempt.requested.unknown, "repeat"),
-    )
-    requested = dataclasses.replace(requested, run_id=_run_id(requested))
+    run = dataclasses.replace(attempt.requested.run, repeat=repeat, is_numbered=numbered)
+    extra = {**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra
+    requested = RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
     return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
 
 
@@ -206,49 +197,33 @@ def _unplaced(result: float | None, problem: str) -> str:
 
 
 def requested_of_log(
-    reading: Reading, place: Place, size: Size, protocol: Protocol, remarks: list[str]
+    reading: Reading, place: Place, size: Size, devices: int, protocol: Protocol, remarks: list[str]
 ) -> RequestedRun:
-    """The run that the log is of; what nobody says is a placeholder, named in `unknown`. It takes known devices."""
+    """The run that the log is of, with the fields that the log or its names state."""
     log_format, facts = reading.log_format, reading.facts
-    devices = size.devices or 1
-    each = devices // size.nodes if size.nodes else devices
-    known: dict[str, object] = {
-        "workload": _workload(log_format, facts, place, remarks),
-        "precision": _precision(facts, place, remarks),
-        "batch_size": size.batch_size,
-        "data": facts.get("data", "")[:MAX_TEXT],
-        "nodes": size.nodes,
-    }
     warmup = log_format.warmup if protocol.warmup is None else protocol.warmup
     total = log_format.total if protocol.total is None else protocol.total
-    extra = {"name": place.name, "window": "all" if protocol.whole else ""}
-    if warmup < MIN_WARMUP_STEPS:
-        extra["warmup"] = str(warmup)
-    run = RunSpec(
-        nodes=size.nodes or 1,
-        ranks_per_node=each,
-        gpus_per_node=each,
-        cpus_per_rank=1,
+    extra = {
+        "name": place.name,
+        "window": "all" if protocol.whole else "",
+        "warmup": str(warmup) if warmup < MIN_WARMUP_STEPS else "",
+    }
+    extra = {name: value for name, value in extra.items() if value}
+    run = RunFields(
         backend=log_format.name,
-        workload=str(known["workload"] or "?"),
-        batch_size=size.batch_size or 1,
-        precision=str(known["precision"] or PRECISIONS[0]),
-        scaling="weak",
+        devices=devices,
+        nodes=size.nodes,
+        gpus_per_node=devices // size.nodes if size.nodes else None,
+        workload=_workload(log_format, facts, place, remarks) or None,
+        precision=_precision(facts, place, remarks) or None,
+        batch_size=size.batch_size,
+        data=facts.get("data", "")[:MAX_TEXT] or None,
         warmup_steps=max(warmup, MIN_WARMUP_STEPS),
         measured_steps=max(total - warmup, 1),
         repeat=place.repeat or 1,
-        seed=0,
-        site="",
-        data=str(known["data"] or "?"),
         options={**place.options, **_options(facts, log_format, place, remarks)},
     )
-    requested = RequestedRun(
-        run=run,
-        run_id="",
-        extra={name: value for name, value in extra.items() if value},
-        unknown=(*(name for name, value in known.items() if not value), *NEVER_TOLD),
-    )
-    return dataclasses.replace(requested, run_id=_run_id(requested))
+    return RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
 
 
 def _workload(log_format: LogFormat, facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
@@ -288,15 +263,6 @@ def _header_facts(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {
         name: (value[:MAX_TEXT],) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS
     }
-
-
-def _run_id(requested: RequestedRun) -> str:
-    """Like a run's id, of what is known alone."""
-    run, unknown = requested.run, requested.unknown
-    named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
-    parts = (requested.case, run.backend, *(part for name, part in named.items() if name not in unknown))
-    digest = hashlib.sha256(requested.point.encode()).hexdigest()[:10]
-    return f"{'_'.join(parts)}_{digest}_r{run.repeat}"
 
 
 def _real(speed: float | None) -> float | None:

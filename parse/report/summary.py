@@ -53,7 +53,7 @@ def requested_values(result: Result) -> dict[str, str]:
         "batch_size": run.batch_size,
         "precision": run.precision,
         "scaling": run.scaling,
-        "on": "GPU" if run.gpus_per_node else "CPU",
+        "on": "CPU" if run.gpus_per_node == 0 else "GPU",
         "cpus_per_rank": run.cpus_per_rank,
         "warmup_steps": run.warmup_steps,
         "measured_steps": run.measured_steps,
@@ -68,13 +68,14 @@ def requested_values(result: Result) -> dict[str, str]:
         "container": run.container,
         "code_digest": run.code_digest,
     }
-    unknown, extra = result.requested.unknown, result.requested.extra
-    requested = {name: str(value) for name, value in requested.items() if value != "" and name not in unknown}
     return {
-        **requested,
+        **{name: str(value) for name, value in requested.items() if value not in ("", None)},
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
         **{f"env.{name}": value for name, value in sorted(run.env.items())},
-        **{name: str(value) if result.requested.partly else json.dumps(value) for name, value in sorted(extra.items())},
+        **{
+            name: str(value) if result.requested.partly else json.dumps(value)
+            for name, value in sorted(result.requested.extra.items())
+        },
     }
 
 

@@ -14,11 +14,12 @@ from parse.alarms.table import judge
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.load import Loaded
 from parse.result import Result, results
+from parse.run_fields import RunFields
 from tests.unit.test_alarms import rung
 from tests.unit.traces import make_run
 
 FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
-NEVER_TOLD = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps")
+UNKNOWN = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps")
 
 
 def read(
@@ -34,14 +35,13 @@ def read(
     remarks: tuple[str, ...] = (),
     problem: str = "",
     samples: int = 1,
-    unknown: tuple[str, ...] = (),
+    is_numbered: bool = True,
     **facts: str,
 ) -> Attempt:
     """An attempt as the readers of logs make them."""
-    run = make_run(gpus_per_node=devices, ranks_per_node=devices, backend="plsc", repeat=repeat)
-    asked = RequestedRun(
-        run=run, run_id=f"{devices}_{repeat}", extra={"folder": "logs"}, unknown=(*unknown, *NEVER_TOLD)
-    )
+    spec = make_run(gpus_per_node=devices, ranks_per_node=devices, backend="plsc", repeat=repeat)
+    run = dataclasses.replace(RunFields.of(spec), **dict.fromkeys(UNKNOWN), is_numbered=is_numbered)  # type: ignore[arg-type]  # None for each
+    asked = RequestedRun(run=run, run_id=f"{devices}_{repeat}", extra={"folder": "logs"})
     measured = speed and Measured(
         throughput=speed, mean_of_rates=printed, step_s=np.array(step_s, np.float64), samples=samples,
         clock_share=clock_share, printed_every=printed_every,
@@ -137,7 +137,7 @@ def test_logs_whose_numbers_leave_one_out():
     assert rung(judged(*(read(repeat=repeat) for repeat in (1, 2, 3))), "fewer_runs") == []
     dated = judged(*(read(repeat=repeat) for repeat in (1, 12, 22, 42)))
     assert rung(dated, "fewer_runs") == []
-    unnumbered = judged(read(repeat=3, unknown=("repeat",)))
+    unnumbered = judged(read(repeat=3, is_numbered=False))
     assert rung(unnumbered, "fewer_runs") == []
 
 

@@ -137,7 +137,9 @@ def test_what_a_training_asks_for_beside_its_ranks_does_not_matter(tmp_path: Pat
     result, probes = training(tmp_path, dataclasses.replace(FOUR, **same))
     assert matching(result, [*probes, result]) == tuple(probes)
     assert matching(probes[0], probes) == ()
-    from_log = dataclasses.replace(result, requested=dataclasses.replace(result.requested, unknown=("cpus_per_rank",)))
+    from_log = dataclasses.replace(
+        result, requested=dataclasses.replace(result.requested, run=dataclasses.replace(result.run, cpus_per_rank=None))
+    )
     assert matching(from_log, probes) == ()
 
 

@@ -11,6 +11,7 @@ import pytest
 from hpc.model.outcome import Outcome, RankNote
 from parse.attempt import Attempt
 from parse.load import load
+from parse.run_fields import RunFields
 from tests.unit.traces import (
     make_run,
     make_trace,
@@ -222,4 +223,4 @@ def test_a_plan_with_unknown_fields_and_ids_of_its_own_is_read(tmp_path):
     plan["runs"][0] |= {"fabric": "ib", "run_id": "old_name_r1"}
     path.write_text(json.dumps(plan))
     (asked,) = load([tmp_path]).requested
-    assert (asked.run, asked.run_id, asked.extra) == (make_run(), "old_name_r1", {"fabric": "ib"})
+    assert (asked.run, asked.run_id, asked.extra) == (RunFields.of(make_run()), "old_name_r1", {"fabric": "ib"})

@@ -103,4 +103,4 @@ def test_nested_and_separate_are_different_points_with_baselines_of_their_own() 
     separate = swept({1: ("a", "ab")}, placement="separate")
     assert {one.requested.point for one in nested}.isdisjoint(one.requested.point for one in separate)
     alone = dataclasses.replace(nested[1].run, placement="separate").baseline()
-    assert alone.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id
+    assert alone.key({}) != nested[0].run.key({}) == nested[1].run.baseline().key({})

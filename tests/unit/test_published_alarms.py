@@ -146,7 +146,7 @@ def reference() -> Mapping[str, tuple[Result, ...]]:
 
 def label(result: Result) -> str:
     """What tells a point from the others of its document: system, batch size, place, case."""
-    size = "" if "batch_size" in result.requested.unknown else f"b{result.run.batch_size}"
+    size = "" if result.run.batch_size is None else f"b{result.run.batch_size}"
     parts = (result.run.backend, size, result.requested.extra.get("printed_at", ""), result.requested.case)
     return " ".join(part for part in parts if part)
 
@@ -210,7 +210,7 @@ def test_001_tables_of_several_systems(reference):
 
 @needs_reference
 def test_002_paddle(reference):
-    found = [one for one in reference["002"] if "batch_size" not in one.requested.unknown]
+    found = [one for one in reference["002"] if one.run.batch_size is not None]
     assert {one.requested.case: (round(one.average_speed, 2), round(one.speedup, 2), len(one.ok)) for one in found} == {
         "1n1g": (353.1, 1.0, 6), "1n2g": (642.92, 1.83, 6), "1n4g": (1358.32, 3.85, 6), "1n8g": (2626.41, 7.44, 6),
         "2n8g": (4898.59, 13.88, 6), "4n8g": (9328.72, 26.5, 6),

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import RunSpec
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.explain import CHUNK_BYTES, MAX_LISTED, MAX_TEXT, explain, lines_at
 from parse.logs.window import Protocol, Reading, read_log
+from parse.run_fields import RunFields
 
 FORMAT = LogFormat(
     name="made",
@@ -54,13 +54,7 @@ def text(first: int = 10, last: int = 150, head: str = "noise\nbatch 32 on 4\n")
     return "".join(lines)
 
 
-def run(**more: object) -> RunSpec:
-    asked: dict[str, object] = {
-        "nodes": 1, "ranks_per_node": 4, "gpus_per_node": 4, "cpus_per_rank": 1, "backend": "made",
-        "workload": "resnet50", "batch_size": 32, "precision": "fp32", "scaling": "weak", "warmup_steps": 20,
-        "measured_steps": 100, "repeat": 1, "seed": 0, "site": "",
-    }  # fmt: skip
-    return RunSpec(**{**asked, **more})  # type: ignore[arg-type]
+RUN = RunFields(backend="made", devices=4, nodes=1, workload="resnet50", batch_size=32, precision="fp32")
 
 
 def attempt(
@@ -69,7 +63,7 @@ def attempt(
     wall_clock: float | None,
     printed: float | None,
     per_step: int = 128,
-    spec: RunSpec | None = None,
+    run: RunFields = RUN,
     problem: str = "",
     remarks: tuple[str, ...] = (),
 ) -> Attempt:
@@ -78,7 +72,7 @@ def attempt(
     return Attempt(
         run_id="x",
         number=1,
-        requested=RequestedRun(run=spec or run(), run_id="x"),
+        requested=RequestedRun(run=run, run_id="x"),
         outcome=Outcome.OK if speed else None,
         measured=None
         if speed is None

@@ -153,7 +153,7 @@ def test_repeats_by_number_and_then_by_name(tmp_path):
     for name, speed in {"r50_b128_fp32_2": 302, "first": 301, "run10": 310, "run9": 309}.items():
         log(tmp_path, f"1n1g/{name}.log", speed)
     assert found(load([tmp_path])) == [("1n1g", 2, 302), ("1n1g", 1, 301), ("1n1g", 3, 309), ("1n1g", 4, 310)]
-    unnumbered = [one.requested.run.repeat for one in load([tmp_path]).attempts if "repeat" in one.requested.unknown]
+    unnumbered = [one.requested.run.repeat for one in load([tmp_path]).attempts if not one.requested.run.is_numbered]
     assert unnumbered == [1, 3, 4]
 
 

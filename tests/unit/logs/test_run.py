@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -74,16 +75,13 @@ def test_all_is_said():
 
 def test_what_nobody_says_is_unknown_and_in_no_key():
     one = attempt().requested
-    assert {"scaling", "seed", "site", "cpus_per_rank", "stamps", "data", "ranks_per_node"} <= set(one.unknown)
-    other = dataclasses.replace(one, run=dataclasses.replace(one.run, seed=3, site="x", data="jpeg"))
-    assert (other.key, other.point) == (one.key, one.point)
-    known = dataclasses.replace(other, unknown=tuple(name for name in one.unknown if name != "data"))
-    assert known.point != one.point
+    names = ("scaling", "seed", "site", "cpus_per_rank", "stamps", "data", "ranks_per_node")
+    assert {getattr(one.run, name) for name in names} == {None} and not {*names} & {*json.loads(one.point)[0]}
 
 
 def test_the_data_that_a_log_tells_tell_points_apart():
     synthetic = attempt({**HEADER, "data": "synthetic"}).requested
-    assert "data" not in synthetic.unknown and synthetic.point != attempt().requested.point
+    assert synthetic.run.data == "synthetic" and synthetic.point != attempt().requested.point
 
 
 def test_versions_go_to_the_machine_and_facts_do_not():
@@ -129,8 +127,7 @@ def test_the_protocol_asked_is_in_the_point():
 def test_sizes(facts, place, case, batch_size, said):
     one = attempt(facts, place_of(Path("/") / place), window(rate=None))
     assert one.requested.case == case
-    assert ("batch_size" in one.requested.unknown) == (batch_size is None)
-    assert batch_size is None or one.requested.run.batch_size == batch_size
+    assert one.requested.run.batch_size == batch_size
     assert (said in remarks(one)) if said else not one.log.remarks
 
 
@@ -182,7 +179,7 @@ def test_header_over_name_for_model_and_precision():
     assert "it trains resnet101, its name says resnet50" in remarks(one)
     assert "it ran in amp-fp16, its name says fp32" in remarks(one)
     unusual = attempt({**HEADER, "precision": "int8"})
-    assert "precision" in unusual.requested.unknown and "its precision int8 is none of" in remarks(unusual)
+    assert unusual.requested.run.precision is None and "its precision int8 is none of" in remarks(unusual)
 
 
 def test_a_task_stands_before_its_model():
@@ -200,7 +197,7 @@ def test_a_task_stands_before_its_model():
 
 def test_a_model_that_nobody_names_is_unknown():
     one = attempt(without("model"), Place(devices=8))
-    assert "workload" in one.requested.unknown and "_?_" not in one.run_id
+    assert one.requested.run.workload is None and "_?_" not in one.run_id
 
 
 # Speeds
@@ -292,7 +289,7 @@ def test_nowhere_is_in_no_point_but_its_speed_is_said():
 def test_without_a_batch_size_printed_rates_still_count():
     one = attempt({}, Place(devices=8))
     assert one.measured.throughput == pytest.approx(2570)
-    assert "batch_size" in one.requested.unknown and "_b1_" not in one.run_id
+    assert one.requested.run.batch_size is None and "_b" not in one.run_id
     assert one.measured.samples == 0
 
 
@@ -331,10 +328,10 @@ def test_windows_in_words(epochs, said):
 def test_settled_as_another_repeat_of_a_campaign():
     one = attempt()
     other = numbered_as(one, folder="a/b", repeat=7, numbered=False)
-    assert (other.requested.run.repeat, other.requested.extra, "repeat" in other.requested.unknown) == (
+    assert (other.requested.run.repeat, other.requested.extra, other.requested.run.is_numbered) == (
         7,
         {"folder": "a/b"},
-        True,
+        False,
     )
     assert other.run_id == other.requested.run_id and other.run_id.endswith("_r7")
     same = numbered_as(one, folder="", repeat=7, numbered=True)
