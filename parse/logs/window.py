@@ -362,7 +362,7 @@ def _from_zero(step: Integers, printed_every: int) -> bool:
 def _pause(record: LogRecord) -> str:
     """Why the training stands still where this is said; empty where it does not."""
     if record.kind == "pause":
-        return record.values.get("why") or "pause"
+        return record.values.get("reason") or "pause"
     if record.kind == "evaluation":
         return "validation"
     if record.kind == "mllog":

@@ -320,5 +320,5 @@ def _record(log_pattern: LogPattern, match: re.Match[bytes], text: bytes, start:
         offset=start,
         time_s=seconds_of(time) if time else None,
         rank=int(rank) if rank and len(rank) < 10 else None,
-        values=values,
+        values={**values, **dict(log_pattern.constants)} if log_pattern.constants else values,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import LogFormat, LogPattern
+from parse.logs.engine.log_format import LogFormat, fact, line
 
 MAX_TEXT = 200
 """Characters of a value that are kept."""
@@ -60,17 +60,8 @@ def _name(printed: str) -> str:
 
 
 PATTERNS = (
-    LogPattern(
-        kind="mark",
-        marker=b"AI-Rank",
-        pattern=re.compile(rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode()),
-        values=_mark,
-    ),
-    LogPattern(
-        kind="facts",
-        marker=b"AI-Rank",
-        pattern=re.compile(rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
-    ),
+    line("mark", b"AI-Rank", rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode(), _mark),
+    fact(b"AI-Rank", rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
 )
 
 FORMAT = LogFormat(name="ai-rank", title="AI-Rank marks alone", steps=(), patterns=PATTERNS)

@@ -106,7 +106,7 @@ STEP = StepLine(marker=b"step ", pattern=re.compile(rb"step (?P<step>\d+) took (
 FORMAT = LogFormat(
     name="made-up", title="made up", steps=(STEP,),
     patterns=(
-        LogPattern(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<why>Test): \[ *\d+/")),
+        LogPattern(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<reason>Test): \[ *\d+/")),
         LogPattern(
             kind="facts", marker=b"THE_PRECISION is fp16", pattern=re.compile(rb"THE_PRECISION is (?P<type>fp16)")
         ),
@@ -127,7 +127,7 @@ def test_of_pauses_in_a_row_the_first_is_told(tmp_path):
     step = b"step 1 took 0.5 s\n"
     _, said = read(tmp_path, step + tests + step + tests + step)
     assert [one.offset for one in said] == [len(step), 2 * len(step) + len(tests)]
-    assert all(one.values == {"why": "Test"} for one in said)
+    assert all(one.values == {"reason": "Test"} for one in said)
 
 
 def test_a_second_step_behind_lines_of_a_known_shape_is_found(tmp_path):

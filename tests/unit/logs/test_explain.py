@@ -37,7 +37,7 @@ FORMAT = LogFormat(
         LogPattern(
             kind="facts", marker=b"batch", pattern=re.compile(rb"batch (?P<batch_size>\d+) on (?P<world_size>\d+)")
         ),
-        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<reason>saving)")),
     ),
 )
 

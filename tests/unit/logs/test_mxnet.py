@@ -166,29 +166,29 @@ def test_insightface(tmp_path):
     assert values(said, "facts") == [{
         "network": "r100", "model": "r100", "print_every": "20", "task": "arcface", "batch_size": "64", "world_size": "8",
     }]  # fmt: skip
-    assert values(said, "pause") == [{"why": "validation on lfw"}]
+    assert values(said, "pause") == [{"reason": "validation on lfw"}]
 
 
 @pytest.mark.parametrize(("text", "pause", "top1"), [
-    ("2020-07-14 22:18:27,100 Node[0] Epoch[3] Time cost=112.089", {"why": "the end of an epoch", "epoch": "3"}, None),
-    ("[2020-06-22 19:39:07] Rank[0] Epoch[3] Time cost=1628.136", {"why": "the end of an epoch", "epoch": "3"}, None),
-    ("INFO:root:Epoch[3] Rank[0] Batch[625]\tTime cost=90.1\tTrain-accuracy=0.1", {"why": "the end of an epoch", "epoch": "3"},
+    ("2020-07-14 22:18:27,100 Node[0] Epoch[3] Time cost=112.089", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    ("[2020-06-22 19:39:07] Rank[0] Epoch[3] Time cost=1628.136", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    ("INFO:root:Epoch[3] Rank[0] Batch[625]\tTime cost=90.1\tTrain-accuracy=0.1", {"reason": "the end of an epoch", "epoch": "3"},
      None),
-    ("INFO:root:[Epoch 3] speed: 2758 samples/sec\ttime cost: 476.447162", {"why": "the end of an epoch", "epoch": "3"}, None),
-    (f"INFO:root:Epoch[3]\t{SPEED}", {"why": "the end of an epoch", "epoch": "3"}, None),
-    ("2020-07-14 22:18:31,500 Node[0] Epoch[3] Validation-accuracy=0.134720", {"why": "Validation", "epoch": "3"}, "13.472"),
-    ("INFO:root:Epoch[3] Rank[0]\tValidation-accuracy=0.134720\tValidation-top_k=0.2", {"why": "Validation", "epoch": "3"},
+    ("INFO:root:[Epoch 3] speed: 2758 samples/sec\ttime cost: 476.447162", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    (f"INFO:root:Epoch[3]\t{SPEED}", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    ("2020-07-14 22:18:31,500 Node[0] Epoch[3] Validation-accuracy=0.134720", {"reason": "Validation", "epoch": "3"}, "13.472"),
+    ("INFO:root:Epoch[3] Rank[0]\tValidation-accuracy=0.134720\tValidation-top_k=0.2", {"reason": "Validation", "epoch": "3"},
      "13.472"),
-    ("2020-07-14 22:16:38,360:INFO: Epoch[3] Validation accuracy            : 0.7609", {"why": "Validation", "epoch": "3"},
+    ("2020-07-14 22:16:38,360:INFO: Epoch[3] Validation accuracy            : 0.7609", {"reason": "Validation", "epoch": "3"},
      "76.09"),
-    ("INFO:root:[Epoch 3] validation: err-top1=0.239100 err-top5=0.07", {"why": "validation", "epoch": "3"}, "76.09"),
+    ("INFO:root:[Epoch 3] validation: err-top1=0.239100 err-top5=0.07", {"reason": "validation", "epoch": "3"}, "76.09"),
     (f"{STAMP}Epoch: 3  train.loss : 2.1  train.ips : 2891.1 images/s val.accuracy : 0.7609 val.ips : 9 images/s",
-     {"why": "Validation", "epoch": "3"}, "76.09"),
-    ("2020-07-14 22:16:38,360:INFO: Starting epoch 1", {"why": "Starting epoch"}, None),
-    ("2020-07-14 22:16:38,360:INFO: Validating epoch 1", {"why": "Validating epoch"}, None),
-    ("2020-07-14 22:16:38,360:INFO: [Epoch 3] Saving checkpoint to ./m.params with Accuracy: 0.7", {"why": "Saving checkpoint"},
+     {"reason": "Validation", "epoch": "3"}, "76.09"),
+    ("2020-07-14 22:16:38,360:INFO: Starting epoch 1", {"reason": "Starting epoch"}, None),
+    ("2020-07-14 22:16:38,360:INFO: Validating epoch 1", {"reason": "Validating epoch"}, None),
+    ("2020-07-14 22:16:38,360:INFO: [Epoch 3] Saving checkpoint to ./m.params with Accuracy: 0.7", {"reason": "Saving checkpoint"},
      None),
-    ('INFO:root:Saved checkpoint to "../model/partial_fc-0000.params"', {"why": "Saved checkpoint"}, None),
+    ('INFO:root:Saved checkpoint to "../model/partial_fc-0000.params"', {"reason": "Saved checkpoint"}, None),
 ])  # fmt: skip
 def test_pauses_and_evaluations(tmp_path, text, pause, top1):
     _, said = read(tmp_path, text)

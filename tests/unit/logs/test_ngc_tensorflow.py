@@ -126,7 +126,7 @@ def test_pauses_evaluation_and_the_programs_own_rate(tmp_path):
         line([], {"top1_accuracy": 0.7681, "top5_accuracy": 0.93}),
     )
     assert values(said, "pause") == [
-        {"why": "Saving checkpoints", "step": "200"}, {"why": "Starting Model Evaluation"},
+        {"reason": "Saving checkpoints", "step": "200"}, {"reason": "Starting Model Evaluation"},
     ]  # fmt: skip
     assert values(said, "summary") == [
         {"what": "train_throughput", "rate": "1149.207"}, {"what": "throughput_train", "rate": "470.244"},

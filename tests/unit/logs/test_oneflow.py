@@ -71,7 +71,7 @@ def test_validation_is_no_step(tmp_path):
         tmp_path, "validation: epoch 3, iter 195, top_1: 0.773277, top_k: 0.936058, samples/s: 1578.325 1.5"
     )
     assert not len(steps.step)
-    assert values(said, "pause") == [{"why": "validation", "epoch": "3"}]
+    assert values(said, "pause") == [{"reason": "validation", "epoch": "3"}]
     assert values(said, "evaluation") == [{"top1": "77.3277", "epoch": "3"}]
 
 
@@ -111,7 +111,7 @@ def test_pauses(tmp_path):
         "Saving model to ./output/snapshots/model_save-20200723124215/snapshot_epoch_0.\n"
         "Validation on [lfw]:\nvalidation: time: 12.345",
     )
-    assert [one["why"] for one in values(said, "pause")] == ["Saving model", "Validation", "validation"]
+    assert [one["reason"] for one in values(said, "pause")] == ["Saving model", "Validation", "validation"]
 
 
 def test_it_is_recognised(tmp_path):

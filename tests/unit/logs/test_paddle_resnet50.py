@@ -120,7 +120,7 @@ End pass 1, train_loss 6.9, train_acc1 0.002, train_acc5 0.01, test_loss 6.8, te
 def test_pauses_and_evaluations(tmp_path):
     steps, said = read(tmp_path, OTHERS)
     assert not len(steps.step)
-    assert [one.values["why"] for one in said if one.kind == "pause"] == [
+    assert [one.values["reason"] for one in said if one.kind == "pause"] == [
         "test", "End pass", "save model", "validate", "test", "End pass", "Eval", "Eval", "save model", "END epoch",
         "valid", "END epoch",
     ]  # fmt: skip

@@ -150,7 +150,7 @@ def test_pauses_and_verification(tmp_path):
     steps, said = read(tmp_path, OTHERS)
     assert not len(steps.step)
     pauses = [one for one in said if one.kind == "pause"]
-    assert [one.values["why"] for one in pauses] == ["verification", "test", "Save model", "End pass"]
+    assert [one.values["reason"] for one in pauses] == ["verification", "test", "Save model", "End pass"]
     assert pauses[0].time_s == pytest.approx(1636249352.847)
     assert [one.values for one in said if one.kind == "evaluation"] == [
         {"set": "lfw", "step": "2000", "verification": "97.667"},

@@ -25,7 +25,7 @@ FORMAT = LogFormat(
     steps=(StepLine(marker=b" rate ", pattern=STEP),),
     patterns=(
         LogPattern(kind="facts", marker=b"batch=", pattern=re.compile(rb"batch=(?P<batch_size>\d+)")),
-        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<reason>saving)")),
     ),
 )
 

@@ -62,7 +62,7 @@ def test_the_end_of_an_epoch_is_no_step(tmp_path):
         tmp_path, "I0917 12:01:09.244876 1 keras_utils.py:95] BenchmarkMetric: {'epoch':3, 'time_taken': 160.55}"
     )
     assert not len(steps.step)
-    assert values(said, "pause") == [{"why": "the end of an epoch", "epoch": "3"}]
+    assert values(said, "pause") == [{"reason": "the end of an epoch", "epoch": "3"}]
 
 
 def test_headers(tmp_path):
@@ -110,7 +110,11 @@ def test_pauses_evaluations_and_the_summary(tmp_path):
         f"{ABSL}controller.py:223] step: 800        evaluation metric: {{'test_loss': 8.6, 'test_accuracy': 0.25}}",
         "{'accuracy_top_1': 0.75, 'eval_loss': 1.9, 'train_finish_time': 1649365329.1, 'avg_exp_per_second': 1210.278}",
     )
-    assert [one["why"] for one in values(said, "pause")] == ["the end of an epoch", "saving model", "Start evaluation"]
+    assert [one["reason"] for one in values(said, "pause")] == [
+        "the end of an epoch",
+        "saving model",
+        "Start evaluation",
+    ]
     assert values(said, "pause")[0]["steps_per_epoch"] == "600"
     assert [one["top1"] for one in values(said, "evaluation")] == ["76.09", "25", "75"]
     assert values(said, "summary") == [{"what": "avg_exp_per_second", "rate": "1210.278"}]

@@ -12,7 +12,7 @@ from parse.logs.engine.log_format import NO_NUMBER
 from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, Row, Word, read, steady, window_of
 
 PATTERNS = [
-    (Word("pause", values=(("why", "checkpoint"),)), "checkpoint"),
+    (Word("pause", values=(("reason", "checkpoint"),)), "checkpoint"),
     (Word("pause"), "pause"),
     (Word("evaluation", values=(("top1", "76.2"),)), "validation"),
     (Word("mllog", values=(("key", "eval_start"),)), "validation"),
@@ -64,7 +64,7 @@ def test_a_pause_is_found_wherever_blocks_meet(after, monkeypatch) -> None:
 
 def test_several_pauses_in_one_interval_are_one() -> None:
     lines: list[Row | Word] = [*steady(range(10, 200, 10))]
-    lines[6:6] = [Word("evaluation"), Word("pause", values=(("why", "checkpoint"),)), Word("evaluation")]
+    lines[6:6] = [Word("evaluation"), Word("pause", values=(("reason", "checkpoint"),)), Word("evaluation")]
     (pause,) = window_of(lines).pauses
     assert pause.reason == "validation, checkpoint"
 
