@@ -63,13 +63,12 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """What a line that is no step line says. `values` are texts by name.
+    """A line that is no step line. `values` are texts by name.
 
-    Kinds: `facts` (values by the names of FACTS or others); `pause` (the training stands still here: validation,
-    checkpoint, the end of an epoch; values may hold the `reason`); `evaluation` (values: `top1` in percent, `epoch`, as far
-    as printed); `mark` (an AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary`
-    (rates of the whole run as the program itself reports them: `rate`, `what`); `remark` (`text`: what is odd about the
-    file itself).
+    Kinds: `facts` (by the names of FACTS or others); `pause` (the training stands still: validation, checkpoint, the
+    end of an epoch; perhaps a `reason`); `evaluation` (`top1` in percent, `epoch`, as far as printed); `mark` (an
+    AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary` (rates of the whole run
+    as the program reports them: `rate`, `what`); `remark` (`text`: what is odd about the file itself).
     """
 
     kind: str
