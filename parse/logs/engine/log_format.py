@@ -16,7 +16,7 @@ NO_NUMBER = -1
 FIELDS = ("time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "epoch_steps")
 """The groups that a step line's pattern may name.
 
-`time` is a time stamp in any of the forms of `parse.logs.engine.times`. `step` is the number of the last step that the
+`time` is a time stamp in any of the forms of `parse.logs.engine.fields`. `step` is the number of the last step that the
 line speaks of, as printed; `first` the number that it counts from, where it prints an interval (`steps 100 to 200`).
 `rate` is in samples/s, `duration_s` the seconds of one step, `elapsed_s` those of the whole interval. `epoch_steps` is
 the number of steps in an epoch, where lines print it (`[ 6/53]`).

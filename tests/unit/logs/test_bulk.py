@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs.engine.fields import LARGEST, columns, field_of
+from parse.logs.engine.fields import LARGEST, columns, field_of, seconds_of
+from parse.logs.engine.lines import MarkerIndex
 from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
-from parse.logs.engine.marker_index import MarkerIndex
 from parse.logs.engine.reader import MAX_SHAPES, SHAPES_PER_LENGTH, _Shapes, batches
 from parse.logs.engine.shapes import Shape
-from parse.logs.engine.times import seconds_of
 
 LETTERS = st.sampled_from(list(b"aeZ_ :1")).map(lambda letter: bytes([letter]))
 TEXTS = st.lists(LETTERS, min_size=1, max_size=12).map(b"".join)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parse.logs.engine.fields import seconds_of
 from parse.logs.engine.reader import batches
-from parse.logs.engine.times import seconds_of
 from parse.logs.formats import recognise
 from parse.logs.formats.mxnet import FORMAT
 from tests.unit.logs import heard

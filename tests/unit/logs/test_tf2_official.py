@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from parse.logs.engine.times import seconds_of
+from parse.logs.engine.fields import seconds_of
 from parse.logs.formats import recognise
 from parse.logs.formats.tf2_official import FORMAT
 from tests.unit.logs import heard

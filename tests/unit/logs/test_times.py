@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs.engine.times import form_of, seconds_of
+from parse.logs.engine.fields import form_of, seconds_of
 
 MOMENTS = st.datetimes(datetime(1970, 1, 2), datetime(2199, 12, 31))
 FORMS = (
