@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +13,9 @@ from parse.logs.engine.fields import seconds_of
 from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
 from parse.logs.formats.mxnet import FORMAT
-from tests.unit.logs import heard
-from tests.unit.logs.heard import values
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import LOGS, facts, values
 
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
 DGX1 = LOGS / "nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log"
 TIME_S = seconds_of(b"2020-07-14 22:16:38,360")
 SPEED = "Speed: 2891.11 samples/sec"
@@ -31,7 +29,7 @@ def line(step, data, time="1594764998.36"):
     })  # fmt: skip
 
 
-read = partial(heard.read, FORMAT)
+read = partial(text_logs.read, FORMAT)
 
 
 @pytest.mark.parametrize(("text", "epoch", "step", "rank", "stamped"), [
@@ -84,7 +82,7 @@ def test_no_step_lines(tmp_path, text):
 
 
 def test_the_batch_of_a_rank_of_mlperf(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "+ srun --kill-on-bad-exit=0 --mpi=pmix --ntasks=128 --ntasks-per-node=8 --container-name=x ./run_and_time.sh",
         "2020-07-14 22:16:28,914 Node[1] start with arguments Namespace(accuracy_threshold=0.759, batch_size=208, "
@@ -93,13 +91,12 @@ def test_the_batch_of_a_rank_of_mlperf(tmp_path):
         "warmup_epochs=2, wd=0.0001)",
         "NCCL version 2.7.5+cuda11.0",
     )
-    facts = {name: value for one in values(said, "facts") for name, value in one.items()}
-    assert facts == {
+    assert facts(records) == {
         "world_size": "128", "gpus_per_node": "8", "nodes": "16", "batch_size": "208", "print_every": "20",
         "precision": "amp-fp16", "network": "resnet-v1b-dbar-fl", "model": "resnet50", "classes": "1000", "epochs": "37",
         "samples_per_epoch": "1281167", "warmup_epochs": "2", "nccl": "2.7.5+cuda11.0",
     }  # fmt: skip
-    assert {one.rank for one in said} == {None, 1}
+    assert {record.rank for record in records} == {None, 1}
 
 
 @pytest.mark.parametrize(("store", "facts"), [
@@ -107,19 +104,19 @@ def test_the_batch_of_a_rank_of_mlperf(tmp_path):
     ("dist_sync", {"batch_size": "128", "gpus_per_node": "4"}),
 ])  # fmt: skip
 def test_the_batch_of_a_process_with_several_devices(tmp_path, store, facts):
-    _, said = read(
+    _, records = read(
         tmp_path,
         f"2020-07-14 22:16:28,914 Node[0] start with arguments Namespace(batch_size=512, gpus='0,1,2,3', kv_store='{store}')",
     )
-    assert values(said, "facts") == [facts]
+    assert values(records, "facts") == [facts]
 
 
 def test_a_batch_that_devices_cannot_share_is_not_told(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "2020-07-14 22:16:28,914 Node[0] start with arguments Namespace(batch_size=10, gpus='0,1,2', kv_store='device')",
     )
-    assert values(said, "facts") == [{}]
+    assert values(records, "facts") == [{}]
 
 
 @pytest.mark.parametrize("header", [
@@ -133,8 +130,8 @@ def test_a_batch_that_devices_cannot_share_is_not_told(tmp_path):
     }),
 ])  # fmt: skip
 def test_the_batch_of_all_ranks_of_nvidias_gluon(tmp_path, header):
-    _, said = read(tmp_path, header)
-    assert values(said, "facts") == [{
+    _, records = read(tmp_path, header)
+    assert values(records, "facts") == [{
         "network": "resnetv15", "model": "resnet50", "precision": "amp-fp16", "global_batch_size": "1024",
         "gpus_per_node": "8",
     }]  # fmt: skip
@@ -147,26 +144,26 @@ def test_the_batch_of_all_ranks_of_nvidias_gluon(tmp_path, header):
     ("INFO:root:", ", num_gpus=0", {}),
 ])  # fmt: skip
 def test_the_batch_of_a_device_of_gluoncv_and_horovod(tmp_path, before, gpus, facts):
-    _, said = read(
+    _, records = read(
         tmp_path,
         f"{before}Namespace(batch_norm=False, batch_size=128, dtype='float32', model='resnet50_v1b'{gpus}, wd=0.0001)",
     )
-    assert values(said, "facts") == [
+    assert values(records, "facts") == [
         {"network": "resnet50_v1b", "model": "resnet50", "precision": "fp32", "batch_size": "128", **facts}
     ]
 
 
 def test_insightface(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "Called with argument: Namespace(batch_size=512, ckpt=3, ctx_num=8, dataset='emore', frequent=20, kvstore='device', "
         "loss='arcface', network='r100', per_batch_size=64, wd=0.0005) {'bn_mom': 0.9, 'num_classes': 85742}",
         "[lfw][2000]XNorm: 22.113432",
     )
-    assert values(said, "facts") == [{
+    assert values(records, "facts") == [{
         "network": "r100", "model": "r100", "print_every": "20", "task": "arcface", "batch_size": "64", "world_size": "8",
     }]  # fmt: skip
-    assert values(said, "pause") == [{"reason": "validation on lfw"}]
+    assert values(records, "pause") == [{"reason": "validation on lfw"}]
 
 
 @pytest.mark.parametrize(("text", "pause", "top1"), [
@@ -191,14 +188,14 @@ def test_insightface(tmp_path):
     ('INFO:root:Saved checkpoint to "../model/partial_fc-0000.params"', {"reason": "Saved checkpoint"}, None),
 ])  # fmt: skip
 def test_pauses_and_evaluations(tmp_path, text, pause, top1):
-    _, said = read(tmp_path, text)
-    assert values(said, "pause") == [pause]
-    assert values(said, "evaluation") == ([{"top1": top1, "epoch": "3"}] if top1 else [])
+    _, records = read(tmp_path, text)
+    assert values(records, "pause") == [pause]
+    assert values(records, "evaluation") == ([{"top1": top1, "epoch": "3"}] if top1 else [])
 
 
 def test_the_programs_own_rate(tmp_path):
-    _, said = read(tmp_path, f"{STAMP}Summary: train.loss : 2.1  train.ips : 10633.22 images/s val.accuracy : 0.76 ")
-    assert values(said, "summary") == [{"what": "train.ips", "rate": "10633.22"}]
+    _, records = read(tmp_path, f"{STAMP}Summary: train.loss : 2.1  train.ips : 10633.22 images/s val.accuracy : 0.76 ")
+    assert values(records, "summary") == [{"what": "train.ips", "rate": "10633.22"}]
 
 
 def test_it_is_recognised(tmp_path):
@@ -210,21 +207,21 @@ def test_it_is_recognised(tmp_path):
 @pytest.mark.skipif(not DGX1.exists(), reason=f"no real logs at {LOGS}")
 def test_the_real_log_of_a_dgx1():
     assert recognise(DGX1).name == "ngc-mxnet"
-    found = list(batches(DGX1, FORMAT))
-    assert sum(len(batch.steps.step) for batch in found) == 1406
-    steps = found[0].steps
+    read_batches = list(batches(DGX1, FORMAT))
+    assert sum(len(batch.steps.step) for batch in read_batches) == 1406
+    steps = read_batches[0].steps
     begin, end = (int(np.flatnonzero((steps.epoch == 0) & (steps.step == number))[0]) for number in (20, 120))
-    facts = {name: value for batch in found for one in values(batch.records, "facts") for name, value in one.items()}
-    samples = int(facts["batch_size"]) * int(facts["world_size"]) * 100
+    header = facts(record for batch in read_batches for record in batch.records)
+    samples = int(header["batch_size"]) * int(header["world_size"]) * 100
     assert samples / (steps.time_s[end] - steps.time_s[begin]) == pytest.approx(11341.33, rel=5e-4)
 
 
 def test_gluoncv_s_detectors_mean_the_batch_of_all_their_devices(tmp_path):
-    steps, said = read(
+    steps, records = read(
         tmp_path,
         "Namespace(amp=False, batch_size=64, data_shape=416, epochs=1, gpus='0,1,2,3', horovod=False, network='darknet53')",
         "[Epoch 0][Batch 9], LR: 3.41E-07, Speed: 49.591 samples/sec, ObjLoss=6561.729, ClassLoss=303.936",
     )
     assert (steps.epoch.tolist(), steps.step.tolist(), steps.rate.tolist()) == ([0], [9], [49.591])
-    (facts,) = values(said, "facts")
+    (facts,) = values(records, "facts")
     assert (facts["global_batch_size"], facts["world_size"], facts["model"]) == ("64", "4", "darknet53")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from parse.logs.formats import recognise
 from parse.summarize import main
+from tests.unit.logs.text_logs import LOGS
 
-LOGS = Path(__file__).parents[3].parent / "shared" / "logs"
 pytestmark = pytest.mark.skipif(not LOGS.is_dir(), reason=f"the real logs are not at {LOGS}")
 
 NGC_1N1G = "ngc-pytorch-resnet50_airank_1n1g_b256_amp_time2train.log"

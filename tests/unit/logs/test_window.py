@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from parse.logs.engine.intervals import Series
 from parse.logs.engine.log_format import LogError
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, Row, Word, read, steady, window_of
+from tests.unit.logs.text_logs import LOGS
 
-LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
 REAL = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}")
 
 
