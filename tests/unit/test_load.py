@@ -37,7 +37,7 @@ def test_a_folder_with_plan_record_and_trace(tmp_path):
     assert attempt.counts
     assert attempt.measured.throughput == pytest.approx(40)
     assert attempt.steps_completed == 15
-    assert [asked.run.repeat for asked in loaded.requested] == [1, 2]
+    assert [requested.run.repeat for requested in loaded.requested] == [1, 2]
     assert (loaded.refusals, loaded.remarks) == ((), ())
 
 
@@ -73,7 +73,7 @@ def test_unfinished_and_foreign_files_beside_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "why"),
+    ("name", "content", "reason"),
     [
         ("x.h5", b"step time\n", "not an HDF5 file"),
         ("x.h5", b"", "is empty"),
@@ -89,13 +89,13 @@ def test_unfinished_and_foreign_files_beside_are_left_alone(tmp_path):
         ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 1, "runs": [{}]}', "lacks nodes"),
     ],
 )
-def test_a_broken_file_is_one_line_with_its_name(tmp_path, name, content, why):
+def test_a_broken_file_is_one_line_with_its_name(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     put(tmp_path, make_trace())
     loaded = load([tmp_path])
     assert len(loaded.refusals) == 1
     assert str(tmp_path / name) in loaded.refusals[0]
-    assert why in loaded.refusals[0]
+    assert reason in loaded.refusals[0]
     assert only(loaded).counts
 
 
@@ -136,10 +136,10 @@ def test_two_different_traces_of_one_attempt_are_both_set_aside(tmp_path):
     attempt = only(loaded)
     assert attempt.measured is None
     assert not attempt.counts
-    said = [remark for remark in loaded.remarks if "neither is counted" in remark]
-    assert len(said) == 1
-    assert str(first) in said[0]
-    assert str(second) in said[0]
+    remarks = [remark for remark in loaded.remarks if "neither is counted" in remark]
+    assert len(remarks) == 1
+    assert str(first) in remarks[0]
+    assert str(second) in remarks[0]
 
 
 def test_a_file_named_like_another_run_counts_as_what_it_holds(tmp_path):
@@ -222,5 +222,9 @@ def test_a_plan_with_unknown_fields_and_ids_of_its_own_is_read(tmp_path):
     plan = json.loads(path.read_text())
     plan["runs"][0] |= {"fabric": "ib", "run_id": "old_name_r1"}
     path.write_text(json.dumps(plan))
-    (asked,) = load([tmp_path]).requested
-    assert (asked.run, asked.run_id, asked.extra) == (RunFields.of(make_run()), "old_name_r1", {"fabric": "ib"})
+    (requested,) = load([tmp_path]).requested
+    assert (requested.run, requested.run_id, requested.extra) == (
+        RunFields.of(make_run()),
+        "old_name_r1",
+        {"fabric": "ib"},
+    )

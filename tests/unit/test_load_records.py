@@ -27,14 +27,14 @@ def evidence(folder: Path) -> str:
 
 
 def test_the_records_deciding_sentence_is_shown_and_where_something_is_kept(tmp_path: Path) -> None:
-    said = ("its job was preempted (scontrol)", "rank 1 on a after 7 steps: peer gone")
+    sentences = ("its job was preempted (scontrol)", "rank 1 on a after 7 steps: peer gone")
     RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="E", message="peer gone", step=6, hostname="a").write(
         tmp_path, STEM
     )
-    put_record(tmp_path, Outcome.PREEMPTED, evidence=said)
-    assert evidence(tmp_path) == said[0]
-    put_record(tmp_path, Outcome.PREEMPTED, evidence=said, kept="n1:/dev/shm/x.h5")
-    assert evidence(tmp_path) == f"{said[0]}; kept at n1:/dev/shm/x.h5"
+    put_record(tmp_path, Outcome.PREEMPTED, evidence=sentences)
+    assert evidence(tmp_path) == sentences[0]
+    put_record(tmp_path, Outcome.PREEMPTED, evidence=sentences, kept="n1:/dev/shm/x.h5")
+    assert evidence(tmp_path) == f"{sentences[0]}; kept at n1:/dev/shm/x.h5"
 
 
 def test_of_a_good_attempt_the_trace_itself_has_something_to_say(tmp_path: Path) -> None:
@@ -57,24 +57,24 @@ def test_a_record_that_differs_from_what_was_recovered_before_it_is_no_surprise(
 
 
 @pytest.mark.parametrize(
-    ("beside", "says"),
+    ("beside", "reason"),
     [
         ("", "of a run that goes on, or whose job was lost"),
         (".exit.json", "stamps that dead ranks left, not yet a trace"),
         (".h5", "left over beside its trace"),
     ],
 )
-def test_stamps_that_nobody_recovered_are_mentioned(tmp_path: Path, beside: str, says: str) -> None:
-    left = tmp_path / f"{STEM}.partial"
-    left.mkdir()
-    (left / "rank0.json").write_text("{}")
+def test_stamps_that_nobody_recovered_are_mentioned(tmp_path: Path, beside: str, reason: str) -> None:
+    partial = tmp_path / f"{STEM}.partial"
+    partial.mkdir()
+    (partial / "rank0.json").write_text("{}")
     if beside == ".h5":
         put(tmp_path, make_trace(RUN))
     elif beside:
         put_record(tmp_path, Outcome.RANK_FAIL)
     loaded = load([tmp_path])
     [remark] = [line for line in loaded.remarks if ".partial" in line]
-    assert remark.startswith(f"{left}: ") and says in remark
+    assert remark.startswith(f"{partial}: ") and reason in remark
     assert f"python -m hpc.recovery.recover {tmp_path}" in remark
     assert loaded.refusals == ()
 
