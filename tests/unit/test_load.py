@@ -41,7 +41,7 @@ def test_a_folder_with_plan_record_and_trace(tmp_path):
     assert (loaded.refusals, loaded.remarks) == ((), ())
 
 
-def test_no_stamps_are_kept(tmp_path):
+def test_stamps_are_freed(tmp_path):
     put(tmp_path, make_trace(make_run(nodes=3, measured_steps=500)))
     measured = only(load([tmp_path])).measured
     assert measured.step_s.nbytes == 500 * 8
@@ -162,7 +162,7 @@ def test_the_exit_record_stands_over_the_trace(tmp_path):
     assert any("says ok, its exit record, written later, timeout" in remark for remark in loaded.remarks)
 
 
-def test_a_second_exit_record_that_says_otherwise_is_said(tmp_path):
+def test_a_contradicting_second_exit_record_is_remarked(tmp_path):
     run = make_run()
     put(tmp_path, make_trace(run))
     put_exit_record(tmp_path, run, Outcome.OK)
@@ -202,14 +202,14 @@ def test_an_attempt_that_only_began_has_no_outcome(tmp_path):
     assert only(load([tmp_path])).outcome is None
 
 
-def test_records_of_runs_that_nothing_describes_are_said(tmp_path):
+def test_records_of_unknown_runs_are_remarked(tmp_path):
     put_exit_record(tmp_path, make_run(), Outcome.OK)
     loaded = load([tmp_path])
     assert only(loaded).requested is None
     assert any("no plan and no trace here describes this run" in remark for remark in loaded.remarks)
 
 
-def test_without_a_plan_that_is_said(tmp_path):
+def test_a_missing_plan_is_remarked(tmp_path):
     put(tmp_path, make_trace())
     assert any("no plan" in remark for remark in load([tmp_path]).remarks)
 

@@ -96,7 +96,7 @@ def test_the_marks_of_programs(tmp_path, line, time_s, values):
     assert record.values == values
 
 
-def test_a_launcher_in_front_tells_the_rank(tmp_path):
+def test_the_rank_of_a_launcher_is_read(tmp_path):
     assert mark(tmp_path, "[1,3]<stdout>:- AI-Rank-log 1558631910.424 test_begin").rank == 3
 
 
@@ -110,7 +110,7 @@ def test_a_launcher_in_front_tells_the_rank(tmp_path):
         "- AI-Rank-log 1558631910.424",
     ],
 )
-def test_what_else_stands_behind_the_prefix_is_no_mark(tmp_path, line):
+def test_other_text_behind_the_prefix_is_no_mark(tmp_path, line):
     assert read(tmp_path, line) == []
 
 
@@ -126,7 +126,7 @@ def test_the_prefix_alone_makes_none(tmp_path):
         recognise(tmp_path / "x.log")
 
 
-def test_they_are_heard_in_logs_of_other_families(tmp_path):
+def test_they_are_read_in_logs_of_other_formats(tmp_path):
     records = read(tmp_path, "- AI-Rank-log 1558631910.424 test_begin", name="pytorch-imagenet")
     assert [record.kind for record in records] == ["mark"]
 

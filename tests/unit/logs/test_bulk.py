@@ -20,7 +20,7 @@ TEXTS = st.lists(LETTERS, min_size=1, max_size=12).map(b"".join)
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=80), around=st.tuples(TEXTS, TEXTS), which=st.integers(0, 79))
-def test_the_sieve_lets_every_text_through_wherever_it_stands(texts, around, which):
+def test_the_marker_index_finds_every_marker(texts, around, which):
     text = texts[which % len(texts)]
     whole = around[0] + text + around[1]
     whole += b" " * (len(whole) % 2)
@@ -28,7 +28,7 @@ def test_the_sieve_lets_every_text_through_wherever_it_stands(texts, around, whi
     assert any(len(around[0]) - 1 <= place <= len(around[0]) + len(text) for place in places.tolist())
 
 
-def test_the_sieve_lets_little_else_through():
+def test_the_marker_index_finds_little_else():
     texts = (b"train.total_ips : ", b" - PARAMETER ", b":::MLLOG ", b"AI-Rank")
     other = b"libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
     assert not len(MarkerIndex(texts).passes(np.frombuffer(other * 100, np.uint8)))
@@ -92,7 +92,7 @@ def test_a_time_of_impossible_digits_is_absent():
     assert not np.isnan(read[0]) and np.isnan(read[1])
 
 
-def test_only_so_many_shapes_are_kept():
+def test_the_number_of_shapes_is_bounded():
     shapes = _Shapes()
     for length in range(1, 200):
         for _ in range(SHAPES_PER_LENGTH + 5):
@@ -121,7 +121,7 @@ def read(tmp_path, text):
     return steps, [record for batch in read_batches for record in batch.records]
 
 
-def test_of_pauses_in_a_row_the_first_is_told(tmp_path):
+def test_only_the_first_of_pauses_in_a_row_is_read(tmp_path):
     tests = b"".join(b"Test: [%03d/196]\tTime  0.%d\n" % (number, number % 10) for number in range(100))
     step = b"step 1 took 0.5 s\n"
     _, records = read(tmp_path, step + tests + step + tests + step)

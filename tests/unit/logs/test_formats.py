@@ -32,7 +32,7 @@ def log_format(tmp_path, text):
     return recognise(path).name
 
 
-def test_every_family_is_tried_here():
+def test_every_format_has_a_case_here():
     assert set(STEPS) == set(FORMATS)
 
 
@@ -55,7 +55,7 @@ def test_wrapped_and_coloured(tmp_path, name):
     assert log_format(tmp_path, wrapped) == name
 
 
-def test_of_two_families_the_one_that_has_more_steps(tmp_path):
+def test_the_format_with_more_steps_is_recognised(tmp_path):
     assert log_format(tmp_path, STEPS["oneflow"] + STEPS["paddle-resnet50"]) == "paddle-resnet50"
     assert log_format(tmp_path, STEPS["oneflow"] * 9 + STEPS["paddle-resnet50"]) == "oneflow"
 
@@ -74,12 +74,12 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path, text, reason):
         log_format(tmp_path, text)
 
 
-def test_a_name_that_is_no_family():
+def test_an_unknown_format_is_refused():
     with pytest.raises(LogError, match="'caffe'; there are ngc-pytorch"):
         format_named("caffe")
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_all_hear_marks_of_all_kinds(name):
+def test_all_formats_read_marks(name):
     kinds = {log_pattern.kind for log_pattern in format_named(name).patterns}
     assert {"mllog", "mark"} <= kinds

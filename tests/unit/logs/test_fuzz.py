@@ -41,7 +41,7 @@ def test_a_seed_makes_the_same_input_every_time():
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_samples_are_of_their_families(path, name):
+def test_each_sample_has_its_format(path, name):
     mutant = sound(name)
     wanted = "no speed" if mutant.sample.log_format in ("mllog", "ai-rank") else "speed"
     assert check(mutant, path) == wanted

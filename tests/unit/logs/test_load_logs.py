@@ -88,7 +88,7 @@ def test_a_trace_without_its_suffix_is_still_one(tmp_path):
     assert load([path]).attempts[0].log is None
 
 
-def test_what_is_no_log_is_a_line_for_each_log_and_a_count_for_the_rest(tmp_path):
+def test_unreadable_logs_are_listed_and_other_files_counted(tmp_path):
     for name in ("b.log", "a.log", "1.out", "2.out", "x.txt", "y.txt.gz"):
         (tmp_path / name).write_text("hello\n")
     loaded = load([tmp_path])
@@ -115,7 +115,7 @@ def test_plans_beside_logs_ask_for_traces_only(tmp_path):
     assert alone.remarks == ()
 
 
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
+def test_pipes_and_broken_links_are_refused(tmp_path):
     os.mkfifo(tmp_path / "a.log")
     (tmp_path / "b.log").symlink_to(tmp_path / "gone")
     (tmp_path / "c.log").symlink_to(tmp_path / "c.log")
@@ -197,7 +197,7 @@ def test_one_run_twice_counts_not_at_all_where_it_differs(tmp_path):
     assert str(first) in problem and str(other) in problem and "none of them is counted" in problem
 
 
-def test_copies_without_a_number_count_once_and_with_another_number_are_said(tmp_path):
+def test_copies_count_once_unless_their_numbers_differ(tmp_path):
     first = log(tmp_path, "1n1g/a.log")
     shutil.copy(first, tmp_path / "1n1g" / "b.log")
     assert outcomes(load([tmp_path])) == [("1n1g", 1, 350)]
@@ -222,7 +222,7 @@ def test_a_truncated_log_is_a_run_without_a_number(tmp_path):
     assert "60" in loaded.attempts[1].problem
 
 
-def test_a_log_of_nobody_knows_how_many_devices_is_named_with_its_speed(tmp_path):
+def test_a_log_with_unknown_devices_is_named_with_its_speed(tmp_path):
     path = plain(tmp_path, "a.log")
     loaded = load([tmp_path])
     assert loaded.attempts == ()
@@ -239,11 +239,11 @@ def test_a_log_explained(tmp_path):
     assert "recognised as ngc-pytorch" in text and "350.00 samples/s" in text
 
 
-def test_a_packed_job_explained_says_so(tmp_path):
+def test_a_packed_job_is_explained_as_one(tmp_path):
     assert "runs 7, 9 of a packed job" in explained(log(tmp_path, "1n1g/r50_b128_fp32_7_9.log"), HowToRead())
 
 
-def test_what_is_no_log_is_not_explained(tmp_path):
+def test_explaining_another_file_fails(tmp_path):
     (tmp_path / "a.log").write_text("hello\n")
     with pytest.raises(LogError):
         explained(tmp_path / "a.log", HowToRead())

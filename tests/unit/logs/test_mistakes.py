@@ -142,7 +142,7 @@ def test_11_the_start_of_many_trainers_stays_out(tmp_path, capsys):
         assert by_case[case]["median_speed"] == pytest.approx(speed, rel=2e-3)
 
 
-def test_12_what_is_asked_counts_and_paths_are_relative_to_here(tmp_path, capsys, monkeypatch):
+def test_12_paths_are_relative_to_the_working_folder(tmp_path, capsys, monkeypatch):
     """The folder was looked for beside the script; a trailing slash made `_result.json`."""
     made.put(tmp_path, "logs/bz64/1n1g/r50_b64_fp32_1.log", made.paddle([0.25] * 130, batch=64))
     monkeypatch.chdir(tmp_path)
@@ -153,7 +153,7 @@ def test_12_what_is_asked_counts_and_paths_are_relative_to_here(tmp_path, capsys
     assert json.loads((tmp_path / "bz64_result.json").read_text())["r50"]["1n1g"]["median_speed"] == 256.0
 
 
-def test_12_an_option_that_logs_contradict_is_said_not_to_hold(tmp_path, capsys):
+def test_12_an_option_that_logs_contradict_is_reported(tmp_path, capsys):
     """`--batch_size_per_device` was ignored in silence."""
     made.put(tmp_path, "bz64/1n1g/r50_b64_fp32_1.log", made.paddle([0.25] * 130, batch=64))
     made.put(tmp_path, "bz64/1n1g/r50_b64_fp32_2.log", made.paddle([0.26] * 130, batch=64))

@@ -33,13 +33,13 @@ def keys(records):
     return [record.values["key"] for record in records if record.kind == "mllog"]
 
 
-def test_a_line_tells_key_value_time_and_what_its_metadata_count(tmp_path):
+def test_key_value_time_and_metadata_are_read(tmp_path):
     (record,) = read(tmp_path, line("eval_accuracy", 0.75886, 1594794481748, epoch_num=37))
     assert (record.kind, record.time_s, record.rank) == ("mllog", 1594794481.748, None)
     assert record.values == {"key": "eval_accuracy", "value": "0.75886", "epoch_num": "37"}
 
 
-def test_a_launcher_in_front_tells_the_rank(tmp_path):
+def test_the_rank_of_a_launcher_is_read(tmp_path):
     (record,) = read(tmp_path, "3: " + line("run_stop", status="aborted"))
     assert (record.rank, record.values) == (3, {"key": "run_stop", "status": "aborted"})
 
@@ -97,7 +97,7 @@ def test_the_form_of_0_5(tmp_path):
         ":::MLL 1556733699.71 run_start: {value}",
     ],
 )  # fmt: skip
-def test_garbage_says_nothing(tmp_path, garbage):
+def test_garbage_gives_no_record(tmp_path, garbage):
     assert read(tmp_path, garbage) == []
 
 
@@ -123,7 +123,7 @@ def test_the_marker_alone_makes_none(tmp_path):
         recognise(tmp_path / "x.log")
 
 
-def test_they_are_heard_in_logs_of_other_families(tmp_path):
+def test_they_are_read_in_logs_of_other_formats(tmp_path):
     assert keys(read(tmp_path, line("run_start"), name="ngc-pytorch")) == ["run_start"]
 
 

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.fields import seconds_of
-from parse.logs.engine.reader import batches
-from parse.logs.formats import recognise
 from parse.logs.formats.mxnet import FORMAT
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, facts, values
@@ -111,7 +109,7 @@ def test_the_batch_of_a_process_with_several_devices(tmp_path, store, facts):
     assert values(records, "facts") == [facts]
 
 
-def test_a_batch_that_devices_cannot_share_is_not_told(tmp_path):
+def test_a_batch_that_does_not_divide_by_the_devices_is_dropped(tmp_path):
     _, records = read(
         tmp_path,
         "2020-07-14 22:16:28,914 Node[0] start with arguments Namespace(batch_size=10, gpus='0,1,2', kv_store='device')",
@@ -196,24 +194,6 @@ def test_pauses_and_evaluations(tmp_path, text, pause, top1):
 def test_the_programs_own_rate(tmp_path):
     _, records = read(tmp_path, f"{STAMP}Summary: train.loss : 2.1  train.ips : 10633.22 images/s val.accuracy : 0.76 ")
     assert values(records, "summary") == [{"what": "train.ips", "rate": "10633.22"}]
-
-
-def test_it_is_recognised(tmp_path):
-    path = tmp_path / "r50_b128_fp32_1.log"
-    path.write_text(f"2020-07-14 22:16:38,360:INFO: Epoch[0] Batch [7-7]\t{SPEED}\tLR: 0.256\t\n")
-    assert recognise(path).name == "ngc-mxnet"
-
-
-@pytest.mark.skipif(not DGX1.exists(), reason=f"no real logs at {LOGS}")
-def test_the_real_log_of_a_dgx1():
-    assert recognise(DGX1).name == "ngc-mxnet"
-    read_batches = list(batches(DGX1, FORMAT))
-    assert sum(len(batch.steps.step) for batch in read_batches) == 1406
-    steps = read_batches[0].steps
-    begin, end = (int(np.flatnonzero((steps.epoch == 0) & (steps.step == number))[0]) for number in (20, 120))
-    header = facts(record for batch in read_batches for record in batch.records)
-    samples = int(header["batch_size"]) * int(header["world_size"]) * 100
-    assert samples / (steps.time_s[end] - steps.time_s[begin]) == pytest.approx(11341.33, rel=5e-4)
 
 
 def test_gluoncv_s_detectors_mean_the_batch_of_all_their_devices(tmp_path):

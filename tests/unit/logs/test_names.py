@@ -109,7 +109,7 @@ def test_packed_jobs(name, packed):
         "a_7_9.log", "1n0g/a.log", "0n8g/a.log", "GPUx0.log",
     ],
 )  # fmt: skip
-def test_what_is_not_understood_says_nothing(path):
+def test_unknown_words_state_nothing(path):
     facts = facts_of(path)
     assert not set(facts) - {"name", "model", "remarks", "batch_size"}, facts
     assert "batch_size" not in facts
@@ -129,7 +129,7 @@ def test_what_is_not_understood_says_nothing(path):
         ("1n8g/r50_b128_fp32_20210923.log", "20210923 is neither", {**sized(1, 8), **R50, "name": "20210923"}),
     ],
 )
-def test_what_contradicts_itself_or_does_not_parse_is_said(path, remark, expected):
+def test_contradictions_in_names_are_remarked(path, remark, expected):
     facts = facts_of(path)
     assert len(facts["remarks"]) == 1 and remark in facts.pop("remarks")[0]
     assert facts == expected
@@ -147,7 +147,7 @@ def test_what_contradicts_itself_or_does_not_parse_is_said(path, remark, expecte
         ("/a/resnet101/1n8g/r50_b64_fp32_1.log", ("a",)),
     ],
 )
-def test_folders_keep_what_tells_campaigns_apart(path, folder):
+def test_folders_tell_campaigns_apart(path, folder):
     assert place_of(Path(path)).folder == folder
 
 
@@ -177,7 +177,7 @@ def test_cases_that_somebody_writes():
 
 
 @given(st.lists(st.text(alphabet="rnbgz_-.x0123456789afmp/GPU", max_size=30), min_size=1, max_size=4))
-def test_any_name_is_borne(parts):
+def test_any_name_is_read(parts):
     place = place_of(Path("/", *parts))
     assert all(number is None or number > 0 for number in (place.nodes, place.devices, place.batch_size, place.repeat))
     if place.nodes and place.gpus_per_node:

@@ -53,7 +53,7 @@ def test_a_step_of_the_text(tmp_path):
     assert np.isnan(steps.duration_s[0])
 
 
-def test_what_the_text_says(tmp_path):
+def test_records_of_the_text(tmp_path):
     _, records = read(tmp_path, TEXT)
     assert facts(records) == {
         "data": "dali-cpu", "model": "resnet50", "epochs": "90", "batch_size": "256", "print_every": "10",

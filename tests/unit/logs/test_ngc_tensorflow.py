@@ -105,7 +105,7 @@ def test_a_part_of_a_step_is_no_number_of_steps(tmp_path):
 
 
 @pytest.mark.parametrize(("phase", "batch_size"), [(1, "67584"), (2, "32768")])
-def test_berts_folder_tells_the_global_batch_size(tmp_path, phase, batch_size):
+def test_the_folder_of_bert_states_the_global_batch_size(tmp_path, phase, batch_size):
     folder = f"/results/tf_bert_pretraining_lamb_base_fp16_gbs167584_gbs232768_201216133557/phase_{phase}"
     _, records = read(tmp_path, f"INFO:tensorflow:Using config: {{'_model_dir': '{folder}', '_tf_random_seed': None}}")
     assert values(records, "facts") == [

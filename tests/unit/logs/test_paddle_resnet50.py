@@ -87,7 +87,7 @@ def test_of_paddleclas_steps_and_time_stamps_are_read_but_no_rates(tmp_path, for
     "[2022/10/01 10:00:00] plsc INFO: [Train][Epoch 0/25][Iter: 10/5058]lr: 0.1, batch_cost: 0.1s, ips: 1.0 images/sec",
     "[08/16 14:42:12] epoch:[  1/60 ] train step:0    loss: 3.18299 batch_cost: 1.91478 sec, ips: 33.4 instance/sec.",
 ])  # fmt: skip
-def test_what_is_no_step(tmp_path, line):
+def test_other_lines_are_no_steps(tmp_path, line):
     steps, _ = read(tmp_path, line)
     assert not len(steps.step)
 

@@ -7,10 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named
 from tests.unit.logs import text_logs
-from tests.unit.logs.text_logs import LOGS, facts, values
+from tests.unit.logs.text_logs import facts, values
 
 read = partial(text_logs.read, "plsc")
 
@@ -52,7 +51,7 @@ def test_without_a_time_stamp(tmp_path):
     "Training: 2021-10-03 21:10:05,877 - loss 43.9, lr: 0.2, epoch: 0, step: 200, eta: 7.5 hours, throughput: inf imgs",
     "Train-Pass:0 Batch:29 Cost:73.14286 Accuracy:0.2857143",
 ])  # fmt: skip
-def test_what_is_no_step(tmp_path, line):
+def test_other_lines_are_no_steps(tmp_path, line):
     steps, _ = read(tmp_path, line)
     assert not len(steps.step)
 
@@ -150,17 +149,7 @@ def test_pauses_and_verification(tmp_path):
     ]
 
 
-def test_its_numbers_go_through_the_run_and_its_protocol_is_its_own():
+def test_numbering_and_protocol():
     log_format = format_named("plsc")
     protocol = (log_format.numbered, log_format.warmup, log_format.total, log_format.rates, log_format.task)
     assert protocol == ("run", 50, 150, "all", "arcface")
-
-
-def test_every_step_line_of_a_real_log_is_read():
-    path = LOGS / "plsc2-arcface_r50_1n8g_b128_fp16_sr1.0_dynamic.log"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    steps = [batch.steps for batch in batches(path, format_named("plsc"))]
-    numbers = np.concatenate([columns.step for columns in steps])
-    assert len(numbers) == path.read_bytes().count(b"throughput: ") > 0
-    assert (np.diff(numbers) == 100).all()

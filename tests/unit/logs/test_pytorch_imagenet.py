@@ -50,7 +50,7 @@ def test_ten_seconds_and_more_are_read_whole(tmp_path):
     "Epoch: [0]  [  10/5005]  eta: 4:43:31  lr: 0.1  img/s: 13.6  loss: 6.8 (6.9)  time: 2.5401  data: 0.0336",
     "Epoch: [0][10/75]\tLoss 1.9952e+00 (1.9952e+00)",
 ])  # fmt: skip
-def test_what_is_no_step(tmp_path, cut):
+def test_other_lines_are_no_steps(tmp_path, cut):
     steps, _ = read(tmp_path, cut)
     assert not len(steps.step)
 
@@ -118,7 +118,7 @@ def test_header(tmp_path):
     ("opt_level = O0", {"precision": "fp32"}),
     ("opt_level = O3", {"opt_level": "O3"}),
 ])  # fmt: skip
-def test_what_other_programs_say(tmp_path, line, expected):
+def test_facts_of_other_programs(tmp_path, line, expected):
     assert facts(read(tmp_path, line + "\n")[1]) == expected
 
 
@@ -143,7 +143,7 @@ def test_the_batch_of_printed_arguments_is_a_nodes_or_a_processes(tmp_path, spaw
     assert facts(records) == COMMON | expected
 
 
-def test_arguments_of_who_knows_what_program_say_no_batch(tmp_path):
+def test_arguments_of_unknown_programs_state_no_batch(tmp_path):
     _, records = read(tmp_path, "Namespace(arch='resnet50', batch_size=64, dummy=True, gpus=None, seed=7)\n")
     assert facts(records) == {"model": "resnet50", "seed": "7", "data": "synthetic"}
     assert not read(tmp_path, "Namespace(batch_size=8, network='darknet53', seed=233)\n")[1]

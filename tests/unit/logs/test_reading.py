@@ -60,7 +60,7 @@ NOISE = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(lines=st.lists(st.one_of(STEPS, NOISE), max_size=60), chunk=st.sampled_from([256, 300, 1 << 10, 1 << 16]))
-def test_finds_what_a_plain_loop_finds(tmp_path_factory, lines, chunk):
+def test_equal_to_a_plain_loop(tmp_path_factory, lines, chunk):
     text = b"".join(line + b"\n" for line in lines)
     columns, records = read(tmp_path_factory.mktemp("logs"), text, chunk)
     offset, expected, facts = 0, [], 0
@@ -83,7 +83,7 @@ def test_a_number_is_the_one_that_float_reads(tmp_path):
     assert columns["rate"][5] == 1400
 
 
-def test_what_a_line_does_not_print_is_absent(tmp_path):
+def test_fields_that_are_not_printed_are_absent(tmp_path):
     columns, _ = read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \n")
     assert np.isnan(columns["time_s"][0]) and columns["rank"][0] == -1
 
@@ -153,7 +153,7 @@ def test_a_step_that_is_cut_off_is_seen_by_the_one_before_it(tmp_path, line, ste
     assert numbers == steps
 
 
-def test_what_a_cut_off_line_says_is_not_heard(tmp_path):
+def test_a_cut_off_line_states_no_facts(tmp_path):
     assert not read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nbatch=12")[1]
     assert read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nbatch=12\n")[1]
 
@@ -177,7 +177,7 @@ def test_packed_and_plain_read_alike_and_offsets_are_those_of_the_text(tmp_path)
         assert plain[0][name].tolist() == packed[0][name].tolist()
 
 
-def test_a_packed_file_cut_off_gives_what_it_has_and_says_so(tmp_path):
+def test_a_truncated_gz_is_read_as_far_as_it_goes(tmp_path):
     rng = np.random.default_rng(1)
     text = b"".join(b"epoch 0 step %d loss 1 rate %d.5 \n" % (step, rng.integers(1000)) for step in range(1, 5000))
     columns, records = read(tmp_path, gzip.compress(text)[:-4000], 1 << 12)
@@ -186,7 +186,7 @@ def test_a_packed_file_cut_off_gives_what_it_has_and_says_so(tmp_path):
     assert "cannot be read beyond byte" in records[0].values["text"]
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(LogError, match=r"nowhere\.log: cannot be read"):
         list(batches(tmp_path / "nowhere.log", FORMAT))
 

@@ -37,7 +37,8 @@ def window(**changes) -> Window:
 def reading(facts=None, log_window: Window | None = None, **changes) -> Reading:
     fields = {
         "log_format": FORMAT, "facts": HEADER if facts is None else facts, "facts_at": {},
-        "window": log_window or window(), "reason": "", "remarks": (), "step_lines": 120, "last": (0, 130), "records": (),
+        "window": log_window or window(), "reason": "", "remarks": (), "step_lines": 120, "last": (0, 130),
+        "records": (),
     }  # fmt: skip
     return Reading(**(fields | changes))
 
@@ -57,7 +58,7 @@ def remarks(result) -> str:
 # A log that says all
 
 
-def test_all_is_said():
+def test_a_log_that_states_everything():
     result = attempt()
     run = result.requested.run
     assert (result.requested.case, run.batch_size, run.precision, run.workload, run.backend, run.repeat) == (
@@ -73,13 +74,13 @@ def test_all_is_said():
     assert result.run_id.startswith("1n8g_ngc-pytorch_resnet50_b128_fp32_") and result.run_id.endswith("_r2")
 
 
-def test_what_nobody_says_is_unknown_and_in_no_key():
+def test_unknown_fields_are_none_and_in_no_key():
     result = attempt().requested
     names = ("scaling", "seed", "site", "cpus_per_rank", "stamps", "data", "ranks_per_node")
     assert {getattr(result.run, name) for name in names} == {None} and not {*names} & {*json.loads(result.point)[0]}
 
 
-def test_the_data_that_a_log_tells_tell_points_apart():
+def test_points_differ_by_their_data():
     synthetic = attempt({**HEADER, "data": "synthetic"}).requested
     assert synthetic.run.data == "synthetic" and synthetic.point != attempt().requested.point
 
@@ -89,7 +90,7 @@ def test_versions_go_to_the_machine_and_facts_do_not():
     assert result.machine.facts == {"cuda": ("11.1",)}
 
 
-def test_the_protocol_asked_is_in_the_point():
+def test_points_differ_by_their_protocol():
     plain, other, whole = (
         attempt(protocol=protocol).requested
         for protocol in (Protocol(), Protocol(warmup=2, total=9), Protocol(whole=True))
@@ -148,7 +149,7 @@ def test_samples_of_a_printed_step(facts, each):
     assert result.measured.samples == each * 100
 
 
-def test_the_command_line_fills_what_nobody_says_and_no_more():
+def test_options_fill_in_unknown_sizes_only():
     otherwise = dataclasses.replace(case_of("2n8g"), batch_size=32)
     filled = attempt({}, NAMELESS, options={"otherwise": otherwise})
     assert (filled.requested.case, filled.requested.run.batch_size) == ("2n8g", 32)
@@ -196,7 +197,7 @@ def test_a_task_stands_before_its_model():
     assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
 
 
-def test_a_model_that_nobody_names_is_unknown():
+def test_an_unnamed_model_is_unknown():
     result = attempt(without("model"), Place(devices=8))
     assert result.requested.run.workload is None and "_?_" not in result.run_id
 
@@ -204,7 +205,7 @@ def test_a_model_that_nobody_names_is_unknown():
 # Speeds
 
 
-def test_printed_counts_where_it_is_asked_for_or_alone():
+def test_the_printed_speed_counts_on_request_or_alone():
     assert attempt(options={"speed": "printed"}).measured.throughput == pytest.approx(2570)
     alone = attempt(log_window=window(seconds=None, resolution_s=None))
     assert alone.measured.throughput == pytest.approx(2570)
@@ -250,7 +251,7 @@ def test_one_device_has_no_other_reading():
 
 
 @pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
-def test_what_is_no_speed_is_none(rate):
+def test_impossible_speeds_are_none(rate):
     result = attempt({}, Place(devices=1), window(rate=rate, seconds=None))
     assert result.log.printed is None and result.measured is None and result.outcome is None
     assert result.problem
@@ -279,7 +280,7 @@ def test_why_a_window_gives_no_number(facts, log_window, options, problem):
     assert problem in result.problem and result.measured is None
 
 
-def test_nowhere_is_in_no_point_but_its_speed_is_said():
+def test_a_log_with_unknown_devices_has_a_remark_with_its_speed():
     result = attempt({}, NAMELESS)
     assert result.requested is None
     assert "2570.00 samples/s" in remarks(result) and "--case 2n8g" in remarks(result)
@@ -294,7 +295,7 @@ def test_without_a_batch_size_printed_rates_still_count():
     assert result.measured.samples == 0
 
 
-def test_a_header_of_endless_words_is_cut():
+def test_long_header_values_are_cut():
     endless = dict.fromkeys(("model", "data", "precision", "cuda", "sample_ratio"), "x" * 10**6)
     result = attempt({**HEADER, **endless})
     assert (
@@ -325,11 +326,11 @@ def test_pauses_are_listed_with_their_length():
         ((0, 2), "step 20 of epoch 0 to step 120 of epoch 2"),
     ],
 )
-def test_windows_in_words(epochs, remark):
+def test_window_text(epochs, remark):
     assert window_text(window(begin_epoch=epochs[0], end_epoch=epochs[1])) == remark
 
 
-def test_settled_as_another_repeat_of_a_campaign():
+def test_numbered_as_another_repeat_of_a_campaign():
     result = attempt()
     other = numbered_as(result, folder="a/b", repeat=7, numbered=False)
     assert (other.requested.run.repeat, other.requested.extra, other.requested.run.is_numbered) == (
@@ -346,7 +347,7 @@ def test_settled_as_another_repeat_of_a_campaign():
     assert numbered_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
 
 
-def test_ends_of_epochs_are_said_together():
+def test_ends_of_epochs_are_one_remark():
     """A training has as many as epochs: a line for each would bury what else is odd."""
     pauses = tuple(
         Pause(reason=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0) for epoch in range(1, 90)

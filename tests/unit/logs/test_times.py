@@ -70,5 +70,5 @@ def test_a_clock_without_a_date():
         b"2020-01-01 00:60:00", b"2020-01-01 00:00:61", b"Fri Xyz  9 10:16:49 2021", b"yesterday", b"", b"12",
     ],
 )  # fmt: skip
-def test_what_is_no_time_is_none(text):
+def test_impossible_times_are_none(text):
     assert seconds_of(text) is None

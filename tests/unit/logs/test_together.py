@@ -92,12 +92,12 @@ def test_traces_alone_have_nothing_unknown(tmp_path):
 
 
 @pytest.mark.parametrize("changes", [{"batch_size": 64}, {"precision": "bf16"}, {"gpus_per_node": 0}])
-def test_what_is_known_to_be_other_work_keeps_them_apart(tmp_path, changes):
+def test_known_differences_of_work_separate_tables(tmp_path, changes):
     logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", **changes))
     assert compare(logs.results) == ()
 
 
-def test_other_protocols_are_said_and_split_nothing(tmp_path):
+def test_other_protocols_are_remarked_in_one_table(tmp_path):
     logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", warmup_steps=5, measured_steps=10))
     (table,) = compare(logs.results)
     assert "not the same warmup_steps in all columns: 20 (ngc-pytorch); 5 (torch-ddp)" in table.apart
@@ -131,7 +131,7 @@ def test_options_of_traces_make_tables_of_traces_as_before(tmp_path):
 # One table
 
 
-def test_what_is_not_known_is_not_shown(tmp_path):
+def test_unknown_fields_are_not_shown(tmp_path):
     logs = summary(paddle(tmp_path, name="GPUx{count}_{run}.log"))
     eight = next(result for result in logs.results if result.run.devices == 8)
     requested = requested_values(eight)
@@ -143,7 +143,7 @@ def test_what_is_not_known_is_not_shown(tmp_path):
     assert row[:3] == ["8g", "-", "8"]
 
 
-def test_what_only_some_points_know_does_not_vary_and_is_said_of_them(tmp_path):
+def test_fields_known_of_some_points_do_not_vary(tmp_path):
     logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces"))
     assert not {"seed", "site", "scaling"} & set(varying(logs.results))
     assert shared(logs.results)["seed"] == "0"
@@ -159,7 +159,7 @@ def test_both_speeds_of_logs_stand_beside_the_median(tmp_path):
     assert "wall clock" not in text(summary(traces(tmp_path / "traces")))
 
 
-def test_a_log_without_a_number_is_said_once(tmp_path):
+def test_a_log_without_a_speed_is_one_line(tmp_path):
     ngc(tmp_path)
     cut = made.ngc_pytorch(made.steps(350, 128, 60), batch=128)
     made.put(tmp_path, "1n1g/r50_b128_fp32_3.log", cut)
@@ -210,7 +210,7 @@ def test_the_reference_json(tmp_path):
     assert json.loads(dlperf(summary(plsc(tmp_path / "plsc"))))["r50"]["1n1g"]["speedup"] == 1.0
 
 
-def test_the_reference_json_of_what_is_known_in_part(tmp_path):
+def test_the_reference_json_of_partly_known_points(tmp_path):
     made.put(tmp_path, "GPUx8.log", made.ngc_pytorch(made.steps(2800, 1024), batch=128, devices=8))
     page = json.loads(dlperf(summary(tmp_path)))
     assert set(page["r50"]) == {"8g"} and page["r50"]["8g"]["speedup"] is None
@@ -232,7 +232,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     return status, out, err
 
 
-def test_a_window_can_be_asked_for(tmp_path, capsys):
+def test_the_window_options(tmp_path, capsys):
     ngc(tmp_path)
     _, out, _ = run(capsys, tmp_path, "--format", "json", "--warmup", 10, "--steps", 60)
     assert json.loads(out)["results"][0]["runs"][0]["window"] == "steps 10 to 60 of epoch 0"
@@ -241,7 +241,7 @@ def test_a_window_can_be_asked_for(tmp_path, capsys):
     assert json.loads(out)["results"][0]["asked"]["window"] == "all"
 
 
-def test_the_printed_speed_can_be_asked_for(tmp_path, capsys):
+def test_the_speed_option(tmp_path, capsys):
     step_s = [0.3 if step % 10 else 0.9 for step in range(130)]
     made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(step_s, batch=128))
     for speed in ("wall_clock", "printed"):
@@ -251,7 +251,7 @@ def test_the_printed_speed_can_be_asked_for(tmp_path, capsys):
     assert point["printed"] > 1.1 * point["wall_clock"]
 
 
-def test_what_logs_do_not_say_can_be_said(tmp_path, capsys):
+def test_case_and_batch_size_options(tmp_path, capsys):
     path = made.put(tmp_path, "a.log", made.paddle(made.steps(5600, 16 * 128), batch=16 * 128))
     status, _, err = run(capsys, path)
     assert status == 1 and "--case 2n8g" in err
@@ -282,7 +282,7 @@ def test_wrong_usage_is_2(tmp_path, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_explain_needs_no_path_and_ends_with_1_for_what_is_no_log(tmp_path, capsys):
+def test_explain_needs_no_path_and_fails_for_other_files(tmp_path, capsys):
     path = next(ngc(tmp_path).rglob("*.log"))
     status, out, _ = run(capsys, "--explain", path)
     assert status == 0 and out.startswith(str(path))

@@ -15,7 +15,7 @@ from parse.logs import window as window_module
 from parse.logs.engine import intervals
 from parse.logs.engine.intervals import Series
 from parse.logs.engine.log_format import LogError
-from parse.logs.window import Protocol, read_log
+from parse.logs.window import Protocol
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
 from tests.unit.logs.text_logs import LOGS
 
@@ -52,7 +52,7 @@ def test_a_window_goes_by_printed_numbers(warmup, total, every, first, begin, en
     )
 
 
-def test_the_protocol_is_the_familys_own_where_none_is_asked_for() -> None:
+def test_the_default_protocol_is_that_of_the_format() -> None:
     declared = dataclasses.replace(THROUGH, warmup=50, total=150)
     window = window_of(steady(range(0, 300)), declared)
     assert (window.begin, window.end) == (50, 150)
@@ -66,7 +66,7 @@ def test_a_window_without_steps_is_refused(warmup, total) -> None:
         read(steady(range(10)), protocol=Protocol(warmup=warmup, total=total))
 
 
-def test_a_log_that_is_too_short_says_how_far_it_goes_and_what_it_lacks() -> None:
+def test_the_reason_of_a_short_log_names_its_last_step_and_the_needed_one() -> None:
     reading = read(steady(range(10, 90, 10)))
     assert reading.window is None
     assert "last printed step is 80" in reading.reason and "needs step 120" in reading.reason
@@ -144,7 +144,7 @@ def test_impossible_printed_numbers_are_no_numbers() -> None:
     assert window.rate == 5.0 and window.printed == 99
 
 
-def test_facts_are_the_first_that_are_told_and_contradictions_are_named() -> None:
+def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
     lines: list[Row | OtherLine] = [
         OtherLine("facts", values=(("batch_size", "64"), ("gpu", "0"))),
         OtherLine("facts", values=(("batch_size", "32"), ("gpu", "1"))),
@@ -156,7 +156,7 @@ def test_facts_are_the_first_that_are_told_and_contradictions_are_named() -> Non
     assert "batch_size is said to be 64 and 32" in remark
 
 
-def test_what_is_kept_of_what_is_said_is_bounded() -> None:
+def test_the_number_of_records_is_bounded() -> None:
     lines: list[Row | OtherLine] = [
         *steady(range(0, 200)),
         *[OtherLine("mark")] * 30,
@@ -170,7 +170,7 @@ def test_what_is_kept_of_what_is_said_is_bounded() -> None:
     assert len(reading.records) == 10 and any("20 evaluations and marks beyond" in remark for remark in reading.remarks)
 
 
-def test_what_the_reader_remarks_is_passed_on() -> None:
+def test_remarks_of_the_reader_are_passed_on() -> None:
     assert read([*steady(range(200)), OtherLine("remark", values=(("text", "cut off"),))]).remarks == ("cut off",)
 
 
@@ -218,40 +218,3 @@ def test_a_long_series_is_means_over_neighbours() -> None:
         reading = read(steady(range(0, 200)))
     assert reading.window is not None and len(reading.window.step_s) == 50
     assert any("means over 2 printed numbers" in remark for remark in reading.remarks)
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("name", "whole", "begin", "end", "samples", "wall_clock", "printed"),
-    [
-        ("ngc-pytorch-resnet50_airank_1n1g_b256_amp_time2train.log", False, 100, 600, 256, 857.62, 858.06),
-        ("ngc-pytorch-resnet50_airank_4n8g_b256_amp_time2train.log", False, 20, 120, 32 * 256, 22793.16, 22811.52),
-        ("nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log", False, 20, 120, 208 * 8, 11341.33, 11342.87),
-        ("plsc2-arcface_r50_1n8g_b128_fp16_sr1.0_dynamic.log", False, 100, 600, 1024, 7387.85, 7392.69),
-        ("plsc2-arcface_r50_1n8g_b128_fp16_sr1.0_dynamic.log", True, 100, 126_400, 1024, 6186.91, 6870.24),
-    ],
-)
-def test_real_logs_give_the_speed_of_their_time_stamps(name, whole, begin, end, samples, wall_clock, printed) -> None:
-    path = LOGS / name
-    reading = read_log(path, formats.recognise(path), Protocol(whole=whole))
-    window = reading.window
-    assert window is not None and window.seconds is not None
-    assert (window.begin, window.end, window.steps) == (begin, end, end - begin)
-    assert window.steps * samples / window.seconds == pytest.approx(wall_clock, abs=0.005)
-    assert window.rate == pytest.approx(printed, abs=0.005)
-    assert reading.remarks == ()
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("ngc-pytorch-resnet50_dlperf-readme_excerpt_2n8g.log", "last printed step is 10 of epoch 0"),
-        ("pytorch-examples-imagenet_dlperf-readme_excerpt_2n8g_4n8g.log", "last printed step is 15 of epoch 0"),
-        ("ngc-tensorflow-bert_airank_1n1g_bs96_fp16.log", "last printed step is 51"),
-    ],
-)
-def test_real_logs_that_are_too_short_say_so(name, reason) -> None:
-    path = LOGS / name
-    reading = read_log(path, formats.recognise(path), Protocol())
-    assert reading.window is None and reason in reading.reason and "needs step 120" in reading.reason

@@ -45,7 +45,7 @@ def test_an_interval_with_a_pause_is_kept_out(line, reason) -> None:
         OtherLine("mark", values=(("mark", "avg_ips"),)),
     ],
 )
-def test_what_is_no_pause_keeps_nothing_out(line) -> None:
+def test_other_records_keep_nothing_out(line) -> None:
     lines: list[Row | OtherLine] = [*steady(range(10, 200, 10))]
     lines[6:6] = [line]
     assert window_of(lines).pauses == ()
@@ -73,7 +73,7 @@ def test_several_pauses_in_one_interval_are_one() -> None:
     assert pause.reason == "validation, checkpoint"
 
 
-def test_pauses_outside_the_window_are_not_its_own() -> None:
+def test_pauses_outside_the_window_do_not_count() -> None:
     lines: list[Row | OtherLine] = [OtherLine("evaluation"), *steady(range(10, 200, 10)), OtherLine("evaluation")]
     lines[2:2] = [OtherLine("evaluation")]  # between 10 and 20
     lines[14:14] = [OtherLine("evaluation")]  # between 120 and 130
@@ -81,7 +81,7 @@ def test_pauses_outside_the_window_are_not_its_own() -> None:
     assert window_of(lines).pauses == ()
 
 
-def test_a_pause_belongs_to_the_rank_that_says_it() -> None:
+def test_a_pause_belongs_to_its_rank() -> None:
     """Rank 1 prints step 60 after rank 0 has gone to its validation; and its own validation comes later still."""
     lines: list[Row | OtherLine] = []
     for step in range(10, 200, 10):
@@ -142,7 +142,7 @@ def test_a_fact_can_tell_the_steps_of_an_epoch() -> None:
 
 
 @pytest.mark.parametrize("fact", ["", "0", "-3", "many", "9" * 30])
-def test_where_nobody_tells_the_steps_of_an_epoch_only_what_lies_within_counts(fact) -> None:
+def test_without_steps_per_epoch_only_intervals_within_epochs_count(fact) -> None:
     lines = [OtherLine("facts", values=(("steps_per_epoch", fact),)), *short_epochs(False)]
     reading = read(lines, PER_EPOCH)
     assert reading.window is not None
@@ -167,6 +167,6 @@ def test_a_number_beyond_the_epochs_steps_does_not_count_backwards() -> None:
     assert window_of(lines, PER_EPOCH, WHOLE).steps == 20 * 14 - 1
 
 
-def test_numbers_that_start_anew_in_a_family_where_they_should_not() -> None:
+def test_numbers_that_start_anew_though_the_format_numbers_the_run() -> None:
     window = window_of(short_epochs(True), THROUGH)
     assert (window.begin_epoch, window.begin, window.end_epoch, window.end) == (1, 7, 9, 3)

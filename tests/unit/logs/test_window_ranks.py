@@ -167,7 +167,7 @@ def test_a_log_is_followed_beyond_its_window_without_points() -> None:
     assert following.back is not None and following.back.offset == 200 * WIDTH
 
 
-def test_a_run_that_died_after_two_lines_is_told_by_its_stamps() -> None:
+def test_a_run_of_two_lines_is_recognised_by_its_stamps() -> None:
     died = [Row(10, time=T0, rate=1.0), Row(20, time=T0 + 5, rate=1.0)]
     lines = [*died, *steady(range(10, 200, 10), rank=NO_NUMBER)]
     lines[2:] = [dataclasses.replace(row, time=row.time + 600) for row in lines[2:]]
@@ -191,7 +191,7 @@ def test_a_log_that_goes_back_to_an_epoch_before_is_another_run() -> None:
     assert reading.last == (2, 149)
 
 
-def test_what_the_second_run_tells_is_not_taken_for_the_first() -> None:
+def test_facts_of_the_second_run_are_dropped() -> None:
     lines: list[Row | OtherLine] = [
         OtherLine("facts", values=(("batch_size", "64"),)),
         *steady(range(0, 200)),
