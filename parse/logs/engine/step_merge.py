@@ -94,9 +94,9 @@ class StepMerge:
             key=((steps.epoch + 1) << STEP_BITS) | steps.step,
             offset=steps.offset,
             time_s=time_s,
-            rate=_finite(steps.rate),
-            duration_s=_finite(steps.duration_s),
-            elapsed_s=_finite(steps.elapsed_s),
+            rate=np.where(np.isinf(steps.rate), np.nan, steps.rate),
+            duration_s=np.where(np.isinf(steps.duration_s), np.nan, steps.duration_s),
+            elapsed_s=np.where(np.isinf(steps.elapsed_s), np.nan, steps.elapsed_s),
             first=steps.first,
             epoch_steps=steps.epoch_steps,
             rank=steps.rank,
@@ -124,8 +124,8 @@ class StepMerge:
         if not len(done):
             return NO_POINTS
         self._flushed = max(self._flushed, int(done.key.max()))
-        for rank, key in _first_keys(done):
-            self.ranks.setdefault(rank, key)
+        ranks, places = np.unique(done.rank, return_index=True)
+        self.ranks = dict(zip(ranks.tolist(), done.key[places].tolist(), strict=True)) | self.ranks
         return merged(done)
 
     def _ripe(
@@ -149,7 +149,7 @@ class StepMerge:
         down = (key[1:] < key[:-1]) & (rank[1:] == rank[:-1])
         returns: list[tuple[int, int]] = []
         outlier = np.zeros(len(lines), np.bool_)
-        for rank_number in _distinct(rank[1:][down]):
+        for rank_number in np.unique(rank[1:][down]).tolist():
             chain = order if alike else order[rank == rank_number]
             alone = chain[outliers(_places(lines.key[chain]))]
             if len(alone):
@@ -278,27 +278,8 @@ def _count_before(code: Integers, place: Integers, row: Integers) -> Integers:
     return np.where(place >= 0, counted, 0)
 
 
-def _finite(values: Floats) -> Floats:
-    bad = np.isinf(values)
-    return np.where(bad, np.nan, values) if bad.any() else values
-
-
 def _is_single_rank(rank: Integers) -> bool:
     return len(rank) == 0 or bool((rank == rank[0]).all())
-
-
-def _distinct(rank: Integers) -> list[int]:
-    if len(rank) == 0:
-        return []
-    return [int(rank[0])] if _is_single_rank(rank) else np.unique(rank).tolist()
-
-
-def _first_keys(lines: Lines) -> list[tuple[int, int]]:
-    """The ranks, each with the key of its first line."""
-    if _is_single_rank(lines.rank):
-        return [(int(lines.rank[0]), int(lines.key[0]))]
-    ranks, places = np.unique(lines.rank, return_index=True)
-    return list(zip(ranks.tolist(), lines.key[places].tolist(), strict=True))
 
 
 def _course(lines: Lines) -> tuple[Integers, Integers]:

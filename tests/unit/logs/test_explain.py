@@ -13,7 +13,7 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
-from parse.logs.explain import CHUNK_BYTES, MAX_LISTED, MAX_TEXT, explain, lines_at
+from parse.logs.explain import MAX_LISTED, MAX_TEXT, explain, lines_at
 from parse.logs.window import Protocol, Reading, read_log
 from parse.run_fields import RunFields
 
@@ -255,11 +255,9 @@ def test_lines_are_found_wherever_pieces_meet(tmp_path: Path) -> None:
     path = tmp_path / "large.log"
     lines = [f"line {number} {'x' * (number % 700)}\n".encode() for number in range(1, 9000)]
     path.write_bytes(b"".join(lines))
-    assert path.stat().st_size > 2 * CHUNK_BYTES
+    assert path.stat().st_size > 2 * (1 << 20)
     offsets = np.concatenate([[0], np.cumsum([len(line) for line in lines])])[:-1].tolist()
-    near = [
-        at for at, begin in enumerate(offsets) if begin % CHUNK_BYTES > CHUNK_BYTES - 3000 or begin % CHUNK_BYTES < 3000
-    ]
+    near = [at for at, begin in enumerate(offsets) if begin % (1 << 20) > (1 << 20) - 3000 or begin % (1 << 20) < 3000]
     wanted = {0, 4500, len(lines) - 1, *near}
     line_at = lines_at(path, [offsets[at] for at in wanted])
     for at in wanted:

@@ -1,4 +1,4 @@
-"""parse.logs.run and parse.logs.size: from a reading and a place to a run and its numbers."""
+"""parse.logs.run: from a reading and a place to a run and its numbers."""
 
 from __future__ import annotations
 
