@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc.model.spec import COLLECTIVES, RunSpec
+from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class RunFields:
     seed: int | None = None
     site: str | None = None
     data: str | None = None
-    stamps: str | None = None
+    timing: str | None = None
     block_steps: int | None = None
     reduction: str | None = None
     telemetry: str | None = None
@@ -63,9 +63,9 @@ class RunFields:
         return f"{self.nodes}n{self.devices // self.nodes}g" if self.nodes else f"{self.devices}g"
 
     @property
-    def probe(self) -> str:
+    def diagnostic(self) -> str:
         """As that of a RunSpec; empty where it is unknown."""
-        return COLLECTIVES if self.workload == COLLECTIVES else "twin" if self.reduction == "off" else ""
+        return COLLECTIVES if self.workload == COLLECTIVES else NO_SYNC if self.reduction == "off" else ""
 
     @property
     def ranks(self) -> int | None:

@@ -33,7 +33,7 @@ def test_evidence_is_the_first_sentence_and_where_files_are_kept(tmp_path: Path)
     )
     put_record(tmp_path, Outcome.PREEMPTED, evidence=sentences)
     assert evidence(tmp_path) == sentences[0]
-    put_record(tmp_path, Outcome.PREEMPTED, evidence=sentences, kept="n1:/dev/shm/x.h5")
+    put_record(tmp_path, Outcome.PREEMPTED, evidence=sentences, local_copies="n1:/dev/shm/x.h5")
     assert evidence(tmp_path) == f"{sentences[0]}; kept at n1:/dev/shm/x.h5"
 
 

@@ -76,7 +76,7 @@ def test_a_log_that_states_everything():
 
 def test_unknown_fields_are_none_and_in_no_key():
     result = attempt().requested
-    names = ("scaling", "seed", "site", "cpus_per_rank", "stamps", "data", "ranks_per_node")
+    names = ("scaling", "seed", "site", "cpus_per_rank", "timing", "data", "ranks_per_node")
     assert {getattr(result.run, name) for name in names} == {None} and not {*names} & {*json.loads(result.point)[0]}
 
 

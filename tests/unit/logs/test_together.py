@@ -136,7 +136,7 @@ def test_unknown_fields_are_not_shown(tmp_path):
     eight = next(result for result in logs.results if result.run.devices == 8)
     requested = requested_values(eight)
     assert (requested["case"], requested["devices"]) == ("8g", "8")
-    assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "stamps"} & set(requested)
+    assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "timing"} & set(requested)
     assert eight.speedup is None or eight.speedup > 0
     written = text(logs)
     row = next(line for line in written.splitlines() if line.startswith("8g")).split()
