@@ -1,4 +1,4 @@
-"""Reads folders of traces, plans and records, and of logs; what cannot be read becomes one line that names it."""
+"""Reads folders of traces, plans, records and logs; each file that cannot be read becomes one line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ AttemptKey = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """What was found. `refusals` name files that were not read, `remarks` what was read and is odd."""
+    """All attempts. `refusals` name the files that were not read, `remarks` what is odd about the others."""
 
     attempts: tuple[Attempt, ...]
     requested: tuple[RequestedRun, ...]
@@ -114,7 +114,7 @@ class _Loader:
         )
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
-        """The files named, and in the folders named all that by their names may be something, each once."""
+        """The named files, and those in the named folders whose names fit, each once."""
         files: dict[Path, Path] = {}
         for path in paths:
             if path.is_dir():
@@ -143,7 +143,7 @@ class _Loader:
         return name.endswith((".h5", ".json")) or (self.kind != "traces" and LOG_NAME.fullmatch(name) is not None)
 
     def _is_log(self, path: Path, named: bool) -> bool:
-        """Whether it is to be read as a log; JSON is where it is dllogger's."""
+        """Whether to read it as a log; JSON is one if it is dllogger's."""
         if named and self.kind == "logs":
             return True
         if self.kind == "traces" or path.suffix == ".h5":
@@ -156,7 +156,7 @@ class _Loader:
     def _from_logs(
         self, paths: Sequence[Path], named: frozenset[Path], progress: Progress, how: HowToRead | None
     ) -> tuple[Attempt, ...]:
-        """What the logs hold. A sweep's own job outputs lie in its folders, too: those are only counted."""
+        """The attempts of logs. A sweep's own job outputs lie in its folders, too: those are only counted."""
         if not paths:
             return ()
         from parse.load_logs import HowToRead, load_logs
@@ -288,7 +288,7 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
 
 
 def _of_partial(folder: Path) -> str:
-    """What is to be said of a folder of journals: they are of a run that goes on, or wait for somebody."""
+    """The remark on a folder of journals: of a run that goes on, or not yet recovered."""
     stem = folder.name.removesuffix(PARTIAL)
     if folder.with_name(f"{stem}.h5").exists():
         reason = "left over beside its trace, to be removed"
@@ -318,7 +318,7 @@ def _name(key: AttemptKey) -> str:
 
 
 def _begin_of(path: Path, size: int) -> bytes:
-    """The first bytes; none where it cannot be read, which its reader will say."""
+    """The first bytes; none if it cannot be read, which its reader reports."""
     try:
         with path.open("rb") as file:
             return file.read(size)

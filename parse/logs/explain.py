@@ -1,4 +1,4 @@
-"""What was read of one log and how each number came about, in words: for a person who checks it by hand."""
+"""Explains how each number of one log came about, for a person who checks it by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what was read of a log and what its names say to an attempt with its numbers; the log is believed over names."""
+"""Makes an attempt with its numbers of a log's reading and its path; the log is believed over names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS = ("is_static", "classes", "sample_ratio", "model_parallel", "partial_fc
 """Facts that change how much work a step is, so that they tell points apart."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
 """A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
-multiplied or divided by the devices, is not of as many devices as its family has it."""
+multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
 NOWHERE = Place()
 MAX_TEXT = 100
@@ -39,7 +39,7 @@ MAX_TEXT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """None where nobody says it. `batch_size` is per device; `per_step` are samples of all devices per printed step."""
+    """Sizes, None if unknown. `batch_size` is per device; `per_step` are samples of all devices per printed step."""
 
     nodes: int | None
     devices: int | None
@@ -112,7 +112,7 @@ def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
-    """What is kept out of the window, with its length; of ends of epochs together."""
+    """Remarks on the intervals kept out of the window, with their lengths; ends of epochs share one."""
     kinds: dict[str, list[Pause]] = {}
     for pause in window.pauses if window else ():
         kinds.setdefault(re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.reason), []).append(pause)
@@ -123,7 +123,7 @@ def _pauses(window: Window | None) -> Iterator[str]:
 
 
 def window_text(window: Window) -> str:
-    """The window as people say it: `steps 20 to 120 of epoch 0`."""
+    """The window in words: `steps 20 to 120 of epoch 0`."""
     if window.begin_epoch < 0 and window.end_epoch < 0:
         return f"steps {window.begin} to {window.end}"
     if window.begin_epoch == window.end_epoch:
@@ -143,7 +143,7 @@ def _speeds(reading: Reading, size: Size, remarks: list[str]) -> Speed:
 
 
 def _printed(log_format: LogFormat, window: Window, size: Size) -> float | None:
-    """Of all devices, by the family's rule, else from what the log has."""
+    """The printed speed of all devices by the format's rule, else from what the log has."""
     by_rates = window.rate
     if by_rates and log_format.rates == "rank":
         by_rates = by_rates * size.devices if size.devices else None
@@ -157,7 +157,7 @@ def _printed(log_format: LogFormat, window: Window, size: Size) -> float | None:
 
 
 def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
-    """The printed speed, or that times or over the devices, where only so it agrees with the time stamps."""
+    """The printed speed, multiplied or divided by the devices if only then it agrees with the time stamps."""
     if abs(math.log(printed / wall_clock)) < MISSES:
         return printed
     for other, devices_named in ((printed * devices, "one device"), (printed / devices, "all devices")):
@@ -188,7 +188,6 @@ def _measured(window: Window, size: Size, speeds: Speed, result: float) -> Measu
 
 
 def _no_speed(window: Window, size: Size, speed: str) -> str:
-    """Why a window gives no number."""
     if speed == "printed" and window.seconds and size.per_step:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
     if window.seconds or window.duration_s:
@@ -254,7 +253,7 @@ def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> st
 
 
 def _options(facts: Mapping[str, str], log_format: LogFormat, place: Place, remarks: list[str]) -> dict[str, str]:
-    """What the header says of the work; the number of classes tells points apart only where it is part of the task."""
+    """The header's options; the number of classes tells points apart only if it is part of the task."""
     switch: Callable[[str], str] = lambda text: {"true": "1", "false": "0"}.get(text.lower(), text)  # noqa: E731
     options = {
         name: switch(facts[name][:MAX_TEXT])
@@ -268,7 +267,7 @@ def _options(facts: Mapping[str, str], log_format: LogFormat, place: Place, rema
 
 
 def _header_facts(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """What the header tells of versions and devices."""
+    """Versions and devices in the header."""
     return {
         name: (value[:MAX_TEXT],) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS
     }
@@ -279,7 +278,7 @@ def _real(speed: float | None) -> float | None:
 
 
 def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]) -> Size:
-    """Sizes by the log, its names, or what is said of logs that do not say it; a remark where log and names differ."""
+    """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
     devices, nodes = _devices(facts, place, otherwise, remarks)
     batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
     return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)
@@ -288,7 +287,6 @@ def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: l
 def _devices(
     facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]
 ) -> tuple[int | None, int | None]:
-    """Devices in all, and nodes."""
     world, nodes, each = (_whole(facts, name) for name in ("world_size", "nodes", "gpus_per_node"))
     if world and nodes and each and world != nodes * each:
         remarks.append(f"it says world size {world}, and {nodes} nodes of {each} GPUs: the world size is taken")
@@ -323,7 +321,6 @@ def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -
 def _batch(
     facts: Mapping[str, str], place: Place, otherwise: Place, devices: int | None, remarks: list[str]
 ) -> tuple[int | None, int | None]:
-    """Samples of a device and of all, per printed step."""
     local, whole = _whole(facts, "batch_size"), _whole(facts, "global_batch_size")
     accumulated = _whole(facts, "accumulation") or 1
     named = place.batch_size

@@ -113,12 +113,12 @@ def marker_index(texts: tuple[bytes, ...]) -> MarkerIndex:
 
 
 def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
-    """Of a text's pairs those that begin with the rarest one and still are as many as are looked at."""
+    """PAIRS neighbouring pairs of a text, from the rarest one where enough follow it."""
     last = max(len(row) - PAIRS, 0)
     best = max(range(last + 1), key=lambda place: _rarity(row[place : place + 1].tobytes()))
     return row[best : best + PAIRS]
 
 
 def _rarity(text: bytes) -> int:
-    """How seldom its characters are in logs, roughly."""
+    """How rare its characters are in logs, roughly."""
     return sum(0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in text)

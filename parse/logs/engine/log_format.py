@@ -34,7 +34,7 @@ latter). `accumulation` says how many printed steps make one optimizer step."""
 
 
 class LogError(ValueError):
-    """A file is no log of a known family, or not to be read; the text says which file and why."""
+    """A file is no log of a known format, or cannot be read; the text names the file and the reason."""
 
 
 Floats = npt.NDArray[np.float64]

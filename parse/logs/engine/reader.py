@@ -34,7 +34,7 @@ SMALL_BYTES = 1 << 16
 """A smaller file has a buffer of this size, too: it may grow."""
 SHAPES_PER_LENGTH = 48
 MAX_SHAPES = 512
-"""So many are kept of a family, for all lengths together; a log that has more begins anew."""
+"""The most shapes of a format, for all lengths together; a log that has more begins anew."""
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[()][A-Za-z0-9])")
 ESCAPE, RETURN = b"\x1b", b"\r"
 
@@ -121,7 +121,7 @@ def _open(path: Path) -> tuple[io.RawIOBase | io.BufferedIOBase, float]:
 
 
 class _Shapes:
-    """The shapes that lines of a family had so far, by length, those that come most often first."""
+    """The shapes of a format's lines so far, by length, the most frequent first."""
 
     def __init__(self) -> None:
         self.known: dict[int, list[Shape]] = {}
@@ -141,13 +141,11 @@ class _Shapes:
 
 @lru_cache(maxsize=32)
 def _shapes(log_format: LogFormat) -> _Shapes:
-    """Those of all its logs: what has been learned of one serves the next."""
+    """The shapes of a format, shared by all its logs."""
     return _Shapes()
 
 
 class _Reader:
-    """Takes pieces of a log."""
-
     def __init__(self, log_format: LogFormat) -> None:
         self.log_format = log_format
         self.shapes = _shapes(log_format)
@@ -183,7 +181,7 @@ class _Reader:
         return self._joined(offset, starts if begins is None else begins)
 
     def _in_bulk(self, length: int, which: Integers) -> None:
-        """Lines of one length: by shapes that are known; what is left is searched for what may say anything."""
+        """Reads lines of one length by known shapes, then by shapes of the first remaining line, or singly."""
         known = self.shapes.known.get(length, [])
         rows = self.lines.rows(which, length)
         for place, shape in enumerate(known):
@@ -258,7 +256,7 @@ class _Reader:
                     self.records.append(record)
 
     def _joined(self, offset: int, begins: Integers) -> Batch:
-        """What was found, in the order of the file; `begins` is where the lines begin in what was read."""
+        """The batch in the order of the file; `begins` is where lines begin in the text as it was read."""
         steps = NO_STEPS
         if self.parts:
             parts = [start for _, start in self.parts]
@@ -280,7 +278,7 @@ class _Reader:
 
 
 def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
-    """Of lines of one shape between two steps the first; `starts` is where lines begin, `steps` where steps do."""
+    """The first of the lines of one shape between two steps; `starts` is where lines begin, `steps` where steps do."""
     for shape in dict.fromkeys(shape for shape, _ in pauses):
         which = np.sort(np.concatenate([lines for line_shape, lines in pauses if line_shape is shape]))
         _, first = np.unique(np.searchsorted(steps, starts[which]), return_index=True)

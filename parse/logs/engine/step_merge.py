@@ -131,7 +131,7 @@ class StepMerge:
     def _ripe(
         self, key: Integers, in_time: npt.NDArray[np.bool_], settled: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """Lines of steps of which no more lines will come, but for the last that those to come may go on from."""
+        """Which lines belong to complete steps; the last of these wait for the ones that follow."""
         open_keys = key[in_time & ~settled]
         ripe = in_time
         if len(open_keys):
@@ -142,7 +142,7 @@ class StepMerge:
         return ripe
 
     def _before_return(self, lines: Lines, until: int) -> tuple[Lines, int]:
-        """The lines up to where the log goes back, as far as that is seen in those that are settled by now."""
+        """The lines up to where the log goes back, judged by the lines up to `until`."""
         alike = _is_single_rank(lines.rank)
         order = np.arange(len(lines)) if alike else np.argsort(lines.rank, kind="stable")
         key, rank = lines.key[order], lines.rank[order]
@@ -174,7 +174,7 @@ class StepMerge:
         return lines.take(slice(place)), place
 
     def _place_pauses(self, lines: Lines) -> None:
-        """Finds after which step each pause stands: the furthest that its rank, or anybody, has printed before it."""
+        """Places each pause after the furthest step that its rank, or else any rank, printed before it."""
         chains: dict[int | None, tuple[Integers, Integers]] = {None: _course(lines)}
         for record, reason in self._pauses:
             if self.back is not None and record.offset >= self.back.offset:

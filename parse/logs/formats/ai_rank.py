@@ -1,4 +1,4 @@
-"""AI-Rank's marks, `- AI-Rank-log <time> test_begin` and the like; they stand in logs of any family, or alone.
+"""AI-Rank's marks, `- AI-Rank-log <time> test_begin` and the like; they stand in logs of any format, or alone.
 
 In practice the dash in front is missing, the time is a date or missing too, a mark has a blank for its underscore, and
 what else a program prints behind the same prefix (steps, losses) is no mark.

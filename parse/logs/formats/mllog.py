@@ -1,4 +1,4 @@
-"""MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they stand in logs of any family, or alone.
+"""MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they stand in logs of any format, or alone.
 
 They tell when the run, its blocks, epochs and evaluations begin and end, but no step: a log that has nothing else has
 no window of steps. `blocks` says what it has instead.
