@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,58 +20,47 @@ from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
 from hpc.system.text import plural
 from parse import stats
+from parse.run_fields import RunFields
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedRun:
-    """A run as a plan, a trace or a log describes it; `extra` are the fields that only a later version knows, and of a
-    log those that tell its point from others (the folder it lies in).
+    """A run as a plan, a trace, a log or a document describes it, with the `run_id` that this gives it.
 
-    `unknown` names the fields of `run` that a log does not give: what stands in them is a
-    placeholder, never shown and never compared. `nodes` among them: only the number of devices is known; `repeat`: its
-    number is not its name's. `target_env` are the environment variables that the target (a site, or this machine) sets
-    for every run, as its plan says: those of `run.env` that nobody asked for by `--env`.
+    `extra` are fields that only a later version knows, and of a log those that tell its point from others (the folder
+    it lies in). `target_env` are the environment variables that the target (a site, or this machine) sets for every
+    run, as its plan says: those of `run.env` that nobody asked for by `--env`.
     """
 
-    run: RunSpec
+    run: RunFields
     run_id: str
     extra: Mapping[str, Any] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
     target_env: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def point(self) -> str:
         """Equal for the repeats of a point and for nothing else, whatever version named them."""
-        return _key(dataclasses.replace(self.run, repeat=1), self.extra, self.unknown)
+        return dataclasses.replace(self.run, repeat=1).key(self.extra)
 
     @cached_property
     def key(self) -> str:
         """Equal for the same run, whatever version named it."""
-        return _key(self.run, self.extra, self.unknown)
+        return self.run.key(self.extra)
 
     @cached_property
     def baseline_point(self) -> str:
-        """The point at 1n1g with all else equal; one device is on one node."""
-        unknown = tuple(name for name in self.unknown if name != "nodes")
-        return _key(dataclasses.replace(self.run.baseline(), repeat=1), self.extra, unknown)
+        """The point at 1n1g with all else equal."""
+        return dataclasses.replace(self.run.baseline(), repeat=1).key(self.extra)
 
     @property
     def case(self) -> str:
-        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where the number of nodes is not known."""
-        return f"{self.run.devices}g" if "nodes" in self.unknown else self.run.case
+        """As that of its fields, `2n8g` or `16g`."""
+        return self.run.case
 
-    @property
+    @cached_property
     def partly(self) -> bool:
-        """Whether it is known only in part, as from a log: what it lacks is then not known, rather than not asked."""
-        return bool(self.unknown)
-
-
-_FIELDS = tuple(field_of_run.name for field_of_run in dataclasses.fields(RunSpec))
-
-
-def _key(run: RunSpec, extra: Mapping[str, Any], unknown: Sequence[str]) -> str:
-    known = {name: getattr(run, name) for name in _FIELDS if name == "repeat" or name not in unknown}
-    return json.dumps([known, extra], sort_keys=True)
+        """Whether fields of it are unknown."""
+        return self.run.is_partial
 
 
 @dataclass(frozen=True, kw_only=True)

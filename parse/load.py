@@ -1,7 +1,8 @@
-"""Reads folders of traces, plans and records, and of logs; what cannot be read becomes one line that names it."""
+"""Reads folders of traces, plans, records and logs; each file that cannot be read becomes one line."""
 
 from __future__ import annotations
 
+import dataclasses
 import filecmp
 import os
 import re
@@ -26,7 +27,8 @@ from hpc.model.spec import PLAN_VERSION
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import PARTIAL
-from parse.attempt import Attempt, Machine, Measured, RequestedRun, describe, measure
+from parse.attempt import Attempt, RequestedRun, describe, measure
+from parse.run_fields import RunFields
 
 if TYPE_CHECKING:
     from parse.load_logs import HowToRead, Progress
@@ -51,29 +53,13 @@ AttemptKey = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """What was found. `refusals` name files that were not read, `remarks` what was read and is odd."""
+    """All attempts. `refusals` name the files that were not read, `remarks` what is odd about the others."""
 
     attempts: tuple[Attempt, ...]
     requested: tuple[RequestedRun, ...]
     reduced: tuple[str, ...]
     refusals: tuple[str, ...]
     remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Read:
-    """A trace without its stamps."""
-
-    path: Path
-    requested: RequestedRun
-    number: int
-    outcome: Outcome
-    evidence: str
-    measured: Measured | None
-    machine: Machine
-    steps_completed: int
-    problem: str
-    recovered: bool
 
 
 def load(
@@ -96,7 +82,8 @@ class _Loader:
         self.exits: dict[AttemptKey, ExitRecord] = {}
         self.notes: dict[AttemptKey, list[RankNote]] = {}
         self.begun: set[AttemptKey] = set()
-        self.traces: dict[AttemptKey, _Read] = {}
+        self.traces: dict[AttemptKey, Attempt] = {}
+        self.recovered: set[AttemptKey] = set()
         self.set_aside: dict[AttemptKey, str] = {}
 
     def load(self, paths: Sequence[Path], progress: Progress, how: HowToRead | None) -> Loaded:
@@ -110,7 +97,7 @@ class _Loader:
         traces = [path for path in files if path.suffix != ".json"]
         for path in progress(traces) if traces else ():
             self._read_trace(path)
-        by_id = {read.requested.run_id: read.requested for read in self.traces.values()}
+        by_id = {read.run_id: read.requested for read in self.traces.values() if read.requested}
         by_id |= {requested.run_id: requested for requested in self.requested.values()}
         keys = sorted({*self.exits, *self.notes, *self.begun, *self.traces, *self.set_aside})
         attempts = tuple(self._attempt(key, by_id.get(key[0])) for key in keys)
@@ -127,7 +114,7 @@ class _Loader:
         )
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
-        """The files named, and in the folders named all that by their names may be something, each once."""
+        """The named files, and those in the named folders whose names fit, each once."""
         files: dict[Path, Path] = {}
         for path in paths:
             if path.is_dir():
@@ -156,7 +143,7 @@ class _Loader:
         return name.endswith((".h5", ".json")) or (self.kind != "traces" and LOG_NAME.fullmatch(name) is not None)
 
     def _is_log(self, path: Path, named: bool) -> bool:
-        """Whether it is to be read as a log; JSON is where it is dllogger's."""
+        """Whether to read it as a log; JSON is one if it is dllogger's."""
         if named and self.kind == "logs":
             return True
         if self.kind == "traces" or path.suffix == ".h5":
@@ -169,7 +156,7 @@ class _Loader:
     def _from_logs(
         self, paths: Sequence[Path], named: frozenset[Path], progress: Progress, how: HowToRead | None
     ) -> tuple[Attempt, ...]:
-        """What the logs hold. A sweep's own job outputs lie in its folders, too: those are only counted."""
+        """The attempts of logs. A sweep's own job outputs lie in its folders, too: those are only counted."""
         if not paths:
             return ()
         from parse.load_logs import HowToRead, load_logs
@@ -227,51 +214,42 @@ class _Loader:
 
     def _read_trace(self, path: Path) -> None:
         try:
-            read = _without_stamps(path, read_trace(path))
+            trace = read_trace(path)
         except TraceError as error:
             self.refusals.append(str(error))
             return
-        key = read.requested.run_id, read.number
-        if path.name != f"{read.requested.run_id}.{read.number}.h5":
+        key = trace.run_id, trace.attempt
+        if path.name != f"{trace.run_id}.{trace.attempt}.h5":
             self.remarks.append(f"{path}: holds {_name(key)}; it is counted as what it holds")
-        first = self.traces.setdefault(key, read)
-        if first is read:
-            return
-        if filecmp.cmp(first.path, path, shallow=False):
-            self.remarks.append(f"{path}: the same as {first.path}, byte for byte; counted once")
+        if key not in self.traces:
+            self.traces[key] = _without_stamps(path, trace)
+            self.recovered |= {key} if trace.recovered else set()
+        elif filecmp.cmp(first := str(self.traces[key].trace), path, shallow=False):
+            self.remarks.append(f"{path}: the same as {first}, byte for byte; counted once")
         else:
-            self.set_aside[key] = f"two traces of one attempt, {first.path} and {path}, differ: neither is counted"
+            self.set_aside[key] = f"two traces of one attempt, {first} and {path}, differ: neither is counted"
 
     def _attempt(self, key: AttemptKey, requested: RequestedRun | None) -> Attempt:
         record, read = self.exits.get(key), self.traces.get(key)
         notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
         outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
-        # What was recovered says what was known when it was: the record tells the end.
-        if record and read and record.outcome != read.outcome and not read.recovered:
+        # A recovered trace has the outcome known when it was recovered: the record tells the end.
+        if record and read and record.outcome != read.outcome and key not in self.recovered:
             self.remarks.append(
-                f"{read.path}: says {read.outcome}, its exit record, written later, {record.outcome}: the record stands"
+                f"{read.trace}: says {read.outcome}, its exit record, written later, {record.outcome}: "
+                "the record stands"
             )
         evidence, problem = _evidence(record, read, notes), self.set_aside.get(key, "")
         if problem:
             self.remarks.append(problem)
         elif read:
-            problem = f"{read.path}: {read.problem}" if read.problem and outcome is Outcome.OK else ""
+            problem = f"{read.trace}: {read.problem}" if read.problem and outcome is Outcome.OK else ""
         elif outcome is Outcome.OK:
             problem = "ended ok, but no readable trace of it is here"
-        if read and key in self.set_aside:
-            read = None
-        return Attempt(
-            run_id=key[0],
-            number=key[1],
-            requested=requested,
-            outcome=outcome,
-            evidence=evidence,
-            measured=read.measured if read else None,
-            machine=read.machine if read else None,
-            steps_completed=read.steps_completed if read else None,
-            trace=read.path if read else None,
-            problem=problem,
-            record=record,
+        if read is None or key in self.set_aside:
+            read = Attempt(run_id=key[0], number=key[1], requested=requested, outcome=outcome)
+        return dataclasses.replace(
+            read, requested=requested, outcome=outcome, evidence=evidence, problem=problem, record=record
         )
 
 
@@ -286,31 +264,31 @@ def _requested(described: Any, target_env: Mapping[str, str]) -> RequestedRun:
         raise TraceError("an entry of its runs describes none")
     run, extra = run_of(described)
     run_id = str(described.get("run_id", run.run_id))
-    return RequestedRun(run=run, run_id=run_id, extra=extra, target_env=target_env)
+    return RequestedRun(run=RunFields.of(run), run_id=run_id, extra=extra, target_env=target_env)
 
 
-def _without_stamps(path: Path, trace: Trace) -> _Read:
+def _without_stamps(path: Path, trace: Trace) -> Attempt:
     measured, problem = None, ""
     try:
         measured = measure(trace)
     except TraceError as error:
         problem = str(error)
-    return _Read(
-        path=path,
-        requested=RequestedRun(run=trace.run, run_id=trace.run_id, extra=trace.run_extra),
+    return Attempt(
+        run_id=trace.run_id,
         number=trace.attempt,
+        requested=RequestedRun(run=RunFields.of(trace.run), run_id=trace.run_id, extra=trace.run_extra),
         outcome=trace.outcome,
         evidence=trace.evidence,
         measured=measured,
         machine=describe(trace),
         steps_completed=int(trace.steps_completed.min()),
+        trace=path,
         problem=problem,
-        recovered=trace.recovered,
     )
 
 
 def _of_partial(folder: Path) -> str:
-    """What is to be said of a folder of journals: they are of a run that goes on, or wait for somebody."""
+    """The remark on a folder of journals: of a run that goes on, or not yet recovered."""
     stem = folder.name.removesuffix(PARTIAL)
     if folder.with_name(f"{stem}.h5").exists():
         reason = "left over beside its trace, to be removed"
@@ -321,7 +299,7 @@ def _of_partial(folder: Path) -> str:
     return f"{folder}: {reason}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
 
 
-def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:
+def _evidence(record: ExitRecord | None, read: Attempt | None, notes: Sequence[RankNote]) -> str:
     if record and record.evidence and record.outcome is not Outcome.OK:
         return f"{record.evidence[0]}; kept at {record.local_copies}" if record.local_copies else record.evidence[0]
     if notes:
@@ -340,7 +318,7 @@ def _name(key: AttemptKey) -> str:
 
 
 def _begin_of(path: Path, size: int) -> bytes:
-    """The first bytes; none where it cannot be read, which its reader will say."""
+    """The first bytes; none if it cannot be read, which its reader reports."""
     try:
         with path.open("rb") as file:
             return file.read(size)

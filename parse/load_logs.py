@@ -1,4 +1,4 @@
-"""Reads logs of other systems: which are none, which run each claims to be, which are one run twice."""
+"""Reads logs of other systems, assigns them to runs, and recognises copies of one run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HowToRead:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedLogs:
-    """What was found, as of traces; files in folders that turn out not to be logs are only counted, but for *.log."""
+    """Attempts, files not read, remarks. Files in folders that are no logs are only counted, but for *.log."""
 
     attempts: tuple[Attempt, ...]
     refusals: tuple[str, ...]
@@ -46,7 +46,7 @@ class LoadedLogs:
 
 @dataclass(frozen=True, kw_only=True)
 class _Log:
-    """A log that was read: its attempt as yet without folder and number, and what its names say."""
+    """A log that was read: its attempt, still without folder and number, and the facts in its path."""
 
     path: Path
     attempt: Attempt
@@ -54,7 +54,7 @@ class _Log:
 
 
 def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silently: frozenset[Path]) -> LoadedLogs:
-    """Reads the files; of those in `silently` that are no logs it says only how many they are."""
+    """Reads the files; those in `silently` that are no logs are only counted."""
     read: list[_Log] = []
     refusals: list[str] = []
     remarks: list[str] = []
@@ -85,7 +85,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
 
 
 def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
-    """What was said for logs that do not say it, where logs say something else themselves: an option is not ignored."""
+    """Remarks on options for unknown sizes that logs contradict."""
     runs = [log.attempt.requested.run for log in read if log.attempt.requested]
     differing_runs = {
         f"--batch-size {otherwise.batch_size}": [
@@ -102,7 +102,7 @@ def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
 
 
 def explained(path: Path, how: HowToRead) -> str:
-    """How the numbers of one log come about. Raises LogError where it is none."""
+    """Explains the numbers of one log. Raises LogError for other files."""
     from parse.logs.explain import explain
 
     place = place_of(path)
@@ -156,7 +156,7 @@ def _repeats(logs: Sequence[_Log], folder: str, remarks: list[str]) -> list[Atte
 
 
 def _once(logs: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
-    """In the order of their names, without copies of one another that claim no number of their own."""
+    """The logs in the order of their names, without copies that claim no number of their own."""
     contents = _contents(logs)
     first_of: dict[bytes, _Log] = {}
     for log in sorted(logs, key=lambda log: (log.path.suffix == ".json", _natural(str(log.path)))):
@@ -173,7 +173,7 @@ def _once(logs: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
 
 
 def _log_of_report(report: _Log, others: Iterable[_Log]) -> _Log | None:
-    """The log beside a program's own report (raport.json) that is of the same run: its time stamps lie as far apart."""
+    """The log beside a program's own report (raport.json) of the same run: the speeds by time stamps agree."""
     speed = report.attempt.log.wall_clock if report.attempt.log else None
     if report.path.suffix != ".json" or not speed:
         return None
@@ -195,7 +195,7 @@ def _claimed(number: int, logs: Sequence[_Log], folder: str) -> Attempt:
 
 
 def _contents(logs: Sequence[_Log]) -> dict[Path, bytes]:
-    """Of each file what is equal only for equal contents; a file that no other is as long as is not read for it."""
+    """A text per file that is equal only for equal contents; files of unique length are not read."""
     sizes = {log.path: _size(log.path) for log in logs}
     lengths = Counter(sizes.values())
     return {

@@ -12,10 +12,11 @@ import numpy as np
 
 from hpc.model.findings import Finding
 from hpc.model.outcome import ExitRecord
-from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
+from hpc.model.spec import COLLECTIVES, NO_SYNC
 from parse import stats
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
+from parse.run_fields import RunFields
 
 MISSING = "missing"
 UNENDED = "no record of its end"
@@ -149,7 +150,8 @@ class Result:
     published: Claimed | None = None
 
     @property
-    def run(self) -> RunSpec:
+    def run(self) -> RunFields:
+        """The fields of its runs that are known."""
         return self.requested.run
 
     @property
@@ -289,6 +291,14 @@ def _no_number(result: Result) -> str:
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
+    """Where its row stands in a table; what is unknown has the place of the plainest value."""
     run = result.run
-    setting = run.workload, run.backend, run.batch_size, run.precision, result.requested.baseline_point
-    return *setting, run.devices, run.nodes
+    return (
+        run.workload or "?",
+        run.backend,
+        run.batch_size or 1,
+        run.precision or "fp32",
+        result.requested.baseline_point,
+        run.devices,
+        run.nodes or 1,
+    )

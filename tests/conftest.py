@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,10 @@ settings.load_profile("rankwise")
 for each in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(each) is signal.SIG_IGN:
         signal.signal(each, signal.default_int_handler if each is signal.SIGINT else signal.SIG_DFL)
+
+# A terminal's size, which pytest-xdist hands on: pages are as wide as where there is none.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -23,7 +23,8 @@ def not_nested(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
 
 def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
     """The blocks of the largest nested case ran on different nodes: in several jobs, or after a requeue."""
-    if result.run.placement != "nested" or result.run.nodes < max(other.run.nodes for other in neighbours.setting):
+    largest = max(other.run.nodes or 0 for other in neighbours.setting)
+    if result.run.placement != "nested" or (result.run.nodes or 0) < largest:
         return
     runs_by_nodes: dict[str, list[int]] = {}
     for repeat, hosts in _hosts(result).items():
@@ -38,7 +39,7 @@ def nested_summary(results: Sequence[Result]) -> str:
     if not nested or any(alarm.name == "not_nested" for result in nested for alarm in result.alarms):
         return ""
     settings = by_setting(nested)
-    if any(result.run.nodes > 1 and result.ok and not _hosts(result) for result in nested):
+    if any(result.run.nodes != 1 and result.ok and not _hosts(result) for result in nested):
         return "placement nested: the order of the runs was shuffled; their nodes have no names of their own"
     pairs = [pair for result in nested for pair in _pairs(result, settings[result.requested.baseline_point])]
     if not pairs:
@@ -55,9 +56,9 @@ def _pairs(result: Result, setting: Iterable[Result]) -> Iterator[tuple[Result, 
     """Yields each run of a smaller case in the same block: the case, the block, its nodes and those of `result`."""
     if result.run.placement != "nested":
         return
-    size, hosts = (result.run.nodes, result.run.devices), _hosts(result)
+    size, hosts = (result.run.nodes or 0, result.run.devices), _hosts(result)
     for other in setting:
-        if (other.run.nodes, other.run.devices) < size:
+        if (other.run.nodes or 0, other.run.devices) < size:
             smaller = _hosts(other)
             yield from ((other, at, smaller[at], hosts[at]) for at in sorted(smaller.keys() & hosts.keys()))
 

@@ -48,7 +48,7 @@ def copied(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
 def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
     """Returns (devices, nodes, samples/s) of each case; empty if two settings could have the same by chance."""
     speeds = [
-        (result.run.devices, result.run.nodes, result.median_speed)
+        (result.run.devices, result.run.nodes or 1, result.median_speed)
         for result in setting
         if result.median_speed is not None
     ]
@@ -75,11 +75,10 @@ def _unit(result: Result) -> float:
 
 def _differences(result: Result, other: Result) -> dict[str, Any]:
     """Returns the settings of `other` that are known of both and differ."""
-    excluded = {"nodes", "ranks_per_node", "gpus_per_node", "repeat"}
-    excluded |= {*result.requested.unknown, *other.requested.unknown}
+    excluded = {"nodes", "ranks_per_node", "gpus_per_node", "devices", "repeat", "is_numbered"}
     values, other_values = dataclasses.asdict(result.run), dataclasses.asdict(other.run)
     return {
         name: other_values[name]
         for name, value in values.items()
-        if name not in excluded and other_values[name] != value
+        if name not in excluded and None not in (value, other_values[name]) and other_values[name] != value
     }

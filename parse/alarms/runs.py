@@ -98,7 +98,8 @@ def not_as_asked(result: Result, _: Neighbours) -> Iterator[Figures]:
             continue
         spec, names = run.requested.run, ("ranks", "steps", "samples")
         measured = run.attempt.machine.ranks, len(run.measured.step_s), run.measured.samples
-        requested = spec.ranks, spec.measured_steps, spec.global_batch_size * spec.measured_steps
+        batch, steps = spec.global_batch_size or 0, spec.measured_steps or 0
+        requested = spec.ranks or 0, steps, batch * steps
         if measured != requested:
             figures = {f"requested_{name}": count for name, count in zip(names, requested, strict=True)}
             yield {"run": spec.repeat, **dict(zip(names, measured, strict=True)), **figures}
@@ -145,4 +146,4 @@ def _reasons(*reasons: str) -> Iterator[Figures]:
 
 def _is_numbered(run: Run) -> bool:
     """Whether the name of its log has the number of the repeat."""
-    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.requested.unknown
+    return run.attempt is not None and run.attempt.log is not None and run.requested.run.is_numbered

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS
 from hpc.model.collective_times import collective_times
-from hpc.model.spec import COLLECTIVES, RunSpec
+from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace
 from parse.ledger.types import Standalone
 from parse.result import Result
+from parse.run_fields import RunFields
 
 _ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container")
 
@@ -94,7 +95,7 @@ def standalone_reduction(
     return None, tuple(dict.fromkeys(remarks))
 
 
-def _ranks(run: RunSpec) -> tuple[object, ...]:
+def _ranks(run: RunFields) -> tuple[object, ...]:
     """What must be equal for a collective to take equally long."""
     options = {name: run.options[name] for name in COMMUNICATION_OPTIONS if name in run.options}
     return (*(getattr(run, name) for name in _ALIKE), dict(run.env), options)

@@ -1,9 +1,9 @@
-"""What was read of one log and how each number came about, in words: for a person who checks it by hand."""
+"""Explains how each number of one log came about, for a person who checks it by hand."""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from parse.logs.engine.log_format import LogError
 from parse.logs.engine.points import numbered
 from parse.logs.window import Reading, Window
 
-CHUNK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 26
+"""Longer lines are read in parts, so that memory is bounded."""
 MAX_TEXT = 240
 """Characters of a line that are shown."""
 MAX_LISTED = 20
@@ -45,39 +46,26 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
 
 
 def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, Line]:
-    """The lines that begin at those bytes of the text, by these."""
+    """The lines that begin at those bytes of the text, by these. Raises LogError."""
     remaining = sorted(set(offsets), reverse=True)
     line_at: dict[int, Line] = {}
-    newlines = begin = 0
-    for piece, last in _pieces(path):
-        end = begin + len(piece) - (0 if last else 4 * MAX_TEXT)
-        counted = 0
-        while remaining and remaining[-1] < end:
-            offset = remaining.pop()
-            newlines += piece.count(b"\n", counted, offset - begin)
-            counted = offset - begin
-            text = piece[counted : counted + 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
-            line_at[offset] = Line(number=newlines + 1, text=_shown(text.decode(errors="replace"), MAX_TEXT))
-        if not remaining:
-            return line_at
-        newlines += piece.count(b"\n", counted, end - begin)
-        begin = end
-    raise LogError(f"{path}: ends before byte {remaining[-1]}, which was read before: it is another file now")
-
-
-def _pieces(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """The text in pieces, each beginning with the last 4 × MAX_TEXT bytes before it; and whether it is the last."""
+    number, begin = 1, 0
     try:
-        with path.open("rb") as probe:
-            packed = probe.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if packed else path.open("rb") as file:
-            piece = file.read(CHUNK_BYTES)
-            while more := file.read(CHUNK_BYTES):
-                yield piece, False
-                piece = piece[-4 * MAX_TEXT :] + more
-            yield piece, True
+        with path.open("rb") as raw:
+            is_packed = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
+            while remaining and (line := file.readline(MAX_LINE_BYTES)):
+                while remaining and remaining[-1] < begin + len(line):
+                    offset = remaining.pop()
+                    text = line[offset - begin :][: 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
+                    line_at[offset] = Line(number=number, text=_shown(text.decode(errors="replace"), MAX_TEXT))
+                number += line.endswith(b"\n")
+                begin += len(line)
     except (OSError, EOFError) as error:
         raise LogError(f"{path}: cannot be read ({error})") from None
+    if remaining:
+        raise LogError(f"{path}: ends before byte {remaining[-1]}, which was read before: it is another file now")
+    return line_at
 
 
 def _printed_lines(reading: Reading) -> str:
@@ -146,7 +134,7 @@ def _samples(attempt: Attempt, window: Window) -> list[str]:
     if not each:
         return ["samples of a step: not known"]
     run = attempt.requested.run if attempt.requested else None
-    if run and run.batch_size * run.devices == each:
+    if run and run.batch_size and run.batch_size * run.devices == each:
         return [f"samples of a step: {run.batch_size} × {plural(run.devices, 'device')} = {each}"]
     return [f"samples of a step: {each}"]
 

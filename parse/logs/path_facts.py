@@ -1,4 +1,4 @@
-"""What the names of a log's folders and file say of it: case, batch size, precision, model, repeat.
+"""Reads a log's case, batch size, precision, model and repeat from the names of its folders and file.
 
 Known are the layouts of the reference suite, `<framework>/<model>/bz<BS>/<N>n<G>g/<model>_b<BS>_<precision>_<run>.log`
 with its variants, flat files (`GPUx8_time2train_ips.log`), `resnet50_1node_bz128/1n8c_real.log`, and OneFlow's long
@@ -61,7 +61,7 @@ _NUMBERS = (*_SIZES, "batch_size")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What names say; None or empty where they say nothing.
+    """The facts in a path; None or empty where names do not state them.
 
     `packed` holds the runs of a job that ran several at once on the same GPUs. `folder` has the folders' names without
     what was understood, from the root on; `name` the words of the file's name that are left and tell it from others.
@@ -84,7 +84,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class _NameFacts:
-    """What one name says, and which of its words say nothing."""
+    """The facts in one name, and its words without a fact."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class _NameFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class _Folders:
-    """What the folders of a file say together, `below` those between the case's folder and the file."""
+    """The facts in the folders of a file."""
 
     values: Mapping[str, str]
     options: Mapping[str, str]
@@ -105,7 +105,7 @@ class _Folders:
 
 
 def place_of(path: Path) -> Place:
-    """What the path says, its parents up to the root included, wherever it is looked at from."""
+    """The facts in the absolute path, up to the root."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  # ten thousand paths: strings are fast
     file, above = _facts_of_file(SUFFIX.sub("", name)), _facts_of_folders(folder)
     values, remarks = dict(file.values), [*file.remarks]
@@ -136,7 +136,7 @@ _NAMES = {"batch_size": "batch size", "precision": "precision"}
 
 
 def case_of(text: str) -> Place | None:
-    """The case that somebody writes, `2n8g`; None where it is none."""
+    """The sizes of a case as people write it, `2n8g`; None for any other text."""
     match = _WORD_PATTERNS[0].fullmatch(text)
     nodes, each = (int(match["nodes"]), int(match["gpus_per_node"])) if match else (0, 0)
     return Place(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
@@ -149,7 +149,6 @@ def model_name(name: str) -> str:
 
 
 def _sizes(numbers: dict[str, int], remarks: list[str]) -> dict[str, int | None]:
-    """Nodes, GPUs of each, devices, as far as they follow from one another."""
     nodes, each, devices = (numbers.get(name) for name in _SIZES)
     if nodes and each:
         if devices not in (None, nodes * each):
@@ -201,7 +200,6 @@ def _runs(numbers: Iterable[str]) -> tuple[int, ...]:
 
 
 def _trailing(tokens: Sequence[str]) -> list[str]:
-    """The numbers at the end."""
     first = len(tokens)
     while first and tokens[first - 1].isdecimal() and tokens[first - 1].isascii():
         first -= 1
@@ -209,7 +207,7 @@ def _trailing(tokens: Sequence[str]) -> list[str]:
 
 
 def _facts_of_words(tokens: Sequence[str]) -> _NameFacts:
-    """What words say, each by itself; words joined by hyphens are tried together, then one by one."""
+    """The facts in words, each by itself; words joined by hyphens are tried together, then one by one."""
     values_by_key: dict[str, dict[str, str]] = {}
     options: dict[str, str] = {}
     unknown: list[str] = []
@@ -246,7 +244,7 @@ def _facts_of_words(tokens: Sequence[str]) -> _NameFacts:
 
 @lru_cache(maxsize=4096)
 def _facts_of_word(token: str) -> Mapping[str, str] | None:
-    """What a single word says; None where it is none of ours."""
+    """The facts in a word; None if it is unknown."""
     for pattern in _WORD_PATTERNS:
         if match := pattern.fullmatch(token):
             values = match.groupdict()
@@ -260,7 +258,7 @@ def _facts_of_word(token: str) -> Mapping[str, str] | None:
 
 @lru_cache(maxsize=4096)
 def _facts_of_folders(folder: str) -> _Folders:
-    """The nearest folder that says a thing is believed; what others say differently stays in their names."""
+    """The nearest folder that states a fact is believed; contradictions stay in the folders' names."""
     parts = [part for part in Path(folder).parts if part != os.sep]
     facts_per_folder = [_facts_of_folder(part) for part in parts]
     sized = max(
@@ -297,7 +295,7 @@ def _facts_of_folders(folder: str) -> _Folders:
 
 
 def _facts_of_folder(part: str) -> _NameFacts | None:
-    """What a folder's name says, if all its words say something or name a system."""
+    """The facts in a folder's name, if each of its words states one or names a system."""
     if match := _INSIGHTFACE.fullmatch(part):
         return _insightface(match)
     facts = _facts_of_words([token for token in part.split("_") if token])

@@ -1,9 +1,8 @@
-"""From what was read of a log and what its names say to an attempt with its numbers; the log is believed over names."""
+"""Makes an attempt with its numbers of a log's reading and its path; the log is believed over names."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,33 +13,38 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, RunSpec
+from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS
 from hpc.system.text import plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
 from parse.logs.path_facts import Place, model_name
-from parse.logs.size import Size, size_of
+from parse.run_fields import RunFields
 
 if TYPE_CHECKING:
     from parse.logs.window import Protocol, Reading, Window
 
 SPEEDS = ("wall-clock", "printed")
 """Which of a log's two speeds is its result; without time stamps there is only the printed one."""
-NEVER_TOLD = (
-    "ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "timing", "block_steps", "reduction", "telemetry",
-    "placement",
-)  # fmt: skip
-"""Fields of a run that no log tells in a way that could be compared; seeds differ between repeats there."""
 OPTIONS = ("is_static", "classes", "sample_ratio", "model_parallel", "partial_fc")
 """Facts that change how much work a step is, so that they tell points apart."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
 """A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
-multiplied or divided by the devices, is not of as many devices as its family has it."""
+multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
 NOWHERE = Place()
 MAX_TEXT = 100
 """Characters of what a header tells that are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Sizes, None if unknown. `batch_size` is per device; `per_step` are samples of all devices per printed step."""
+
+    nodes: int | None
+    devices: int | None
+    batch_size: int | None
+    per_step: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +79,7 @@ def attempt_of(
     result, problem = speeds.result(speed), reading.reason
     if reading.window is not None and result is None:
         problem = _no_speed(reading.window, size, speed)
-    requested = requested_of_log(reading, place, size, protocol, remarks) if size.devices else None
+    requested = requested_of_log(reading, place, size, size.devices, protocol, remarks) if size.devices else None
     if requested is None:
         remarks.append(_unplaced(result, problem))
     return Attempt(
@@ -101,18 +105,14 @@ def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -
     """The same attempt as that repeat of its point, in that campaign; `numbered` where its names have the number."""
     if attempt.requested is None:
         return attempt
-    requested = dataclasses.replace(
-        attempt.requested,
-        run=dataclasses.replace(attempt.requested.run, repeat=repeat),
-        extra={**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra,
-        unknown=attempt.requested.unknown if numbered else (*attempt.requested.unknown, "repeat"),
-    )
-    requested = dataclasses.replace(requested, run_id=_run_id(requested))
+    run = dataclasses.replace(attempt.requested.run, repeat=repeat, is_numbered=numbered)
+    extra = {**attempt.requested.extra, "folder": folder} if folder else attempt.requested.extra
+    requested = RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
     return dataclasses.replace(attempt, requested=requested, run_id=requested.run_id)
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
-    """What is kept out of the window, with its length; of ends of epochs together."""
+    """Remarks on the intervals kept out of the window, with their lengths; ends of epochs share one."""
     kinds: dict[str, list[Pause]] = {}
     for pause in window.pauses if window else ():
         kinds.setdefault(re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.reason), []).append(pause)
@@ -123,7 +123,7 @@ def _pauses(window: Window | None) -> Iterator[str]:
 
 
 def window_text(window: Window) -> str:
-    """The window as people say it: `steps 20 to 120 of epoch 0`."""
+    """The window in words: `steps 20 to 120 of epoch 0`."""
     if window.begin_epoch < 0 and window.end_epoch < 0:
         return f"steps {window.begin} to {window.end}"
     if window.begin_epoch == window.end_epoch:
@@ -143,7 +143,7 @@ def _speeds(reading: Reading, size: Size, remarks: list[str]) -> Speed:
 
 
 def _printed(log_format: LogFormat, window: Window, size: Size) -> float | None:
-    """Of all devices, by the family's rule, else from what the log has."""
+    """The printed speed of all devices by the format's rule, else from what the log has."""
     by_rates = window.rate
     if by_rates and log_format.rates == "rank":
         by_rates = by_rates * size.devices if size.devices else None
@@ -157,7 +157,7 @@ def _printed(log_format: LogFormat, window: Window, size: Size) -> float | None:
 
 
 def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
-    """The printed speed, or that times or over the devices, where only so it agrees with the time stamps."""
+    """The printed speed, multiplied or divided by the devices if only then it agrees with the time stamps."""
     if abs(math.log(printed / wall_clock)) < MISSES:
         return printed
     for other, devices_named in ((printed * devices, "one device"), (printed / devices, "all devices")):
@@ -188,7 +188,6 @@ def _measured(window: Window, size: Size, speeds: Speed, result: float) -> Measu
 
 
 def _no_speed(window: Window, size: Size, speed: str) -> str:
-    """Why a window gives no number."""
     if speed == "printed" and window.seconds and size.per_step:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
     if window.seconds or window.duration_s:
@@ -206,49 +205,33 @@ def _unplaced(result: float | None, problem: str) -> str:
 
 
 def requested_of_log(
-    reading: Reading, place: Place, size: Size, protocol: Protocol, remarks: list[str]
+    reading: Reading, place: Place, size: Size, devices: int, protocol: Protocol, remarks: list[str]
 ) -> RequestedRun:
-    """The run that the log is of; what nobody says is a placeholder, named in `unknown`. It takes known devices."""
+    """The run that the log is of, with the fields that the log or its names state."""
     log_format, facts = reading.log_format, reading.facts
-    devices = size.devices or 1
-    each = devices // size.nodes if size.nodes else devices
-    known: dict[str, object] = {
-        "workload": _workload(log_format, facts, place, remarks),
-        "precision": _precision(facts, place, remarks),
-        "batch_size": size.batch_size,
-        "data": facts.get("data", "")[:MAX_TEXT],
-        "nodes": size.nodes,
-    }
     warmup = log_format.warmup if protocol.warmup is None else protocol.warmup
     total = log_format.total if protocol.total is None else protocol.total
-    extra = {"name": place.name, "window": "all" if protocol.whole else ""}
-    if warmup < MIN_WARMUP_STEPS:
-        extra["warmup"] = str(warmup)
-    run = RunSpec(
-        nodes=size.nodes or 1,
-        ranks_per_node=each,
-        gpus_per_node=each,
-        cpus_per_rank=1,
+    extra = {
+        "name": place.name,
+        "window": "all" if protocol.whole else "",
+        "warmup": str(warmup) if warmup < MIN_WARMUP_STEPS else "",
+    }
+    extra = {name: value for name, value in extra.items() if value}
+    run = RunFields(
         backend=log_format.name,
-        workload=str(known["workload"] or "?"),
-        batch_size=size.batch_size or 1,
-        precision=str(known["precision"] or PRECISIONS[0]),
-        scaling="weak",
+        devices=devices,
+        nodes=size.nodes,
+        gpus_per_node=devices // size.nodes if size.nodes else None,
+        workload=_workload(log_format, facts, place, remarks) or None,
+        precision=_precision(facts, place, remarks) or None,
+        batch_size=size.batch_size,
+        data=facts.get("data", "")[:MAX_TEXT] or None,
         warmup_steps=max(warmup, MIN_WARMUP_STEPS),
         measured_steps=max(total - warmup, 1),
         repeat=place.repeat or 1,
-        seed=0,
-        site="",
-        data=str(known["data"] or "?"),
         options={**place.options, **_options(facts, log_format, place, remarks)},
     )
-    requested = RequestedRun(
-        run=run,
-        run_id="",
-        extra={name: value for name, value in extra.items() if value},
-        unknown=(*(name for name, value in known.items() if not value), *NEVER_TOLD),
-    )
-    return dataclasses.replace(requested, run_id=_run_id(requested))
+    return RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
 
 
 def _workload(log_format: LogFormat, facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
@@ -270,7 +253,7 @@ def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> st
 
 
 def _options(facts: Mapping[str, str], log_format: LogFormat, place: Place, remarks: list[str]) -> dict[str, str]:
-    """What the header says of the work; the number of classes tells points apart only where it is part of the task."""
+    """The header's options; the number of classes tells points apart only if it is part of the task."""
     switch: Callable[[str], str] = lambda text: {"true": "1", "false": "0"}.get(text.lower(), text)  # noqa: E731
     options = {
         name: switch(facts[name][:MAX_TEXT])
@@ -284,20 +267,87 @@ def _options(facts: Mapping[str, str], log_format: LogFormat, place: Place, rema
 
 
 def _header_facts(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """What the header tells of versions and devices."""
+    """Versions and devices in the header."""
     return {
         name: (value[:MAX_TEXT],) for name, value in sorted(facts.items()) if name not in FACTS and name not in OPTIONS
     }
 
 
-def _run_id(requested: RequestedRun) -> str:
-    """Like a run's id, of what is known alone."""
-    run, unknown = requested.run, requested.unknown
-    named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
-    parts = (requested.case, run.backend, *(part for name, part in named.items() if name not in unknown))
-    digest = hashlib.sha256(requested.point.encode()).hexdigest()[:10]
-    return f"{'_'.join(parts)}_{digest}_r{run.repeat}"
-
-
 def _real(speed: float | None) -> float | None:
     return speed if speed is not None and math.isfinite(speed) and speed > 0 else None
+
+
+def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]) -> Size:
+    """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
+    devices, nodes = _devices(facts, place, otherwise, remarks)
+    batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
+    return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)
+
+
+def _devices(
+    facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]
+) -> tuple[int | None, int | None]:
+    world, nodes, each = (_whole(facts, name) for name in ("world_size", "nodes", "gpus_per_node"))
+    if world and nodes and each and world != nodes * each:
+        remarks.append(f"it says world size {world}, and {nodes} nodes of {each} GPUs: the world size is taken")
+        nodes = each = None
+    devices = world or (nodes * each if nodes and each else None)
+    if devices and place.devices and place.devices != devices:
+        remarks.append(f"it ran on {devices} devices, its name says {place.devices}: the log is believed")
+    elif nodes and place.nodes and place.nodes != nodes:
+        remarks.append(f"it ran on {nodes} nodes, its name says {place.nodes}: the log is believed")
+    if devices is None:
+        sized = place if place.devices else otherwise
+        devices = nodes * sized.gpus_per_node if nodes and sized.gpus_per_node else sized.devices
+    if devices is None:
+        return None, None
+    if nodes is None and each and devices % each == 0:
+        nodes = devices // each
+    if nodes is None and devices > 1:
+        nodes = next(
+            (source.nodes for source in (place, otherwise) if source.devices == devices and source.nodes), None
+        )
+    return devices, 1 if devices == 1 else nodes if nodes and devices % nodes == 0 else None
+
+
+def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:
+    """The facts with the batch of a device, where the log tells that of a node."""
+    of_node = _whole(facts, "node_batch_size")
+    if not (of_node and devices and nodes) or of_node % (devices // nodes):
+        return facts
+    return {"batch_size": str(of_node // (devices // nodes)), **facts}
+
+
+def _batch(
+    facts: Mapping[str, str], place: Place, otherwise: Place, devices: int | None, remarks: list[str]
+) -> tuple[int | None, int | None]:
+    local, whole = _whole(facts, "batch_size"), _whole(facts, "global_batch_size")
+    accumulated = _whole(facts, "accumulation") or 1
+    named = place.batch_size
+    if local is None and whole and devices and whole % (devices * accumulated) == 0:
+        local = whole // (devices * accumulated)
+        if named and local > named and local % named == 0:
+            remarks.append(
+                f"{local} samples a step and device are {local // named} times the batch size {named} of its name: "
+                "gradients are accumulated"
+            )
+            return named, whole // accumulated
+    if local and named and local != named:
+        remarks.append(f"it ran with batch size {local}, its name says {named}: the log is believed")
+    local = local or (None if whole else named or otherwise.batch_size)
+    product = local * devices if local and devices else None
+    if whole is None or (product and whole in (product, product * accumulated)):
+        return local, product
+    if product is None:
+        return local, whole // accumulated if whole % accumulated == 0 else None
+    remarks.append(
+        f"it says {whole} samples a step, and batch size {local} on {devices} devices, which is {product}: the former "
+        "is taken"
+    )
+    return whole // devices if devices and whole % devices == 0 else None, whole
+
+
+def _whole(facts: Mapping[str, str], name: str) -> int | None:
+    """A whole number above 0 that the header tells; None where it tells none."""
+    text = facts.get(name, "").strip()
+    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < 10 else None

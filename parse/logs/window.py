@@ -40,7 +40,7 @@ STANDS_STILL = {
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """The window that is asked for: `warmup` steps before it, `total` with them; None: the family's own.
+    """The requested window: `warmup` steps before it, `total` with them; None: the format's own.
 
     `whole`: from the first printed step to the last, pauses and ends of epochs in it.
     """
@@ -102,7 +102,7 @@ class Reading:
 
 
 def read_log(path: Path, log_format: LogFormat, protocol: Protocol) -> Reading:
-    """The log as one of that family. Raises LogError where it cannot be read."""
+    """Reads the log in that format. Raises LogError if it cannot be read."""
     return read_batches(batches(path, log_format), log_format, protocol)
 
 
@@ -175,7 +175,7 @@ class _Reader:
         self._add_up(points)
 
     def _decide(self) -> Points:
-        """Sees how the log prints; the points that it was seen by."""
+        """Determines how the log prints from its first points, and returns these."""
         points = Points.joined(self.head) if self.head else NO_POINTS
         self.head = []
         same_epoch = np.diff(points.epoch) == 0
@@ -314,7 +314,6 @@ class _Reader:
         return times.values
 
     def _remark(self) -> None:
-        """What is odd about the log, beyond what has been said."""
         step_merge, window_sum = self.step_merge, self.window_sum
         assert window_sum is not None
         if step_merge.back:
@@ -360,9 +359,9 @@ def _from_zero(step: Integers, printed_every: int) -> bool:
 
 
 def _pause(record: LogRecord) -> str:
-    """Why the training stands still where this is said; empty where it does not."""
+    """Why the training stands still at this record; empty if it does not."""
     if record.kind == "pause":
-        return record.values.get("why") or "pause"
+        return record.values.get("reason") or "pause"
     if record.kind == "evaluation":
         return "validation"
     if record.kind == "mllog":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,23 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import PRECISIONS, RunSpec
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.published.files import DocumentError, files_of, read_lines
 from parse.published.points import PublishedPoint, Setting, published_points
 from parse.published.tables import WallClock, imagenet_clocks
 from parse.published.vocabulary import IMAGENET, Case
 from parse.result import Claimed, Result, Run, of_runs, with_speedups
+from parse.run_fields import RunFields
 
 FORMAT = "published"
 """The log format of runs that only a document prints."""
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""
-NEVER_PRINTED = (
-    "ranks_per_node", "cpus_per_rank", "scaling", "warmup_steps", "measured_steps", "seed", "site", "data", "timing",
-    "block_steps", "reduction", "telemetry", "placement",
-)  # fmt: skip
-"""Fields of a run that no document prints in a comparable form."""
 
 _SAME_SPEED = 1e-6
 
@@ -75,29 +69,26 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
 
 
 def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
-    run = RunSpec(
-        nodes=case.nodes or 1, ranks_per_node=case.devices_per_node, gpus_per_node=case.devices_per_node,
-        cpus_per_rank=1, backend=setting.backend or "?", workload=setting.workload or "?",
-        batch_size=setting.batch_size or 1, precision=setting.precision or PRECISIONS[0], scaling="weak",
-        warmup_steps=20, measured_steps=100, repeat=1, seed=0, site="", data="?", options=dict(setting.options),
-    )  # fmt: skip
-    extra = {"document": document, "printed_at": setting.apart}
-    known = {name: getattr(setting, name) for name in ("workload", "precision", "batch_size")} | {"nodes": case.nodes}
-    return RequestedRun(
-        run=run,
-        run_id="",
-        extra={name: value for name, value in extra.items() if value},
-        unknown=(*(name for name, value in known.items() if not value), *NEVER_PRINTED),
+    """Returns the first run of a point, with the fields that documents print in a comparable form."""
+    run = RunFields(
+        backend=setting.backend or "?",
+        nodes=case.nodes,
+        devices=(case.nodes or 1) * case.devices_per_node,
+        gpus_per_node=case.devices_per_node if case.nodes else None,
+        workload=setting.workload or None,
+        batch_size=setting.batch_size or None,
+        precision=setting.precision or None,
+        options=dict(setting.options),
     )
+    extra = {"document": document, "printed_at": setting.apart}
+    extra = {name: value for name, value in extra.items() if value}
+    return RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
 
 
 def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
-    """Returns the run as that repeat, with an id of its known settings."""
-    run, unknown = replace(requested.run, repeat=repeat), requested.unknown
-    named = {"workload": run.workload, "batch_size": f"b{run.batch_size}", "precision": run.precision}
-    parts = (requested.case, run.backend, *(part for name, part in named.items() if name not in unknown))
-    digest = hashlib.sha256(requested.point.encode()).hexdigest()[:10]
-    return replace(requested, run=run, run_id=f"{'_'.join(parts)}_{digest}_r{repeat}")
+    """Returns the run as that repeat."""
+    run = replace(requested.run, repeat=repeat)
+    return replace(requested, run=run, run_id=run.partial_id(requested.extra))
 
 
 def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[WallClock]) -> Result:
@@ -111,12 +102,11 @@ def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: 
         claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=source)
     if runs := list(_runs(requested, point)):
         return replace(of_runs(runs), published=claimed)
-    requested = _as_run(requested, 1)
     runs = []
     placeholder = " and ".join(dict.fromkeys(point.placeholders)) or ("only packed jobs" if point.packed else "")
     if speed is None and placeholder:
-        unknown_repeat = replace(requested, unknown=(*requested.unknown, "repeat"))
-        runs = [Run(requested=unknown_repeat, attempt=None, attempts=0, placeholder=placeholder)]
+        unnumbered = replace(requested, run=replace(requested.run, is_numbered=False))
+        runs = [Run(requested=unnumbered, attempt=None, attempts=0, placeholder=placeholder)]
     return Result(
         requested=requested, runs=tuple(runs), planned_runs=None, median_speed=speed, average_speed=claimed.average,
         published=claimed,

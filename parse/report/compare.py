@@ -160,7 +160,7 @@ def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
 def _comparison(points: Sequence[Result]) -> Comparison:
     same = shared(points)
     settings = _settings(points, same)
-    cases = {result.requested.case: (result.run.devices, result.run.nodes) for result in points}
+    cases = {result.requested.case: (result.run.devices, result.run.nodes or 1) for result in points}
     return Comparison(
         same=same,
         cases=tuple(sorted(cases, key=lambda case: cases[case])),
@@ -178,7 +178,7 @@ def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Settin
         crowded = len({result.requested.case for result in points}) < len(points)
         for result in points:
             ranks = {"ranks_per_node": result.run.ranks_per_node, "gpus_per_node": result.run.gpus_per_node}
-            more = tuple((name, str(value)) for name, value in ranks.items()) if crowded else ()
+            more = tuple((name, str(value)) for name, value in ranks.items() if value is not None) if crowded else ()
             settings.setdefault((*setting(result), *more), []).append(result)
     return settings
 

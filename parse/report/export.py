@@ -79,7 +79,7 @@ def dlperf(summary: Summary) -> str:
     places: dict[tuple[str, str], list[Result]] = {}
     for result in summary.results:
         if result.median_speed is not None:
-            workload = str(_known_or(result, "workload", "unknown"))
+            workload = result.run.workload or "unknown"
             places.setdefault((DLPERF_NAMES.get(workload, workload), result.requested.case), []).append(result)
     content: dict[str, dict[str, Any]] = {}
     for (name, case), results in places.items():
@@ -92,7 +92,7 @@ def dlperf(summary: Summary) -> str:
             )
         content.setdefault(name, {})[case] = {
             "average_speed": _rounded(results[0].average_speed),
-            "batch_size_per_device": _known_or(results[0], "batch_size", of=results[0].run.local_batch_size),
+            "batch_size_per_device": results[0].run.local_batch_size,
             "median_speed": _rounded(results[0].median_speed),
             "speedup": _rounded(results[0].speedup),
         }
@@ -122,15 +122,15 @@ def _as_json(result: Result) -> dict[str, Any]:
     content = {
         "point_id": _point_id(result),
         "case": result.requested.case,
-        "nodes": _known_or(result, "nodes"),
-        "ranks_per_node": _known_or(result, "ranks_per_node"),
+        "nodes": run.nodes,
+        "ranks_per_node": run.ranks_per_node,
         "devices": run.devices,
         "backend": run.backend,
-        "workload": _known_or(result, "workload"),
-        "precision": _known_or(result, "precision"),
-        "scaling": _known_or(result, "scaling"),
-        "batch_size_per_device": _known_or(result, "batch_size", of=run.local_batch_size),
-        "global_batch_size": _known_or(result, "batch_size", of=run.global_batch_size),
+        "workload": run.workload,
+        "precision": run.precision,
+        "scaling": run.scaling,
+        "batch_size_per_device": run.local_batch_size,
+        "global_batch_size": run.global_batch_size,
         "runs_ok": len(result.ok),
         "runs_requested": result.planned_runs,
         "median_speed": result.median_speed,
@@ -153,13 +153,6 @@ def _as_json(result: Result) -> dict[str, Any]:
         content["published"] = {"document": str(claimed.document), **figures}
     content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
     return {name: _significant(value) for name, value in content.items()}
-
-
-def _known_or(result: Result, name: str, otherwise: Any = None, of: Any = None) -> Any:
-    """What the point asks for by that name, or `of` it; `otherwise` where that is not known."""
-    if name in result.requested.unknown:
-        return otherwise
-    return getattr(result.run, name) if of is None else of
 
 
 def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:

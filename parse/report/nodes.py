@@ -89,7 +89,7 @@ def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
             if len(hosts) == 1 and run.measured:
                 logs[hosts[0]].append(math.log(run.measured.throughput))
         if len(logs) > 1:
-            sites[result.run.site].append(logs)
+            sites[result.run.site or ""].append(logs)
     return tuple(_site(site, points) for site, points in sites.items())
 
 

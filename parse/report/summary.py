@@ -48,16 +48,18 @@ def requested_values(result: Result) -> dict[str, str]:
 
     Empty fields are left out, and what nobody knows of a log.
     """
-    run, unknown, extra = result.run, result.requested.unknown, result.requested.extra
-    other: dict[str, Any] = {"case": result.requested.case, "on": "GPU" if run.gpus_per_node else "CPU"}
+    run = result.run
+    other: dict[str, Any] = {"case": result.requested.case, "on": "CPU" if run.gpus_per_node == 0 else "GPU"}
     other |= {"block_steps": run.block_steps or ""}
-    values = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
-    requested = {name: str(value) for name, value in values.items() if value != "" and name not in unknown}
+    requested = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
     return {
-        **requested,
+        **{name: str(value) for name, value in requested.items() if value not in ("", None)},
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
         **{f"env.{name}": value for name, value in sorted(run.env.items())},
-        **{name: str(value) if result.requested.partly else json.dumps(value) for name, value in sorted(extra.items())},
+        **{
+            name: str(value) if result.requested.partly else json.dumps(value)
+            for name, value in sorted(result.requested.extra.items())
+        },
     }
 
 

@@ -182,39 +182,39 @@ def files_of(out: Path) -> list[str]:
 
 
 def check(
-    template: Path, out: Path, one: Input | None, usual: Mapping[str, str] | None = None
+    template: Path, out: Path, damaged: Input | None, usual: Mapping[str, str] | None = None
 ) -> tuple[str, list[RunStatus]]:
     """Damages a copy of the sweep and has everything read it; what was printed, and how the runs stand then.
 
     `usual` is how they stand where nothing was damaged. Raises Defect.
     """
     shutil.copytree(template, out)
-    one = one or Input(seed=0, damages=(), refused=None)
-    rng = random.Random(one.seed)
-    for name, damage in one.damages:
+    damaged = damaged or Input(seed=0, damages=(), refused=None)
+    rng = random.Random(damaged.seed)
+    for name, damage in damaged.damages:
         damage(out / name, rng)
     traces = out / "traces"
     before = _traces(traces)
     records = {path: path.read_bytes() for path in traces.glob(f"*{EXIT}") if _is_small(path)}
-    touched = [name for name, _ in one.damages]
+    touched = [name for name, _ in damaged.damages]
     stamps = {path.name: path.read_bytes() for path in (template / "traces").rglob("rank*.stamps")
               if str(path.relative_to(template)) not in touched}  # fmt: skip
-    said = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
-    away = refused(out / one.refused[0], one.refused[1]) if one.refused else contextlib.nullcontext()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), away:
+    output = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+    away = refused(out / damaged.refused[0], damaged.refused[1]) if damaged.refused else contextlib.nullcontext()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), away:
         _read_everything(out, rng)
-        found, left = run_statuses(_ids(), traces), pending_runs(_ids(), traces)
-        print(*describe_runs(found, Folders.under(out)), sep="\n")
-    said.seek(0)
-    text = said.read()
+        statuses, pending = run_statuses(_ids(), traces), pending_runs(_ids(), traces)
+        print(*describe_runs(statuses, Folders.under(out)), sep="\n")
+    output.seek(0)
+    text = output.read()
     _true("Traceback" not in text, "a traceback is printed")
     _hold_traces(traces, before)
     _hold_records(traces, records)
     _hold_stamps(traces, stamps)
     if usual is not None:
-        _hold_runs(one, found, left, usual)
-    _hold_words(one, text)
-    return text, found
+        _hold_runs(damaged, statuses, pending, usual)
+    _hold_words(damaged, text)
+    return text, statuses
 
 
 def _is_small(path: Path) -> bool:
@@ -288,12 +288,12 @@ def _copy(partial: Path, node: Path) -> None:
 
 def _traces(traces: Path) -> dict[Path, str]:
     """What every trace holds, by its path; of a hole no more than its size."""
-    found = {}
+    digests = {}
     for path in traces.rglob("*"):
         if path.suffix.lower() == ".h5" and path.is_file() and not path.is_symlink():
             size = path.stat().st_size
-            found[path] = str(size) if size >= HUGE_BYTES else hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests[path] = str(size) if size >= HUGE_BYTES else hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 def _hold_traces(traces: Path, before: Mapping[Path, str]) -> None:
@@ -305,8 +305,8 @@ def _hold_traces(traces: Path, before: Mapping[Path, str]) -> None:
             trace = read_trace(path)
         except TraceError as error:
             raise Defect(f"a trace was written that cannot be read: {error}") from None
-        most = int(trace.steps_completed.max())
-        _true(trace.recovered and most <= STEPS_LEFT, f"{path.name} says that {most} steps were completed")
+        steps = int(trace.steps_completed.max())
+        _true(trace.recovered and steps <= STEPS_LEFT, f"{path.name} says that {steps} steps were completed")
 
 
 def _hold_records(traces: Path, before: Mapping[Path, bytes]) -> None:
@@ -330,33 +330,33 @@ def _hold_stamps(traces: Path, before: Mapping[str, bytes]) -> None:
     """What a rank recorded is in the trace, or where it was, or kept aside."""
     trace = traces / f"{OPEN.run_id}.1.h5"
     for name, content in before.items():
-        there = [path for path in traces.rglob(name) if path.is_file() and path.read_bytes() == content]
+        copies = [path for path in traces.rglob(name) if path.is_file() and path.read_bytes() == content]
         rank = int(name.removeprefix("rank").removesuffix(".stamps"))
         brought = trace.is_file() and int(read_trace(trace).steps_completed[rank]) == STEPS_LEFT
-        _true(bool(there) or brought, f"what rank {rank} recorded is nowhere")
+        _true(bool(copies) or brought, f"what rank {rank} recorded is nowhere")
 
 
-def _hold_runs(one: Input, found: Sequence[RunStatus], left: Sequence[str], usual: Mapping[str, str]) -> None:
+def _hold_runs(damaged: Input, statuses: Sequence[RunStatus], pending: Sequence[str], usual: Mapping[str, str]) -> None:
     """Runs of which nothing was damaged are as they would have been; what was measured is not measured again."""
-    touched = [name for name, _ in one.damages] + ([one.refused[0]] if one.refused else [])
-    for run in found:
+    touched = [name for name, _ in damaged.damages] + ([damaged.refused[0]] if damaged.refused else [])
+    for run in statuses:
         if not any(run.run_id in name for name in touched):
             _true(run.state == usual[run.run_id], f"{run.run_id} is {run.state}, without damage {usual[run.run_id]}")
     for run, attempt in ((MEASURED, 1), (LATE, 2)):
         of_attempt = [name for name in touched if f"{run.run_id}.{attempt}." in name]
         if not any(name.endswith(".h5") for name in of_attempt) and len(of_attempt) < 2:
-            _true(run.run_id not in left, f"{run.run_id} has a whole trace, and is to be measured again")
+            _true(run.run_id not in pending, f"{run.run_id} has a whole trace, and is to be measured again")
 
 
-def _hold_words(one: Input, text: str) -> None:
+def _hold_words(damaged: Input, text: str) -> None:
     """What no reader can pass over is named."""
-    for name, damage in one.damages:
+    for name, damage in damaged.damages:
         path = Path(name)
         # A folder is no file, so nobody misses one where a record says all.
         record = path.name.endswith(EXIT) or path.match("plan.*.json") or f"{OPEN.run_id}.1.rank1.json" == path.name
         trace = path.suffix == ".h5" and damage is not folder
         # Of files on which a later damage fell it is not known what is left.
-        alone = len(one.damages) == 1 and one.refused is None
+        alone = len(damaged.damages) == 1 and damaged.refused is None
         if alone and damage in (empty, zeros, folder) and path.parent.name == "traces" and (record or trace):
             _true(path.name in text, f"nothing is said of {name}")
 
@@ -372,17 +372,17 @@ def run(first: int, count: int, place: Path, failures: int = 10, show: bool = Fa
     make_sweep(template)
     usual = {run.run_id: run.state for run in check(template, place / "usual", None)[1]}
     for seed in range(first, first + count):
-        one = input_of(seed, files_of(template))
+        damaged = input_of(seed, files_of(template))
         out = place / f"sweep {seed}"
         try:
             with watched(seed), warnings.catch_warnings(action="error"):
-                text, _ = check(template, out, one, usual)
+                text, _ = check(template, out, damaged, usual)
             if show:
                 print(text)
         except Exception:  # noqa: BLE001  # what is looked for
             failed += 1
-            what = ", ".join(f"{damage.__name__} of {name}" for name, damage in one.damages)
-            print(f"seed {seed} ({what}; refused: {one.refused}):\n{traceback.format_exc()}", flush=True)
+            what = ", ".join(f"{damage.__name__} of {name}" for name, damage in damaged.damages)
+            print(f"seed {seed} ({what}; refused: {damaged.refused}):\n{traceback.format_exc()}", flush=True)
             if failed >= failures:
                 break
         shutil.rmtree(out)
@@ -396,10 +396,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
     parser.add_argument("--seed", type=int, help="this one alone, with all that is printed")
-    asked = parser.parse_args()
-    first, count = (asked.first, asked.count) if asked.seed is None else (asked.seed, 1)
+    options = parser.parse_args()
+    first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
     with tempfile.TemporaryDirectory() as place:
-        return 1 if run(first, count, Path(place), show=asked.seed is not None) else 0
+        return 1 if run(first, count, Path(place), show=options.seed is not None) else 0
 
 
 if __name__ == "__main__":

@@ -91,16 +91,16 @@ def input_of(seed: int) -> Input:
     )
 
 
-def check(one: Input, path: Path) -> str:
+def check(mutant: Input, path: Path) -> str:
     """Reads it, and says what came of it: `speed`, `no speed`, or `no log`. Raises Defect."""
-    path.write_bytes(one.text)
+    path.write_bytes(mutant.text)
     try:
-        found = format_named(one.sample.log_format) if one.forced else recognise(path)
-        reading = read_log(path, found, one.protocol)
+        log_format = format_named(mutant.sample.log_format) if mutant.forced else recognise(path)
+        reading = read_log(path, log_format, mutant.protocol)
     except LogError as error:
         _one_line(str(error))
         return "no log"
-    attempt = attempt_of(path, reading, place_of(path), one.protocol)
+    attempt = attempt_of(path, reading, place_of(path), mutant.protocol)
     _one_line(attempt.problem)
     if reading.window is None:
         _one_line(reading.reason)
@@ -110,14 +110,14 @@ def check(one: Input, path: Path) -> str:
         _true(math.isfinite(speed) and speed > 0, f"{name} is {speed}")
     _true(attempt.measured is not None or bool(attempt.problem), "there are no numbers, and no reason for that")
     if reading.window is not None:
-        _supported(one, reading, reading.window, speeds)
+        _supported(mutant, reading, reading.window, speeds)
     else:
         _true(not speeds, f"{sorted(speeds)} without a window")
-    if one.seed % SPACING == 0:
+    if mutant.seed % SPACING == 0:
         _true(bool(explain(path, reading, attempt)), "nothing is explained")
         loaded = load([path])
-        told = [*loaded.refusals, *loaded.remarks, *loaded.attempts]
-        _true(bool(told), "parse.load says nothing about the file")
+        reported = [*loaded.refusals, *loaded.remarks, *loaded.attempts]
+        _true(bool(reported), "parse.load says nothing about the file")
         for line in (*loaded.refusals, *loaded.remarks):
             _one_line(line)
     return "speed" if speeds else "no speed"
@@ -134,19 +134,19 @@ def _one_line(text: str) -> None:
 
 
 def _speeds(attempt: Attempt) -> dict[str, float]:
-    found: dict[str, float | None] = {}
+    speeds: dict[str, float | None] = {}
     if attempt.log is not None:
-        found |= {"wall_clock": attempt.log.wall_clock, "printed": attempt.log.printed}
+        speeds |= {"wall_clock": attempt.log.wall_clock, "printed": attempt.log.printed}
     if attempt.measured is not None:
-        found |= {"throughput": attempt.measured.throughput, "mean_of_rates": attempt.measured.mean_of_rates}
+        speeds |= {"throughput": attempt.measured.throughput, "mean_of_rates": attempt.measured.mean_of_rates}
         step_s = attempt.measured.step_s
         _true(bool(np.isfinite(step_s).all() and (step_s >= 0).all()), f"steps take {step_s}")
-    return {name: speed for name, speed in found.items() if speed is not None}
+    return {name: speed for name, speed in speeds.items() if speed is not None}
 
 
-def _supported(one: Input, reading: Reading, window: Window, speeds: dict[str, float]) -> None:
+def _supported(mutant: Input, reading: Reading, window: Window, speeds: dict[str, float]) -> None:
     """A plain search finds both steps in the text, where it says, and a printed speed among what is printed."""
-    text = _plain(one.text)
+    text = _plain(mutant.text)
     lines = []
     _true(window.begin < window.end or window.begin_epoch < window.end_epoch, f"a window that ends first: {window}")
     _true(window.steps > 0, f"a window of {window.steps} steps")
@@ -161,7 +161,7 @@ def _supported(one: Input, reading: Reading, window: Window, speeds: dict[str, f
         lines.append(line)
     if all("DLLL" not in line and len(CLOCK.findall(line)) == 1 for line in lines):  # JSON's time is another field
         _timed(window, [stamp for line in lines for stamp in STAMP.findall(line)])
-    if reading.log_format.name != one.sample.log_format or reading.log_format.mean != "rates":
+    if reading.log_format.name != mutant.sample.log_format or reading.log_format.mean != "rates":
         return
     steps = [
         match
@@ -281,10 +281,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
     parser.add_argument("--seed", type=int, help="this one alone; its input is left in ./fuzz-SEED.log")
-    asked = parser.parse_args()
-    if asked.seed is not None:
-        Path(f"fuzz-{asked.seed}.log").write_bytes(input_of(asked.seed).text)
-    first, count = (asked.first, asked.count) if asked.seed is None else (asked.seed, 1)
+    options = parser.parse_args()
+    if options.seed is not None:
+        Path(f"fuzz-{options.seed}.log").write_bytes(input_of(options.seed).text)
+    first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
     with tempfile.TemporaryDirectory() as folder:
         return 1 if run(first, count, Path(folder)) else 0
 

@@ -42,8 +42,8 @@ def flip(text: bytes, rng: random.Random) -> bytes:
 
 def cut(text: bytes, rng: random.Random) -> bytes:
     """The text ends early, begins late, or lacks a piece."""
-    first, past = sorted((_place(text, rng), _place(text, rng)))
-    return rng.choice((text[:past], text[first:], text[:first] + text[min(first + 40, past) :]))
+    first, stop = sorted((_place(text, rng), _place(text, rng)))
+    return rng.choice((text[:stop], text[first:], text[:first] + text[min(first + 40, stop) :]))
 
 
 def _lines(text: bytes, rng: random.Random, change: Callable[[list[bytes]], None]) -> bytes:
@@ -85,21 +85,21 @@ def glue(text: bytes, rng: random.Random) -> bytes:
 
 def number(text: bytes, rng: random.Random) -> bytes:
     """Numbers become what no number should be; one of them, or the one that stands there in every line."""
-    found = list(DIGITS.finditer(text))
-    if not found:
+    digits = list(DIGITS.finditer(text))
+    if not digits:
         return text
     other = rng.choice(NUMBERS)
     if rng.random() < 0.3:
         column = rng.randrange(12)
         return b"\n".join(_other_number(line, column, other) for line in text.split(b"\n"))
-    for match in sorted(rng.sample(found, min(len(found), rng.randint(1, 4))), key=lambda one: -one.start()):
+    for match in sorted(rng.sample(digits, min(len(digits), rng.randint(1, 4))), key=lambda match: -match.start()):
         text = text[: match.start()] + rng.choice((other, rng.choice(NUMBERS))) + text[match.end() :]
     return text
 
 
 def _other_number(line: bytes, column: int, other: bytes) -> bytes:
-    found = list(DIGITS.finditer(line))
-    return line if column >= len(found) else line[: found[column].start()] + other + line[found[column].end() :]
+    numbers = list(DIGITS.finditer(line))
+    return line if column >= len(numbers) else line[: numbers[column].start()] + other + line[numbers[column].end() :]
 
 
 def clock(text: bytes, rng: random.Random) -> bytes:

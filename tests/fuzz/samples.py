@@ -55,11 +55,11 @@ def _ngc_pytorch(steps: int) -> Iterator[str]:
 
 def _ngc_pytorch_json(steps: int) -> Iterator[str]:
     for step in range(1, steps + 1):
-        told = {
+        content = {
             "timestamp": f"{_unix(step):.6f}", "datetime": str(_clock(step)), "elapsedtime": f"{step}.5",
             "type": "LOG", "step": [0, step], "data": {"train.loss": 7.09, "train.total_ips": RATE},
         }  # fmt: skip
-        yield "DLLL " + json.dumps(told)
+        yield "DLLL " + json.dumps(content)
 
 
 def _tagged(steps: int) -> Iterator[str]:
@@ -173,11 +173,11 @@ def _oneflow_older(steps: int) -> Iterator[str]:
 
 
 def _mllog_line(step: int, key: str, value: object, **metadata: object) -> str:
-    told = {
+    content = {
         "namespace": "", "time_ms": int(_unix(step) * 1000), "event_type": "POINT_IN_TIME", "key": key,
         "value": value, "metadata": {"file": "fit.py", "lineno": 1, **metadata},
     }  # fmt: skip
-    return ":::MLLOG " + json.dumps(told)
+    return ":::MLLOG " + json.dumps(content)
 
 
 def _mllog(steps: int) -> Iterator[str]:

@@ -14,11 +14,12 @@ from parse.alarms.table import judge
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.load import Loaded
 from parse.result import Result, results
+from parse.run_fields import RunFields
 from tests.unit.test_alarms import figures, same
 from tests.unit.traces import make_run
 
 FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
-NEVER_PRINTED = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "timing")
+UNKNOWN = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "timing")
 
 
 def read(
@@ -34,13 +35,13 @@ def read(
     remarks: tuple[str, ...] = (),
     problem: str = "",
     samples: int = 1,
-    unknown: tuple[str, ...] = (),
+    is_numbered: bool = True,
     **facts: str,
 ) -> Attempt:
     """An attempt as the readers of logs make them."""
-    run = make_run(gpus_per_node=devices, ranks_per_node=devices, backend="plsc", repeat=repeat)
-    unknown = (*unknown, *NEVER_PRINTED)
-    request = RequestedRun(run=run, run_id=f"{devices}_{repeat}", extra={"folder": "logs"}, unknown=unknown)
+    spec = make_run(gpus_per_node=devices, ranks_per_node=devices, backend="plsc", repeat=repeat)
+    run = dataclasses.replace(RunFields.of(spec), **dict.fromkeys(UNKNOWN), is_numbered=is_numbered)  # type: ignore[arg-type]  # None for each
+    request = RequestedRun(run=run, run_id=f"{devices}_{repeat}", extra={"folder": "logs"})
     measured = speed and Measured(
         throughput=speed, mean_of_rates=printed, step_s=np.array(step_s, np.float64), samples=samples,
         clock_share=clock_share, printed_every=printed_every,
@@ -132,7 +133,7 @@ def test_an_absent_number_among_logs():
     assert alarm.text == "4 of 5 runs, by the numbers of their logs, have a speed; 1 missing (run 3)"
     for repeats in ((1, 2, 3), (1, 12, 22, 42)):  # the latter are dates
         assert figures(judged(*(read(repeat=repeat) for repeat in repeats)), "fewer_runs") == []
-    assert figures(judged(read(repeat=3, unknown=("repeat",))), "fewer_runs") == []
+    assert figures(judged(read(repeat=3, is_numbered=False)), "fewer_runs") == []
 
 
 def test_a_log_has_no_requested_steps():

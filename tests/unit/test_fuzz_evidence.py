@@ -26,7 +26,7 @@ def write_too_much(traces: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("defect", "says"),
+    ("defect", "message"),
     [
         (lambda traces: print("Traceback (most recent call last):"), "a traceback is printed"),
         (lambda traces: (traces / f"{MEASURED.run_id}.1.h5").unlink(), "changed or thrown away"),
@@ -44,12 +44,12 @@ def write_too_much(traces: Path) -> None:
     ],
 )
 def test_a_defect_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[Path], object], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[Path], object], message: str
 ) -> None:
     make_sweep(tmp_path / "template")
-    _, found = check(tmp_path / "template", tmp_path / "usual", None)
-    usual = {each.run_id: each.state for each in found}
-    if "measured again" in says:
+    _, statuses = check(tmp_path / "template", tmp_path / "usual", None)
+    usual = {each.run_id: each.state for each in statuses}
+    if "measured again" in message:
         usual[LATE.run_id] = "ok, wanted again"
     summarize = fuzz_evidence.summarize.main
 
@@ -59,17 +59,17 @@ def test_a_defect_is_found(
 
     monkeypatch.setattr(fuzz_evidence.summarize, "main", lambda argv: spoilt(argv) if "csv" in argv else 0)
     nothing = Input(seed=0, damages=(), refused=None)
-    with pytest.raises(Defect, match=says):
+    with pytest.raises(Defect, match=message):
         check(tmp_path / "template", tmp_path / "out", nothing, usual)
 
 
 def test_a_damaged_file_that_nobody_names_is_a_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_sweep(tmp_path / "template")
     monkeypatch.setattr(fuzz_evidence, "_read_everything", lambda out, rng: None)
-    one = Input(seed=0, damages=((f"traces/{OPEN.run_id}.1.rank1.json", empty),), refused=None)
+    damaged = Input(seed=0, damages=((f"traces/{OPEN.run_id}.1.rank1.json", empty),), refused=None)
     with pytest.raises(Defect, match="nothing is said of"):
-        check(tmp_path / "template", tmp_path / "out", one)
-    other = dataclasses.replace(one, damages=((f"traces/{OPEN.run_id}.1.rank1.json", flip),))
+        check(tmp_path / "template", tmp_path / "out", damaged)
+    other = dataclasses.replace(damaged, damages=((f"traces/{OPEN.run_id}.1.rank1.json", flip),))
     check(tmp_path / "template", tmp_path / "other", other)
 
 
@@ -78,10 +78,10 @@ def test_an_exception_is_printed_with_its_seed(
 ) -> None:
     real, calls = fuzz_evidence.check, []
 
-    def fail(template: Path, out: Path, one: Input | None, usual: dict[str, str] | None = None) -> object:
-        calls.append(one)
-        if one is None:
-            return real(template, out, one, usual)
+    def fail(template: Path, out: Path, damaged: Input | None, usual: dict[str, str] | None = None) -> object:
+        calls.append(damaged)
+        if damaged is None:
+            return real(template, out, damaged, usual)
         out.mkdir()
         raise KeyError("unforeseen")
 

@@ -11,6 +11,7 @@ import pytest
 from hpc.model.outcome import Outcome, RankNote
 from parse.attempt import Attempt
 from parse.load import load
+from parse.run_fields import RunFields
 from tests.unit.traces import (
     make_run,
     make_trace,
@@ -36,11 +37,11 @@ def test_a_folder_with_plan_record_and_trace(tmp_path):
     assert attempt.counts
     assert attempt.measured.throughput == pytest.approx(40)
     assert attempt.steps_completed == 15
-    assert [asked.run.repeat for asked in loaded.requested] == [1, 2]
+    assert [requested.run.repeat for requested in loaded.requested] == [1, 2]
     assert (loaded.refusals, loaded.remarks) == ((), ())
 
 
-def test_no_stamps_are_kept(tmp_path):
+def test_stamps_are_freed(tmp_path):
     put(tmp_path, make_trace(make_run(nodes=3, measured_steps=500)))
     measured = only(load([tmp_path])).measured
     assert measured.step_s.nbytes == 500 * 8
@@ -72,7 +73,7 @@ def test_unfinished_and_foreign_files_beside_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "why"),
+    ("name", "content", "reason"),
     [
         ("x.h5", b"step time\n", "not an HDF5 file"),
         ("x.h5", b"", "is empty"),
@@ -88,13 +89,13 @@ def test_unfinished_and_foreign_files_beside_are_left_alone(tmp_path):
         ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 1, "runs": [{}]}', "lacks nodes"),
     ],
 )
-def test_a_broken_file_is_one_line_with_its_name(tmp_path, name, content, why):
+def test_a_broken_file_is_one_line_with_its_name(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     put(tmp_path, make_trace())
     loaded = load([tmp_path])
     assert len(loaded.refusals) == 1
     assert str(tmp_path / name) in loaded.refusals[0]
-    assert why in loaded.refusals[0]
+    assert reason in loaded.refusals[0]
     assert only(loaded).counts
 
 
@@ -135,10 +136,10 @@ def test_two_different_traces_of_one_attempt_are_both_set_aside(tmp_path):
     attempt = only(loaded)
     assert attempt.measured is None
     assert not attempt.counts
-    said = [remark for remark in loaded.remarks if "neither is counted" in remark]
-    assert len(said) == 1
-    assert str(first) in said[0]
-    assert str(second) in said[0]
+    remarks = [remark for remark in loaded.remarks if "neither is counted" in remark]
+    assert len(remarks) == 1
+    assert str(first) in remarks[0]
+    assert str(second) in remarks[0]
 
 
 def test_a_file_named_like_another_run_counts_as_what_it_holds(tmp_path):
@@ -161,7 +162,7 @@ def test_the_exit_record_stands_over_the_trace(tmp_path):
     assert any("says ok, its exit record, written later, timeout" in remark for remark in loaded.remarks)
 
 
-def test_a_second_exit_record_that_says_otherwise_is_said(tmp_path):
+def test_a_contradicting_second_exit_record_is_remarked(tmp_path):
     run = make_run()
     put(tmp_path, make_trace(run))
     put_exit_record(tmp_path, run, Outcome.OK)
@@ -201,14 +202,14 @@ def test_an_attempt_that_only_began_has_no_outcome(tmp_path):
     assert only(load([tmp_path])).outcome is None
 
 
-def test_records_of_runs_that_nothing_describes_are_said(tmp_path):
+def test_records_of_unknown_runs_are_remarked(tmp_path):
     put_exit_record(tmp_path, make_run(), Outcome.OK)
     loaded = load([tmp_path])
     assert only(loaded).requested is None
     assert any("no plan and no trace here describes this run" in remark for remark in loaded.remarks)
 
 
-def test_without_a_plan_that_is_said(tmp_path):
+def test_a_missing_plan_is_remarked(tmp_path):
     put(tmp_path, make_trace())
     assert any("no plan" in remark for remark in load([tmp_path]).remarks)
 
@@ -221,5 +222,9 @@ def test_a_plan_with_unknown_fields_and_ids_of_its_own_is_read(tmp_path):
     plan = json.loads(path.read_text())
     plan["runs"][0] |= {"fabric": "ib", "run_id": "old_name_r1"}
     path.write_text(json.dumps(plan))
-    (asked,) = load([tmp_path]).requested
-    assert (asked.run, asked.run_id, asked.extra) == (make_run(), "old_name_r1", {"fabric": "ib"})
+    (requested,) = load([tmp_path]).requested
+    assert (requested.run, requested.run_id, requested.extra) == (
+        RunFields.of(make_run()),
+        "old_name_r1",
+        {"fabric": "ib"},
+    )

@@ -26,27 +26,25 @@ def evidence(folder: Path) -> str:
     return attempt.evidence
 
 
-def test_the_records_deciding_sentence_is_shown_and_where_something_is_kept(tmp_path: Path) -> None:
-    said = ("its job was preempted (scontrol)", "rank 1 on a after 7 steps: peer gone")
+def test_evidence_is_the_first_sentence_and_where_files_are_kept(tmp_path: Path) -> None:
+    sentences = ("its job was preempted (scontrol)", "rank 1 on a after 7 steps: peer gone")
     RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="E", message="peer gone", step=6, hostname="a").write(
         tmp_path, STEM
     )
-    put_record(tmp_path, Outcome.PREEMPTED, evidence=said)
-    assert evidence(tmp_path) == said[0]
-    put_record(tmp_path, Outcome.PREEMPTED, evidence=said, local_copies="n1:/dev/shm/x.h5")
-    assert evidence(tmp_path) == f"{said[0]}; kept at n1:/dev/shm/x.h5"
+    put_record(tmp_path, Outcome.PREEMPTED, evidence=sentences)
+    assert evidence(tmp_path) == sentences[0]
+    put_record(tmp_path, Outcome.PREEMPTED, evidence=sentences, local_copies="n1:/dev/shm/x.h5")
+    assert evidence(tmp_path) == f"{sentences[0]}; kept at n1:/dev/shm/x.h5"
 
 
-def test_of_a_good_attempt_the_trace_itself_has_something_to_say(tmp_path: Path) -> None:
+def test_evidence_of_an_ok_attempt_is_that_of_its_trace(tmp_path: Path) -> None:
     put(tmp_path, dataclasses.replace(make_trace(RUN), evidence="the loss is not finite"))
     put_record(tmp_path, Outcome.OK, evidence=("exit status 0 and a whole trace",), exit_status=0)
     assert evidence(tmp_path) == "the loss is not finite"
 
 
 @pytest.mark.parametrize(("recovered", "remarks"), [(True, 0), (False, 1)])
-def test_a_record_that_differs_from_what_was_recovered_before_it_is_no_surprise(
-    tmp_path: Path, recovered: bool, remarks: int
-) -> None:
+def test_a_record_written_after_recovery_is_not_remarked(tmp_path: Path, recovered: bool, remarks: int) -> None:
     trace = dataclasses.replace(cut_short(make_trace(RUN), 7, Outcome.LOST), recovered=recovered)
     put(tmp_path, trace)
     put_record(tmp_path, Outcome.NODE_FAIL)
@@ -57,24 +55,24 @@ def test_a_record_that_differs_from_what_was_recovered_before_it_is_no_surprise(
 
 
 @pytest.mark.parametrize(
-    ("beside", "says"),
+    ("beside", "reason"),
     [
         ("", "of a run that goes on, or whose job was lost"),
         (".exit.json", "stamps that dead ranks left, not yet a trace"),
         (".h5", "left over beside its trace"),
     ],
 )
-def test_stamps_that_nobody_recovered_are_mentioned(tmp_path: Path, beside: str, says: str) -> None:
-    left = tmp_path / f"{STEM}.partial"
-    left.mkdir()
-    (left / "rank0.json").write_text("{}")
+def test_unrecovered_stamps_are_remarked(tmp_path: Path, beside: str, reason: str) -> None:
+    partial = tmp_path / f"{STEM}.partial"
+    partial.mkdir()
+    (partial / "rank0.json").write_text("{}")
     if beside == ".h5":
         put(tmp_path, make_trace(RUN))
     elif beside:
         put_record(tmp_path, Outcome.RANK_FAIL)
     loaded = load([tmp_path])
     [remark] = [line for line in loaded.remarks if ".partial" in line]
-    assert remark.startswith(f"{left}: ") and says in remark
+    assert remark.startswith(f"{partial}: ") and reason in remark
     assert f"python -m hpc.recovery.recover {tmp_path}" in remark
     assert loaded.refusals == ()
 

@@ -105,4 +105,4 @@ def test_nested_and_separate_are_different_points_with_baselines_of_their_own() 
     separate = swept({1: ("a", "ab")}, placement="separate")
     assert {result.requested.point for result in nested}.isdisjoint(result.requested.point for result in separate)
     other = dataclasses.replace(nested[1].run, placement="separate").baseline()
-    assert other.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id
+    assert other.key({}) != nested[0].run.key({}) == nested[1].run.baseline().key({})

@@ -154,7 +154,7 @@ def reference() -> Mapping[str, tuple[Result, ...]]:
 
 def label(result: Result) -> str:
     """System, batch size, place and case of a point, unique in its document."""
-    size = "" if "batch_size" in result.requested.unknown else f"b{result.run.batch_size}"
+    size = "" if result.run.batch_size is None else f"b{result.run.batch_size}"
     parts = (result.run.backend, size, result.requested.extra.get("printed_at", ""), result.requested.case)
     return " ".join(part for part in parts if part)
 
@@ -218,7 +218,7 @@ def test_001_tables_of_several_systems(reference):
 
 @needs_reference
 def test_002_paddle(reference):
-    results = [result for result in reference["002"] if "batch_size" not in result.requested.unknown]
+    results = [result for result in reference["002"] if result.run.batch_size is not None]
     assert {result.requested.case: (round(result.average_speed, 2), round(result.speedup, 2), len(result.ok))
             for result in results} == {
         "1n1g": (353.1, 1.0, 6), "1n2g": (642.92, 1.83, 6), "1n4g": (1358.32, 3.85, 6), "1n8g": (2626.41, 7.44, 6),

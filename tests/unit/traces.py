@@ -19,6 +19,7 @@ from parse.alarms.table import judge
 from parse.attempt import Attempt, RequestedRun, describe, measure
 from parse.load import Loaded
 from parse.result import Result, results
+from parse.run_fields import RunFields
 
 ORIGIN_NS = 5_000_000_000_000
 OFFSET_NS = 7_000_000_000
@@ -132,7 +133,7 @@ def point(run: RunSpec, speeds: Sequence[float], **changes: Any) -> list[Trace]:
 
 def asked(run: RunSpec) -> RequestedRun:
     """The run as a plan of this version describes it."""
-    return RequestedRun(run=run, run_id=run.run_id)
+    return RequestedRun(run=RunFields.of(run), run_id=run.run_id)
 
 
 def attempt(trace: Trace) -> Attempt:

@@ -1,8 +1,9 @@
-"""Where lines begin in a buffer of text, and which are equally long."""
+"""Where the lines of a text begin, which are equally long, and which may hold one of several markers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,11 @@ MAX_LINE = 1 << 14
 MAX_SHAPED = 1 << 10
 """Lines up to here are taken in bulk."""
 LINE_END = b"\n"
+BLOCK = 1 << 15
+"""So many pairs of characters at a time keep what is made of them in the processor's cache."""
+PAIRS = 4
+"""By so many pairs in a row a text is told."""
+BITS, NAMES = 64, 255
 
 
 class Lines:
@@ -58,3 +64,61 @@ def by_length(lengths: Integers, among: Integers) -> Iterator[tuple[int, Integer
     for group in np.split(np.arange(len(which)), np.flatnonzero(np.diff(ordered)) + 1):
         if len(group):
             yield int(ordered[group[0]]), which[group]
+
+
+class MarkerIndex:
+    """Finds where one of several texts may stand: wherever one does, and at few other places.
+
+    The pairs of characters at even places of what is searched are of a text, wherever it begins, one of two rows. Each
+    row of each text has a bit; a pair has a name, and by its name in `_bits[i]` the bits of the rows whose i-th it is.
+    """
+
+    def __init__(self, texts: tuple[bytes, ...]) -> None:
+        self._names = np.zeros(1 << 16, np.uint8)
+        self._bits = np.zeros((PAIRS, NAMES + 1), np.uint64)
+        names: dict[int, int] = {}
+        for number, text in enumerate(texts):
+            for begin in (0, 1):
+                row = _telling(np.frombuffer(text[begin : begin + (len(text) - begin) // 2 * 2], np.uint16))
+                bit = np.uint64(1 << (2 * number + begin) % BITS)
+                for place in range(PAIRS):
+                    if place < len(row):
+                        name = names.setdefault(int(row[place]), 1 + len(names) % NAMES)
+                        self._names[row[place]] = name
+                        self._bits[place, name] |= bit
+                    else:
+                        self._bits[place] |= bit
+        self._begins = self._bits[0][self._names] != 0
+
+    def passes(self, letters: npt.NDArray[np.uint8]) -> Integers:
+        """Places in a text, of an even length, near which one may stand; in order."""
+        pairs = letters.view(np.uint16)
+        blocks = [
+            begin + np.flatnonzero(self._begins.take(pairs[begin : begin + BLOCK]))
+            for begin in range(0, len(pairs), BLOCK)
+        ]
+        places = np.concatenate(blocks)
+        row_bits = self._bits[0][self._names[pairs[places]]]
+        for place in range(1, PAIRS):
+            row_bits &= self._bits[place][self._names[pairs[np.minimum(places + place, len(pairs) - 1)]]]
+            possible = row_bits != 0
+            places, row_bits = places[possible], row_bits[possible]
+        return np.asarray(2 * places, np.int64)
+
+
+@cache
+def marker_index(texts: tuple[bytes, ...]) -> MarkerIndex:
+    """The index of these texts, made once."""
+    return MarkerIndex(texts)
+
+
+def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    """PAIRS neighbouring pairs of a text, from the rarest one where enough follow it."""
+    last = max(len(row) - PAIRS, 0)
+    best = max(range(last + 1), key=lambda place: _rarity(row[place : place + 1].tobytes()))
+    return row[best : best + PAIRS]
+
+
+def _rarity(text: bytes) -> int:
+    """How rare its characters are in logs, roughly."""
+    return sum(0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in text)

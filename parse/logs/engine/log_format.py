@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ NO_NUMBER = -1
 FIELDS = ("time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "epoch_steps")
 """The groups that a step line's pattern may name.
 
-`time` is a time stamp in any of the forms of `parse.logs.engine.times`. `step` is the number of the last step that the
+`time` is a time stamp in any of the forms of `parse.logs.engine.fields`. `step` is the number of the last step that the
 line speaks of, as printed; `first` the number that it counts from, where it prints an interval (`steps 100 to 200`).
 `rate` is in samples/s, `duration_s` the seconds of one step, `elapsed_s` those of the whole interval. `epoch_steps` is
 the number of steps in an epoch, where lines print it (`[ 6/53]`).
@@ -33,7 +34,7 @@ latter). `accumulation` says how many printed steps make one optimizer step."""
 
 
 class LogError(ValueError):
-    """A file is no log of a known family, or not to be read; the text says which file and why."""
+    """A file is no log of a known format, or cannot be read; the text names the file and the reason."""
 
 
 Floats = npt.NDArray[np.float64]
@@ -62,13 +63,12 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """What a line that is no step line says. `values` are texts by name.
+    """A line that is no step line. `values` are texts by name.
 
-    Kinds: `facts` (values by the names of FACTS or others); `pause` (the training stands still here: validation,
-    checkpoint, the end of an epoch; values may hold `why`); `evaluation` (values: `top1` in percent, `epoch`, as far as
-    printed); `mark` (an AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary`
-    (rates of the whole run as the program itself reports them: `rate`, `what`); `remark` (`text`: what is odd about the
-    file itself).
+    Kinds: `facts` (by the names of FACTS or others); `pause` (the training stands still: validation, checkpoint, the
+    end of an epoch; perhaps a `reason`); `evaluation` (`top1` in percent, `epoch`, as far as printed); `mark` (an
+    AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary` (rates of the whole run
+    as the program reports them: `rate`, `what`); `remark` (`text`: what is odd about the file itself).
     """
 
     kind: str
@@ -90,18 +90,41 @@ class StepLine:
     pattern: re.Pattern[bytes]
 
 
+Values = Callable[[re.Match[bytes]], Mapping[str, str]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogPattern:
-    """A form of any other line. `values` makes the values of a match; without it they are its named groups.
+    """A form of any other line. A match has as values its named groups, or those by `values`, and the `constants`.
 
     A group named `time` is the time stamp and none of the values; a group `rank` the rank. Of lines of one shape
-    between two steps that say `pause` only the first is told, so such a pattern must not ask for certain digits.
+    between two steps that state a `pause` only the first is read, so such a pattern must not ask for certain digits.
     """
 
     kind: str
     marker: bytes
     pattern: re.Pattern[bytes]
-    values: Callable[[re.Match[bytes]], Mapping[str, str]] | None = None
+    values: Values | None = None
+    constants: tuple[tuple[str, str], ...] = ()
+
+
+def step(marker: bytes, pattern: bytes) -> StepLine:
+    """A form of step line."""
+    return StepLine(marker=marker, pattern=re.compile(pattern))
+
+
+def line(kind: str, marker: bytes, pattern: bytes, values: Values | None = None, **constants: str) -> LogPattern:
+    """A form of any other line; `constants` are values that every match has."""
+    return LogPattern(
+        kind=kind,
+        marker=marker,
+        pattern=re.compile(pattern),
+        values=values,
+        constants=tuple(constants.items()),
+    )
+
+
+fact, pause, evaluation, summary = (partial(line, kind) for kind in ("facts", "pause", "evaluation", "summary"))
 
 
 @dataclass(frozen=True, kw_only=True)

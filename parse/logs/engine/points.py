@@ -19,7 +19,7 @@ MAX_STEP, MAX_EPOCH = 1 << STEP_BITS, 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class _Columns:
-    """What step lines and points have in common. `key` has the order of epochs and steps; NaN: not printed."""
+    """The columns of step lines and points. `key` has the order of epochs and steps; NaN: not printed."""
 
     key: Integers
     offset: Integers

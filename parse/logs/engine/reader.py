@@ -9,28 +9,32 @@ import math
 import os
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from parse.logs.engine.fields import WORD, columns
-from parse.logs.engine.lines import LINE_END, MAX_LINE, MAX_SHAPED, Lines, by_length, line_starts, without_repeats
+from parse.logs.engine.fields import WORD, columns, seconds_of
+from parse.logs.engine.lines import (
+    LINE_END,
+    MAX_LINE,
+    MAX_SHAPED,
+    Lines,
+    by_length,
+    line_starts,
+    marker_index,
+    without_repeats,
+)
 from parse.logs.engine.log_format import Batch, Integers, LogError, LogFormat, LogPattern, LogRecord, Steps
-from parse.logs.engine.marker_index import marker_index
-from parse.logs.engine.shapes import Shape, StepMatch, WordColumns, find_step, label
-from parse.logs.engine.times import seconds_of
+from parse.logs.engine.shapes import Shape, StepMatch, find_step, label
 
 CHUNK_BYTES = 1 << 21
 SMALL_BYTES = 1 << 16
 """A smaller file has a buffer of this size, too: it may grow."""
 SHAPES_PER_LENGTH = 48
 MAX_SHAPES = 512
-"""So many are kept of a family, for all lengths together; a log that has more begins anew."""
-FEW = 8
-"""So many lines of one length are worth a shape that says nothing; so many attempts to find one are enough."""
+"""The most shapes of a format, for all lengths together; a log that has more begins anew."""
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\n]*\x07|[()][A-Za-z0-9])")
 ESCAPE, RETURN = b"\x1b", b"\r"
 
@@ -117,11 +121,10 @@ def _open(path: Path) -> tuple[io.RawIOBase | io.BufferedIOBase, float]:
 
 
 class _Shapes:
-    """The shapes that lines of a family had so far, by length, those that come most often first."""
+    """The shapes of a format's lines so far, by length, the most frequent first."""
 
     def __init__(self) -> None:
         self.known: dict[int, list[Shape]] = {}
-        self.fruitless: Counter[int] = Counter()
         self.number = 0
 
     def remember(self, length: int, shape: Shape) -> None:
@@ -138,24 +141,17 @@ class _Shapes:
 
 @lru_cache(maxsize=32)
 def _shapes(log_format: LogFormat) -> _Shapes:
-    """Those of all its logs: what has been learned of one serves the next."""
+    """The shapes of a format, shared by all its logs."""
     return _Shapes()
 
 
 class _Reader:
-    """Takes pieces of a log."""
-
     def __init__(self, log_format: LogFormat) -> None:
         self.log_format = log_format
         self.shapes = _shapes(log_format)
-        steps, patterns = (
-            [form.marker for form in log_format.steps],
-            [log_pattern.marker for log_pattern in log_format.patterns],
-        )
-        markers = tuple(dict.fromkeys(steps + patterns))
+        markers = [form.marker for form in log_format.steps] + [form.marker for form in log_format.patterns]
         self.shortest = min(map(len, markers), default=1)
-        self.digitless = [max(re.split(rb"\d+", marker), key=len) for marker in markers if re.search(rb"\d", marker)]
-        self.marker_index = marker_index(markers)
+        self.marker_index = marker_index(tuple(dict.fromkeys(markers)))
 
     def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
         begins = None
@@ -185,7 +181,7 @@ class _Reader:
         return self._joined(offset, starts if begins is None else begins)
 
     def _in_bulk(self, length: int, which: Integers) -> None:
-        """Lines of one length: by shapes that are known; what is left is searched for what may say anything."""
+        """Reads lines of one length by known shapes, then by shapes of the first remaining line, or singly."""
         known = self.shapes.known.get(length, [])
         rows = self.lines.rows(which, length)
         for place, shape in enumerate(known):
@@ -200,7 +196,7 @@ class _Reader:
                 rows, which = rows.compress(~hit, axis=1), which[~hit]
         attempts = SHAPES_PER_LENGTH
         while len(which):
-            new = self._shape(rows, length) if attempts else None
+            new = self._shape(rows[:, 0].tobytes()[:length]) if attempts else None
             if new is None:
                 self._read_singly(which[:1])
                 rows, which = rows[:, 1:], which[1:]
@@ -211,9 +207,8 @@ class _Reader:
             self._keep(new, which[hit])
             rows, which = rows.compress(~hit, axis=1), which[~hit]
 
-    def _shape(self, rows: WordColumns, length: int) -> Shape | None:
-        """The shape of the first line, where all that have it are alike: a step line, a pause, or nothing at all."""
-        text = rows[:, 0].tobytes()[:length]
+    def _shape(self, text: bytes) -> Shape | None:
+        """The shape of a line, where all that have it are alike: a step line or a pause."""
         if step := find_step(text, self.log_format.steps):
             return None if step.crowded else Shape(text, step)
         if any(form.marker in text and form.pattern.search(text) for form in self.log_format.steps):
@@ -221,24 +216,13 @@ class _Reader:
         patterns = [log_pattern for log_pattern in self.log_format.patterns if log_pattern.marker in text]
         kinds = {log_pattern.kind for log_pattern in patterns if log_pattern.pattern.search(text)}
         if kinds == {"pause"}:
-            return Shape(text, None, pause=True)
-        return None if patterns else self._silence(text, rows)
-
-    def _silence(self, text: bytes, rows: WordColumns) -> Shape | None:
-        """The shape of a line that says nothing, where many have it, and no other digits could make a marker of it."""
-        fruitless, lines = self.shapes.fruitless, rows.shape[1]
-        if fruitless[len(text)] >= FEW or lines < FEW or any(part in text for part in self.digitless):
-            return None
-        shape = Shape(text, None)
-        if 3 * np.count_nonzero(shape.matches(rows)) >= lines:
-            return shape
-        fruitless[len(text)] += 1
+            return Shape(text, None)
         return None
 
     def _keep(self, shape: Shape, which: Integers) -> None:
         if shape.step:
             self.parts.append((shape.step, self.lines.starts[which]))
-        elif shape.pause:
+        else:
             self.pauses.append((shape, which))
 
     def _read_singly(self, which: Integers) -> None:
@@ -272,7 +256,7 @@ class _Reader:
                     self.records.append(record)
 
     def _joined(self, offset: int, begins: Integers) -> Batch:
-        """What was found, in the order of the file; `begins` is where the lines begin in what was read."""
+        """The batch in the order of the file; `begins` is where lines begin in the text as it was read."""
         steps = NO_STEPS
         if self.parts:
             parts = [start for _, start in self.parts]
@@ -294,7 +278,7 @@ class _Reader:
 
 
 def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
-    """Of lines of one shape between two steps the first; `starts` is where lines begin, `steps` where steps do."""
+    """The first of the lines of one shape between two steps; `starts` is where lines begin, `steps` where steps do."""
     for shape in dict.fromkeys(shape for shape, _ in pauses):
         which = np.sort(np.concatenate([lines for line_shape, lines in pauses if line_shape is shape]))
         _, first = np.unique(np.searchsorted(steps, starts[which]), return_index=True)
@@ -320,5 +304,5 @@ def _record(log_pattern: LogPattern, match: re.Match[bytes], text: bytes, start:
         offset=start,
         time_s=seconds_of(time) if time else None,
         rank=int(rank) if rank and len(rank) < 10 else None,
-        values=values,
+        values={**values, **dict(log_pattern.constants)} if log_pattern.constants else values,
     )

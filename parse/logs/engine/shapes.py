@@ -64,15 +64,14 @@ def label(before: bytes) -> dict[str, tuple[int, int]]:
 
 
 class Shape:
-    """A line that stands for all lines of its shape; with `step`, a step line.
+    """A line that stands for all lines of its shape; with `step`, a step line, else a pause.
 
     A step line is compared only up to the end of its match, and must have no room for a second step behind it.
     """
 
-    def __init__(self, text: bytes, step: StepMatch | None, pause: bool = False) -> None:
+    def __init__(self, text: bytes, step: StepMatch | None) -> None:
         self.text = text
         self.step = step
-        self.pause = pause
         size = min(step.end + 1, len(text)) if step else len(text)
         self._tail, self._second = size, None
         if step and len(text) - size >= len(step.marker):

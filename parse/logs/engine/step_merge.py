@@ -94,9 +94,9 @@ class StepMerge:
             key=((steps.epoch + 1) << STEP_BITS) | steps.step,
             offset=steps.offset,
             time_s=time_s,
-            rate=_finite(steps.rate),
-            duration_s=_finite(steps.duration_s),
-            elapsed_s=_finite(steps.elapsed_s),
+            rate=np.where(np.isinf(steps.rate), np.nan, steps.rate),
+            duration_s=np.where(np.isinf(steps.duration_s), np.nan, steps.duration_s),
+            elapsed_s=np.where(np.isinf(steps.elapsed_s), np.nan, steps.elapsed_s),
             first=steps.first,
             epoch_steps=steps.epoch_steps,
             rank=steps.rank,
@@ -124,14 +124,14 @@ class StepMerge:
         if not len(done):
             return NO_POINTS
         self._flushed = max(self._flushed, int(done.key.max()))
-        for rank, key in _first_keys(done):
-            self.ranks.setdefault(rank, key)
+        ranks, places = np.unique(done.rank, return_index=True)
+        self.ranks = dict(zip(ranks.tolist(), done.key[places].tolist(), strict=True)) | self.ranks
         return merged(done)
 
     def _ripe(
         self, key: Integers, in_time: npt.NDArray[np.bool_], settled: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """Lines of steps of which no more lines will come, but for the last that those to come may go on from."""
+        """Which lines belong to complete steps; the last of these wait for the ones that follow."""
         open_keys = key[in_time & ~settled]
         ripe = in_time
         if len(open_keys):
@@ -142,14 +142,14 @@ class StepMerge:
         return ripe
 
     def _before_return(self, lines: Lines, until: int) -> tuple[Lines, int]:
-        """The lines up to where the log goes back, as far as that is seen in those that are settled by now."""
+        """The lines up to where the log goes back, judged by the lines up to `until`."""
         alike = _is_single_rank(lines.rank)
         order = np.arange(len(lines)) if alike else np.argsort(lines.rank, kind="stable")
         key, rank = lines.key[order], lines.rank[order]
         down = (key[1:] < key[:-1]) & (rank[1:] == rank[:-1])
         returns: list[tuple[int, int]] = []
         outlier = np.zeros(len(lines), np.bool_)
-        for rank_number in _distinct(rank[1:][down]):
+        for rank_number in np.unique(rank[1:][down]).tolist():
             chain = order if alike else order[rank == rank_number]
             alone = chain[outliers(_places(lines.key[chain]))]
             if len(alone):
@@ -174,7 +174,7 @@ class StepMerge:
         return lines.take(slice(place)), place
 
     def _place_pauses(self, lines: Lines) -> None:
-        """Finds after which step each pause stands: the furthest that its rank, or anybody, has printed before it."""
+        """Places each pause after the furthest step that its rank, or else any rank, printed before it."""
         chains: dict[int | None, tuple[Integers, Integers]] = {None: _course(lines)}
         for record, reason in self._pauses:
             if self.back is not None and record.offset >= self.back.offset:
@@ -278,27 +278,8 @@ def _count_before(code: Integers, place: Integers, row: Integers) -> Integers:
     return np.where(place >= 0, counted, 0)
 
 
-def _finite(values: Floats) -> Floats:
-    bad = np.isinf(values)
-    return np.where(bad, np.nan, values) if bad.any() else values
-
-
 def _is_single_rank(rank: Integers) -> bool:
     return len(rank) == 0 or bool((rank == rank[0]).all())
-
-
-def _distinct(rank: Integers) -> list[int]:
-    if len(rank) == 0:
-        return []
-    return [int(rank[0])] if _is_single_rank(rank) else np.unique(rank).tolist()
-
-
-def _first_keys(lines: Lines) -> list[tuple[int, int]]:
-    """The ranks, each with the key of its first line."""
-    if _is_single_rank(lines.rank):
-        return [(int(lines.rank[0]), int(lines.key[0]))]
-    ranks, places = np.unique(lines.rank, return_index=True)
-    return list(zip(ranks.tolist(), lines.key[places].tolist(), strict=True))
 
 
 def _course(lines: Lines) -> tuple[Integers, Integers]:

@@ -24,7 +24,7 @@ FORMATS = {
     "mllog": "parse.logs.formats.mllog",
     "ai-rank": "parse.logs.formats.ai_rank",
 }
-"""Name of a family to the module that declares it; those that print no steps come last."""
+"""Modules of the formats by name; those without steps come last."""
 
 FEW, MANY = 3, 1000
 """Step lines needed to recognise one format, and to choose between two."""
@@ -34,14 +34,14 @@ TRIED = 10
 """As many lines that look like steps are tried for each that is wanted."""
 
 MARKS = ("mllog", "ai-rank")
-"""What these say may stand in a log of any family."""
+"""Marks of these may stand in a log of any format."""
 
 
 @cache
 def format_named(name: str) -> LogFormat:
     """The log format of that name, with the marks that any log may hold. Raises LogError for an unknown name."""
     if name not in FORMATS:
-        raise LogError(f"no family of logs is called {name!r}; there are {', '.join(FORMATS)}")
+        raise LogError(f"no log format is called {name!r}; there are {', '.join(FORMATS)}")
     declared: LogFormat = import_module(FORMATS[name]).FORMAT
     marks = [import_module(FORMATS[other]).PATTERNS for other in MARKS]
     return dataclasses.replace(
@@ -81,7 +81,7 @@ def _printing_steps(text: bytes, known: list[LogFormat]) -> LogFormat | None:
 
 
 def _step_lines_in(text: bytes, log_format: LogFormat, enough: int) -> int:
-    """How many step lines of the family are in the text; no more than `enough` are counted, nor that many looked at."""
+    """Counts the step lines in the text, up to `enough`; tries TRIED times as many lines at most."""
     markers = [form.marker for form in log_format.steps if form.marker in text]
     if not markers:
         return 0

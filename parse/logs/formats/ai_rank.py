@@ -1,4 +1,4 @@
-"""AI-Rank's marks, `- AI-Rank-log <time> test_begin` and the like; they stand in logs of any family, or alone.
+"""AI-Rank's marks, `- AI-Rank-log <time> test_begin` and the like; they stand in logs of any format, or alone.
 
 In practice the dash in front is missing, the time is a date or missing too, a mark has a blank for its underscore, and
 what else a program prints behind the same prefix (steps, losses) is no mark.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import LogFormat, LogPattern
+from parse.logs.engine.log_format import LogFormat, fact, line
 
 MAX_TEXT = 200
 """Characters of a value that are kept."""
@@ -60,17 +60,8 @@ def _name(printed: str) -> str:
 
 
 PATTERNS = (
-    LogPattern(
-        kind="mark",
-        marker=b"AI-Rank",
-        pattern=re.compile(rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode()),
-        values=_mark,
-    ),
-    LogPattern(
-        kind="facts",
-        marker=b"AI-Rank",
-        pattern=re.compile(rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
-    ),
+    line("mark", b"AI-Rank", rf"{_PREFIX}(?P<text>[^\r\n]*?\b(?:{_SPELLINGS})\b[^\r\n]*)".encode(), _mark),
+    fact(b"AI-Rank", rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
 )
 
 FORMAT = LogFormat(name="ai-rank", title="AI-Rank marks alone", steps=(), patterns=PATTERNS)

@@ -1,4 +1,4 @@
-"""MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they stand in logs of any family, or alone.
+"""MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they stand in logs of any format, or alone.
 
 They tell when the run, its blocks, epochs and evaluations begin and end, but no step: a log that has nothing else has
 no window of steps. `blocks` says what it has instead.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord
+from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord, fact, line
 
 MAX_TEXT = 200
 """Characters of a value that are kept; no number is longer."""
@@ -101,11 +101,8 @@ _MLP = rb":::MLPv[\d.]+ +\w+ +(?P<time>[\d.]+) +\([^)\n]*\) +(?P<key>%s)\b(?:: +
 def _patterns(
     marker: bytes, pattern: bytes, values: Callable[[re.Match[bytes]], dict[str, str]]
 ) -> Iterator[LogPattern]:
-    def facts(match: re.Match[bytes]) -> dict[str, str]:
-        return _facts(values(match))
-
-    yield LogPattern(kind="mllog", marker=marker, pattern=re.compile(pattern % rb"[\w.]+"), values=values)
-    yield LogPattern(kind="facts", marker=marker, pattern=re.compile(pattern % (b"(?:%s)" % _KEYS)), values=facts)
+    yield line("mllog", marker, pattern % rb"[\w.]+", values)
+    yield fact(marker, pattern % (b"(?:%s)" % _KEYS), lambda match: _facts(values(match)))
 
 
 PATTERNS = (

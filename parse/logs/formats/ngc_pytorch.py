@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from parse.logs.engine.dllogger import ABSENT, JSON, STAMP, parameters
-from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
+from parse.logs.engine.log_format import LogFormat, evaluation, fact, pause, step, summary
+from parse.logs.engine.shared_patterns import ABSENT, JSON, STAMP, parameters
 
 _NAMES = {
     "arch": "model", "batch_size": "batch_size", "world_size": "world_size", "epochs": "epochs",
@@ -28,65 +27,36 @@ FORMAT = LogFormat(
     name="ngc-pytorch",
     title="NVIDIA DeepLearningExamples PyTorch image classification",
     steps=(
-        StepLine(
-            marker=b"train.total_ips : ",
-            pattern=re.compile(
-                STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
-                rb"train\.total_ips : (?P<rate>[\d.]+) "
-            ),
+        step(
+            b"train.total_ips : ",
+            STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
+            rb"train\.total_ips : (?P<rate>[\d.]+) ",
         ),
-        StepLine(
-            marker=b'"train.total_ips": ',
-            pattern=re.compile(
-                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.total_ips": (?P<rate>[\d.]+)[,}]'
-            ),
+        step(
+            b'"train.total_ips": ',
+            JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].{0,300}?"train\.total_ips": (?P<rate>[\d.]+)[,}]',
         ),
     ),
     patterns=(
         *parameters(_facts),
-        LogPattern(
-            kind="pause",
-            marker=b" Validation Iteration: ",
-            pattern=re.compile(STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: \d+ (?P<why>Validation) Iteration: "),
+        pause(
+            b" Validation Iteration: ",
+            STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: \d+ (?P<reason>Validation) Iteration: ",
         ),
-        LogPattern(
-            kind="facts",
-            marker=b" Validation Iteration: ",
-            pattern=re.compile(STAMP + rb"Epoch: \d+ Iteration: (?P<steps_per_epoch>\d+) Validation Iteration: "),
+        fact(
+            b" Validation Iteration: ",
+            STAMP + rb"Epoch: \d+ Iteration: (?P<steps_per_epoch>\d+) Validation Iteration: ",
         ),
-        LogPattern(
-            kind="evaluation",
-            marker=b"val.top1 : ",
-            pattern=re.compile(
-                STAMP + rb"Epoch: (?P<epoch>\d+) +(?:train\.loss : \S+ +)?(?:train\.total_ips : \S+ img/s )?"
-                rb"val\.top1 : (?P<top1>[\d.]+) %"
-            ),
+        evaluation(
+            b"val.top1 : ",
+            STAMP + rb"Epoch: (?P<epoch>\d+) +(?:train\.loss : \S+ +)?(?:train\.total_ips : \S+ img/s )?"
+            rb"val\.top1 : (?P<top1>[\d.]+) %",
         ),
-        LogPattern(
-            kind="evaluation",
-            marker=b'"val.top1": ',
-            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.top1": (?P<top1>[\d.]+)'),
-        ),
-        LogPattern(
-            kind="pause",
-            marker=b'"val.',
-            pattern=re.compile(JSON + rb'"step": \[(?P<epoch>\d+), \d+, \d+\].{0,300}?"(?P<why>val)\.'),
-        ),
-        LogPattern(
-            kind="facts",
-            marker=b'"val.',
-            pattern=re.compile(JSON + rb'"step": \[\d+, (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
-        ),
-        LogPattern(
-            kind="summary",
-            marker=b"Summary: ",
-            pattern=re.compile(STAMP + rb"Summary: .*?(?P<what>train\.(?:total|compute)_ips) : (?P<rate>[\d.]+)"),
-        ),
-        LogPattern(kind="pause", marker=b"SAVING ", pattern=re.compile(rb"(?P<why>SAVING) ")),
-        LogPattern(
-            kind="facts",
-            marker=b"--nnodes ",
-            pattern=re.compile(rb"--nnodes (?P<nodes>\d+) "),
-        ),
+        evaluation(b'"val.top1": ', JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.top1": (?P<top1>[\d.]+)'),
+        pause(b'"val.', JSON + rb'"step": \[(?P<epoch>\d+), \d+, \d+\].{0,300}?"(?P<reason>val)\.'),
+        fact(b'"val.', JSON + rb'"step": \[\d+, (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
+        summary(b"Summary: ", STAMP + rb"Summary: .*?(?P<what>train\.(?:total|compute)_ips) : (?P<rate>[\d.]+)"),
+        pause(b"SAVING ", rb"(?P<reason>SAVING) "),
+        fact(b"--nnodes ", rb"--nnodes (?P<nodes>\d+) "),
     ),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.dllogger import ABSENT, JSON, STAMP, parameters
-from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
+from parse.logs.engine.log_format import LogFormat, evaluation, fact, pause, step, summary
+from parse.logs.engine.shared_patterns import ABSENT, JSON, NCCL_VERSION, STAMP, parameters, percent
 
 _RATE = rb"(?P<rate>[\d.]{1,24})"
 _NAMES = {
@@ -53,121 +53,56 @@ def _whole(match: re.Match[bytes]) -> Mapping[str, str]:
     return {"steps_per_epoch": str(int(number))}
 
 
-def _percent(match: re.Match[bytes]) -> Mapping[str, str]:
-    return {"top1": f"{float(match['share']) * 100:.6g}"}
-
-
 FORMAT = LogFormat(
     name="ngc-tensorflow",
     title="NVIDIA DeepLearningExamples TensorFlow 1 (ResNet-50, BERT)",
     # ResNet-50 prints the rate of one step of all ranks, and nothing before its 20 warm-up steps are over.
     steps=(
-        StepLine(
-            marker=b"imgs_per_sec : ",
-            pattern=re.compile(STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +imgs_per_sec : " + _RATE + rb"(?:\s|$)"),
+        step(b"imgs_per_sec : ", STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +imgs_per_sec : " + _RATE + rb"(?:\s|$)"),
+        step(b"total_ips : ", STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +total_ips : " + _RATE + rb"(?:\s|$)"),
+        step(
+            b"throughput_train : ",
+            STAMP + rb"Iteration: (?P<step>\d+) +(?:Rank : (?P<rank>\d+) +)?throughput_train : " + _RATE + rb"(?:\s|$)",
         ),
-        StepLine(
-            marker=b"total_ips : ",
-            pattern=re.compile(STAMP + rb"\((?P<epoch>\d+), (?P<step>\d+)\) +total_ips : " + _RATE + rb"(?:\s|$)"),
+        step(
+            b'"imgs_per_sec": ',
+            JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"imgs_per_sec": ' + _RATE + rb"[,}]",
         ),
-        StepLine(
-            marker=b"throughput_train : ",
-            pattern=re.compile(
-                STAMP
-                + rb"Iteration: (?P<step>\d+) +(?:Rank : (?P<rank>\d+) +)?throughput_train : "
-                + _RATE
-                + rb"(?:\s|$)"
-            ),
+        step(
+            b'"total_ips": ',
+            JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"total_ips": ' + _RATE + rb"[,}]",
         ),
-        StepLine(
-            marker=b'"imgs_per_sec": ',
-            pattern=re.compile(
-                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"imgs_per_sec": ' + _RATE + rb"[,}]"
-            ),
-        ),
-        StepLine(
-            marker=b'"total_ips": ',
-            pattern=re.compile(
-                JSON + rb'"step": \[(?P<epoch>\d+), (?P<step>\d+)\], "data": \{"total_ips": ' + _RATE + rb"[,}]"
-            ),
-        ),
-        StepLine(
-            marker=b'"throughput_train": ',
-            pattern=re.compile(
-                JSON + rb'"step": (?P<step>\d+), "data": \{(?:"Rank": (?P<rank>\d+), )?'
-                rb'"throughput_train": ' + _RATE + rb"[,}]"
-            ),
+        step(
+            b'"throughput_train": ',
+            JSON + rb'"step": (?P<step>\d+), "data": \{(?:"Rank": (?P<rank>\d+), )?'
+            rb'"throughput_train": ' + _RATE + rb"[,}]",
         ),
     ),
     patterns=(
         *parameters(_facts),
-        LogPattern(kind="facts", marker=b"Num GPUs ", pattern=re.compile(rb"\bNum GPUs (?P<world_size>\d+)\s*$")),
-        LogPattern(
-            kind="facts",
-            marker=b"Per-GPU Batch Size ",
-            pattern=re.compile(rb"Per-GPU Batch Size (?P<batch_size>\d+)\s*$"),
+        fact(b"Num GPUs ", rb"\bNum GPUs (?P<world_size>\d+)\s*$"),
+        fact(b"Per-GPU Batch Size ", rb"Per-GPU Batch Size (?P<batch_size>\d+)\s*$"),
+        fact(b"Steps per Epoch ", rb"Steps per Epoch (?P<number>\d+(?:\.\d+)?)\s*$", _whole),
+        fact(
+            b"_gbs1",
+            rb"bert_pretraining_(?:(?:lamb|adam)_)?(?:(?P<size>base|large)_)?(?P<precision>fp16|fp32|tf32)"
+            rb"_gbs1(?P<one>\d+)_gbs2(?P<two>\d+)_\d+/phase_(?P<phase>[12])\b",
+            _bert,
         ),
-        LogPattern(
-            kind="facts",
-            marker=b"Steps per Epoch ",
-            pattern=re.compile(rb"Steps per Epoch (?P<number>\d+(?:\.\d+)?)\s*$"),
-            values=_whole,
+        fact(b"XLA activated", rb"XLA activated", xla="true"),
+        fact(b"StreamExecutor device (", rb"StreamExecutor device \(\d+\): (?P<device>[^,]+), Compute Capability"),
+        NCCL_VERSION,
+        pause(b"Saving checkpoints for ", rb"(?P<reason>Saving checkpoints) for (?P<step>\d+) into "),
+        pause(b"Starting Model Evaluation", rb"(?P<reason>Starting Model Evaluation)"),
+        pause(b"Running evaluation", rb"(?P<reason>Running evaluation)"),
+        evaluation(b"top1_accuracy : ", STAMP + rb" *top1_accuracy : (?P<share>\d*\.?\d+)(?:\s|$)", percent),
+        evaluation(
+            b'"top1_accuracy": ', JSON + rb'"step": \[\], "data": \{"top1_accuracy": (?P<share>\d*\.?\d+)[,}]', percent
         ),
-        LogPattern(
-            kind="facts",
-            marker=b"_gbs1",
-            pattern=re.compile(
-                rb"bert_pretraining_(?:(?:lamb|adam)_)?(?:(?P<size>base|large)_)?(?P<precision>fp16|fp32|tf32)"
-                rb"_gbs1(?P<one>\d+)_gbs2(?P<two>\d+)_\d+/phase_(?P<phase>[12])\b"
-            ),
-            values=_bert,
-        ),
-        LogPattern(
-            kind="facts",
-            marker=b"XLA activated",
-            pattern=re.compile(rb"XLA activated"),
-            values=lambda _: {"xla": "true"},
-        ),
-        LogPattern(
-            kind="facts",
-            marker=b"StreamExecutor device (",
-            pattern=re.compile(rb"StreamExecutor device \(\d+\): (?P<device>[^,]+), Compute Capability"),
-        ),
-        LogPattern(kind="facts", marker=b"NCCL version ", pattern=re.compile(rb"NCCL version (?P<nccl>[\w.+-]+)")),
-        LogPattern(
-            kind="pause",
-            marker=b"Saving checkpoints for ",
-            pattern=re.compile(rb"(?P<why>Saving checkpoints) for (?P<step>\d+) into "),
-        ),
-        LogPattern(
-            kind="pause",
-            marker=b"Starting Model Evaluation",
-            pattern=re.compile(rb"(?P<why>Starting Model Evaluation)"),
-        ),
-        LogPattern(kind="pause", marker=b"Running evaluation", pattern=re.compile(rb"(?P<why>Running evaluation)")),
-        LogPattern(
-            kind="evaluation",
-            marker=b"top1_accuracy : ",
-            pattern=re.compile(STAMP + rb" *top1_accuracy : (?P<share>\d*\.?\d+)(?:\s|$)"),
-            values=_percent,
-        ),
-        LogPattern(
-            kind="evaluation",
-            marker=b'"top1_accuracy": ',
-            pattern=re.compile(JSON + rb'"step": \[\], "data": \{"top1_accuracy": (?P<share>\d*\.?\d+)[,}]'),
-            values=_percent,
-        ),
-        LogPattern(
-            kind="summary",
-            marker=b"throughput",
-            pattern=re.compile(STAMP + rb" *(?P<what>train_throughput|throughput_train) : " + _RATE + rb"(?:\s|$)"),
-        ),
-        LogPattern(
-            kind="summary",
-            marker=b'"step": [], ',
-            pattern=re.compile(
-                JSON + rb'"step": \[\], "data": \{"(?P<what>train_throughput|throughput_train)": ' + _RATE + rb"[,}]"
-            ),
+        summary(b"throughput", STAMP + rb" *(?P<what>train_throughput|throughput_train) : " + _RATE + rb"(?:\s|$)"),
+        summary(
+            b'"step": [], ',
+            JSON + rb'"step": \[\], "data": \{"(?P<what>train_throughput|throughput_train)": ' + _RATE + rb"[,}]",
         ),
     ),
     numbered="run",

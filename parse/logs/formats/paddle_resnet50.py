@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
+from parse.logs.engine.log_format import LogFormat, evaluation, fact, pause, step
 
 _TIME = rb"(?P<time>\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?)"
 _STAMP = rb"(?:" + _TIME + rb"[^<\n]{0,60}?)?"
@@ -48,110 +48,58 @@ FORMAT = LogFormat(
     title="PaddlePaddle ResNet50 (models image_classification, PaddleClas)",
     mean="paces",
     steps=(
-        StepLine(marker=b", elapse ", pattern=re.compile(_PASS + rb", elapse (?P<duration_s>\d+\.\d+) sec")),
-        StepLine(
-            marker=b", batch_cost ",
-            pattern=re.compile(
-                _PASS + rb", batch_cost (?P<duration_s>\d+\.\d+) sec(?:, reader_cost [\d.]+ sec)?"
-                rb", ips (?P<rate>\d+\.\d+) images/sec"
-            ),
+        step(b", elapse ", _PASS + rb", elapse (?P<duration_s>\d+\.\d+) sec"),
+        step(
+            b", batch_cost ",
+            _PASS + rb", batch_cost (?P<duration_s>\d+\.\d+) sec(?:, reader_cost [\d.]+ sec)?"
+            rb", ips (?P<rate>\d+\.\d+) images/sec",
         ),
-        StepLine(
-            marker=b", trainbatch ",
-            pattern=re.compile(
-                _STAMP + rb"Pass (?P<epoch>\d+), trainbatch (?P<step>\d+), loss [^[\n]{1,200}?"
-                rb", time (?P<duration_s>\d+\.\d+) sec"
-            ),
+        step(
+            b", trainbatch ",
+            _STAMP + rb"Pass (?P<epoch>\d+), trainbatch (?P<step>\d+), loss [^[\n]{1,200}?"
+            rb", time (?P<duration_s>\d+\.\d+) sec",
         ),
-        StepLine(
-            marker=b"[Train][Epoch ",
-            pattern=re.compile(
-                _CLAS + rb"\[Train\]\[Epoch (?P<epoch>\d+)/\d+\]\[Iter: ?(?P<step>\d+)/(?P<epoch_steps>\d+)\]"
-            ),
+        step(
+            b"[Train][Epoch ",
+            _CLAS + rb"\[Train\]\[Epoch (?P<epoch>\d+)/\d+\]\[Iter: ?(?P<step>\d+)/(?P<epoch_steps>\d+)\]",
         ),
-        StepLine(
-            marker=b" train step:",
-            pattern=re.compile(_CLAS + rb"epoch:(?P<epoch>\d+) *,? train step:(?P<step>\d+)[ ,]"),
-        ),
+        step(b" train step:", _CLAS + rb"epoch:(?P<epoch>\d+) *,? train step:(?P<step>\d+)[ ,]"),
     ),
     patterns=(
         *(
-            LogPattern(
-                kind="facts",
-                marker=b" %b : " % name.encode(),
-                pattern=re.compile(rb"^(?!.* INFO: ).*?(?<!\w)(?P<name>%b) : (?P<value>.*)" % name.encode()),
-                values=_argument,
+            fact(
+                b" %b : " % name.encode(),
+                rb"^(?!.* INFO: ).*?(?<!\w)(?P<name>%b) : (?P<value>.*)" % name.encode(),
+                _argument,
             )
             for name in _ARGUMENTS
         ),
-        LogPattern(
-            kind="facts",
-            marker=b" name : ResNe",
-            pattern=re.compile(rb"INFO: +name : (?P<model>ResNe[Xx]?t\w+)"),
+        fact(b" name : ResNe", rb"INFO: +name : (?P<model>ResNe[Xx]?t\w+)"),
+        fact(
+            b"train with paddle ", rb"train with paddle (?P<paddle>[\w.]+)(?:, commit id \w+)? and device (?P<place>.+)"
         ),
-        LogPattern(
-            kind="facts",
-            marker=b"train with paddle ",
-            pattern=re.compile(rb"train with paddle (?P<paddle>[\w.]+)(?:, commit id \w+)? and device (?P<place>.+)"),
+        pause(b", test ", _STAMP + rb"\[Pass \d+, (?P<reason>test) +batch \d+\]"),
+        pause(b",testbatch ", _STAMP + rb"Pass \d+,(?P<reason>test)batch \d+,"),
+        pause(b"validate start", _STAMP + rb"ExponentialMovingAverage (?P<reason>validate) start"),
+        pause(b"[Eval][Epoch ", _CLAS + rb"\[(?P<reason>Eval)\]\[Epoch \d+\]\["),
+        pause(b" step:", _CLAS + rb"(?P<reason>valid|eval) step:\d+ "),
+        pause(b"END epoch:", _CLAS + rb"(?P<reason>END epoch):\d+ "),
+        pause(b"[End pass ", _STAMP + rb"\[(?P<reason>End pass) \d+\]"),
+        pause(b"End pass ", _STAMP + rb"(?<!\[)(?P<reason>End pass) \d+,"),
+        pause(b"Already save model in ", _STAMP + rb"Already (?P<reason>save model) in "),
+        evaluation(
+            b", test_acc1 ", _STAMP + rb"\[?End pass (?P<epoch>\d+)\b.{0,200}?, test_acc1 (?P<top1>[01]\.\d+),", _shares
         ),
-        LogPattern(
-            kind="pause",
-            marker=b", test ",
-            pattern=re.compile(_STAMP + rb"\[Pass \d+, (?P<why>test) +batch \d+\]"),
+        evaluation(
+            b"[Eval][Epoch ",
+            _CLAS + rb"\[Eval\]\[Epoch (?P<epoch>\d+)\]\[Avg\].{0,300}?\btop1: (?P<top1>[01]\.\d+)",
+            _shares,
         ),
-        LogPattern(
-            kind="pause",
-            marker=b",testbatch ",
-            pattern=re.compile(_STAMP + rb"Pass \d+,(?P<why>test)batch \d+,"),
-        ),
-        LogPattern(
-            kind="pause",
-            marker=b"validate start",
-            pattern=re.compile(_STAMP + rb"ExponentialMovingAverage (?P<why>validate) start"),
-        ),
-        LogPattern(
-            kind="pause", marker=b"[Eval][Epoch ", pattern=re.compile(_CLAS + rb"\[(?P<why>Eval)\]\[Epoch \d+\]\[")
-        ),
-        LogPattern(
-            kind="pause",
-            marker=b" step:",
-            pattern=re.compile(_CLAS + rb"(?P<why>valid|eval) step:\d+ "),
-        ),
-        LogPattern(kind="pause", marker=b"END epoch:", pattern=re.compile(_CLAS + rb"(?P<why>END epoch):\d+ ")),
-        LogPattern(kind="pause", marker=b"[End pass ", pattern=re.compile(_STAMP + rb"\[(?P<why>End pass) \d+\]")),
-        LogPattern(kind="pause", marker=b"End pass ", pattern=re.compile(_STAMP + rb"(?<!\[)(?P<why>End pass) \d+,")),
-        LogPattern(
-            kind="pause",
-            marker=b"Already save model in ",
-            pattern=re.compile(_STAMP + rb"Already (?P<why>save model) in "),
-        ),
-        LogPattern(
-            kind="evaluation",
-            marker=b", test_acc1 ",
-            pattern=re.compile(
-                _STAMP + rb"\[?End pass (?P<epoch>\d+)\b.{0,200}?, test_acc1 (?P<top1>[01]\.\d+),",
-            ),
-            values=_shares,
-        ),
-        LogPattern(
-            kind="evaluation",
-            marker=b"[Eval][Epoch ",
-            pattern=re.compile(_CLAS + rb"\[Eval\]\[Epoch (?P<epoch>\d+)\]\[Avg\].{0,300}?\btop1: (?P<top1>[01]\.\d+)"),
-            values=_shares,
-        ),
-        LogPattern(
-            kind="evaluation",
-            marker=b"END valid ",
-            pattern=re.compile(_CLAS + rb"END valid .{0,300}?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)"),
-            values=_shares,
-        ),
-        LogPattern(
-            kind="evaluation",
-            marker=b"END epoch:",
-            pattern=re.compile(
-                _CLAS + rb"END epoch:(?P<epoch>\d+) +valid .{0,300}?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)"
-            ),
-            values=_shares,
+        evaluation(b"END valid ", _CLAS + rb"END valid .{0,300}?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)", _shares),
+        evaluation(
+            b"END epoch:",
+            _CLAS + rb"END epoch:(?P<epoch>\d+) +valid .{0,300}?\btop1(?:_avg)?: (?P<top1>[01]\.\d+)",
+            _shares,
         ),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
+from parse.logs.engine.log_format import LogFormat, evaluation, fact, pause, step
 
 _TIME = rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d)"
 _STAMP = rb"(?:" + _TIME + rb"[^<\n]{0,60}?)?"
@@ -62,82 +62,46 @@ FORMAT = LogFormat(
     name="plsc",
     title="PaddlePaddle PLSC",
     steps=(
-        StepLine(
-            marker=b"throughput: ",
-            pattern=re.compile(
-                _STAMP + rb"loss [^ \n]+ lr: [^ \n]+ epoch: (?P<epoch>\d+), step: (?P<step>\d+), "
-                rb"eta: [^,\n]{1,40}, throughput: (?P<rate>\d+\.\d+) "
-            ),
+        step(
+            b"throughput: ",
+            _STAMP + rb"loss [^ \n]+ lr: [^ \n]+ epoch: (?P<epoch>\d+), step: (?P<step>\d+), "
+            rb"eta: [^,\n]{1,40}, throughput: (?P<rate>\d+\.\d+) ",
         ),
-        StepLine(
-            marker=b" qps:",
-            pattern=re.compile(
-                _STAMP + rb"Pass:(?P<epoch>\d+) batch:(?P<step>\d+) lr:[^ \n]+ loss:[^ \n]+ qps:(?P<rate>\d+\.\d\d)"
-            ),
+        step(
+            b" qps:",
+            _STAMP + rb"Pass:(?P<epoch>\d+) batch:(?P<step>\d+) lr:[^ \n]+ loss:[^ \n]+ qps:(?P<rate>\d+\.\d\d)",
         ),
     ),
     patterns=(
-        LogPattern(
-            kind="facts",
-            marker=b"Training: ",
-            pattern=re.compile(rb"Training: " + _TIME + rb" - (?P<name>" + _either(_NAMES_2) + rb"): (?P<value>.*)"),
-            values=_fact,
+        fact(
+            b"Training: ", rb"Training: " + _TIME + rb" - (?P<name>" + _either(_NAMES_2) + rb"): (?P<value>.*)", _fact
         ),
-        LogPattern(
-            kind="facts",
-            marker=b"read label file finished, total num: ",
-            pattern=re.compile(rb"read label file finished, total num: (?P<samples_per_epoch>\d+)"),
+        fact(
+            b"read label file finished, total num: ",
+            rb"read label file finished, total num: (?P<samples_per_epoch>\d+)",
         ),
         *(
-            LogPattern(
-                kind="facts",
-                marker=b"Set %b to " % name.encode(),
-                pattern=re.compile(
-                    rb"Set (?P<name>%b) to (?P<value>.{1,200}?)(?: by user)?(?:,|\.?\s*$)" % name.encode()
-                ),
-                values=_fact,
+            fact(
+                b"Set %b to " % name.encode(),
+                rb"Set (?P<name>%b) to (?P<value>.{1,200}?)(?: by user)?(?:,|\.?\s*$)" % name.encode(),
+                _fact,
             )
             for name in _NAMES_1
         ),
-        LogPattern(
-            kind="facts",
-            marker=b"Set train batch size ",
-            pattern=re.compile(rb"Set train batch size (?:per trainer )?to (?P<batch_size>\d+)\b"),
+        fact(b"Set train batch size ", rb"Set train batch size (?:per trainer )?to (?P<batch_size>\d+)\b"),
+        fact(b"num_trainers: ", rb"trainer_id: (?P<rank>\d+), num_trainers: (?P<world_size>\d+)"),
+        fact(b"Set log period to ", rb"Set log period to (?P<print_every>\d+)"),
+        fact(b"Use mixed precision training: ", rb"(?P<name>Use mixed precision training): (?P<value>\w+)", _fact),
+        pause(b"]XNorm: ", _STAMP + rb"\[[^]\n]{1,60}\](?:\[\d+\]){1,3}XNorm: ", reason="verification"),
+        evaluation(
+            b"]Accuracy-Flip: ",
+            _STAMP
+            + rb"\[(?P<set>[^]\n]{1,60})\](?:\[\d+\]){0,2}\[(?P<step>\d+)\]Accuracy-Flip: (?P<accuracy>\d+\.\d+)\+",
+            _verification,
         ),
-        LogPattern(
-            kind="facts",
-            marker=b"num_trainers: ",
-            pattern=re.compile(rb"trainer_id: (?P<rank>\d+), num_trainers: (?P<world_size>\d+)"),
-        ),
-        LogPattern(
-            kind="facts",
-            marker=b"Set log period to ",
-            pattern=re.compile(rb"Set log period to (?P<print_every>\d+)"),
-        ),
-        LogPattern(
-            kind="facts",
-            marker=b"Use mixed precision training: ",
-            pattern=re.compile(rb"(?P<name>Use mixed precision training): (?P<value>\w+)"),
-            values=_fact,
-        ),
-        LogPattern(
-            kind="pause",
-            marker=b"]XNorm: ",
-            pattern=re.compile(_STAMP + rb"\[[^]\n]{1,60}\](?:\[\d+\]){1,3}XNorm: "),
-            values=lambda _: {"why": "verification"},
-        ),
-        LogPattern(
-            kind="evaluation",
-            marker=b"]Accuracy-Flip: ",
-            pattern=re.compile(
-                _STAMP
-                + rb"\[(?P<set>[^]\n]{1,60})\](?:\[\d+\]){0,2}\[(?P<step>\d+)\]Accuracy-Flip: (?P<accuracy>\d+\.\d+)\+"
-            ),
-            values=_verification,
-        ),
-        LogPattern(kind="pause", marker=b"test time: ", pattern=re.compile(_STAMP + rb"(?P<why>test) time: ")),
-        LogPattern(kind="pause", marker=b"Save model to ", pattern=re.compile(_STAMP + rb"(?P<why>Save model) to ")),
-        LogPattern(kind="pause", marker=b"End pass ", pattern=re.compile(_STAMP + rb"(?P<why>End pass) \d+, ")),
+        pause(b"test time: ", _STAMP + rb"(?P<reason>test) time: "),
+        pause(b"Save model to ", _STAMP + rb"(?P<reason>Save model) to "),
+        pause(b"End pass ", _STAMP + rb"(?P<reason>End pass) \d+, "),
     ),
     numbered="run",
     warmup=50,

@@ -46,14 +46,14 @@ def pytorch_imagenet(step_s: Sequence[float], *, rank: int | None = None, epoch_
     """pytorch/examples imagenet: a line per step with its seconds, three decimals, the mean kept true."""
     lines = [] if rank is None else [f"Use GPU: {rank} for training"]
     lines.append("=> creating model 'resnet50'")
-    wanted_s = told_s = 0.0
+    wanted_s = printed_s = 0.0
     width = len(str(epoch_steps))
     for number, length_s in enumerate(step_s):
         wanted_s += length_s
-        said_s = round(wanted_s - told_s, 3)
-        told_s += said_s
+        shown_s = round(wanted_s - printed_s, 3)
+        printed_s += shown_s
         lines.append(
-            f"Epoch: [0][{number:{width}}/{epoch_steps}]\tTime {said_s:6.3f} ({told_s / (number + 1):6.3f})\t"
+            f"Epoch: [0][{number:{width}}/{epoch_steps}]\tTime {shown_s:6.3f} ({printed_s / (number + 1):6.3f})\t"
             f"Data  0.106 ( 0.077)\tLoss 1.1494e+01 (1.8538e+01)\tAcc@1   1.56 (  2.23)\tAcc@5  11.72 ( 10.94)"
         )
     return "\n".join(lines) + "\n"
@@ -62,16 +62,16 @@ def pytorch_imagenet(step_s: Sequence[float], *, rank: int | None = None, epoch_
 def paddle(step_s: Sequence[float], *, batch: int, stamped: bool = True) -> str:
     """Paddle's ResNet-50 of 1.8: a line per step from 0, with seconds to four decimals that keep the mean rate true."""
     lines = []
-    wanted = told = 0.0
+    wanted = printed = 0.0
     for number, end, length_s in ends(step_s):
         wanted += batch / length_s
         choices = (floor(length_s * 1e4) / 1e4, ceil(length_s * 1e4) / 1e4)
-        said_s = min(choices, key=lambda choice: abs(wanted - told - batch / choice))
-        told += batch / said_s
+        shown_s = min(choices, key=lambda choice: abs(wanted - printed - batch / choice))
+        printed += batch / shown_s
         prefix = f"{end:%Y-%m-%d %H:%M:%S},{end.microsecond // 1000:03d}-INFO: " if stamped else "INFO:utils.utility:"
         lines.append(
             f"{prefix}[Pass 0, train batch {number - 1}] \tloss 7.10000, acc1 0.00000, acc5 0.00000, lr 0.00100, "
-            f"elapse {said_s:.4f} sec"
+            f"elapse {shown_s:.4f} sec"
         )
     return "\n".join(lines) + "\n"
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import LOGS, values
 
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
 CHECKSUM = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 def read(tmp_path, *lines, name="ai-rank"):
-    path = tmp_path / "GPUx1.log"
-    path.write_bytes("\n".join([*lines, ""]).encode())
-    return [one for batch in batches(path, format_named(name)) for one in batch.records]
+    return [*text_logs.read(name, tmp_path, *lines)[1]]
 
 
 def mark(tmp_path, line):
-    (said,) = [one for one in read(tmp_path, line) if one.kind == "mark"]
-    return said
+    (record,) = [record for record in read(tmp_path, line) if record.kind == "mark"]
+    return record
 
 
 @pytest.mark.parametrize(
@@ -46,13 +43,13 @@ def mark(tmp_path, line):
     ],
 )
 def test_the_marks_of_the_rules(tmp_path, line, values):
-    said = mark(tmp_path, f"- AI-Rank-log 1558631910.424 {line}")
-    assert (said.time_s, said.rank, said.values) == (1558631910.424, None, values)
+    record = mark(tmp_path, f"- AI-Rank-log 1558631910.424 {line}")
+    assert (record.time_s, record.rank, record.values) == (1558631910.424, None, values)
 
 
 def test_the_checksum_is_a_fact(tmp_path):
-    said = read(tmp_path, f"- AI-Rank-log 1558631910.424 load_data, checksum:{CHECKSUM}")
-    assert [one.values for one in said if one.kind == "facts"] == [{"checksum": CHECKSUM}]
+    records = read(tmp_path, f"- AI-Rank-log 1558631910.424 load_data, checksum:{CHECKSUM}")
+    assert values(records, "facts") == [{"checksum": CHECKSUM}]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +91,12 @@ def test_the_checksum_is_a_fact(tmp_path):
     ],
 )
 def test_the_marks_of_programs(tmp_path, line, time_s, values):
-    said = mark(tmp_path, line)
-    assert said.time_s == (None if time_s is None else pytest.approx(time_s, abs=1e-5))
-    assert said.values == values
+    record = mark(tmp_path, line)
+    assert record.time_s == (None if time_s is None else pytest.approx(time_s, abs=1e-5))
+    assert record.values == values
 
 
-def test_a_launcher_in_front_tells_the_rank(tmp_path):
+def test_the_rank_of_a_launcher_is_read(tmp_path):
     assert mark(tmp_path, "[1,3]<stdout>:- AI-Rank-log 1558631910.424 test_begin").rank == 3
 
 
@@ -113,36 +110,37 @@ def test_a_launcher_in_front_tells_the_rank(tmp_path):
         "- AI-Rank-log 1558631910.424",
     ],
 )
-def test_what_else_stands_behind_the_prefix_is_no_mark(tmp_path, line):
+def test_other_text_behind_the_prefix_is_no_mark(tmp_path, line):
     assert read(tmp_path, line) == []
 
 
 def test_marks_alone_make_a_log(tmp_path):
     read(tmp_path, "- AI-Rank-log 1558631910.424 test_begin")
-    found = recognise(tmp_path / "GPUx1.log")
-    assert (found.name, found.steps) == ("ai-rank", ())
+    log_format = recognise(tmp_path / "x.log")
+    assert (log_format.name, log_format.steps) == ("ai-rank", ())
 
 
 def test_the_prefix_alone_makes_none(tmp_path):
     read(tmp_path, "- AI-Rank-log 1558631910.424 here we go")
     with pytest.raises(LogError, match="no step line"):
-        recognise(tmp_path / "GPUx1.log")
+        recognise(tmp_path / "x.log")
 
 
-def test_they_are_heard_in_logs_of_other_families(tmp_path):
-    said = read(tmp_path, "- AI-Rank-log 1558631910.424 test_begin", name="pytorch-imagenet")
-    assert [one.kind for one in said] == ["mark"]
+def test_they_are_read_in_logs_of_other_formats(tmp_path):
+    records = read(tmp_path, "- AI-Rank-log 1558631910.424 test_begin", name="pytorch-imagenet")
+    assert [record.kind for record in records] == ["mark"]
 
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="needs ../shared/logs")
 def test_a_real_log():
     path = LOGS / "airank-format_tsm_pytorch_1n1g_fp32.log"
-    said = [one for batch in batches(path, format_named("ai-rank")) for one in batch.records if one.kind == "mark"]
-    assert [(one.values["mark"], one.time_s) for one in said] == [
+    read = [record for batch in batches(path, format_named("ai-rank")) for record in batch.records]
+    records = [record for record in read if record.kind == "mark"]
+    assert [(record.values["mark"], record.time_s) for record in records] == [
         ("load_data", pytest.approx(1618110628.103)),
         ("test_begin", pytest.approx(1618110628.249)),
         ("eval_accuracy", pytest.approx(1618118480.571)),
         ("eval_accuracy", pytest.approx(1618126329.537)),
     ]
-    assert said[0].values["checksum"] == "234584"
-    assert [one.values["total_epoch_cnt"] for one in said[2:]] == ["0", "1"]
+    assert records[0].values["checksum"] == "234584"
+    assert [record.values["total_epoch_cnt"] for record in records[2:]] == ["0", "1"]

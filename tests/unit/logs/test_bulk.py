@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs.engine.fields import LARGEST, columns, field_of
+from parse.logs.engine.fields import LARGEST, columns, field_of, seconds_of
+from parse.logs.engine.lines import MarkerIndex
 from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
-from parse.logs.engine.marker_index import MarkerIndex
 from parse.logs.engine.reader import MAX_SHAPES, SHAPES_PER_LENGTH, _Shapes, batches
 from parse.logs.engine.shapes import Shape
-from parse.logs.engine.times import seconds_of
 
 LETTERS = st.sampled_from(list(b"aeZ_ :1")).map(lambda letter: bytes([letter]))
 TEXTS = st.lists(LETTERS, min_size=1, max_size=12).map(b"".join)
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=80), around=st.tuples(TEXTS, TEXTS), which=st.integers(0, 79))
-def test_the_sieve_lets_every_text_through_wherever_it_stands(texts, around, which):
+def test_the_marker_index_finds_every_marker(texts, around, which):
     text = texts[which % len(texts)]
     whole = around[0] + text + around[1]
     whole += b" " * (len(whole) % 2)
@@ -29,7 +28,7 @@ def test_the_sieve_lets_every_text_through_wherever_it_stands(texts, around, whi
     assert any(len(around[0]) - 1 <= place <= len(around[0]) + len(text) for place in places.tolist())
 
 
-def test_the_sieve_lets_little_else_through():
+def test_the_marker_index_finds_little_else():
     texts = (b"train.total_ips : ", b" - PARAMETER ", b":::MLLOG ", b"AI-Rank")
     other = b"libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
     assert not len(MarkerIndex(texts).passes(np.frombuffer(other * 100, np.uint8)))
@@ -80,9 +79,9 @@ def test_times_of_several_forms_at_once():
     texts = [b"2021-03-23 10:16:49.131815", b"2021-03-23 10:16:50,131", b"Fri Apr  9 10:16:49 2021", b"1597933942.98"]
     text = b"".join(texts) + b"x" * 8
     starts = [np.array([sum(map(len, texts[:at]))]) for at in range(len(texts))]
-    fields = [{"time": field_of("time", one, 0, len(one))} for one in texts]
+    fields = [{"time": field_of("time", text, 0, len(text))} for text in texts]
     assert columns(np.frombuffer(text, np.uint8), starts, fields)["time_s"].tolist() == [
-        seconds_of(one) for one in texts
+        seconds_of(text) for text in texts
     ]
 
 
@@ -93,7 +92,7 @@ def test_a_time_of_impossible_digits_is_absent():
     assert not np.isnan(read[0]) and np.isnan(read[1])
 
 
-def test_only_so_many_shapes_are_kept():
+def test_the_number_of_shapes_is_bounded():
     shapes = _Shapes()
     for length in range(1, 200):
         for _ in range(SHAPES_PER_LENGTH + 5):
@@ -106,7 +105,7 @@ STEP = StepLine(marker=b"step ", pattern=re.compile(rb"step (?P<step>\d+) took (
 FORMAT = LogFormat(
     name="made-up", title="made up", steps=(STEP,),
     patterns=(
-        LogPattern(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<why>Test): \[ *\d+/")),
+        LogPattern(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<reason>Test): \[ *\d+/")),
         LogPattern(
             kind="facts", marker=b"THE_PRECISION is fp16", pattern=re.compile(rb"THE_PRECISION is (?P<type>fp16)")
         ),
@@ -117,17 +116,17 @@ FORMAT = LogFormat(
 def read(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_bytes(text)
-    found = list(batches(path, FORMAT, 1 << 16))
-    steps = [step for batch in found for step in batch.steps.step.tolist()]
-    return steps, [said for batch in found for said in batch.records]
+    read_batches = list(batches(path, FORMAT, 1 << 16))
+    steps = [step for batch in read_batches for step in batch.steps.step.tolist()]
+    return steps, [record for batch in read_batches for record in batch.records]
 
 
-def test_of_pauses_in_a_row_the_first_is_told(tmp_path):
+def test_only_the_first_of_pauses_in_a_row_is_read(tmp_path):
     tests = b"".join(b"Test: [%03d/196]\tTime  0.%d\n" % (number, number % 10) for number in range(100))
     step = b"step 1 took 0.5 s\n"
-    _, said = read(tmp_path, step + tests + step + tests + step)
-    assert [one.offset for one in said] == [len(step), 2 * len(step) + len(tests)]
-    assert all(one.values == {"why": "Test"} for one in said)
+    _, records = read(tmp_path, step + tests + step + tests + step)
+    assert [record.offset for record in records] == [len(step), 2 * len(step) + len(tests)]
+    assert all(record.values == {"reason": "Test"} for record in records)
 
 
 def test_a_second_step_behind_lines_of_a_known_shape_is_found(tmp_path):
@@ -139,12 +138,12 @@ def test_a_second_step_behind_lines_of_a_known_shape_is_found(tmp_path):
 
 
 def test_digits_that_a_marker_asks_for_are_not_taken_for_others(tmp_path):
-    other, asked = b"THE_PRECISION is fp32\n", b"THE_PRECISION is fp16\n"
-    told = read(tmp_path, other * 50 + asked + other * 50)[1]
-    assert [one.values for one in told] == [{"type": "fp16"}]
+    other, rare = b"THE_PRECISION is fp32\n", b"THE_PRECISION is fp16\n"
+    records = read(tmp_path, other * 50 + rare + other * 50)[1]
+    assert [record.values for record in records] == [{"type": "fp16"}]
 
 
 def test_steps_of_which_no_two_are_alike_are_read_all_the_same(tmp_path):
     words = ["".join(chr(97 + (number >> 5 * at) % 26) for at in range(4)) for number in range(3000)]
-    text = "".join(f"{word} step {number} took 0.5 s\n" for number, word in enumerate(words, 1000))
+    text = "".join(f"{token} step {number} took 0.5 s\n" for number, token in enumerate(words, 1000))
     assert read(tmp_path, text.encode())[0] == list(range(1000, 4000))

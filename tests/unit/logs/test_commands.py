@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_there_are_commands():
+def test_the_document_has_six_commands():
     assert len(commands()) == 6
 
 

@@ -44,18 +44,18 @@ def result(capsys, *argv):
     return json.loads(capsys.readouterr().out)["r50"]
 
 
-def said(capsys, *argv):
+def summary(capsys, *argv):
     assert main([*map(str, argv), "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def expect(found, published):
+def expect(by_case, published):
     for case, (average, median, speedup) in published.items():
-        assert found[case]["average_speed"] == pytest.approx(average, abs=CENT), case
-        assert found[case]["median_speed"] == pytest.approx(median, abs=CENT), case
-        assert found[case]["speedup"] == pytest.approx(speedup, abs=CENT), case
-        assert found[case]["batch_size_per_device"] == 128
-    assert set(found) == set(published)
+        assert by_case[case]["average_speed"] == pytest.approx(average, abs=CENT), case
+        assert by_case[case]["median_speed"] == pytest.approx(median, abs=CENT), case
+        assert by_case[case]["speedup"] == pytest.approx(speedup, abs=CENT), case
+        assert by_case[case]["batch_size_per_device"] == 128
+    assert set(by_case) == set(published)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_000_with_clean_runs_alone(ngc_pytorch, capsys):
     expect(result(capsys, ngc_pytorch), {
         "1n1g": (366.05, 366.14, 1.0), "1n4g": (1447.67, 1448.06, 3.95), "1n8g": (2810.55, 2806.66, 7.67),
     })  # fmt: skip
-    everything = json.dumps(said(capsys, ngc_pytorch))
+    everything = json.dumps(summary(capsys, ngc_pytorch))
     for name in PACKED:
         assert f"r50_b128_fp32_{name}.log" in everything
 
@@ -90,8 +90,8 @@ def test_002(tmp_path, capsys, stamped):
         for run, speed in runs.items():
             text = made.paddle(made.steps(speed, count), batch=count, stamped=stamped)
             made.put(root, f"{case}/r50_b128_fp32_{run}.log", text)
-    found = result(capsys, root, *(["--speed", "printed"] if stamped else []))
-    expect(found, {
+    by_case = result(capsys, root, *(["--speed", "printed"] if stamped else []))
+    expect(by_case, {
         "1n1g": (353.1, 352.72, 1.0), "1n2g": (642.92, 644.66, 1.83), "1n4g": (1358.32, 1358.64, 3.85),
         "1n8g": (2626.41, 2625.38, 7.44), "2n8g": (4898.59, 4895.27, 13.88), "4n8g": (9328.72, 9348.17, 26.5),
     })  # fmt: skip
@@ -108,7 +108,7 @@ def test_003_and_its_superlinear_step(tmp_path, capsys):
         "1n1g": (397.98, 397.78, 1.0), "1n4g": (1541.03, 1539.66, 3.87), "1n8g": (2548.18, 2545.3, 6.4),
         "2n8g": (5956.61, 5953.84, 14.97), "4n8g": (11086.97, 11084.53, 27.87),
     })  # fmt: skip
-    alarms = {one["case"]: [alarm["text"] for alarm in one["alarms"]] for one in said(capsys, root)["results"]}
+    alarms = {point["case"]: [alarm["text"] for alarm in point["alarms"]] for point in summary(capsys, root)["results"]}
     assert any("rises with the number of devices" in text for text in alarms["2n8g"])
 
 
@@ -119,8 +119,8 @@ def test_001_from_a_log_of_each_case(tmp_path, capsys):
     for case, speed in speeds.items():
         count = 128 * devices(f"{case}g")
         made.put(root, f"{case}c_real.log", made.pytorch_imagenet(made.steps(speed, count)))
-    results = {one["case"]: one for one in said(capsys, root)["results"]}
-    assert {case: one["speedup"] for case, one in results.items()} == {
+    results = {point["case"]: point for point in summary(capsys, root)["results"]}
+    assert {case: point["speedup"] for case, point in results.items()} == {
         case: pytest.approx(speedup, abs=CENT) for case, speedup in
         {"1n1g": 1.0, "1n2g": 1.74, "1n4g": 2.59, "1n8g": 4.05, "2n8g": 6.87, "4n8g": 16.0}.items()
     }  # fmt: skip
@@ -132,7 +132,7 @@ def test_004_s_throughput_from_a_log_of_that_speed(tmp_path, capsys):
     """1149.207 is what the program reports of itself; that 120 epochs took 148,720 s makes 1033.75 of it."""
     text = made.ngc_tensorflow(made.steps(1149.207, 256), batch=256)
     made.put(tmp_path, "tensorflow/1n1g/rn50_b256_amp_1.log", text)
-    (point,) = said(capsys, tmp_path)["results"]
+    (point,) = summary(capsys, tmp_path)["results"]
     assert point["median_speed"] == pytest.approx(1149.207, abs=CENT)
     document = made.put(
         tmp_path,
@@ -141,5 +141,5 @@ def test_004_s_throughput_from_a_log_of_that_speed(tmp_path, capsys):
         "| | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |\n|---|---|---|---|---|\n"
         "| 1卡 | 148,720 | 1149.207 | 76.81 | - |\n",
     )
-    (claimed,) = said(capsys, "--kind", "table", document)["results"]
+    (claimed,) = summary(capsys, "--kind", "table", document)["results"]
     assert any("1033.75" in alarm["text"] for alarm in claimed["alarms"])

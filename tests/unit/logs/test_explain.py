@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import RunSpec
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
-from parse.logs.explain import CHUNK_BYTES, MAX_LISTED, MAX_TEXT, explain, lines_at
+from parse.logs.explain import MAX_LISTED, MAX_TEXT, explain, lines_at
 from parse.logs.window import Protocol, Reading, read_log
+from parse.run_fields import RunFields
 
 FORMAT = LogFormat(
     name="made",
@@ -37,7 +37,7 @@ FORMAT = LogFormat(
         LogPattern(
             kind="facts", marker=b"batch", pattern=re.compile(rb"batch (?P<batch_size>\d+) on (?P<world_size>\d+)")
         ),
-        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<reason>saving)")),
     ),
 )
 
@@ -54,13 +54,7 @@ def text(first: int = 10, last: int = 150, head: str = "noise\nbatch 32 on 4\n")
     return "".join(lines)
 
 
-def run(**more: object) -> RunSpec:
-    asked: dict[str, object] = {
-        "nodes": 1, "ranks_per_node": 4, "gpus_per_node": 4, "cpus_per_rank": 1, "backend": "made",
-        "workload": "resnet50", "batch_size": 32, "precision": "fp32", "scaling": "weak", "warmup_steps": 20,
-        "measured_steps": 100, "repeat": 1, "seed": 0, "site": "",
-    }  # fmt: skip
-    return RunSpec(**{**asked, **more})  # type: ignore[arg-type]
+RUN = RunFields(backend="made", devices=4, nodes=1, workload="resnet50", batch_size=32, precision="fp32")
 
 
 def attempt(
@@ -69,7 +63,7 @@ def attempt(
     wall_clock: float | None,
     printed: float | None,
     per_step: int = 128,
-    spec: RunSpec | None = None,
+    run: RunFields = RUN,
     problem: str = "",
     remarks: tuple[str, ...] = (),
 ) -> Attempt:
@@ -78,7 +72,7 @@ def attempt(
     return Attempt(
         run_id="x",
         number=1,
-        requested=RequestedRun(run=spec or run(), run_id="x"),
+        requested=RequestedRun(run=run, run_id="x"),
         outcome=Outcome.OK if speed else None,
         measured=None
         if speed is None
@@ -142,15 +136,15 @@ result: 256.00 samples/s
 
 
 def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None:
-    told = explained(log)
+    explanation = explained(log)
     lines = log.read_text().splitlines()
-    for number, shown in re.findall(r"line used: +(\d+): (.*)", told):
+    for number, shown in re.findall(r"line used: +(\d+): (.*)", explanation):
         assert lines[int(number) - 1] == shown
     assert "saving" in lines[8] and "step 60 " in lines[7]
 
 
 @pytest.mark.parametrize(
-    ("more", "printed", "said"),
+    ("more", "printed", "sentence"),
     [
         ({}, 250.0, "mean of 9 printed rates = 250.00 samples/s"),
         ({}, 1000.0, "of one device, as its time stamps say; × 4 devices = 1000.00 samples/s"),
@@ -158,46 +152,46 @@ def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None
         ({"rates": "rank"}, 1000.0, "of one device each; × 4 devices = 1000.00 samples/s"),
     ],
 )
-def test_the_way_from_printed_rates_to_the_printed_speed(log: Path, more, printed, said) -> None:
-    told = explained(log, dataclasses.replace(FORMAT, **more), printed=printed)
-    assert f"printed: {'mean of 9 printed rates = 250.00 samples/s' if 'mean' not in said else ''}" in told
-    assert said in told
+def test_the_way_from_printed_rates_to_the_printed_speed(log: Path, more, printed, sentence) -> None:
+    explanation = explained(log, dataclasses.replace(FORMAT, **more), printed=printed)
+    assert f"printed: {'mean of 9 printed rates = 250.00 samples/s' if 'mean' not in sentence else ''}" in explanation
+    assert sentence in explanation
 
 
 def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
     path = tmp_path / "times.log"
     path.write_text("".join(f"epoch 0 step {step} took 0.5 s\n" for step in range(0, 200)))
     log_format = dataclasses.replace(FORMAT, mean="durations")
-    told = explained(path, log_format, wall_clock=None, printed=256.0)
-    assert "wall_clock: none, for want of time stamps that tell" in told
-    assert "printed: mean of 100 printed step times = 0.500000 s; 128 / 0.500000 s = 256.00 samples/s" in told
-    assert "gap" not in told and "result: 256.00 samples/s" in told
-    assert "no line tells batch size" in told
-    assert explained(path, wall_clock=None, printed=256.0) == told.replace("durations", "rates")
+    explanation = explained(path, log_format, wall_clock=None, printed=256.0)
+    assert "wall_clock: none, for want of time stamps that tell" in explanation
+    assert "printed: mean of 100 printed step times = 0.500000 s; 128 / 0.500000 s = 256.00 samples/s" in explanation
+    assert "gap" not in explanation and "result: 256.00 samples/s" in explanation
+    assert "no line tells batch size" in explanation
+    assert explained(path, wall_clock=None, printed=256.0) == explanation.replace("durations", "rates")
     path.write_text("".join(f"epoch 0 step {step} took {0.2 + 0.3 * (step % 2):.1f} s\n" for step in range(0, 200)))
-    told = explained(path, wall_clock=None, printed=128 * 3.5)
-    assert "printed: mean of 100 rates of 128 / a printed step time = 448.00 samples/s" in told
-    told = explained(path, log_format, wall_clock=None, printed=None, problem="nobody says the batch size")
-    assert "no speed without the samples of a step" in told and "samples of a step: not known" in told
-    assert "result: none (nobody says the batch size)" in told
+    explanation = explained(path, wall_clock=None, printed=128 * 3.5)
+    assert "printed: mean of 100 rates of 128 / a printed step time = 448.00 samples/s" in explanation
+    explanation = explained(path, log_format, wall_clock=None, printed=None, problem="nobody says the batch size")
+    assert "no speed without the samples of a step" in explanation and "samples of a step: not known" in explanation
+    assert "result: none (nobody says the batch size)" in explanation
 
 
 def test_without_samples_the_time_still_gives_steps(log: Path) -> None:
-    told = explained(log, wall_clock=None, printed=None, problem="no batch size")
-    assert "wall_clock: 90 / 45.000000 s = 2.000000 steps/s" in told
+    explanation = explained(log, wall_clock=None, printed=None, problem="no batch size")
+    assert "wall_clock: 90 / 45.000000 s = 2.000000 steps/s" in explanation
 
 
 def test_samples_that_are_not_batch_size_times_devices(log: Path) -> None:
-    told = explained(log, wall_clock=128.0, per_step=64)
-    assert "samples of a step: 64\n" in told and "90 × 64 / 45.000000 s = 128.00 samples/s" in told
+    explanation = explained(log, wall_clock=128.0, per_step=64)
+    assert "samples of a step: 64\n" in explanation and "90 × 64 / 45.000000 s = 128.00 samples/s" in explanation
 
 
 def test_medians_over_ranks_are_named(tmp_path: Path) -> None:
     path = tmp_path / "ranks.log"
     path.write_text("".join(line * 4 for line in text().splitlines(keepends=True)))
-    told = explained(path)
-    assert "4 lines for each" in told
-    assert "mean of 9 printed rates, each the median over its lines, = 250.00 samples/s" in told
+    explanation = explained(path)
+    assert "4 lines for each" in explanation
+    assert "mean of 9 printed rates, each the median over its lines, = 250.00 samples/s" in explanation
     path.write_text("".join(f"[1,{rank}]<stdout>:{line}" for line in text().splitlines(True) for rank in range(3)))
     assert "printed every 10 steps, by 3 ranks" in explained(path)
 
@@ -205,9 +199,12 @@ def test_medians_over_ranks_are_named(tmp_path: Path) -> None:
 def test_a_log_without_a_window_says_why(tmp_path: Path) -> None:
     path = tmp_path / "short.log"
     path.write_text(text(last=80))
-    told = explained(path, wall_clock=None, printed=None)
-    assert "no window: too short: the last printed step is 80 of epoch 0" in told and "needs step 120" in told
-    assert "line used" not in told and "result" not in told
+    explanation = explained(path, wall_clock=None, printed=None)
+    assert (
+        "no window: too short: the last printed step is 80 of epoch 0" in explanation
+        and "needs step 120" in explanation
+    )
+    assert "line used" not in explanation and "result" not in explanation
     path.write_text("batch 32 on 4\n")
     assert "without a step line" in explained(path, wall_clock=None, printed=None)
 
@@ -226,8 +223,12 @@ def test_many_pauses_are_shortened(tmp_path: Path) -> None:
             for step in range(130)
         )
     )
-    told = explained(path)
-    assert "kept out: 50 intervals" in told and told.count("saving") == MAX_LISTED and "and 30 more" in told
+    explanation = explained(path)
+    assert (
+        "kept out: 50 intervals" in explanation
+        and explanation.count("saving") == MAX_LISTED
+        and "and 30 more" in explanation
+    )
 
 
 def test_a_packed_log_is_explained_like_a_plain_one(log: Path) -> None:
@@ -238,13 +239,13 @@ def test_a_packed_log_is_explained_like_a_plain_one(log: Path) -> None:
 
 def test_a_log_that_is_gone_or_another_by_now(log: Path) -> None:
     reading = read_log(log, FORMAT, Protocol())
-    found = attempt(log, reading, 256.0, 250.0)
+    read_attempt = attempt(log, reading, 256.0, 250.0)
     log.write_text("short\n")
     with pytest.raises(LogError, match=r"r50\.log: ends before byte \d+"):
-        explain(log, reading, found)
+        explain(log, reading, read_attempt)
     log.unlink()
     with pytest.raises(LogError, match=r"r50\.log: cannot be read"):
-        explain(log, reading, found)
+        explain(log, reading, read_attempt)
 
 
 # Lines by their place
@@ -254,16 +255,14 @@ def test_lines_are_found_wherever_pieces_meet(tmp_path: Path) -> None:
     path = tmp_path / "large.log"
     lines = [f"line {number} {'x' * (number % 700)}\n".encode() for number in range(1, 9000)]
     path.write_bytes(b"".join(lines))
-    assert path.stat().st_size > 2 * CHUNK_BYTES
+    assert path.stat().st_size > 2 * (1 << 20)
     offsets = np.concatenate([[0], np.cumsum([len(line) for line in lines])])[:-1].tolist()
-    near = [
-        at for at, begin in enumerate(offsets) if begin % CHUNK_BYTES > CHUNK_BYTES - 3000 or begin % CHUNK_BYTES < 3000
-    ]
+    near = [at for at, begin in enumerate(offsets) if begin % (1 << 20) > (1 << 20) - 3000 or begin % (1 << 20) < 3000]
     wanted = {0, 4500, len(lines) - 1, *near}
-    found = lines_at(path, [offsets[at] for at in wanted])
+    line_at = lines_at(path, [offsets[at] for at in wanted])
     for at in wanted:
         whole = lines[at].decode().rstrip("\n")
-        line = found[offsets[at]]
+        line = line_at[offsets[at]]
         assert line.number == at + 1
         assert line.text == (whole if len(whole) <= MAX_TEXT else whole[: MAX_TEXT - 1] + "…")
 
@@ -271,6 +270,6 @@ def test_lines_are_found_wherever_pieces_meet(tmp_path: Path) -> None:
 def test_a_line_behind_carriage_returns_has_the_number_that_editors_show(tmp_path: Path) -> None:
     path = tmp_path / "bar.log"
     path.write_bytes(b"first\n10%\r20%\rstep 3\rmore\nlast \x1b[1mbold\xff")
-    found = lines_at(path, [14, 26])
-    assert (found[14].number, found[14].text) == (2, "step 3")
-    assert (found[26].number, found[26].text) == (3, "last ?[1mbold�")
+    lines = lines_at(path, [14, 26])
+    assert (lines[14].number, lines[14].text) == (2, "step 3")
+    assert (lines[26].number, lines[26].text) == (3, "last ?[1mbold�")

@@ -18,9 +18,9 @@ BY_NAME = {sample.name: sample for sample in SAMPLES_OF_ALL}
 
 @pytest.fixture
 def path(tmp_path):
-    found = tmp_path / "1n8g" / "r50_b128_fp32_1.log"
-    found.parent.mkdir()
-    return found
+    log = tmp_path / "1n8g" / "r50_b128_fp32_1.log"
+    log.parent.mkdir()
+    return log
 
 
 def sound(name="ngc-pytorch", text=None):
@@ -41,11 +41,11 @@ def test_a_seed_makes_the_same_input_every_time():
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_the_samples_are_of_their_families(path, name):
-    one = sound(name)
-    wanted = "no speed" if one.sample.log_format in ("mllog", "ai-rank") else "speed"
-    assert check(one, path) == wanted
-    assert recognise(path).name == one.sample.log_format
+def test_each_sample_has_its_format(path, name):
+    mutant = sound(name)
+    wanted = "no speed" if mutant.sample.log_format in ("mllog", "ai-rank") else "speed"
+    assert check(mutant, path) == wanted
+    assert recognise(path).name == mutant.sample.log_format
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"\0" * 100, b"no log\n", b"\x1f\x8b"])
@@ -54,7 +54,7 @@ def test_what_is_no_log_is_refused(path, text):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"begin": 1_000_000}, "not in its line|ends first"),
         ({"end": 1_000_000}, "end 1000000 is not in its line"),
@@ -66,7 +66,7 @@ def test_what_is_no_log_is_refused(path, text):
         ({"step_s": np.array([-1.0])}, "steps take"),
     ],
 )
-def test_a_number_from_nothing_is_found(path, monkeypatch, changed, said):
+def test_a_number_from_nothing_is_found(path, monkeypatch, changed, message):
     read_log = fuzz_logs.read_log
 
     def wrong(*arguments):
@@ -74,7 +74,7 @@ def test_a_number_from_nothing_is_found(path, monkeypatch, changed, said):
         return dataclasses.replace(reading, window=dataclasses.replace(reading.window, **changed))
 
     monkeypatch.setattr(fuzz_logs, "read_log", wrong)
-    with pytest.raises(Defect, match=said):
+    with pytest.raises(Defect, match=message):
         check(sound(), path)
 
 
@@ -108,8 +108,8 @@ def test_a_hang_is_found(tmp_path, monkeypatch, capsys):
 
 
 def test_memory_that_grows_is_found(tmp_path, monkeypatch, capsys):
-    kept = iter([1 << 20, 1 << 30])
+    sizes = iter([1 << 20, 1 << 30])
     monkeypatch.setattr(fuzz_logs, "check", lambda _input, _path: "speed")
-    monkeypatch.setattr(fuzz_logs, "resident_bytes", lambda: next(kept))
+    monkeypatch.setattr(fuzz_logs, "resident_bytes", lambda: next(sizes))
     assert run(0, 2, tmp_path) == 1
     assert "memory grew by 1023 MiB" in capsys.readouterr().out

@@ -34,15 +34,15 @@ def plain(root: Path, name: str, speed: float = 350.0) -> Path:
     return made.put(root, name, made.paddle(made.steps(speed, 128), batch=128))
 
 
-def found(loaded) -> list[tuple[str, int, float | None]]:
+def outcomes(loaded) -> list[tuple[str, int, float | None]]:
     """Case, repeat and speed of every attempt."""
     return [
-        (one.requested.case, one.requested.run.repeat, one.measured and round(one.measured.throughput))
-        for one in loaded.attempts
+        (attempt.requested.case, attempt.requested.run.repeat, attempt.measured and round(attempt.measured.throughput))
+        for attempt in loaded.attempts
     ]
 
 
-def said(loaded) -> str:
+def messages(loaded) -> str:
     return "\n".join([*loaded.remarks, *loaded.refusals])
 
 
@@ -62,21 +62,21 @@ def test_logs_in_folders(tmp_path, name):
 def test_logs_in_gz(tmp_path, name):
     path = log(tmp_path, f"1n1g/{name}")
     path.write_bytes(gzip.compress(path.read_bytes()))
-    assert found(load([tmp_path])) == [("1n1g", 1, 350)]
+    assert outcomes(load([tmp_path])) == [("1n1g", 1, 350)]
 
 
 @pytest.mark.parametrize("name", ["oneflow", "workerlog.0", "a.log.1", ".hidden.log"])
 def test_other_names_are_read_where_they_are_named(tmp_path, name):
     path = log(tmp_path, f"1n1g/{name}")
     assert load([tmp_path]).attempts == ()
-    assert found(load([path])) == [("1n1g", 1, 350)]
+    assert outcomes(load([path])) == [("1n1g", 1, 350)]
 
 
 def test_kinds(tmp_path):
     path, trace = log(tmp_path, "1n1g/r50_b128_fp32_1.log"), put(tmp_path, make_trace())
     assert len(load([tmp_path]).attempts) == 2
-    assert [one.log is None for one in load([tmp_path], kind="traces").attempts] == [True]
-    assert [one.log is None for one in load([tmp_path], kind="logs").attempts] == [False]
+    assert [attempt.log is None for attempt in load([tmp_path], kind="traces").attempts] == [True]
+    assert [attempt.log is None for attempt in load([tmp_path], kind="logs").attempts] == [False]
     (refusal,) = load([trace], kind="logs").refusals
     assert refusal.startswith(f"{trace}: ")
     (refusal,) = load([path], kind="traces").refusals
@@ -88,7 +88,7 @@ def test_a_trace_without_its_suffix_is_still_one(tmp_path):
     assert load([path]).attempts[0].log is None
 
 
-def test_what_is_no_log_is_a_line_for_each_log_and_a_count_for_the_rest(tmp_path):
+def test_unreadable_logs_are_listed_and_other_files_counted(tmp_path):
     for name in ("b.log", "a.log", "1.out", "2.out", "x.txt", "y.txt.gz"):
         (tmp_path / name).write_text("hello\n")
     loaded = load([tmp_path])
@@ -115,7 +115,7 @@ def test_plans_beside_logs_ask_for_traces_only(tmp_path):
     assert alone.remarks == ()
 
 
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
+def test_pipes_and_broken_links_are_refused(tmp_path):
     os.mkfifo(tmp_path / "a.log")
     (tmp_path / "b.log").symlink_to(tmp_path / "gone")
     (tmp_path / "c.log").symlink_to(tmp_path / "c.log")
@@ -128,7 +128,7 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
 def test_a_system_can_be_forced(tmp_path):
     path = log(tmp_path, "1n1g/a.log")
     loaded = load([path], how=HowToRead(log_format="oneflow"))
-    assert [one.measured for one in loaded.attempts] == [None]
+    assert [attempt.measured for attempt in loaded.attempts] == [None]
     assert loaded.attempts[0].log.log_format == "oneflow"
 
 
@@ -145,22 +145,24 @@ def test_packed_jobs_are_set_aside_and_named(tmp_path):
     log(tmp_path, "1n1g/r50_b128_fp32_4.log")
     packed = log(tmp_path, "1n1g/r50_b128_fp32_4_6.log", 90)
     loaded = load([tmp_path])
-    assert found(loaded) == [("1n1g", 4, 350)]
+    assert outcomes(loaded) == [("1n1g", 4, 350)]
     assert [line for line in loaded.remarks if str(packed) in line and "runs 4, 6 of a packed job" in line]
 
 
 def test_repeats_by_number_and_then_by_name(tmp_path):
     for name, speed in {"r50_b128_fp32_2": 302, "first": 301, "run10": 310, "run9": 309}.items():
         log(tmp_path, f"1n1g/{name}.log", speed)
-    assert found(load([tmp_path])) == [("1n1g", 2, 302), ("1n1g", 1, 301), ("1n1g", 3, 309), ("1n1g", 4, 310)]
-    unnumbered = [one.requested.run.repeat for one in load([tmp_path]).attempts if "repeat" in one.requested.unknown]
+    assert outcomes(load([tmp_path])) == [("1n1g", 2, 302), ("1n1g", 1, 301), ("1n1g", 3, 309), ("1n1g", 4, 310)]
+    unnumbered = [
+        attempt.requested.run.repeat for attempt in load([tmp_path]).attempts if not attempt.requested.run.is_numbered
+    ]
     assert unnumbered == [1, 3, 4]
 
 
 def test_names_that_were_understood_in_part_tell_points_apart(tmp_path):
     log(tmp_path, "1n1g/r50_b128_fp32_nfs_1.log")
     log(tmp_path, "1n1g/r50_b128_fp32_1.log", 360)
-    points = {one.requested.extra.get("name"): one.requested.point for one in load([tmp_path]).attempts}
+    points = {attempt.requested.extra.get("name"): attempt.requested.point for attempt in load([tmp_path]).attempts}
     assert set(points) == {None, "nfs"} and len(set(points.values())) == 2
 
 
@@ -168,20 +170,20 @@ def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):
     for campaign in ("a", "b"):
         log(tmp_path, f"{campaign}/bz128/1n1g/r50_b128_fp32_1.log", 350 if campaign == "a" else 340)
         log(tmp_path, f"{campaign}/bz128/1n8g/r50_b128_fp32_1.log", 2700, 8)
-    asked = [one.requested for one in load([tmp_path]).attempts]
-    assert sorted((one.extra["folder"], one.case) for one in asked) == [
+    requested = [run.requested for run in load([tmp_path]).attempts]
+    assert sorted((run.extra["folder"], run.case) for run in requested) == [
         ("a", "1n1g"), ("a", "1n8g"), ("b", "1n1g"), ("b", "1n8g"),
     ]  # fmt: skip
-    assert len({one.point for one in asked}) == 4 and len({one.baseline_point for one in asked}) == 2
-    alone = [one.requested for one in load([tmp_path / "a"]).attempts]
-    assert [one.extra for one in alone] == [{}, {}] and alone[1].baseline_point == alone[0].point
+    assert len({run.point for run in requested}) == 4 and len({run.baseline_point for run in requested}) == 2
+    alone = [run.requested for run in load([tmp_path / "a"]).attempts]
+    assert [run.extra for run in alone] == [{}, {}] and alone[1].baseline_point == alone[0].point
 
 
 def test_one_run_twice_counts_once_where_it_is_the_same(tmp_path):
     first = log(tmp_path, "1n1g/r50_b128_fp32_1.log")
     shutil.copy(first, first.with_suffix(".txt"))
     loaded = load([tmp_path])
-    assert found(loaded) == [("1n1g", 1, 350)]
+    assert outcomes(loaded) == [("1n1g", 1, 350)]
     assert f"{first.with_suffix('.txt')}: the same as {first}, byte for byte; counted once" in loaded.remarks
 
 
@@ -190,43 +192,43 @@ def test_one_run_twice_counts_not_at_all_where_it_differs(tmp_path):
     other = log(tmp_path, "1n1g/r50_b128_fp32_1.txt", 351)
     log(tmp_path, "1n1g/r50_b128_fp32_2.log", 352)
     loaded = load([tmp_path])
-    assert found(loaded) == [("1n1g", 1, None), ("1n1g", 2, 352)]
+    assert outcomes(loaded) == [("1n1g", 1, None), ("1n1g", 2, 352)]
     problem = loaded.attempts[0].problem
     assert str(first) in problem and str(other) in problem and "none of them is counted" in problem
 
 
-def test_copies_without_a_number_count_once_and_with_another_number_are_said(tmp_path):
+def test_copies_count_once_unless_their_numbers_differ(tmp_path):
     first = log(tmp_path, "1n1g/a.log")
     shutil.copy(first, tmp_path / "1n1g" / "b.log")
-    assert found(load([tmp_path])) == [("1n1g", 1, 350)]
+    assert outcomes(load([tmp_path])) == [("1n1g", 1, 350)]
     shutil.copy(first, tmp_path / "1n1g" / "r50_b128_fp32_3.log")
     (tmp_path / "1n1g" / "b.log").unlink()
     loaded = load([tmp_path])
-    assert sorted(found(loaded)) == [("1n1g", 1, 350), ("1n1g", 3, 350)]
-    assert "as another run; both are counted" in said(loaded)
+    assert sorted(outcomes(loaded)) == [("1n1g", 1, 350), ("1n1g", 3, 350)]
+    assert "as another run; both are counted" in messages(loaded)
 
 
 def test_equally_long_logs_are_not_taken_for_one(tmp_path):
     sizes = {log(tmp_path, f"1n1g/r50_b128_fp32_{run}.log", 350 + run).stat().st_size for run in (1, 2)}
     assert len(sizes) == 1
-    assert [repeat for _, repeat, _ in found(load([tmp_path]))] == [1, 2]
+    assert [repeat for _, repeat, _ in outcomes(load([tmp_path]))] == [1, 2]
 
 
 def test_a_truncated_log_is_a_run_without_a_number(tmp_path):
     log(tmp_path, "1n1g/r50_b128_fp32_1.log")
     log(tmp_path, "1n1g/r50_b128_fp32_2.log", count=60)
     loaded = load([tmp_path])
-    assert found(loaded) == [("1n1g", 1, 350), ("1n1g", 2, None)]
+    assert outcomes(loaded) == [("1n1g", 1, 350), ("1n1g", 2, None)]
     assert "60" in loaded.attempts[1].problem
 
 
-def test_a_log_of_nobody_knows_how_many_devices_is_named_with_its_speed(tmp_path):
+def test_a_log_with_unknown_devices_is_named_with_its_speed(tmp_path):
     path = plain(tmp_path, "a.log")
     loaded = load([tmp_path])
     assert loaded.attempts == ()
     assert [line for line in loaded.remarks if line.startswith(f"{path}: ") and "--case" in line]
-    told = load([tmp_path], how=HowToRead(otherwise=case_of("1n1g")))
-    assert [one.requested.case for one in told.attempts] == ["1n1g"]
+    loaded = load([tmp_path], how=HowToRead(otherwise=case_of("1n1g")))
+    assert [attempt.requested.case for attempt in loaded.attempts] == ["1n1g"]
 
 
 # A file explained
@@ -237,11 +239,11 @@ def test_a_log_explained(tmp_path):
     assert "recognised as ngc-pytorch" in text and "350.00 samples/s" in text
 
 
-def test_a_packed_job_explained_says_so(tmp_path):
+def test_a_packed_job_is_explained_as_one(tmp_path):
     assert "runs 7, 9 of a packed job" in explained(log(tmp_path, "1n1g/r50_b128_fp32_7_9.log"), HowToRead())
 
 
-def test_what_is_no_log_is_not_explained(tmp_path):
+def test_explaining_another_file_fails(tmp_path):
     (tmp_path / "a.log").write_text("hello\n")
     with pytest.raises(LogError):
         explained(tmp_path / "a.log", HowToRead())
@@ -255,7 +257,7 @@ def test_a_program_s_report_is_not_a_second_run(tmp_path, speed):
     lines = [
         f'DLLL {{"timestamp": "{1600180133.5 + end.timestamp():.6f}", "elapsedtime": "1", "datetime": "{end}", '
         f'"type": "LOG", "step": [0, {number}], "data": {{"train.loss": 7.1, "train.total_ips": {128 / length_s}}}}}'
-        for number, end, length_s in made.ends([speed * one for one in step_s])
+        for number, end, length_s in made.ends([speed * length_s for length_s in step_s])
     ]
     header = (
         'DLLL {"timestamp": "1600180133.5", "type": "LOG", "step": "PARAMETER", "data": {"arch": "resnet50", '
@@ -263,5 +265,5 @@ def test_a_program_s_report_is_not_a_second_run(tmp_path, speed):
     )
     made.put(tmp_path, "pytorch/1n1g/raport.json", "\n".join([header, *lines]) + "\n")
     loaded = load([tmp_path])
-    said = [line for line in loaded.remarks if "raport.json: the report of the run" in line]
-    assert (len(loaded.attempts), len(said)) == ((1, 1) if speed == 1 else (2, 0))
+    remarks = [line for line in loaded.remarks if "raport.json: the report of the run" in line]
+    assert (len(loaded.attempts), len(remarks)) == ((1, 1) if speed == 1 else (2, 0))

@@ -19,7 +19,7 @@ def summary(capsys, *argv):
 
 
 def points(capsys, *argv):
-    return {one["case"]: one for one in summary(capsys, *argv)["results"]}
+    return {point["case"]: point for point in summary(capsys, *argv)["results"]}
 
 
 def speeds(point):
@@ -31,12 +31,12 @@ def test_1_packed_jobs_are_set_aside_and_named(tmp_path, capsys):
     for name, speed in {"4": 2808.11, "4_6": 682.28, "7_9": 688.8}.items():
         text = made.ngc_pytorch(made.steps(speed, 1024), batch=128, devices=8)
         made.put(tmp_path, f"pytorch/1n8g/r50_b128_fp32_{name}.log", text)
-    found = summary(capsys, tmp_path)
-    (point,) = found["results"]
+    page = summary(capsys, tmp_path)
+    (point,) = page["results"]
     assert [run["repeat"] for run in point["runs"]] == [4]
     assert point["average_speed"] == pytest.approx(2808.11, abs=0.01)
-    said = "\n".join([*found["remarks"], *found["refusals"]])
-    assert "r50_b128_fp32_4_6.log" in said and "r50_b128_fp32_7_9.log" in said
+    messages = "\n".join([*page["remarks"], *page["refusals"]])
+    assert "r50_b128_fp32_4_6.log" in messages and "r50_b128_fp32_7_9.log" in messages
 
 
 def test_2_batch_size_and_precision_tell_points_apart(tmp_path, capsys):
@@ -45,11 +45,14 @@ def test_2_batch_size_and_precision_tell_points_apart(tmp_path, capsys):
     mixed = made.ngc_pytorch(made.steps(857.0, 256), batch=256, amp=True)
     made.put(tmp_path, "pytorch/1n1g/r50_b128_fp32_1.log", plain)
     made.put(tmp_path, "pytorch/1n1g/r50_b256_amp_1.log", mixed)
-    found = {
-        (one["batch_size_per_device"], one["precision"]): one["median_speed"]
-        for one in summary(capsys, tmp_path)["results"]
+    speeds_by_setting = {
+        (point["batch_size_per_device"], point["precision"]): point["median_speed"]
+        for point in summary(capsys, tmp_path)["results"]
     }
-    assert found == {(128, "fp32"): pytest.approx(366, abs=0.01), (256, "amp-fp16"): pytest.approx(857, abs=0.01)}
+    assert speeds_by_setting == {
+        (128, "fp32"): pytest.approx(366, abs=0.01),
+        (256, "amp-fp16"): pytest.approx(857, abs=0.01),
+    }
 
 
 def test_3_without_a_baseline_there_is_no_speedup(tmp_path, capsys):
@@ -134,30 +137,30 @@ def test_11_the_start_of_many_trainers_stays_out(tmp_path, capsys):
         made.put(
             tmp_path, f"arcface/bz128/{case}/r50_b128_fp32_1.log", made.plsc(step_s, batch=count, trainers=trainers)
         )
-    found = points(capsys, tmp_path)
+    by_case = points(capsys, tmp_path)
     for case, speed in (("1n1g", 397.78), ("1n8g", 2950.0), ("2n8g", 5800.0)):
-        assert found[case]["median_speed"] == pytest.approx(speed, rel=2e-3)
+        assert by_case[case]["median_speed"] == pytest.approx(speed, rel=2e-3)
 
 
-def test_12_what_is_asked_counts_and_paths_are_relative_to_here(tmp_path, capsys, monkeypatch):
+def test_12_paths_are_relative_to_the_working_folder(tmp_path, capsys, monkeypatch):
     """The folder was looked for beside the script; a trailing slash made `_result.json`."""
     made.put(tmp_path, "logs/bz64/1n1g/r50_b64_fp32_1.log", made.paddle([0.25] * 130, batch=64))
     monkeypatch.chdir(tmp_path)
-    found = points(capsys, "logs/bz64/")
-    assert found["1n1g"]["batch_size_per_device"] == 64
-    assert found["1n1g"]["median_speed"] == pytest.approx(256, rel=1e-4)
+    by_case = points(capsys, "logs/bz64/")
+    assert by_case["1n1g"]["batch_size_per_device"] == 64
+    assert by_case["1n1g"]["median_speed"] == pytest.approx(256, rel=1e-4)
     assert main(["logs/bz64/", "--format", "dlperf", "--out", "bz64_result.json"]) == 0
     assert json.loads((tmp_path / "bz64_result.json").read_text())["r50"]["1n1g"]["median_speed"] == 256.0
 
 
-def test_12_an_option_that_logs_contradict_is_said_not_to_hold(tmp_path, capsys):
+def test_12_an_option_that_logs_contradict_is_reported(tmp_path, capsys):
     """`--batch_size_per_device` was ignored in silence."""
     made.put(tmp_path, "bz64/1n1g/r50_b64_fp32_1.log", made.paddle([0.25] * 130, batch=64))
     made.put(tmp_path, "bz64/1n1g/r50_b64_fp32_2.log", made.paddle([0.26] * 130, batch=64))
-    found = summary(capsys, tmp_path, "--batch-size", "128", "--case", "2n8g")
-    assert [one["batch_size_per_device"] for one in found["results"]] == [64]
-    assert any(line.startswith("--batch-size 128 is not taken for 2 logs") for line in found["remarks"])
-    assert any(line.startswith("--case 2n8g is not taken for 2 logs") for line in found["remarks"])
+    page = summary(capsys, tmp_path, "--batch-size", "128", "--case", "2n8g")
+    assert [point["batch_size_per_device"] for point in page["results"]] == [64]
+    assert any(line.startswith("--batch-size 128 is not taken for 2 logs") for line in page["remarks"])
+    assert any(line.startswith("--case 2n8g is not taken for 2 logs") for line in page["remarks"])
     assert not summary(capsys, tmp_path, "--batch-size", "64", "--case", "1n1g")["remarks"]
 
 
@@ -188,8 +191,8 @@ def table(tmp_path, rows, title="ResNet50 batch_size = 128 FP32"):
 
 
 def alarms(capsys, path):
-    found = summary(capsys, "--kind", "table", path)["results"]
-    return {one["case"]: {alarm["name"]: alarm["text"] for alarm in one["alarms"]} for one in found}
+    results = summary(capsys, "--kind", "table", path)["results"]
+    return {point["case"]: {alarm["name"]: alarm["text"] for alarm in point["alarms"]} for point in results}
 
 
 def test_13_four_nodes_more_than_twice_as_fast_as_two(tmp_path, capsys):
@@ -199,9 +202,9 @@ def test_13_four_nodes_more_than_twice_as_fast_as_two(tmp_path, capsys):
 
 def test_13_a_quotient_printed_wrongly(tmp_path, capsys):
     rows = [(1, 1, 1034.64, 1), (1, 4, 3332.87, 3.22), (1, 8, 4380.66, 4.23), (2, 16, 6358.43, 6.15)]
-    found = alarms(capsys, table(tmp_path, [*rows, (4, 32, 10633.22, 10.2)]))
-    assert "10.28" in found["4n8g"]["as_published"] and "10.2" in found["4n8g"]["as_published"]
-    assert all("as_published" not in found[case] for case in ("1n4g", "1n8g", "2n8g"))
+    by_case = alarms(capsys, table(tmp_path, [*rows, (4, 32, 10633.22, 10.2)]))
+    assert "10.28" in by_case["4n8g"]["as_published"] and "10.2" in by_case["4n8g"]["as_published"]
+    assert all("as_published" not in by_case[case] for case in ("1n4g", "1n8g", "2n8g"))
 
 
 def test_13_two_nodes_slower_than_one(tmp_path, capsys):
@@ -217,6 +220,6 @@ def test_13_a_column_that_stands_in_two_tables(tmp_path, capsys):
         rows = "\n".join(f"| {nodes} | {gpus} | {first} | {other + change} |" for nodes, gpus, first, other in column)
         parts.append(f"### ResNet50 V1.5 bsz = {size}\n\n{head}{rows}\n")
     path = made.put(tmp_path, "document.md", "\n".join(parts))
-    found = summary(capsys, "--kind", "table", path)["results"]
-    rung = {one["backend"] for one in found for alarm in one["alarms"] if alarm["name"] == "copied"}
+    results = summary(capsys, "--kind", "table", path)["results"]
+    rung = {point["backend"] for point in results for alarm in point["alarms"] if alarm["name"] == "copied"}
     assert len(rung) == 1 and "oneflow" in rung.pop().lower()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,42 +10,42 @@ from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
 from parse.logs.formats.mllog import blocks
-
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import LOGS, facts
 
 
 def line(key, value=None, time_ms=1593154619126, **metadata):
-    told = {"namespace": "main", "time_ms": time_ms, "key": key, "value": value, "metadata": {"lineno": 1, **metadata}}
-    return ":::MLLOG " + json.dumps(told)
+    content = {
+        "namespace": "main",
+        "time_ms": time_ms,
+        "key": key,
+        "value": value,
+        "metadata": {"lineno": 1, **metadata},
+    }
+    return ":::MLLOG " + json.dumps(content)
 
 
 def read(tmp_path, *lines, name="mllog"):
-    path = tmp_path / "result_0.txt"
-    path.write_bytes("\n".join([*lines, ""]).encode())
-    return [one for batch in batches(path, format_named(name)) for one in batch.records]
+    return [*text_logs.read(name, tmp_path, *lines)[1]]
 
 
-def keys(said):
-    return [one.values["key"] for one in said if one.kind == "mllog"]
+def keys(records):
+    return [record.values["key"] for record in records if record.kind == "mllog"]
 
 
-def facts(said):
-    return {name: value for one in said if one.kind == "facts" for name, value in one.values.items()}
+def test_key_value_time_and_metadata_are_read(tmp_path):
+    (record,) = read(tmp_path, line("eval_accuracy", 0.75886, 1594794481748, epoch_num=37))
+    assert (record.kind, record.time_s, record.rank) == ("mllog", 1594794481.748, None)
+    assert record.values == {"key": "eval_accuracy", "value": "0.75886", "epoch_num": "37"}
 
 
-def test_a_line_tells_key_value_time_and_what_its_metadata_count(tmp_path):
-    (said,) = read(tmp_path, line("eval_accuracy", 0.75886, 1594794481748, epoch_num=37))
-    assert (said.kind, said.time_s, said.rank) == ("mllog", 1594794481.748, None)
-    assert said.values == {"key": "eval_accuracy", "value": "0.75886", "epoch_num": "37"}
-
-
-def test_a_launcher_in_front_tells_the_rank(tmp_path):
-    (said,) = read(tmp_path, "3: " + line("run_stop", status="aborted"))
-    assert (said.rank, said.values) == (3, {"key": "run_stop", "status": "aborted"})
+def test_the_rank_of_a_launcher_is_read(tmp_path):
+    (record,) = read(tmp_path, "3: " + line("run_stop", status="aborted"))
+    assert (record.rank, record.values) == (3, {"key": "run_stop", "status": "aborted"})
 
 
 def test_headers_become_facts(tmp_path):
-    said = read(
+    records = read(
         tmp_path,
         line("submission_benchmark", "resnet"),
         line("global_batch_size", 1664),
@@ -54,36 +53,36 @@ def test_headers_become_facts(tmp_path):
         line("seed", 5012),
         line("lars_epsilon", 0.0),
     )
-    assert facts(said) == {
+    assert facts(records) == {
         "model": "resnet50", "global_batch_size": "1664", "samples_per_epoch": "1281167", "seed": "5012",
     }  # fmt: skip
-    assert len(keys(said)) == 5
+    assert len(keys(records)) == 5
 
 
 def test_the_order_of_the_fields_does_not_matter(tmp_path):
-    told = '{"metadata": {"epoch_num": 3}, "value": 0.25, "key": "eval_accuracy", "time_ms": 1593155188792}'
-    (said,) = read(tmp_path, f":::MLLOG {told} and what another rank printed behind it")
-    assert (said.time_s, said.values["value"], said.values["epoch_num"]) == (1593155188.792, "0.25", "3")
+    content = '{"metadata": {"epoch_num": 3}, "value": 0.25, "key": "eval_accuracy", "time_ms": 1593155188792}'
+    (record,) = read(tmp_path, f":::MLLOG {content} and what another rank printed behind it")
+    assert (record.time_s, record.values["value"], record.values["epoch_num"]) == (1593155188.792, "0.25", "3")
 
 
 def test_the_form_of_0_6(tmp_path):
-    said = read(tmp_path, ':::MLL 1556733699.71 global_batch_size: {"value": 512, "metadata": {"epoch_num": 1}}')
-    assert [one.time_s for one in said] == [pytest.approx(1556733699.71)] * 2
-    assert said[0].values == {"key": "global_batch_size", "value": "512", "epoch_num": "1"}
-    assert facts(said) == {"global_batch_size": "512"}
+    records = read(tmp_path, ':::MLL 1556733699.71 global_batch_size: {"value": 512, "metadata": {"epoch_num": 1}}')
+    assert [record.time_s for record in records] == [pytest.approx(1556733699.71)] * 2
+    assert records[0].values == {"key": "global_batch_size", "value": "512", "epoch_num": "1"}
+    assert facts(records) == {"global_batch_size": "512"}
 
 
 def test_the_form_of_0_5(tmp_path):
-    said = read(
+    records = read(
         tmp_path,
         ":::MLPv0.5.0 resnet 1541635735.108541965 (imagenet_main.py:42) run_start",
         'NCF_RAW_:::MLPv0.5.0 resnet 1541635736.1 (a.py:1) eval_accuracy: {"epoch": 4, "value": 0.61}',
         ":::MLPv0.5.0 resnet 1541635737.2 (a.py:1) run_set_random_seed: 12",
     )
-    assert keys(said) == ["run_start", "eval_accuracy", "run_set_random_seed"]
-    assert said[0].time_s == pytest.approx(1541635735.108542)
-    assert said[1].values == {"key": "eval_accuracy", "value": "0.61", "epoch": "4"}
-    assert facts(said) == {"seed": "12"}
+    assert keys(records) == ["run_start", "eval_accuracy", "run_set_random_seed"]
+    assert records[0].time_s == pytest.approx(1541635735.108542)
+    assert records[1].values == {"key": "eval_accuracy", "value": "0.61", "epoch": "4"}
+    assert facts(records) == {"seed": "12"}
 
 
 @pytest.mark.parametrize(
@@ -98,33 +97,33 @@ def test_the_form_of_0_5(tmp_path):
         ":::MLL 1556733699.71 run_start: {value}",
     ],
 )  # fmt: skip
-def test_garbage_says_nothing(tmp_path, garbage):
+def test_garbage_gives_no_record(tmp_path, garbage):
     assert read(tmp_path, garbage) == []
 
 
 def test_a_time_of_0_is_no_time(tmp_path):
-    said = read(tmp_path, line("submission_org", "Google", time_ms=0))
-    assert [one.time_s for one in said] == [None, None]
+    records = read(tmp_path, line("submission_org", "Google", time_ms=0))
+    assert [record.time_s for record in records] == [None, None]
 
 
 def test_a_long_value_is_cut(tmp_path):
-    (said,) = read(tmp_path, line("note", "x" * 9999))
-    assert len(said.values["value"]) == 200
+    (record,) = read(tmp_path, line("note", "x" * 9999))
+    assert len(record.values["value"]) == 200
 
 
 def test_these_lines_alone_make_a_log(tmp_path):
     read(tmp_path, line("run_start"))
-    found = recognise(tmp_path / "result_0.txt")
-    assert (found.name, found.steps) == ("mllog", ())
+    log_format = recognise(tmp_path / "x.log")
+    assert (log_format.name, log_format.steps) == ("mllog", ())
 
 
 def test_the_marker_alone_makes_none(tmp_path):
     read(tmp_path, "grep -c :::MLLOG result_0.txt", "we print :::MLLOG {json} lines")
     with pytest.raises(LogError, match="no step line"):
-        recognise(tmp_path / "result_0.txt")
+        recognise(tmp_path / "x.log")
 
 
-def test_they_are_heard_in_logs_of_other_families(tmp_path):
+def test_they_are_read_in_logs_of_other_formats(tmp_path):
     assert keys(read(tmp_path, line("run_start"), name="ngc-pytorch")) == ["run_start"]
 
 
@@ -144,12 +143,12 @@ def run(*, evaluated=(3, 7)):
 
 
 def test_blocks_end_where_evaluation_begins(tmp_path):
-    found = blocks(read(tmp_path, *run()))
-    assert [(one.first_epoch, one.epochs, one.seconds) for one in found] == [(1, 3, 400.0), (4, 4, 530.0)]
+    training = blocks(read(tmp_path, *run()))
+    assert [(block.first_epoch, block.epochs, block.seconds) for block in training] == [(1, 3, 400.0), (4, 4, 530.0)]
 
 
 def test_a_block_that_does_not_end_is_none(tmp_path):
-    assert [one.first_epoch for one in blocks(read(tmp_path, *run()[:-2]))] == [1]
+    assert [block.first_epoch for block in blocks(read(tmp_path, *run()[:-2]))] == [1]
 
 
 def test_no_blocks_where_epochs_are_not_epochs(tmp_path):
@@ -166,10 +165,10 @@ def test_no_blocks_where_epochs_are_not_epochs(tmp_path):
     ],
 )
 def test_real_logs(name, seconds, status, rate):
-    said = [one for batch in batches(LOGS / name, format_named("mllog")) for one in batch.records]
-    times = {one.values["key"]: one for one in said if one.kind == "mllog"}
+    records = [record for batch in batches(LOGS / name, format_named("mllog")) for record in batch.records]
+    times = {record.values["key"]: record for record in records if record.kind == "mllog"}
     assert times["run_stop"].time_s - times["run_start"].time_s == pytest.approx(seconds, abs=1e-3)
     assert times["run_stop"].values["status"] == status
-    found = blocks(said)
-    samples = int(facts(said)["samples_per_epoch"]) * sum(one.epochs for one in found)
-    assert samples / sum(one.seconds for one in found) == pytest.approx(rate, rel=1e-6)
+    training = blocks(records)
+    samples = int(facts(records)["samples_per_epoch"]) * sum(block.epochs for block in training)
+    assert samples / sum(block.seconds for block in training) == pytest.approx(rate, rel=1e-6)

@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from parse.logs.engine.reader import batches
-from parse.logs.engine.times import seconds_of
-from parse.logs.formats import recognise
+from parse.logs.engine.fields import seconds_of
 from parse.logs.formats.mxnet import FORMAT
-from tests.unit.logs import heard
-from tests.unit.logs.heard import values
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import LOGS, facts, values
 
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
 DGX1 = LOGS / "nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log"
 TIME_S = seconds_of(b"2020-07-14 22:16:38,360")
 SPEED = "Speed: 2891.11 samples/sec"
@@ -31,7 +27,7 @@ def line(step, data, time="1594764998.36"):
     })  # fmt: skip
 
 
-read = partial(heard.read, FORMAT)
+read = partial(text_logs.read, FORMAT)
 
 
 @pytest.mark.parametrize(("text", "epoch", "step", "rank", "stamped"), [
@@ -84,7 +80,7 @@ def test_no_step_lines(tmp_path, text):
 
 
 def test_the_batch_of_a_rank_of_mlperf(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "+ srun --kill-on-bad-exit=0 --mpi=pmix --ntasks=128 --ntasks-per-node=8 --container-name=x ./run_and_time.sh",
         "2020-07-14 22:16:28,914 Node[1] start with arguments Namespace(accuracy_threshold=0.759, batch_size=208, "
@@ -93,13 +89,12 @@ def test_the_batch_of_a_rank_of_mlperf(tmp_path):
         "warmup_epochs=2, wd=0.0001)",
         "NCCL version 2.7.5+cuda11.0",
     )
-    facts = {name: value for one in values(said, "facts") for name, value in one.items()}
-    assert facts == {
+    assert facts(records) == {
         "world_size": "128", "gpus_per_node": "8", "nodes": "16", "batch_size": "208", "print_every": "20",
         "precision": "amp-fp16", "network": "resnet-v1b-dbar-fl", "model": "resnet50", "classes": "1000", "epochs": "37",
         "samples_per_epoch": "1281167", "warmup_epochs": "2", "nccl": "2.7.5+cuda11.0",
     }  # fmt: skip
-    assert {one.rank for one in said} == {None, 1}
+    assert {record.rank for record in records} == {None, 1}
 
 
 @pytest.mark.parametrize(("store", "facts"), [
@@ -107,19 +102,19 @@ def test_the_batch_of_a_rank_of_mlperf(tmp_path):
     ("dist_sync", {"batch_size": "128", "gpus_per_node": "4"}),
 ])  # fmt: skip
 def test_the_batch_of_a_process_with_several_devices(tmp_path, store, facts):
-    _, said = read(
+    _, records = read(
         tmp_path,
         f"2020-07-14 22:16:28,914 Node[0] start with arguments Namespace(batch_size=512, gpus='0,1,2,3', kv_store='{store}')",
     )
-    assert values(said, "facts") == [facts]
+    assert values(records, "facts") == [facts]
 
 
-def test_a_batch_that_devices_cannot_share_is_not_told(tmp_path):
-    _, said = read(
+def test_a_batch_that_does_not_divide_by_the_devices_is_dropped(tmp_path):
+    _, records = read(
         tmp_path,
         "2020-07-14 22:16:28,914 Node[0] start with arguments Namespace(batch_size=10, gpus='0,1,2', kv_store='device')",
     )
-    assert values(said, "facts") == [{}]
+    assert values(records, "facts") == [{}]
 
 
 @pytest.mark.parametrize("header", [
@@ -133,8 +128,8 @@ def test_a_batch_that_devices_cannot_share_is_not_told(tmp_path):
     }),
 ])  # fmt: skip
 def test_the_batch_of_all_ranks_of_nvidias_gluon(tmp_path, header):
-    _, said = read(tmp_path, header)
-    assert values(said, "facts") == [{
+    _, records = read(tmp_path, header)
+    assert values(records, "facts") == [{
         "network": "resnetv15", "model": "resnet50", "precision": "amp-fp16", "global_batch_size": "1024",
         "gpus_per_node": "8",
     }]  # fmt: skip
@@ -147,84 +142,66 @@ def test_the_batch_of_all_ranks_of_nvidias_gluon(tmp_path, header):
     ("INFO:root:", ", num_gpus=0", {}),
 ])  # fmt: skip
 def test_the_batch_of_a_device_of_gluoncv_and_horovod(tmp_path, before, gpus, facts):
-    _, said = read(
+    _, records = read(
         tmp_path,
         f"{before}Namespace(batch_norm=False, batch_size=128, dtype='float32', model='resnet50_v1b'{gpus}, wd=0.0001)",
     )
-    assert values(said, "facts") == [
+    assert values(records, "facts") == [
         {"network": "resnet50_v1b", "model": "resnet50", "precision": "fp32", "batch_size": "128", **facts}
     ]
 
 
 def test_insightface(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "Called with argument: Namespace(batch_size=512, ckpt=3, ctx_num=8, dataset='emore', frequent=20, kvstore='device', "
         "loss='arcface', network='r100', per_batch_size=64, wd=0.0005) {'bn_mom': 0.9, 'num_classes': 85742}",
         "[lfw][2000]XNorm: 22.113432",
     )
-    assert values(said, "facts") == [{
+    assert values(records, "facts") == [{
         "network": "r100", "model": "r100", "print_every": "20", "task": "arcface", "batch_size": "64", "world_size": "8",
     }]  # fmt: skip
-    assert values(said, "pause") == [{"why": "validation on lfw"}]
+    assert values(records, "pause") == [{"reason": "validation on lfw"}]
 
 
 @pytest.mark.parametrize(("text", "pause", "top1"), [
-    ("2020-07-14 22:18:27,100 Node[0] Epoch[3] Time cost=112.089", {"why": "the end of an epoch", "epoch": "3"}, None),
-    ("[2020-06-22 19:39:07] Rank[0] Epoch[3] Time cost=1628.136", {"why": "the end of an epoch", "epoch": "3"}, None),
-    ("INFO:root:Epoch[3] Rank[0] Batch[625]\tTime cost=90.1\tTrain-accuracy=0.1", {"why": "the end of an epoch", "epoch": "3"},
+    ("2020-07-14 22:18:27,100 Node[0] Epoch[3] Time cost=112.089", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    ("[2020-06-22 19:39:07] Rank[0] Epoch[3] Time cost=1628.136", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    ("INFO:root:Epoch[3] Rank[0] Batch[625]\tTime cost=90.1\tTrain-accuracy=0.1", {"reason": "the end of an epoch", "epoch": "3"},
      None),
-    ("INFO:root:[Epoch 3] speed: 2758 samples/sec\ttime cost: 476.447162", {"why": "the end of an epoch", "epoch": "3"}, None),
-    (f"INFO:root:Epoch[3]\t{SPEED}", {"why": "the end of an epoch", "epoch": "3"}, None),
-    ("2020-07-14 22:18:31,500 Node[0] Epoch[3] Validation-accuracy=0.134720", {"why": "Validation", "epoch": "3"}, "13.472"),
-    ("INFO:root:Epoch[3] Rank[0]\tValidation-accuracy=0.134720\tValidation-top_k=0.2", {"why": "Validation", "epoch": "3"},
+    ("INFO:root:[Epoch 3] speed: 2758 samples/sec\ttime cost: 476.447162", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    (f"INFO:root:Epoch[3]\t{SPEED}", {"reason": "the end of an epoch", "epoch": "3"}, None),
+    ("2020-07-14 22:18:31,500 Node[0] Epoch[3] Validation-accuracy=0.134720", {"reason": "Validation", "epoch": "3"}, "13.472"),
+    ("INFO:root:Epoch[3] Rank[0]\tValidation-accuracy=0.134720\tValidation-top_k=0.2", {"reason": "Validation", "epoch": "3"},
      "13.472"),
-    ("2020-07-14 22:16:38,360:INFO: Epoch[3] Validation accuracy            : 0.7609", {"why": "Validation", "epoch": "3"},
+    ("2020-07-14 22:16:38,360:INFO: Epoch[3] Validation accuracy            : 0.7609", {"reason": "Validation", "epoch": "3"},
      "76.09"),
-    ("INFO:root:[Epoch 3] validation: err-top1=0.239100 err-top5=0.07", {"why": "validation", "epoch": "3"}, "76.09"),
+    ("INFO:root:[Epoch 3] validation: err-top1=0.239100 err-top5=0.07", {"reason": "validation", "epoch": "3"}, "76.09"),
     (f"{STAMP}Epoch: 3  train.loss : 2.1  train.ips : 2891.1 images/s val.accuracy : 0.7609 val.ips : 9 images/s",
-     {"why": "Validation", "epoch": "3"}, "76.09"),
-    ("2020-07-14 22:16:38,360:INFO: Starting epoch 1", {"why": "Starting epoch"}, None),
-    ("2020-07-14 22:16:38,360:INFO: Validating epoch 1", {"why": "Validating epoch"}, None),
-    ("2020-07-14 22:16:38,360:INFO: [Epoch 3] Saving checkpoint to ./m.params with Accuracy: 0.7", {"why": "Saving checkpoint"},
+     {"reason": "Validation", "epoch": "3"}, "76.09"),
+    ("2020-07-14 22:16:38,360:INFO: Starting epoch 1", {"reason": "Starting epoch"}, None),
+    ("2020-07-14 22:16:38,360:INFO: Validating epoch 1", {"reason": "Validating epoch"}, None),
+    ("2020-07-14 22:16:38,360:INFO: [Epoch 3] Saving checkpoint to ./m.params with Accuracy: 0.7", {"reason": "Saving checkpoint"},
      None),
-    ('INFO:root:Saved checkpoint to "../model/partial_fc-0000.params"', {"why": "Saved checkpoint"}, None),
+    ('INFO:root:Saved checkpoint to "../model/partial_fc-0000.params"', {"reason": "Saved checkpoint"}, None),
 ])  # fmt: skip
 def test_pauses_and_evaluations(tmp_path, text, pause, top1):
-    _, said = read(tmp_path, text)
-    assert values(said, "pause") == [pause]
-    assert values(said, "evaluation") == ([{"top1": top1, "epoch": "3"}] if top1 else [])
+    _, records = read(tmp_path, text)
+    assert values(records, "pause") == [pause]
+    assert values(records, "evaluation") == ([{"top1": top1, "epoch": "3"}] if top1 else [])
 
 
 def test_the_programs_own_rate(tmp_path):
-    _, said = read(tmp_path, f"{STAMP}Summary: train.loss : 2.1  train.ips : 10633.22 images/s val.accuracy : 0.76 ")
-    assert values(said, "summary") == [{"what": "train.ips", "rate": "10633.22"}]
-
-
-def test_it_is_recognised(tmp_path):
-    path = tmp_path / "r50_b128_fp32_1.log"
-    path.write_text(f"2020-07-14 22:16:38,360:INFO: Epoch[0] Batch [7-7]\t{SPEED}\tLR: 0.256\t\n")
-    assert recognise(path).name == "ngc-mxnet"
-
-
-@pytest.mark.skipif(not DGX1.exists(), reason=f"no real logs at {LOGS}")
-def test_the_real_log_of_a_dgx1():
-    assert recognise(DGX1).name == "ngc-mxnet"
-    found = list(batches(DGX1, FORMAT))
-    assert sum(len(batch.steps.step) for batch in found) == 1406
-    steps = found[0].steps
-    begin, end = (int(np.flatnonzero((steps.epoch == 0) & (steps.step == number))[0]) for number in (20, 120))
-    facts = {name: value for batch in found for one in values(batch.records, "facts") for name, value in one.items()}
-    samples = int(facts["batch_size"]) * int(facts["world_size"]) * 100
-    assert samples / (steps.time_s[end] - steps.time_s[begin]) == pytest.approx(11341.33, rel=5e-4)
+    _, records = read(tmp_path, f"{STAMP}Summary: train.loss : 2.1  train.ips : 10633.22 images/s val.accuracy : 0.76 ")
+    assert values(records, "summary") == [{"what": "train.ips", "rate": "10633.22"}]
 
 
 def test_gluoncv_s_detectors_mean_the_batch_of_all_their_devices(tmp_path):
-    steps, said = read(
+    steps, records = read(
         tmp_path,
         "Namespace(amp=False, batch_size=64, data_shape=416, epochs=1, gpus='0,1,2,3', horovod=False, network='darknet53')",
         "[Epoch 0][Batch 9], LR: 3.41E-07, Speed: 49.591 samples/sec, ObjLoss=6561.729, ClassLoss=303.936",
     )
     assert (steps.epoch.tolist(), steps.step.tolist(), steps.rate.tolist()) == ([0], [9], [49.591])
-    (facts,) = values(said, "facts")
+    (facts,) = values(records, "facts")
     assert (facts["global_batch_size"], facts["world_size"], facts["model"]) == ("64", "4", "darknet53")

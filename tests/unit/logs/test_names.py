@@ -13,7 +13,7 @@ from parse.logs.path_facts import Place, case_of, model_name, place_of
 R50 = {"batch_size": 128, "precision": "fp32", "model": "resnet50"}
 
 
-def told(path: str) -> dict[str, object]:
+def facts_of(path: str) -> dict[str, object]:
     """What the path says, less what it leaves empty."""
     place = place_of(Path("/root") / path)
     return {name: value for name, value in vars(place).items() if value and name != "folder"}
@@ -24,7 +24,7 @@ def sized(nodes: int, each: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "facts"),
     [
         ("logs/paddle/resnet50/bz128/1n8g/r50_b128_fp32_1.log", {**sized(1, 8), **R50, "repeat": 1}),
         ("bz128/1n8g/r50_b128_fp32_12.log.gz", {**sized(1, 8), **R50, "repeat": 12}),
@@ -80,8 +80,8 @@ def sized(nodes: int, each: int) -> dict[str, object]:
         ("500iters-n1g8.log", {**sized(1, 8), "name": "500iters"}),
     ],
 )  # fmt: skip
-def test_layouts(path, says):
-    assert told(path) == says
+def test_layouts(path, facts):
+    assert facts_of(path) == facts
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_packed_jobs(name, packed):
         "a_7_9.log", "1n0g/a.log", "0n8g/a.log", "GPUx0.log",
     ],
 )  # fmt: skip
-def test_what_is_not_understood_says_nothing(path):
-    says = told(path)
-    assert not set(says) - {"name", "model", "remarks", "batch_size"}, says
-    assert "batch_size" not in says
+def test_unknown_words_state_nothing(path):
+    facts = facts_of(path)
+    assert not set(facts) - {"name", "model", "remarks", "batch_size"}, facts
+    assert "batch_size" not in facts
 
 
 @pytest.mark.parametrize(
-    ("path", "remark", "says"),
+    ("path", "remark", "expected"),
     [
         ("imagenet_excerpt_2n8g_4n8g.log", "its name has 2n8g and 4n8g: neither is taken", {}),
         ("1n8g/r50_b128_b256_1.log", "b128 and b256", {**sized(1, 8), "model": "resnet50", "repeat": 1}),
@@ -129,10 +129,10 @@ def test_what_is_not_understood_says_nothing(path):
         ("1n8g/r50_b128_fp32_20210923.log", "20210923 is neither", {**sized(1, 8), **R50, "name": "20210923"}),
     ],
 )
-def test_what_contradicts_itself_or_does_not_parse_is_said(path, remark, says):
-    found = told(path)
-    assert len(found["remarks"]) == 1 and remark in found.pop("remarks")[0]
-    assert found == says
+def test_contradictions_in_names_are_remarked(path, remark, expected):
+    facts = facts_of(path)
+    assert len(facts["remarks"]) == 1 and remark in facts.pop("remarks")[0]
+    assert facts == expected
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_contradicts_itself_or_does_not_parse_is_said(path, remark, says):
         ("/a/resnet101/1n8g/r50_b64_fp32_1.log", ("a",)),
     ],
 )
-def test_folders_keep_what_tells_campaigns_apart(path, folder):
+def test_folders_tell_campaigns_apart(path, folder):
     assert place_of(Path(path)).folder == folder
 
 
@@ -160,24 +160,24 @@ def test_paths_mean_the_same_from_everywhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("word", "name"),
+    ("token", "name"),
     [
         ("r50", "resnet50"), ("rn50", "resnet50"), ("RN50", "resnet50"), ("ResNet50", "resnet50"),
         ("FresResNet50", "resnet50"), ("resnet50_v1.5", "resnet50"), ("resnet-50", "resnet50"), ("r100", "resnet100"),
         ("iresnet100", "resnet100"), ("r51", "r51"), ("BERT", "bert"), ("", ""), ("resnet50-extra", "resnet50-extra"),
     ],
 )  # fmt: skip
-def test_models_by_one_name(word, name):
-    assert model_name(word) == name
+def test_models_by_one_name(token, name):
+    assert model_name(token) == name
 
 
 def test_cases_that_somebody_writes():
     assert case_of("16n8g") == Place(nodes=16, gpus_per_node=8, devices=128)
-    assert [case_of(word) for word in ("8g", "n8", "0n8g", "1n8gg", "")] == [None] * 5
+    assert [case_of(token) for token in ("8g", "n8", "0n8g", "1n8gg", "")] == [None] * 5
 
 
 @given(st.lists(st.text(alphabet="rnbgz_-.x0123456789afmp/GPU", max_size=30), min_size=1, max_size=4))
-def test_any_name_is_borne(parts):
+def test_any_name_is_read(parts):
     place = place_of(Path("/", *parts))
     assert all(number is None or number > 0 for number in (place.nodes, place.devices, place.batch_size, place.repeat))
     if place.nodes and place.gpus_per_node:

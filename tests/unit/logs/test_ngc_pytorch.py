@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
-from parse.logs.engine.reader import batches
-from parse.logs.formats import format_named
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import facts
+
+read = partial(text_logs.read, "ngc-pytorch")
 
 TEXT = """\
 DLL 2020-09-15 14:28:53.498443 - PARAMETER data : /data/image set  data_backend : dali-cpu  arch : resnet50  \
@@ -42,13 +45,6 @@ JSON = "\n".join([
 ])  # fmt: skip
 
 
-def read(tmp_path, text):
-    path = tmp_path / "x.log"
-    path.write_text(text)
-    found = list(batches(path, format_named("ngc-pytorch")))
-    return found[0].steps, found[0].records
-
-
 def test_a_step_of_the_text(tmp_path):
     steps, _ = read(tmp_path, TEXT)
     assert (steps.epoch.tolist(), steps.step.tolist(), steps.rank.tolist()) == ([0], [10], [0])
@@ -57,29 +53,27 @@ def test_a_step_of_the_text(tmp_path):
     assert np.isnan(steps.duration_s[0])
 
 
-def test_what_the_text_says(tmp_path):
-    _, said = read(tmp_path, TEXT)
-    facts = {name: value for one in said if one.kind == "facts" for name, value in one.values.items()}
-    assert facts == {
+def test_records_of_the_text(tmp_path):
+    _, records = read(tmp_path, TEXT)
+    assert facts(records) == {
         "data": "dali-cpu", "model": "resnet50", "epochs": "90", "batch_size": "256", "print_every": "10",
         "world_size": "4", "precision": "amp-fp16", "accumulation": "2", "nodes": "4", "steps_per_epoch": "5005",
     }  # fmt: skip
     kinds = ["facts", "facts", "pause", "facts", "evaluation", "pause", "summary", "summary"]
-    assert [one.kind for one in said] == kinds
-    assert said[4].values == {"epoch": "0", "top1": "76.63"}
-    assert [one.values["rate"] for one in said[-2:]] == ["854.37", "859.24"]
+    assert [record.kind for record in records] == kinds
+    assert records[4].values == {"epoch": "0", "top1": "76.63"}
+    assert [record.values["rate"] for record in records[-2:]] == ["854.37", "859.24"]
 
 
 def test_the_same_as_json(tmp_path):
-    steps, said = read(tmp_path, JSON)
+    steps, records = read(tmp_path, JSON)
     assert (steps.epoch.tolist(), steps.step.tolist()) == ([0], [20])
     assert steps.rate.tolist() == [2806.66]
     assert steps.time_s[0] == pytest.approx(1600180140.5)
-    facts = next(one.values for one in said if one.kind == "facts")
-    assert facts == {"model": "resnet50", "batch_size": "128", "world_size": "8", "precision": "fp32"}
-    assert [one.kind for one in said] == ["facts", "pause", "facts", "evaluation"]
-    assert said[2].values == {"steps_per_epoch": "5005"}
-    assert said[3].values == {"epoch": "0", "top1": "76.63"}
+    assert records[0].values == {"model": "resnet50", "batch_size": "128", "world_size": "8", "precision": "fp32"}
+    assert [record.kind for record in records] == ["facts", "pause", "facts", "evaluation"]
+    assert records[2].values == {"steps_per_epoch": "5005"}
+    assert records[3].values == {"epoch": "0", "top1": "76.63"}
 
 
 @pytest.mark.parametrize(("amp", "fp16", "precision"), [
@@ -87,5 +81,5 @@ def test_the_same_as_json(tmp_path):
 ])  # fmt: skip
 def test_precisions(tmp_path, amp, fp16, precision):
     text = TEXT.replace("amp : True", f"amp : {amp}  fp16 : {fp16}")
-    _, said = read(tmp_path, text)
-    assert said[0].values["precision"] == precision
+    _, records = read(tmp_path, text)
+    assert records[0].values["precision"] == precision

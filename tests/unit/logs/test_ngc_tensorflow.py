@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
 from parse.logs.formats.ngc_tensorflow import FORMAT
-from tests.unit.logs import heard
-from tests.unit.logs.heard import values
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import LOGS, values
 
-LOGS = Path(__file__).parents[4] / "shared" / "logs"
 BERT = LOGS / "ngc-tensorflow-bert_airank_1n1g_bs96_fp16.log"
 STAMP = "DLL 2020-09-01 06:41:11.984949 - "
 TIME_S = 1598942471.984949
@@ -29,7 +27,7 @@ def line(step, data, time="1598942471.984949"):
     })  # fmt: skip
 
 
-read = partial(heard.read, FORMAT)
+read = partial(text_logs.read, FORMAT)
 
 
 @pytest.mark.parametrize(("text", "epoch", "step", "rank", "rate"), [
@@ -77,18 +75,18 @@ def test_no_step_lines(tmp_path, text):
      {"model": "resnet50", "batch_size": "256", "precision": "amp-fp16"}),
 ])  # fmt: skip
 def test_parameters(tmp_path, flags, facts):
-    _, said = read(tmp_path, f"{STAMP}PARAMETER {flags} ")
-    assert values(said, "facts") == [facts]
+    _, records = read(tmp_path, f"{STAMP}PARAMETER {flags} ")
+    assert values(records, "facts") == [facts]
 
 
 def test_parameters_as_json(tmp_path):
     flags = {"arch": "resnet50", "batch_size": 128, "amp": False, "xla": True, "data_dir": "/data", "seed": None}
-    _, said = read(tmp_path, line("PARAMETER", flags))
-    assert values(said, "facts") == [{"model": "resnet50", "batch_size": "128", "xla": "true", "precision": "fp32"}]
+    _, records = read(tmp_path, line("PARAMETER", flags))
+    assert values(records, "facts") == [{"model": "resnet50", "batch_size": "128", "xla": "true", "precision": "fp32"}]
 
 
 def test_what_rank_0_prints_before_it_begins(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "Training Epochs 1", "Total Steps 120", "Steps per Epoch 120.0", "Num GPUs 16", "Per-GPU Batch Size 128",
         "2020-12-16 13:36:23.186309: I tensorflow/compiler/xla/service/service.cc:176]   StreamExecutor device (0): "
@@ -96,25 +94,27 @@ def test_what_rank_0_prints_before_it_begins(tmp_path):
         "2020-12-16 13:36:22.913097: I tensorflow/compiler/xla/service/service.cc:176]   StreamExecutor device (0): "
         "Host, Default Version",
     )  # fmt: skip
-    assert values(said, "facts") == [
+    assert values(records, "facts") == [
         {"steps_per_epoch": "120"}, {"world_size": "16"}, {"batch_size": "128"}, {"device": "Tesla V100-SXM2-16GB"},
     ]  # fmt: skip
 
 
 def test_a_part_of_a_step_is_no_number_of_steps(tmp_path):
-    _, said = read(tmp_path, "Steps per Epoch 5004.558")
-    assert not said
+    _, records = read(tmp_path, "Steps per Epoch 5004.558")
+    assert not records
 
 
 @pytest.mark.parametrize(("phase", "batch_size"), [(1, "67584"), (2, "32768")])
-def test_berts_folder_tells_the_global_batch_size(tmp_path, phase, batch_size):
+def test_the_folder_of_bert_states_the_global_batch_size(tmp_path, phase, batch_size):
     folder = f"/results/tf_bert_pretraining_lamb_base_fp16_gbs167584_gbs232768_201216133557/phase_{phase}"
-    _, said = read(tmp_path, f"INFO:tensorflow:Using config: {{'_model_dir': '{folder}', '_tf_random_seed': None}}")
-    assert values(said, "facts") == [{"model": "bert-base", "precision": "amp-fp16", "global_batch_size": batch_size}]
+    _, records = read(tmp_path, f"INFO:tensorflow:Using config: {{'_model_dir': '{folder}', '_tf_random_seed': None}}")
+    assert values(records, "facts") == [
+        {"model": "bert-base", "precision": "amp-fp16", "global_batch_size": batch_size}
+    ]
 
 
 def test_pauses_evaluation_and_the_programs_own_rate(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "INFO:tensorflow:Saving checkpoints for 200 into /results/phase_1/model.ckpt.",
         "Starting Model Evaluation...",
@@ -125,14 +125,14 @@ def test_pauses_evaluation_and_the_programs_own_rate(tmp_path):
         line([], {"train_throughput": 1149.207}),
         line([], {"top1_accuracy": 0.7681, "top5_accuracy": 0.93}),
     )
-    assert values(said, "pause") == [
-        {"why": "Saving checkpoints", "step": "200"}, {"why": "Starting Model Evaluation"},
+    assert values(records, "pause") == [
+        {"reason": "Saving checkpoints", "step": "200"}, {"reason": "Starting Model Evaluation"},
     ]  # fmt: skip
-    assert values(said, "summary") == [
+    assert values(records, "summary") == [
         {"what": "train_throughput", "rate": "1149.207"}, {"what": "throughput_train", "rate": "470.244"},
         {"what": "train_throughput", "rate": "1149.207"},
     ]  # fmt: skip
-    assert values(said, "evaluation") == [{"top1": "76.81"}, {"top1": "76.81"}]
+    assert values(records, "evaluation") == [{"top1": "76.81"}, {"top1": "76.81"}]
 
 
 def test_it_is_recognised(tmp_path):
@@ -144,8 +144,8 @@ def test_it_is_recognised(tmp_path):
 @pytest.mark.skipif(not BERT.exists(), reason=f"no real logs at {LOGS}")
 def test_the_real_log_of_bert():
     assert recognise(BERT).name == "ngc-tensorflow"
-    found = list(batches(BERT, FORMAT))
-    steps = [step for batch in found for step in batch.steps.step.tolist()]
+    read_batches = list(batches(BERT, FORMAT))
+    steps = [step for batch in read_batches for step in batch.steps.step.tolist()]
     assert steps == [1, 1, 1, 1, *range(1, 52)]  # the loss scaler skips four steps, which are printed all the same
-    said = [one for batch in found for one in batch.records]
-    assert values(said, "summary") == [{"what": "throughput_train", "rate": "470.244"}]
+    records = [record for batch in read_batches for record in batch.records]
+    assert values(records, "summary") == [{"what": "throughput_train", "rate": "470.244"}]

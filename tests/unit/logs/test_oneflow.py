@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
 from parse.logs.formats.oneflow import FORMAT
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import facts, values
+
+read = partial(text_logs.read, FORMAT)
 
 CNN = "epoch 0, iter 20, loss: 7.087004, top_1: 0.000000, top_k: 0.000000, samples/s: 3988.891"
 HEADER = """\
@@ -37,17 +42,6 @@ Loading synthetic data.
 """
 
 
-def read(tmp_path, text):
-    path = tmp_path / "x.log"
-    path.write_text(text + "\n")
-    found = list(batches(path, FORMAT))
-    return found[0].steps, found[0].records
-
-
-def values(said, kind):
-    return [dict(one.values) for one in said if one.kind == kind]
-
-
 @pytest.mark.parametrize(("text", "epoch", "step", "rate", "time_s"), [
     (f"train: {CNN} 1597933942.9863544", 0, 20, 3988.891, 1597933942.9863544),
     (f"train: {CNN}", 0, 20, 3988.891, np.nan),
@@ -67,18 +61,17 @@ def test_step_lines(tmp_path, text, epoch, step, rate, time_s):
 
 
 def test_validation_is_no_step(tmp_path):
-    steps, said = read(
+    steps, records = read(
         tmp_path, "validation: epoch 3, iter 195, top_1: 0.773277, top_k: 0.936058, samples/s: 1578.325 1.5"
     )
     assert not len(steps.step)
-    assert values(said, "pause") == [{"why": "validation", "epoch": "3"}]
-    assert values(said, "evaluation") == [{"top1": "77.3277", "epoch": "3"}]
+    assert values(records, "pause") == [{"reason": "validation", "epoch": "3"}]
+    assert values(records, "evaluation") == [{"top1": "77.3277", "epoch": "3"}]
 
 
 def test_header(tmp_path):
-    _, said = read(tmp_path, HEADER)
-    facts = {name: value for one in values(said, "facts") for name, value in one.items()}
-    assert facts == {
+    _, records = read(tmp_path, HEADER)
+    assert facts(records) == {
         "model": "resnet50", "gpus_per_node": "8", "nodes": "2", "batch_size": "128", "precision": "fp32", "epochs": "1",
         "classes": "1000", "samples_per_epoch": "1281167", "warmup_epochs": "5", "print_every": "20",
         "data": "synthetic", "steps_per_epoch": "626",
@@ -86,32 +79,31 @@ def test_header(tmp_path):
 
 
 def test_the_four_lines_that_logs_of_the_suite_keep(tmp_path):
-    _, said = read(tmp_path, "model = resnet50\nbatch_size_per_device = 160\ngpu_num_per_node = 1\nnum_nodes = 16")
-    facts = {name: value for one in values(said, "facts") for name, value in one.items()}
-    assert facts == {"model": "resnet50", "batch_size": "160", "gpus_per_node": "1", "nodes": "16"}
+    _, records = read(tmp_path, "model = resnet50\nbatch_size_per_device = 160\ngpu_num_per_node = 1\nnum_nodes = 16")
+    assert facts(records) == {"model": "resnet50", "batch_size": "160", "gpus_per_node": "1", "nodes": "16"}
 
 
-@pytest.mark.parametrize(("told", "precision"), [("True", "amp-fp16"), ("False", "fp32"), ("None", "fp32")])
-def test_precision(tmp_path, told, precision):
-    _, said = read(tmp_path, f"use_fp16 = {told}")
-    assert values(said, "facts") == [{"precision": precision}]
+@pytest.mark.parametrize(("fp16", "precision"), [("True", "amp-fp16"), ("False", "fp32"), ("None", "fp32")])
+def test_precision(tmp_path, fp16, precision):
+    _, records = read(tmp_path, f"use_fp16 = {fp16}")
+    assert values(records, "facts") == [{"precision": precision}]
 
 
 @pytest.mark.parametrize(
     "text", ["num_val_examples = 50000", "val_batch_size_per_device = 20", "batch_size_per_device = no"]
 )
 def test_other_arguments_are_not_taken_for_these(tmp_path, text):
-    _, said = read(tmp_path, text)
-    assert not said
+    _, records = read(tmp_path, text)
+    assert not records
 
 
 def test_pauses(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "Saving model to ./output/snapshots/model_save-20200723124215/snapshot_epoch_0.\n"
         "Validation on [lfw]:\nvalidation: time: 12.345",
     )
-    assert [one["why"] for one in values(said, "pause")] == ["Saving model", "Validation", "validation"]
+    assert [record["reason"] for record in values(records, "pause")] == ["Saving model", "Validation", "validation"]
 
 
 def test_it_is_recognised(tmp_path):

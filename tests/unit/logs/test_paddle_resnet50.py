@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from parse.logs.engine.reader import batches
-from parse.logs.formats import format_named
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import facts, values
+
+read = partial(text_logs.read, "paddle-resnet50")
 
 V18 = "[Pass {epoch}, train batch {step}] \tloss 7.10000, acc1 0.00000, acc5 0.00781, lr 0.00100, elapse {time:.4f} sec"
 MIXUP = "[Pass {epoch}, train batch {step}] \tloss 7.10000, lr 0.00100, elapse {time:.4f} sec"
@@ -46,28 +50,17 @@ CLAS_COMMA = (
 )
 
 
-def read(tmp_path, text):
-    path = tmp_path / "x.log"
-    path.write_text(text)
-    (batch,) = batches(path, format_named("paddle-resnet50"))
-    return batch.steps, batch.records
-
-
-def facts(said):
-    return {name: value for one in said if one.kind == "facts" for name, value in one.values.items()}
-
-
 @pytest.mark.parametrize("form", [V18, MIXUP, FEW_CLASSES, NEWER, NEWER_MIXUP, OLD, OLD_MIXUP])
 @pytest.mark.parametrize("front", ["", "INFO:utils.utility:", "2020-08-27 14:56:39,654-INFO: ", "[1,0]<stdout>:"])
 def test_a_step_of_image_classification(tmp_path, form, front):
     lines = [front + form.format(epoch=1, step=step, time=time) for step, time in ((0, 12.35), (9, 0.36), (10, 0.37))]
-    steps, said = read(tmp_path, "\n".join(lines).replace("\t", " ") + "\n")
+    steps, records = read(tmp_path, "\n".join(lines).replace("\t", " ") + "\n")
     assert (steps.epoch.tolist(), steps.step.tolist()) == ([1, 1, 1], [0, 9, 10])
     assert steps.duration_s.tolist() == pytest.approx([12.35, 0.36, 0.37])
     assert np.isnan(steps.time_s).all() == ("2020" not in front)
     assert set(steps.rank.tolist()) == ({0} if "<stdout>" in front else {-1})
     assert np.isnan(steps.rate).all() == ("ips" not in form)
-    assert not said
+    assert not records
 
 
 def test_time_stamp_and_ips(tmp_path):
@@ -94,7 +87,7 @@ def test_of_paddleclas_steps_and_time_stamps_are_read_but_no_rates(tmp_path, for
     "[2022/10/01 10:00:00] plsc INFO: [Train][Epoch 0/25][Iter: 10/5058]lr: 0.1, batch_cost: 0.1s, ips: 1.0 images/sec",
     "[08/16 14:42:12] epoch:[  1/60 ] train step:0    loss: 3.18299 batch_cost: 1.91478 sec, ips: 33.4 instance/sec.",
 ])  # fmt: skip
-def test_what_is_no_step(tmp_path, line):
+def test_other_lines_are_no_steps(tmp_path, line):
     steps, _ = read(tmp_path, line)
     assert not len(steps.step)
 
@@ -118,13 +111,13 @@ End pass 1, train_loss 6.9, train_acc1 0.002, train_acc5 0.01, test_loss 6.8, te
 
 
 def test_pauses_and_evaluations(tmp_path):
-    steps, said = read(tmp_path, OTHERS)
+    steps, records = read(tmp_path, OTHERS)
     assert not len(steps.step)
-    assert [one.values["why"] for one in said if one.kind == "pause"] == [
+    assert [record.values["reason"] for record in records if record.kind == "pause"] == [
         "test", "End pass", "save model", "validate", "test", "End pass", "Eval", "Eval", "save model", "END epoch",
         "valid", "END epoch",
     ]  # fmt: skip
-    assert [one.values for one in said if one.kind == "evaluation"] == [
+    assert values(records, "evaluation") == [
         {"epoch": "0", "top1": "75.900"}, {"epoch": "1", "top1": "76.100"}, {"epoch": "1", "top1": "76.200"},
         {"top1": "76.300"}, {"epoch": "4", "top1": "76.400"},
     ]  # fmt: skip
@@ -151,7 +144,7 @@ def test_the_printed_batch_size_is_that_of_a_machine(tmp_path, front):
     assert facts(read(tmp_path, printed(ARGUMENTS, front))[1]) == TOLD
 
 
-@pytest.mark.parametrize(("arguments", "told"), [
+@pytest.mark.parametrize(("arguments", "expected"), [
     ({"use_fp16": True}, {"precision": "amp-fp16"}),
     ({"use_fp16": False}, {"precision": "fp32"}),
     ({"use_amp": True, "use_pure_fp16": False}, {"precision": "amp-fp16"}),
@@ -160,8 +153,8 @@ def test_the_printed_batch_size_is_that_of_a_machine(tmp_path, front):
     ({"use_dali": True}, {"data": "dali"}),
     ({"random_seed": 7}, {"seed": "7"}),
 ])  # fmt: skip
-def test_precision_and_data(tmp_path, arguments, told):
-    assert facts(read(tmp_path, printed(arguments))[1]) == told
+def test_precision_and_data(tmp_path, arguments, expected):
+    assert facts(read(tmp_path, printed(arguments))[1]) == expected
 
 
 def test_paddleclas_header(tmp_path):

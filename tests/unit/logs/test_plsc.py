@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 
-from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import facts, values
 
-LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
+read = partial(text_logs.read, "plsc")
+
 
 V1 = "INFO 2021-03-12 17:14:55,123 entry.py:1022] Pass:{epoch} batch:{step} lr:0.10000000 loss:44.123456 qps:{rate:.2f}"
 V1_ACCURACY = V1 + " acc1:0.000000 acc5:0.007812"
@@ -22,29 +24,18 @@ V2 = (
 )
 
 
-def read(tmp_path, text):
-    path = tmp_path / "x.log"
-    path.write_text(text)
-    (batch,) = batches(path, format_named("plsc"))
-    return batch.steps, batch.records
-
-
-def facts(said):
-    return {name: value for one in said if one.kind == "facts" for name, value in one.values.items()}
-
-
 @pytest.mark.parametrize("form", [V1, V1_ACCURACY, V1_LINE, V1_DASHES, V2])
 @pytest.mark.parametrize("front", ["", "[1,5]<stdout>:", "5: "])
 def test_a_step(tmp_path, form, front):
     lines = [
         front + form.format(epoch=1, step=step, rate=rate) for step, rate in ((0, 12.5), (50, 2536.04), (150, 99.99))
     ]
-    steps, said = read(tmp_path, "\n".join(lines) + "\n")
+    steps, records = read(tmp_path, "\n".join(lines) + "\n")
     assert (steps.epoch.tolist(), steps.step.tolist()) == ([1, 1, 1], [0, 50, 150])
     assert steps.rate.tolist() == [12.5, 2536.04, 99.99]
     assert steps.time_s.tolist() == pytest.approx([1615569295.123] * 3)
     assert set(steps.rank.tolist()) == ({5} if front else {-1})
-    assert not said
+    assert not records
 
 
 def test_without_a_time_stamp(tmp_path):
@@ -60,7 +51,7 @@ def test_without_a_time_stamp(tmp_path):
     "Training: 2021-10-03 21:10:05,877 - loss 43.9, lr: 0.2, epoch: 0, step: 200, eta: 7.5 hours, throughput: inf imgs",
     "Train-Pass:0 Batch:29 Cost:73.14286 Accuracy:0.2857143",
 ])  # fmt: skip
-def test_what_is_no_step(tmp_path, line):
+def test_other_lines_are_no_steps(tmp_path, line):
     steps, _ = read(tmp_path, line)
     assert not len(steps.step)
 
@@ -85,15 +76,15 @@ INFO 2021-03-12 17:14:50,123 entry.py:258] Set init_loss_scaling to 128.0.
 
 def test_header_of_version_1(tmp_path):
     """The defaults that it prints first tell nothing: they may be set otherwise afterwards."""
-    _, said = read(tmp_path, HEADER_1)
-    assert facts(said) == {
+    _, records = read(tmp_path, HEADER_1)
+    assert facts(records) == {
         "batch_size": "128", "world_size": "8", "print_every": "10", "sample_ratio": "0.1", "loss": "arcface",
         "precision": "amp-fp16",
     }  # fmt: skip
-    assert all("256" not in one.values.values() for one in said)
+    assert all("256" not in record.values.values() for record in records)
 
 
-@pytest.mark.parametrize(("line", "told"), [
+@pytest.mark.parametrize(("line", "expected"), [
     ("Set train batch size to 64.", {"batch_size": "64"}),
     ("Set train batch size to 64 by user.", {"batch_size": "64"}),
     ("Set test batch size to 64.", {}),
@@ -103,8 +94,8 @@ def test_header_of_version_1(tmp_path):
     ("Set model to <plsc.models.resnet.ResNet object at 0x7f01>.", {"model": "ResNet"}),
     ("Use mixed precision training: False.", {"precision": "fp32"}),
 ])  # fmt: skip
-def test_settings_of_version_1(tmp_path, line, told):
-    assert facts(read(tmp_path, f"INFO 2021-03-12 17:14:50,123 entry.py:1] {line}\n")[1]) == told
+def test_settings_of_version_1(tmp_path, line, expected):
+    assert facts(read(tmp_path, f"INFO 2021-03-12 17:14:50,123 entry.py:1] {line}\n")[1]) == expected
 
 
 ARGUMENTS = {
@@ -131,8 +122,8 @@ def test_header_of_version_2(tmp_path):
 
 
 def test_single_precision_and_synthetic_data_of_version_2(tmp_path):
-    told = facts(read(tmp_path, header_2(fp16=False, use_synthetic_dataset=True, backbone="MobileFaceNet_128"))[1])
-    assert (told["precision"], told["data"], told["model"]) == ("fp32", "synthetic", "MobileFaceNet_128")
+    header = facts(read(tmp_path, header_2(fp16=False, use_synthetic_dataset=True, backbone="MobileFaceNet_128"))[1])
+    assert (header["precision"], header["data"], header["model"]) == ("fp32", "synthetic", "MobileFaceNet_128")
 
 
 OTHERS = """\
@@ -147,27 +138,18 @@ INFO 2021-03-12 17:14:55,123 entry.py:1032] [agedb_30][0][4000]Accuracy-Flip: 0.
 
 
 def test_pauses_and_verification(tmp_path):
-    steps, said = read(tmp_path, OTHERS)
+    steps, records = read(tmp_path, OTHERS)
     assert not len(steps.step)
-    pauses = [one for one in said if one.kind == "pause"]
-    assert [one.values["why"] for one in pauses] == ["verification", "test", "Save model", "End pass"]
+    pauses = [record for record in records if record.kind == "pause"]
+    assert [record.values["reason"] for record in pauses] == ["verification", "test", "Save model", "End pass"]
     assert pauses[0].time_s == pytest.approx(1636249352.847)
-    assert [one.values for one in said if one.kind == "evaluation"] == [
+    assert values(records, "evaluation") == [
         {"set": "lfw", "step": "2000", "verification": "97.667"},
         {"set": "agedb_30", "step": "4000", "verification": "50.000"},
     ]
 
 
-def test_its_numbers_go_through_the_run_and_its_protocol_is_its_own():
-    one = format_named("plsc")
-    assert (one.numbered, one.warmup, one.total, one.rates, one.task) == ("run", 50, 150, "all", "arcface")
-
-
-def test_every_step_line_of_a_real_log_is_read():
-    path = LOGS / "plsc2-arcface_r50_1n8g_b128_fp16_sr1.0_dynamic.log"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    steps = [batch.steps for batch in batches(path, format_named("plsc"))]
-    found = np.concatenate([one.step for one in steps])
-    assert len(found) == path.read_bytes().count(b"throughput: ") > 0
-    assert (np.diff(found) == 100).all()
+def test_numbering_and_protocol():
+    log_format = format_named("plsc")
+    protocol = (log_format.numbered, log_format.warmup, log_format.total, log_format.rates, log_format.task)
+    assert protocol == ("run", 50, 150, "all", "arcface")

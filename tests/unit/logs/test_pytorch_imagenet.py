@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import LOGS, facts
 
-LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
+read = partial(text_logs.read, "pytorch-imagenet")
+
 
 NEWER = (
     "Epoch: [{epoch}][{step:4d}/5005]\tTime {time:6.3f} ( 2.123)\tData  0.106 ( 0.077)\tLoss 6.9e+00 (7.1e+00)"
@@ -26,26 +29,15 @@ NO_ACCURACY = "Epoch: [{epoch}][{step:4d}/5005]\tTime {time:6.3f} ( 2.123)\tData
 PIPES = "Lr: 4.1e-05 | Epoch: [{epoch}][{step}/5005] | Time {time:.3f} (1.434) | Data 0.036 (0.045)"
 
 
-def read(tmp_path, text):
-    path = tmp_path / "x.log"
-    path.write_text(text)
-    (batch,) = batches(path, format_named("pytorch-imagenet"))
-    return batch.steps, batch.records
-
-
-def facts(said):
-    return {name: value for one in said if one.kind == "facts" for name, value in one.values.items()}
-
-
 @pytest.mark.parametrize("form", [NEWER, OLDER, TSM, APEX, WITH_UNIT, NO_ACCURACY, PIPES])
 @pytest.mark.parametrize("blank", ["\t", "    "])
 def test_a_step(tmp_path, form, blank):
     lines = [form.format(epoch=3, step=step, time=time) for step, time in ((0, 12.35), (10, 0.403), (990, 155.944))]
-    steps, said = read(tmp_path, "\n".join(lines).replace("\t", blank) + "\n")
+    steps, records = read(tmp_path, "\n".join(lines).replace("\t", blank) + "\n")
     assert (steps.epoch.tolist(), steps.step.tolist()) == ([3, 3, 3], [0, 10, 990])
     assert steps.epoch_steps.tolist() == [5005] * 3
     assert steps.duration_s.tolist() == pytest.approx([12.35, 0.403, 155.944])
-    assert not said
+    assert not records
 
 
 def test_ten_seconds_and_more_are_read_whole(tmp_path):
@@ -58,14 +50,14 @@ def test_ten_seconds_and_more_are_read_whole(tmp_path):
     "Epoch: [0]  [  10/5005]  eta: 4:43:31  lr: 0.1  img/s: 13.6  loss: 6.8 (6.9)  time: 2.5401  data: 0.0336",
     "Epoch: [0][10/75]\tLoss 1.9952e+00 (1.9952e+00)",
 ])  # fmt: skip
-def test_what_is_no_step(tmp_path, cut):
+def test_other_lines_are_no_steps(tmp_path, cut):
     steps, _ = read(tmp_path, cut)
     assert not len(steps.step)
 
 
 def test_two_ranks_on_one_line(tmp_path):
-    one = NEWER.format(epoch=0, step=7, time=0.5)
-    steps, _ = read(tmp_path, f"{one}{NEWER.format(epoch=0, step=7, time=0.75)}\n\n")
+    line = NEWER.format(epoch=0, step=7, time=0.5)
+    steps, _ = read(tmp_path, f"{line}{NEWER.format(epoch=0, step=7, time=0.75)}\n\n")
     assert (steps.step.tolist(), steps.duration_s.tolist()) == ([7, 7], [0.5, 0.75])
 
 
@@ -91,10 +83,10 @@ Testing Results: Prec@1 48.436 Prec@5 75.187 Loss 2.24418
 
 
 def test_validation_is_a_pause_and_its_end_an_evaluation(tmp_path):
-    steps, said = read(tmp_path, VALIDATION)
+    steps, records = read(tmp_path, VALIDATION)
     assert not len(steps.step)
-    assert [one.kind for one in said] == ["pause", "pause", "evaluation", "evaluation", "evaluation"]
-    assert [one.values["top1"] for one in said[2:]] == ["75.900", "75.910", "48.436"]
+    assert [record.kind for record in records] == ["pause", "pause", "evaluation", "evaluation", "evaluation"]
+    assert [record.values["top1"] for record in records[2:]] == ["75.900", "75.910", "48.436"]
 
 
 def test_an_accuracy_cut_off_is_none(tmp_path):
@@ -110,12 +102,11 @@ Use GPU: 1 for training
 
 
 def test_header(tmp_path):
-    _, said = read(tmp_path, HEADER)
-    assert facts(said) == {"model": "resnet50"}
-    assert [one.rank for one in said] == [6, None, 1, None]
+    _, records = read(tmp_path, HEADER)
+    assert facts(records) == {"model": "resnet50"}
 
 
-@pytest.mark.parametrize(("line", "told"), [
+@pytest.mark.parametrize(("line", "expected"), [
     ("=> using pre-trained model 'resnet18'", {"model": "resnet18"}),
     ("=> Dummy data is used!", {"data": "synthetic"}),
     ("storing name: TSM_kinetics_RGB_resnet50_shift8_blockres_avg_segment8_e50",
@@ -127,8 +118,8 @@ def test_header(tmp_path):
     ("opt_level = O0", {"precision": "fp32"}),
     ("opt_level = O3", {"opt_level": "O3"}),
 ])  # fmt: skip
-def test_what_other_programs_say(tmp_path, line, told):
-    assert facts(read(tmp_path, line + "\n")[1]) == told
+def test_facts_of_other_programs(tmp_path, line, expected):
+    assert facts(read(tmp_path, line + "\n")[1]) == expected
 
 
 ARGUMENTS = (
@@ -139,7 +130,7 @@ ARGUMENTS = (
 COMMON = {"model": "resnet50", "epochs": "90", "print_every": "10"}
 
 
-@pytest.mark.parametrize(("spawned", "world", "url", "told"), [
+@pytest.mark.parametrize(("spawned", "world", "url", "expected"), [
     (False, -1, "tcp://10.0.0.1:2", {"global_batch_size": "256"}),
     (True, 1, "tcp://10.0.0.1:2", {"global_batch_size": "256", "nodes": "1"}),
     (True, 4, "tcp://10.0.0.1:2", {"global_batch_size": "1024", "nodes": "4"}),
@@ -147,14 +138,14 @@ COMMON = {"model": "resnet50", "epochs": "90", "print_every": "10"}
     (False, -1, "env://", {}),
     (True, -1, "env://", {}),
 ])  # fmt: skip
-def test_the_batch_of_printed_arguments_is_a_nodes_or_a_processes(tmp_path, spawned, world, url, told):
-    _, said = read(tmp_path, ARGUMENTS.format(spawned=spawned, world=world, url=url))
-    assert facts(said) == COMMON | told
+def test_the_batch_of_printed_arguments_is_a_nodes_or_a_processes(tmp_path, spawned, world, url, expected):
+    _, records = read(tmp_path, ARGUMENTS.format(spawned=spawned, world=world, url=url))
+    assert facts(records) == COMMON | expected
 
 
-def test_arguments_of_who_knows_what_program_say_no_batch(tmp_path):
-    _, said = read(tmp_path, "Namespace(arch='resnet50', batch_size=64, dummy=True, gpus=None, seed=7)\n")
-    assert facts(said) == {"model": "resnet50", "seed": "7", "data": "synthetic"}
+def test_arguments_of_unknown_programs_state_no_batch(tmp_path):
+    _, records = read(tmp_path, "Namespace(arch='resnet50', batch_size=64, dummy=True, gpus=None, seed=7)\n")
+    assert facts(records) == {"model": "resnet50", "seed": "7", "data": "synthetic"}
     assert not read(tmp_path, "Namespace(batch_size=8, network='darknet53', seed=233)\n")[1]
 
 
@@ -166,5 +157,5 @@ def test_every_step_line_of_real_logs_is_read(name):
     if not path.exists():
         pytest.skip(f"{path} is not there")
     steps = [batch.steps for batch in batches(path, format_named("pytorch-imagenet"))]
-    assert sum(len(one.step) for one in steps) == path.read_bytes().count(b"Epoch: [") > 0
-    assert all((one.duration_s > 0).all() and (one.step <= one.epoch_steps).all() for one in steps)
+    assert sum(len(columns.step) for columns in steps) == path.read_bytes().count(b"Epoch: [") > 0
+    assert all((columns.duration_s > 0).all() and (columns.step <= columns.epoch_steps).all() for columns in steps)

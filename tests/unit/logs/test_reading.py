@@ -25,7 +25,7 @@ FORMAT = LogFormat(
     steps=(StepLine(marker=b" rate ", pattern=STEP),),
     patterns=(
         LogPattern(kind="facts", marker=b"batch=", pattern=re.compile(rb"batch=(?P<batch_size>\d+)")),
-        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<why>saving)")),
+        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<reason>saving)")),
     ),
 )
 
@@ -33,12 +33,12 @@ FORMAT = LogFormat(
 def read(tmp_path, text, chunk_bytes=1 << 16, name="x.log"):
     path = tmp_path / name
     path.write_bytes(text)
-    found = list(batches(path, FORMAT, chunk_bytes))
+    read_batches = list(batches(path, FORMAT, chunk_bytes))
     columns = {
-        name: np.concatenate([getattr(batch.steps, name) for batch in found]) if found else np.empty(0)
+        name: np.concatenate([getattr(batch.steps, name) for batch in read_batches]) if read_batches else np.empty(0)
         for name in ("offset", "time_s", "epoch", "step", "rank", "rate")
     }
-    return columns, [said for batch in found for said in batch.records]
+    return columns, [record for batch in read_batches for record in batch.records]
 
 
 STEPS = st.builds(
@@ -60,20 +60,20 @@ NOISE = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(lines=st.lists(st.one_of(STEPS, NOISE), max_size=60), chunk=st.sampled_from([256, 300, 1 << 10, 1 << 16]))
-def test_finds_what_a_plain_loop_finds(tmp_path_factory, lines, chunk):
+def test_equal_to_a_plain_loop(tmp_path_factory, lines, chunk):
     text = b"".join(line + b"\n" for line in lines)
-    columns, said = read(tmp_path_factory.mktemp("logs"), text, chunk)
-    offset, wanted, facts = 0, [], 0
+    columns, records = read(tmp_path_factory.mktemp("logs"), text, chunk)
+    offset, expected, facts = 0, [], 0
     for line in lines:
-        found = STEP.search(line)
-        if found:
-            wanted.append((offset, int(found["epoch"]), int(found["step"]), float(found["rate"])))
-        facts += not found and b"batch=128" in line
+        match = STEP.search(line)
+        if match:
+            expected.append((offset, int(match["epoch"]), int(match["step"]), float(match["rate"])))
+        facts += not match and b"batch=128" in line
         offset += len(line) + 1
     got = list(zip(*(columns[name].tolist() for name in ("offset", "epoch", "step", "rate")), strict=True))
-    assert [row[:3] for row in got] == [row[:3] for row in wanted]
-    assert [row[3] for row in got] == pytest.approx([row[3] for row in wanted], rel=1e-14)
-    assert sum(one.kind == "facts" for one in said) == facts
+    assert [row[:3] for row in got] == [row[:3] for row in expected]
+    assert [row[3] for row in got] == pytest.approx([row[3] for row in expected], rel=1e-14)
+    assert sum(record.kind == "facts" for record in records) == facts
 
 
 def test_a_number_is_the_one_that_float_reads(tmp_path):
@@ -83,7 +83,7 @@ def test_a_number_is_the_one_that_float_reads(tmp_path):
     assert columns["rate"][5] == 1400
 
 
-def test_what_a_line_does_not_print_is_absent(tmp_path):
+def test_fields_that_are_not_printed_are_absent(tmp_path):
     columns, _ = read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \n")
     assert np.isnan(columns["time_s"][0]) and columns["rank"][0] == -1
 
@@ -102,10 +102,10 @@ def test_what_a_line_does_not_print_is_absent(tmp_path):
     ],
 )
 def test_labels_of_launchers(tmp_path, before, rank, time_s):
-    columns, said = read(tmp_path, before + b"epoch 0 step 1 loss 1 rate 5 \n" + before + b"batch=8\n")
+    columns, records = read(tmp_path, before + b"epoch 0 step 1 loss 1 rate 5 \n" + before + b"batch=8\n")
     assert columns["rank"].tolist() == [rank]
     assert (None if np.isnan(columns["time_s"][0]) else columns["time_s"][0]) == time_s
-    assert said[0].rank == (None if rank < 0 else rank) and said[0].time_s == time_s
+    assert records[0].rank == (None if rank < 0 else rank) and records[0].time_s == time_s
 
 
 def test_a_line_s_own_time_stamp_is_better_than_the_launcher_s(tmp_path):
@@ -122,14 +122,14 @@ def test_carriage_returns_end_lines_and_offsets_stay(tmp_path):
 
 def test_colours_are_taken_out(tmp_path):
     text = b"\x1b[32mepoch\x1b[0m 0 step \x1b[1;31m1\x1b[0m loss 1 rate 5.5\x1b[0m\n\x1b]0;title\x07batch=8\n"
-    columns, said = read(tmp_path, text)
+    columns, records = read(tmp_path, text)
     assert columns["step"].tolist() == [1] and columns["rate"].tolist() == [5.5]
-    assert said[0].values == {"batch_size": "8"}
+    assert records[0].values == {"batch_size": "8"}
 
 
 def test_two_steps_on_one_line_are_two(tmp_path):
-    one = b"epoch 0 step 1 loss 1 rate 5 img/s"
-    columns, _ = read(tmp_path, one + b"[1,3]<stdout>:" + one.replace(b"step 1", b"step 2") + b"\n")
+    line = b"epoch 0 step 1 loss 1 rate 5 img/s"
+    columns, _ = read(tmp_path, line + b"[1,3]<stdout>:" + line.replace(b"step 1", b"step 2") + b"\n")
     assert columns["step"].tolist() == [1, 2]
 
 
@@ -149,11 +149,11 @@ def test_a_step_that_is_cut_off_is_seen_by_the_one_before_it(tmp_path, line, ste
     text = b"TimeHistory: 6.46 seconds, 495.19 examples/second " + line
     path = tmp_path / "x.log"
     path.write_bytes(text)
-    found = [step for batch in batches(path, format_named("tf2-official")) for step in batch.steps.step.tolist()]
-    assert found == steps
+    numbers = [step for batch in batches(path, format_named("tf2-official")) for step in batch.steps.step.tolist()]
+    assert numbers == steps
 
 
-def test_what_a_cut_off_line_says_is_not_heard(tmp_path):
+def test_a_cut_off_line_states_no_facts(tmp_path):
     assert not read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nbatch=12")[1]
     assert read(tmp_path, b"epoch 0 step 1 loss 1 rate 5 \nbatch=12\n")[1]
 
@@ -177,15 +177,16 @@ def test_packed_and_plain_read_alike_and_offsets_are_those_of_the_text(tmp_path)
         assert plain[0][name].tolist() == packed[0][name].tolist()
 
 
-def test_a_packed_file_cut_off_gives_what_it_has_and_says_so(tmp_path):
+def test_a_truncated_gz_is_read_as_far_as_it_goes(tmp_path):
     rng = np.random.default_rng(1)
     text = b"".join(b"epoch 0 step %d loss 1 rate %d.5 \n" % (step, rng.integers(1000)) for step in range(1, 5000))
-    columns, said = read(tmp_path, gzip.compress(text)[:-4000], 1 << 12)
+    columns, records = read(tmp_path, gzip.compress(text)[:-4000], 1 << 12)
     assert 0 < len(columns["step"]) < 4999
-    assert [one.kind for one in said] == ["remark"] and "cannot be read beyond byte" in said[0].values["text"]
+    assert [record.kind for record in records] == ["remark"]
+    assert "cannot be read beyond byte" in records[0].values["text"]
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(LogError, match=r"nowhere\.log: cannot be read"):
         list(batches(tmp_path / "nowhere.log", FORMAT))
 

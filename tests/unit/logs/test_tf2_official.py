@@ -7,16 +7,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from parse.logs.engine.times import seconds_of
+from parse.logs.engine.fields import seconds_of
 from parse.logs.formats import recognise
 from parse.logs.formats.tf2_official import FORMAT
-from tests.unit.logs import heard
-from tests.unit.logs.heard import values
+from tests.unit.logs import text_logs
+from tests.unit.logs.text_logs import facts, values
 
 ABSL = "I0407 21:17:05.025709 139725706671936 "
 HISTORY = "TimeHistory: 6.46 seconds, 495.19 examples/second between steps 100 and 200"
 
-read = partial(heard.read, FORMAT)
+read = partial(text_logs.read, FORMAT)
 
 
 @pytest.mark.parametrize(("before", "rank", "stamped"), [
@@ -58,15 +58,15 @@ def test_benchmark_metrics_of_all_years(tmp_path, text, step, rate, elapsed_s):
 
 
 def test_the_end_of_an_epoch_is_no_step(tmp_path):
-    steps, said = read(
+    steps, records = read(
         tmp_path, "I0917 12:01:09.244876 1 keras_utils.py:95] BenchmarkMetric: {'epoch':3, 'time_taken': 160.55}"
     )
     assert not len(steps.step)
-    assert values(said, "pause") == [{"why": "the end of an epoch", "epoch": "3"}]
+    assert values(records, "pause") == [{"reason": "the end of an epoch", "epoch": "3"}]
 
 
 def test_headers(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         f"{ABSL}classifier_trainer.py:184] Overriding params: runtime.num_gpus=8,train.steps=600",
         f"{ABSL}classifier_trainer.py:184] Overriding params: {{'model_dir': '/o', 'mode': 'train_and_eval', "
@@ -80,28 +80,27 @@ def test_headers(tmp_path):
         "Epoch 1/90",
         "node1:1:2 [0] NCCL INFO NCCL version 2.7.3+cuda10.2",
     )
-    facts = {name: value for one in values(said, "facts") for name, value in one.items()}
-    assert facts == {
+    assert facts(records) == {
         "gpus_per_node": "8", "model": "resnet50", "world_size": "32", "global_batch_size": "4096", "nodes": "4",
         "precision": "amp-fp16", "steps_per_epoch": "600", "epochs": "90", "nccl": "2.7.3+cuda10.2",
     }  # fmt: skip
 
 
 def test_no_gpu_is_not_zero_gpus(tmp_path):
-    _, said = read(tmp_path, f"{ABSL}classifier_trainer.py:184] Overriding params: runtime.num_gpus=0,train.steps=600")
-    assert not said
+    _, records = read(tmp_path, f"{ABSL}classifier_trainer.py:184] Overriding params: runtime.num_gpus=0,train.steps=6")
+    assert not records
 
 
 def test_devices_of_a_mirrored_strategy(tmp_path):
     devices = ", ".join(f"'/job:localhost/replica:0/task:0/device:GPU:{gpu}'" for gpu in range(4))
-    _, said = read(tmp_path, f"INFO:tensorflow:Using MirroredStrategy with devices ({devices})")
-    assert values(said, "facts") == [{"gpus_per_node": "4"}]
-    _, said = read(tmp_path, "INFO:tensorflow:Using MirroredStrategy with devices ('/job:localhost/device:CPU:0',)")
-    assert not said
+    _, records = read(tmp_path, f"INFO:tensorflow:Using MirroredStrategy with devices ({devices})")
+    assert values(records, "facts") == [{"gpus_per_node": "4"}]
+    _, records = read(tmp_path, "INFO:tensorflow:Using MirroredStrategy with devices ('/job:localhost/device:CPU:0',)")
+    assert not records
 
 
 def test_pauses_evaluations_and_the_summary(tmp_path):
-    _, said = read(
+    _, records = read(
         tmp_path,
         "600/600 - 160s - loss: 7.0 - accuracy: 0.0010 - val_loss: 6.9 - val_accuracy: 0.7609",
         "300/600 - 80s - loss: 7.0",
@@ -110,10 +109,14 @@ def test_pauses_evaluations_and_the_summary(tmp_path):
         f"{ABSL}controller.py:223] step: 800        evaluation metric: {{'test_loss': 8.6, 'test_accuracy': 0.25}}",
         "{'accuracy_top_1': 0.75, 'eval_loss': 1.9, 'train_finish_time': 1649365329.1, 'avg_exp_per_second': 1210.278}",
     )
-    assert [one["why"] for one in values(said, "pause")] == ["the end of an epoch", "saving model", "Start evaluation"]
-    assert values(said, "pause")[0]["steps_per_epoch"] == "600"
-    assert [one["top1"] for one in values(said, "evaluation")] == ["76.09", "25", "75"]
-    assert values(said, "summary") == [{"what": "avg_exp_per_second", "rate": "1210.278"}]
+    assert [record["reason"] for record in values(records, "pause")] == [
+        "the end of an epoch",
+        "saving model",
+        "Start evaluation",
+    ]
+    assert values(records, "pause")[0]["steps_per_epoch"] == "600"
+    assert [record["top1"] for record in values(records, "evaluation")] == ["76.09", "25", "75"]
+    assert values(records, "summary") == [{"what": "avg_exp_per_second", "rate": "1210.278"}]
 
 
 def test_it_is_recognised(tmp_path):

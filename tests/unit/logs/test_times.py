@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs.engine.times import form_of, seconds_of
+from parse.logs.engine.fields import form_of, seconds_of
 
 MOMENTS = st.datetimes(datetime(1970, 1, 2), datetime(2199, 12, 31))
 FORMS = (
@@ -70,5 +70,5 @@ def test_a_clock_without_a_date():
         b"2020-01-01 00:60:00", b"2020-01-01 00:00:61", b"Fri Xyz  9 10:16:49 2021", b"yesterday", b"", b"12",
     ],
 )  # fmt: skip
-def test_what_is_no_time_is_none(text):
+def test_impossible_times_are_none(text):
     assert seconds_of(text) is None

@@ -59,11 +59,11 @@ def traces(root, **changes):
     """Ours: resnet50, batch size 128, fp32, on GPUs."""
     root.mkdir(parents=True, exist_ok=True)
     for count in CASES.values():
-        told = {
+        fields = {
             "backend": "torch-ddp", "workload": "resnet50", "batch_size": 128, "ranks_per_node": count,
             "gpus_per_node": count, "warmup_steps": 20, "measured_steps": 100,
         }  # fmt: skip
-        for run in repeats(make_run(**(told | changes)), 2):
+        for run in repeats(make_run(**(fields | changes)), 2):
             put(root, make_trace(run, speed=360.0 * count))
     return root
 
@@ -72,8 +72,8 @@ def traces(root, **changes):
 
 
 def test_logs_and_traces_stand_in_one_comparison(tmp_path):
-    found = summary(ngc(tmp_path / "ngc"), paddle(tmp_path / "paddle"), traces(tmp_path / "traces"))
-    (table,) = compare(found.results)
+    logs = summary(ngc(tmp_path / "ngc"), paddle(tmp_path / "paddle"), traces(tmp_path / "traces"))
+    (table,) = compare(logs.results)
     assert [column.name for column in table.columns] == ["ngc-pytorch", "paddle-resnet50", "torch-ddp"]
     assert table.cases == ("1n1g", "1n8g")
     assert all(set(column.points) == set(CASES) for column in table.columns)
@@ -85,29 +85,29 @@ def test_logs_and_traces_stand_in_one_comparison(tmp_path):
 
 
 def test_traces_alone_have_nothing_unknown(tmp_path):
-    found = summary(traces(tmp_path / "a"), traces(tmp_path / "b", backend="torch-horovod"))
-    (table,) = compare(found.results)
+    logs = summary(traces(tmp_path / "a"), traces(tmp_path / "b", backend="torch-horovod"))
+    (table,) = compare(logs.results)
     assert table.apart == ()
-    assert "known of" not in text(found)
+    assert "known of" not in text(logs)
 
 
 @pytest.mark.parametrize("changes", [{"batch_size": 64}, {"precision": "bf16"}, {"gpus_per_node": 0}])
-def test_what_is_known_to_be_other_work_keeps_them_apart(tmp_path, changes):
-    found = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", **changes))
-    assert compare(found.results) == ()
+def test_known_differences_of_work_separate_tables(tmp_path, changes):
+    logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", **changes))
+    assert compare(logs.results) == ()
 
 
-def test_other_protocols_are_said_and_split_nothing(tmp_path):
-    found = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", warmup_steps=5, measured_steps=10))
-    (table,) = compare(found.results)
+def test_other_protocols_are_remarked_in_one_table(tmp_path):
+    logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces", warmup_steps=5, measured_steps=10))
+    (table,) = compare(logs.results)
     assert "not the same warmup_steps in all columns: 20 (ngc-pytorch); 5 (torch-ddp)" in table.apart
     assert [column.name for column in table.columns] == ["ngc-pytorch", "torch-ddp"]
 
 
 def test_a_log_stands_in_every_table_that_it_may_belong_to(tmp_path):
     parts = [traces(tmp_path / scaling, scaling=scaling, batch_size=128) for scaling in ("weak", "strong")]
-    found = summary(ngc(tmp_path / "ngc"), *parts)
-    tables = compare(found.results)
+    logs = summary(ngc(tmp_path / "ngc"), *parts)
+    tables = compare(logs.results)
     assert [[column.backend for column in table.columns] for table in tables] == [["ngc-pytorch", "torch-ddp"]] * 2
     assert {table.same["scaling"] for table in tables} == {"weak", "strong"}
 
@@ -124,30 +124,30 @@ def test_campaigns_of_one_system_are_columns(tmp_path):
 
 def test_options_of_traces_make_tables_of_traces_as_before(tmp_path):
     parts = [traces(tmp_path / size, options={"image_size": size}) for size in ("64", "224")]
-    found = summary(ngc(tmp_path / "ngc"), *parts)
-    assert {table.same["option.image_size"] for table in compare(found.results)} == {"64", "224"}
+    logs = summary(ngc(tmp_path / "ngc"), *parts)
+    assert {table.same["option.image_size"] for table in compare(logs.results)} == {"64", "224"}
 
 
 # One table
 
 
-def test_what_is_not_known_is_not_shown(tmp_path):
-    found = summary(paddle(tmp_path, name="GPUx{count}_{run}.log"))
-    eight = next(result for result in found.results if result.run.devices == 8)
-    asked = requested_values(eight)
-    assert (asked["case"], asked["devices"]) == ("8g", "8")
-    assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "stamps"} & set(asked)
+def test_unknown_fields_are_not_shown(tmp_path):
+    logs = summary(paddle(tmp_path, name="GPUx{count}_{run}.log"))
+    eight = next(result for result in logs.results if result.run.devices == 8)
+    requested = requested_values(eight)
+    assert (requested["case"], requested["devices"]) == ("8g", "8")
+    assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "timing"} & set(requested)
     assert eight.speedup is None or eight.speedup > 0
-    written = text(found)
+    written = text(logs)
     row = next(line for line in written.splitlines() if line.startswith("8g")).split()
     assert row[:3] == ["8g", "-", "8"]
 
 
-def test_what_only_some_points_know_does_not_vary_and_is_said_of_them(tmp_path):
-    found = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces"))
-    assert not {"seed", "site", "scaling"} & set(varying(found.results))
-    assert shared(found.results)["seed"] == "0"
-    assert "\nknown of torch-ddp only: scaling weak, cpus_per_rank 1, seed 0, site here\n" in text(found)
+def test_fields_known_of_some_points_do_not_vary(tmp_path):
+    logs = summary(ngc(tmp_path / "ngc"), traces(tmp_path / "traces"))
+    assert not {"seed", "site", "scaling"} & set(varying(logs.results))
+    assert shared(logs.results)["seed"] == "0"
+    assert "\nknown of torch-ddp only: scaling weak, cpus_per_rank 1, seed 0, site here\n" in text(logs)
 
 
 def test_both_speeds_of_logs_stand_beside_the_median(tmp_path):
@@ -159,27 +159,27 @@ def test_both_speeds_of_logs_stand_beside_the_median(tmp_path):
     assert "wall clock" not in text(summary(traces(tmp_path / "traces")))
 
 
-def test_a_log_without_a_number_is_said_once(tmp_path):
+def test_a_log_without_a_speed_is_one_line(tmp_path):
     ngc(tmp_path)
     cut = made.ngc_pytorch(made.steps(350, 128, 60), batch=128)
     made.put(tmp_path, "1n1g/r50_b128_fp32_3.log", cut)
-    (said,) = (line for line in text(summary(tmp_path)).splitlines() if line.startswith("1n1g: run 3"))
-    assert "too short" in said
+    (line,) = (line for line in text(summary(tmp_path)).splitlines() if line.startswith("1n1g: run 3"))
+    assert "too short" in line
 
 
 def test_labels_leave_out_what_the_system_implies(tmp_path):
-    found = summary(ngc(tmp_path / "ngc"), plsc(tmp_path / "plsc"))
-    assert {"workload", "warmup_steps"} <= set(varying(found.results))
-    assert "1n8g backend=plsc" in labels(found.results)
-    assert len(set(labels(found.results))) == len(found.results)
+    logs = summary(ngc(tmp_path / "ngc"), plsc(tmp_path / "plsc"))
+    assert {"workload", "warmup_steps"} <= set(varying(logs.results))
+    assert "1n8g backend=plsc" in labels(logs.results)
+    assert len(set(labels(logs.results))) == len(logs.results)
 
 
 # Formats
 
 
 def test_json_has_of_each_run_where_its_numbers_come_from(tmp_path):
-    found = json.loads(FORMATS["json"](summary(ngc(tmp_path))))
-    one, eight = found["results"]
+    page = json.loads(FORMATS["json"](summary(ngc(tmp_path))))
+    single, eight = page["results"]
     run = eight["runs"][0]
     assert run["log"] == str(tmp_path / "1n8g" / "r50_b128_fp32_1.log")
     assert (run["family"], run["window"]) == ("ngc-pytorch", "steps 20 to 120 of epoch 0")
@@ -187,13 +187,13 @@ def test_json_has_of_each_run_where_its_numbers_come_from(tmp_path):
     assert run["printed"] == pytest.approx(2801, abs=0.01)
     assert (run["problem"], run["remarks"], run["trace"]) == ("", [], None)
     assert (eight["scaling"], eight["ranks_per_node"], eight["nodes"]) == (None, None, 1)
-    assert eight["wall_clock"] == eight["median_speed"] and one["speedup"] == 1
+    assert eight["wall_clock"] == eight["median_speed"] and single["speedup"] == 1
 
 
 def test_json_of_traces_has_none_of_that(tmp_path):
-    found = json.loads(FORMATS["json"](summary(traces(tmp_path / "traces"))))
-    assert not {"wall_clock", "printed", "published"} & set(found["results"][0])
-    assert not {"log", "wall_clock", "window"} & set(found["results"][0]["runs"][0])
+    page = json.loads(FORMATS["json"](summary(traces(tmp_path / "traces"))))
+    assert not {"wall_clock", "printed", "published"} & set(page["results"][0])
+    assert not {"log", "wall_clock", "window"} & set(page["results"][0]["runs"][0])
 
 
 def test_csv_has_rows_of_both(tmp_path):
@@ -203,17 +203,17 @@ def test_csv_has_rows_of_both(tmp_path):
 
 
 def test_the_reference_json(tmp_path):
-    found = json.loads(dlperf(summary(ngc(tmp_path))))
-    assert found["r50"]["1n8g"] == {
+    page = json.loads(dlperf(summary(ngc(tmp_path))))
+    assert page["r50"]["1n8g"] == {
         "average_speed": 2801.5, "batch_size_per_device": 128, "median_speed": 2801.5, "speedup": 7.97,
     }  # fmt: skip
     assert json.loads(dlperf(summary(plsc(tmp_path / "plsc"))))["r50"]["1n1g"]["speedup"] == 1.0
 
 
-def test_the_reference_json_of_what_is_known_in_part(tmp_path):
+def test_the_reference_json_of_partly_known_points(tmp_path):
     made.put(tmp_path, "GPUx8.log", made.ngc_pytorch(made.steps(2800, 1024), batch=128, devices=8))
-    found = json.loads(dlperf(summary(tmp_path)))
-    assert set(found["r50"]) == {"8g"} and found["r50"]["8g"]["speedup"] is None
+    page = json.loads(dlperf(summary(tmp_path)))
+    assert set(page["r50"]) == {"8g"} and page["r50"]["8g"]["speedup"] is None
 
 
 def test_two_settings_in_the_reference_json_are_refused(tmp_path):
@@ -226,13 +226,13 @@ def test_two_settings_in_the_reference_json_are_refused(tmp_path):
 # Command line
 
 
-def run(capsys, *words) -> tuple[int, str, str]:
-    status = main([str(word) for word in words])
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    status = main([str(argument) for argument in arguments])
     out, err = capsys.readouterr()
     return status, out, err
 
 
-def test_a_window_can_be_asked_for(tmp_path, capsys):
+def test_the_window_options(tmp_path, capsys):
     ngc(tmp_path)
     _, out, _ = run(capsys, tmp_path, "--format", "json", "--warmup", 10, "--steps", 60)
     assert json.loads(out)["results"][0]["runs"][0]["window"] == "steps 10 to 60 of epoch 0"
@@ -241,28 +241,28 @@ def test_a_window_can_be_asked_for(tmp_path, capsys):
     assert json.loads(out)["results"][0]["requested"]["window"] == "all"
 
 
-def test_the_printed_speed_can_be_asked_for(tmp_path, capsys):
+def test_the_speed_option(tmp_path, capsys):
     step_s = [0.3 if step % 10 else 0.9 for step in range(130)]
     made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(step_s, batch=128))
     for speed in ("wall_clock", "printed"):
         _, out, _ = run(capsys, tmp_path, "--format", "json", "--speed", speed.replace("_", "-"))
-        (found,) = json.loads(out)["results"]
-        assert found["median_speed"] == found["runs"][0][speed]
-    assert found["printed"] > 1.1 * found["wall_clock"]
+        (point,) = json.loads(out)["results"]
+        assert point["median_speed"] == point["runs"][0][speed]
+    assert point["printed"] > 1.1 * point["wall_clock"]
 
 
-def test_what_logs_do_not_say_can_be_said(tmp_path, capsys):
+def test_case_and_batch_size_options(tmp_path, capsys):
     path = made.put(tmp_path, "a.log", made.paddle(made.steps(5600, 16 * 128), batch=16 * 128))
     status, _, err = run(capsys, path)
     assert status == 1 and "--case 2n8g" in err
     _, out, _ = run(capsys, path, "--case", "2n8g", "--batch-size", "128", "--format", "json")
-    (found,) = json.loads(out)["results"]
-    assert (found["case"], found["batch_size_per_device"]) == ("2n8g", 128)
-    assert found["median_speed"] == pytest.approx(5600, rel=1e-3)
+    (point,) = json.loads(out)["results"]
+    assert (point["case"], point["batch_size_per_device"]) == ("2n8g", 128)
+    assert point["median_speed"] == pytest.approx(5600, rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "message"),
     [
         (["--log-format", "windows"], "not one of ngc-pytorch, "),
         (["--case", "8g"], "not of the form 2n8g"),
@@ -275,14 +275,14 @@ def test_what_logs_do_not_say_can_be_said(tmp_path, capsys):
         (["--explain", "x", "--kind", "traces"], "--explain is for logs"),
     ],
 )
-def test_wrong_usage_is_2(tmp_path, capsys, words, why):
+def test_wrong_usage_is_2(tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit) as ended:
-        main([str(tmp_path), *words])
+        main([str(tmp_path), *arguments])
     assert ended.value.code == 2
-    assert why in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_explain_needs_no_path_and_ends_with_1_for_what_is_no_log(tmp_path, capsys):
+def test_explain_needs_no_path_and_fails_for_other_files(tmp_path, capsys):
     path = next(ngc(tmp_path).rglob("*.log"))
     status, out, _ = run(capsys, "--explain", path)
     assert status == 0 and out.startswith(str(path))
@@ -309,11 +309,11 @@ def test_documents_are_read_as_tables(tmp_path, capsys):
     path = made.put(tmp_path, "reference.md", head + rows)
     status, out, _ = run(capsys, "--kind", "table", path, "--format", "json")
     assert status == 0
-    found = {one["case"]: one for one in json.loads(out)["results"]}
-    assert {case: one["published"]["median"] for case, one in found.items()} == {
+    page = {point["case"]: point for point in json.loads(out)["results"]}
+    assert {case: point["published"]["median"] for case, point in page.items()} == {
         "1n1g": 100.0, "1n8g": 700.0, "2n8g": 1500.0,
     }  # fmt: skip
-    assert "rises with the number of devices" in json.dumps(found["2n8g"]["alarms"])
+    assert "rises with the number of devices" in json.dumps(page["2n8g"]["alarms"])
     _, out, _ = run(capsys, "--kind", "table", path, "--format", "csv")
     assert "published_median" in out.splitlines()[0]
     status, out, err = run(capsys, "--kind", "table", tmp_path / "no.md")

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs import formats as families
-from parse.logs import window
+from parse.logs import formats
+from parse.logs import window as window_module
 from parse.logs.engine import intervals
 from parse.logs.engine.intervals import Series
 from parse.logs.engine.log_format import LogError
-from parse.logs.window import Protocol, read_log
-from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, Row, Word, read, steady, window_of
+from parse.logs.window import Protocol
+from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
+from tests.unit.logs.text_logs import LOGS
 
-LOGS = Path(__file__).parents[3] / ".." / "shared" / "logs"
 REAL = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}")
 
 
@@ -42,20 +41,23 @@ REAL = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}")
     ],
 )
 def test_a_window_goes_by_printed_numbers(warmup, total, every, first, begin, end) -> None:
-    found = window_of(steady(range(first, 1000, every)), protocol=Protocol(warmup=warmup, total=total))
-    assert (found.begin, found.end, found.printed_every) == (begin, end, every)
-    assert found.steps == end - begin
-    assert found.seconds == pytest.approx((end - begin) / 2)
-    assert (found.rate, found.printed) == (100.0, (end - begin) // every)
-    assert (found.begin_offset, found.end_offset) == ((begin - first) // every * WIDTH, (end - first) // every * WIDTH)
+    window = window_of(steady(range(first, 1000, every)), protocol=Protocol(warmup=warmup, total=total))
+    assert (window.begin, window.end, window.printed_every) == (begin, end, every)
+    assert window.steps == end - begin
+    assert window.seconds == pytest.approx((end - begin) / 2)
+    assert (window.rate, window.printed) == (100.0, (end - begin) // every)
+    assert (window.begin_offset, window.end_offset) == (
+        (begin - first) // every * WIDTH,
+        (end - first) // every * WIDTH,
+    )
 
 
-def test_the_protocol_is_the_familys_own_where_none_is_asked_for() -> None:
-    own = dataclasses.replace(THROUGH, warmup=50, total=150)
-    found = window_of(steady(range(0, 300)), own)
-    assert (found.begin, found.end) == (50, 150)
-    found = window_of(steady(range(0, 300)), own, Protocol(warmup=None, total=250))
-    assert (found.begin, found.end) == (50, 250)
+def test_the_default_protocol_is_that_of_the_format() -> None:
+    declared = dataclasses.replace(THROUGH, warmup=50, total=150)
+    window = window_of(steady(range(0, 300)), declared)
+    assert (window.begin, window.end) == (50, 150)
+    window = window_of(steady(range(0, 300)), declared, Protocol(warmup=None, total=250))
+    assert (window.begin, window.end) == (50, 250)
 
 
 @pytest.mark.parametrize(("warmup", "total"), [(20, 20), (20, 10), (-1, 10)])
@@ -64,7 +66,7 @@ def test_a_window_without_steps_is_refused(warmup, total) -> None:
         read(steady(range(10)), protocol=Protocol(warmup=warmup, total=total))
 
 
-def test_a_log_that_is_too_short_says_how_far_it_goes_and_what_it_lacks() -> None:
+def test_the_reason_of_a_short_log_names_its_last_step_and_the_needed_one() -> None:
     reading = read(steady(range(10, 90, 10)))
     assert reading.window is None
     assert "last printed step is 80" in reading.reason and "needs step 120" in reading.reason
@@ -74,7 +76,7 @@ def test_a_log_that_is_too_short_says_how_far_it_goes_and_what_it_lacks() -> Non
     reading = read(steady(range(100, 600, 100)))
     assert "last printed step is 500" in reading.reason and "needs step 600" in reading.reason
     assert "no steps" in read([]).reason
-    assert "no line of a step" in read([], families.format_named("ngc-pytorch")).reason
+    assert "no line of a step" in read([], formats.format_named("ngc-pytorch")).reason
     assert read(steady([500]), protocol=WHOLE).window is None
     assert "500" in read(steady([500]), protocol=WHOLE).reason
 
@@ -85,67 +87,67 @@ def test_one_more_step_makes_the_window() -> None:
 
 
 def test_the_commonest_difference_is_how_often_a_log_prints() -> None:
-    found = window_of(steady([1, *range(100, 1000, 100)]))
-    assert (found.printed_every, found.begin, found.end) == (100, 100, 600)
-    found = window_of(steady([step for step in range(10, 1000, 10) if step not in (20, 60, 120)]))
-    assert (found.printed_every, found.begin, found.end, found.steps) == (10, 30, 130, 100)
+    window = window_of(steady([1, *range(100, 1000, 100)]))
+    assert (window.printed_every, window.begin, window.end) == (100, 100, 600)
+    window = window_of(steady([step for step in range(10, 1000, 10) if step not in (20, 60, 120)]))
+    assert (window.printed_every, window.begin, window.end, window.steps) == (10, 30, 130, 100)
 
 
 def test_how_often_a_log_prints_is_seen_within_epochs() -> None:
     lines = [Row(step, epoch=epoch, time=T0 + 700.0 * epoch + step) for epoch in range(30) for step in (0, 50, 53)]
-    found = window_of([dataclasses.replace(row, epoch_steps=60) for row in lines], PER_EPOCH)
-    assert found.printed_every == 3
+    window = window_of([dataclasses.replace(row, epoch_steps=60) for row in lines], PER_EPOCH)
+    assert window.printed_every == 3
     ends = np.cumsum([0, *(long for epoch in range(20) for long in (10 + epoch, 7))]).tolist()
-    found = window_of([Row(step, epoch=at // 2, time=T0 + step) for at, step in enumerate(ends)])
-    assert found.printed_every == 10  # between epochs it is always 7
+    window = window_of([Row(step, epoch=at // 2, time=T0 + step) for at, step in enumerate(ends)])
+    assert window.printed_every == 10  # between epochs it is always 7
 
 
 def test_whole_goes_from_the_first_printed_step_to_the_last() -> None:
-    lines: list[Row | Word] = [*steady(range(10, 210, 10))]
-    lines[8:8] = [Word("evaluation")]
-    found = window_of(lines, protocol=WHOLE)
-    assert (found.begin, found.end, found.steps, found.seconds) == (10, 200, 190, pytest.approx(95))
-    assert found.pauses == () and found.printed == 19
+    lines: list[Row | OtherLine] = [*steady(range(10, 210, 10))]
+    lines[8:8] = [OtherLine("evaluation")]
+    window = window_of(lines, protocol=WHOLE)
+    assert (window.begin, window.end, window.steps, window.seconds) == (10, 200, 190, pytest.approx(95))
+    assert window.pauses == () and window.printed == 19
 
 
 def test_a_rate_belongs_to_the_interval_that_it_is_printed_with() -> None:
     lines = [Row(step, first=step - 20, time=T0 + step, rate=float(step)) for step in range(20, 300, 20) if step != 60]
-    found = window_of(lines)
-    assert (found.begin, found.end, found.printed) == (20, 120, 4)
-    assert found.rate == (40 + 80 + 100 + 120) / 4
+    window = window_of(lines)
+    assert (window.begin, window.end, window.printed) == (20, 120, 4)
+    assert window.rate == (40 + 80 + 100 + 120) / 4
     lines = [Row(step, first=step - 20, time=T0 + step, rate=float(step)) for step in range(30, 300, 10)]
-    found = window_of(lines, protocol=Protocol(warmup=30, total=130))
-    assert found.begin == 30 and found.printed == 9 and found.rate == pytest.approx(sum(range(50, 140, 10)) / 9)
+    window = window_of(lines, protocol=Protocol(warmup=30, total=130))
+    assert window.begin == 30 and window.printed == 9 and window.rate == pytest.approx(sum(range(50, 140, 10)) / 9)
 
 
 def test_durations_are_averaged_and_intervals_by_their_elapsed_time() -> None:
     by_durations = dataclasses.replace(THROUGH, mean="durations")
     lines = [Row(step, duration=0.2 if step <= 70 else 0.4) for step in range(0, 200)]
-    found = window_of(lines, by_durations)
-    assert found.duration_s == pytest.approx(0.3) and found.printed == 100 and found.seconds is None
-    assert found.rate is None and len(found.step_s) == 100 and found.step_s[0] == 0.2
+    window = window_of(lines, by_durations)
+    assert window.duration_s == pytest.approx(0.3) and window.printed == 100 and window.seconds is None
+    assert window.rate is None and len(window.step_s) == 100 and window.step_s[0] == 0.2
     lines = [Row(step, first=step - 100, elapsed=6.5, rate=495.0) for step in range(100, 900, 100)]
-    found = window_of(lines, THROUGH, Protocol(warmup=100, total=600))
-    assert (found.duration_s, found.rate, found.printed) == (pytest.approx(0.065), 495.0, 5)
+    window = window_of(lines, THROUGH, Protocol(warmup=100, total=600))
+    assert (window.duration_s, window.rate, window.printed) == (pytest.approx(0.065), 495.0, 5)
 
 
 def test_the_mean_of_rates_is_not_that_of_durations() -> None:
-    found = window_of([Row(step, duration=0.2 if step % 2 else 0.5) for step in range(0, 200)])
-    assert (found.duration_s, found.steps_per_s) == (pytest.approx(0.35), pytest.approx(3.5))
+    window = window_of([Row(step, duration=0.2 if step % 2 else 0.5) for step in range(0, 200)])
+    assert (window.duration_s, window.steps_per_s) == (pytest.approx(0.35), pytest.approx(3.5))
     assert window_of([Row(step, duration=0.5 if step != 50 else 0.0) for step in range(0, 200)]).steps_per_s is None
     assert window_of(steady(range(0, 200))).steps_per_s is None
 
 
 def test_impossible_printed_numbers_are_no_numbers() -> None:
     lines = [Row(step, time=T0 + step, rate=math.inf if step == 30 else 5.0) for step in range(0, 200)]
-    found = window_of(lines)
-    assert found.rate == 5.0 and found.printed == 99
+    window = window_of(lines)
+    assert window.rate == 5.0 and window.printed == 99
 
 
-def test_facts_are_the_first_that_are_told_and_contradictions_are_named() -> None:
-    lines: list[Row | Word] = [
-        Word("facts", values=(("batch_size", "64"), ("gpu", "0"))),
-        Word("facts", values=(("batch_size", "32"), ("gpu", "1"))),
+def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
+    lines: list[Row | OtherLine] = [
+        OtherLine("facts", values=(("batch_size", "64"), ("gpu", "0"))),
+        OtherLine("facts", values=(("batch_size", "32"), ("gpu", "1"))),
         *steady(range(0, 200)),
     ]
     reading = read(lines)
@@ -154,17 +156,22 @@ def test_facts_are_the_first_that_are_told_and_contradictions_are_named() -> Non
     assert "batch_size is said to be 64 and 32" in remark
 
 
-def test_what_is_kept_of_what_is_said_is_bounded() -> None:
-    lines: list[Row | Word] = [*steady(range(0, 200)), *[Word("mark")] * 30, Word("pause"), Word("facts")]
+def test_the_number_of_records_is_bounded() -> None:
+    lines: list[Row | OtherLine] = [
+        *steady(range(0, 200)),
+        *[OtherLine("mark")] * 30,
+        OtherLine("pause"),
+        OtherLine("facts"),
+    ]
     assert len(read(lines).records) == 30
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window, "MAX_RECORDS", 10)
+        patch.setattr(window_module, "MAX_RECORDS", 10)
         reading = read(lines)
     assert len(reading.records) == 10 and any("20 evaluations and marks beyond" in remark for remark in reading.remarks)
 
 
-def test_what_the_reader_remarks_is_passed_on() -> None:
-    assert read([*steady(range(200)), Word("remark", values=(("text", "cut off"),))]).remarks == ("cut off",)
+def test_remarks_of_the_reader_are_passed_on() -> None:
+    assert read([*steady(range(200)), OtherLine("remark", values=(("text", "cut off"),))]).remarks == ("cut off",)
 
 
 def test_a_log_that_begins_far_beyond_the_warm_up_is_remarked() -> None:
@@ -173,9 +180,9 @@ def test_a_log_that_begins_far_beyond_the_warm_up_is_remarked() -> None:
 
 
 def test_many_pauses_are_counted_beyond_those_listed() -> None:
-    lines: list[Row | Word] = []
+    lines: list[Row | OtherLine] = []
     for row in steady(range(0, 200)):
-        lines += [row, Word("pause")] if row.step % 2 else [row]
+        lines += [row, OtherLine("pause")] if row.step % 2 else [row]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "MAX_PAUSES", 3)
         reading = read(lines)
@@ -211,40 +218,3 @@ def test_a_long_series_is_means_over_neighbours() -> None:
         reading = read(steady(range(0, 200)))
     assert reading.window is not None and len(reading.window.step_s) == 50
     assert any("means over 2 printed numbers" in remark for remark in reading.remarks)
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("name", "whole", "begin", "end", "samples", "wall_clock", "printed"),
-    [
-        ("ngc-pytorch-resnet50_airank_1n1g_b256_amp_time2train.log", False, 100, 600, 256, 857.62, 858.06),
-        ("ngc-pytorch-resnet50_airank_4n8g_b256_amp_time2train.log", False, 20, 120, 32 * 256, 22793.16, 22811.52),
-        ("nvidia-mxnet-resnet50_mlperf0.7_dgx1_1n8g_slurm.log", False, 20, 120, 208 * 8, 11341.33, 11342.87),
-        ("plsc2-arcface_r50_1n8g_b128_fp16_sr1.0_dynamic.log", False, 100, 600, 1024, 7387.85, 7392.69),
-        ("plsc2-arcface_r50_1n8g_b128_fp16_sr1.0_dynamic.log", True, 100, 126_400, 1024, 6186.91, 6870.24),
-    ],
-)
-def test_real_logs_give_the_speed_of_their_time_stamps(name, whole, begin, end, samples, wall_clock, printed) -> None:
-    path = LOGS / name
-    reading = read_log(path, families.recognise(path), Protocol(whole=whole))
-    found = reading.window
-    assert found is not None and found.seconds is not None
-    assert (found.begin, found.end, found.steps) == (begin, end, end - begin)
-    assert found.steps * samples / found.seconds == pytest.approx(wall_clock, abs=0.005)
-    assert found.rate == pytest.approx(printed, abs=0.005)
-    assert reading.remarks == ()
-
-
-@REAL
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("ngc-pytorch-resnet50_dlperf-readme_excerpt_2n8g.log", "last printed step is 10 of epoch 0"),
-        ("pytorch-examples-imagenet_dlperf-readme_excerpt_2n8g_4n8g.log", "last printed step is 15 of epoch 0"),
-        ("ngc-tensorflow-bert_airank_1n1g_bs96_fp16.log", "last printed step is 51"),
-    ],
-)
-def test_real_logs_that_are_too_short_say_so(name, reason) -> None:
-    path = LOGS / name
-    reading = read_log(path, families.recognise(path), Protocol())
-    assert reading.window is None and reason in reading.reason and "needs step 120" in reading.reason

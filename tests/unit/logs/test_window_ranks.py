@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from parse.logs import window
-from parse.logs.engine import step_merge as merger
+from parse.logs import window as window_module
+from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
 from parse.logs.engine.points import merged
-from tests.unit.logs.stretches import PER_EPOCH, T0, WHOLE, WIDTH, Row, Word, batch, read, steady, window_of
+from tests.unit.logs.made_lines import PER_EPOCH, T0, WHOLE, WIDTH, OtherLine, Row, batch, read, steady, window_of
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -22,12 +22,12 @@ def test_lines_of_several_ranks_for_one_step_are_one_step(labelled) -> None:
         for step in range(0, 200)
         for rank in range(8)
     ]
-    found = window_of(lines)
-    assert (found.begin, found.end, found.steps, found.printed) == (20, 120, 100, 100)
-    assert found.seconds == pytest.approx(100) and found.rate == 103.5
-    assert found.ranks == (tuple(range(8)) if labelled else ())
-    assert found.lines_per_step == 8
-    assert found.end_offset == (120 * 8 + 7) * WIDTH  # the last rank's line has the latest stamp
+    window = window_of(lines)
+    assert (window.begin, window.end, window.steps, window.printed) == (20, 120, 100, 100)
+    assert window.seconds == pytest.approx(100) and window.rate == 103.5
+    assert window.ranks == (tuple(range(8)) if labelled else ())
+    assert window.lines_per_step == 8
+    assert window.end_offset == (120 * 8 + 7) * WIDTH  # the last rank's line has the latest stamp
 
 
 def test_ranks_that_print_behind_the_window_are_none_of_it() -> None:
@@ -49,9 +49,9 @@ def blocks(sizes: Sequence[int], ranks: int, upto: int) -> list[Row]:
     begun = [0] * ranks
     while min(begun) < upto:
         for rank in range(ranks):
-            past = min(begun[rank] + sizes[rank % len(sizes)], upto)
-            lines += [Row(step, duration=0.25 + rank / 100) for step in range(begun[rank], past)]
-            begun[rank] = past
+            stop = min(begun[rank] + sizes[rank % len(sizes)], upto)
+            lines += [Row(step, duration=0.25 + rank / 100) for step in range(begun[rank], stop)]
+            begun[rank] = stop
     return lines
 
 
@@ -72,9 +72,9 @@ def test_buffered_blocks_of_ranks_are_not_taken_for_runs(sizes) -> None:
 @pytest.mark.parametrize(("stopped", "again"), [(60, 0), (300, 0), (300, 251), (60, 20), (60, 57)])
 def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, again, small, monkeypatch) -> None:
     if small:
-        monkeypatch.setattr(merger, "BLOCK", 16)
-        monkeypatch.setattr(merger, "HOLD", 8)
-        monkeypatch.setattr(window, "HEAD", 8)
+        monkeypatch.setattr(step_merge, "BLOCK", 16)
+        monkeypatch.setattr(step_merge, "HOLD", 8)
+        monkeypatch.setattr(window_module, "HEAD", 8)
     rank = 0 if labelled else NO_NUMBER
 
     def run(begin: int, end: int, start: float, every_s: float) -> list[Row]:
@@ -113,15 +113,15 @@ def test_the_furthest_step_is_named_though_a_slower_rank_printed_last() -> None:
 
 
 def test_buffered_blocks_are_followed_however_much_of_them_is_read_at_once(monkeypatch) -> None:
-    monkeypatch.setattr(merger, "BLOCK", 50)
-    monkeypatch.setattr(merger, "HOLD", 600)
+    monkeypatch.setattr(step_merge, "BLOCK", 50)
+    monkeypatch.setattr(step_merge, "HOLD", 600)
     reading = read(blocks([60], 8, 300), cut=20)
     assert reading.remarks == () and reading.window is not None and reading.window.steps == 100
 
 
 def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
-    monkeypatch.setattr(merger, "BLOCK", 50)
-    monkeypatch.setattr(merger, "HOLD", 250)
+    monkeypatch.setattr(step_merge, "BLOCK", 50)
+    monkeypatch.setattr(step_merge, "HOLD", 250)
     alone = [Row(step, duration=0.5) for step in range(120, 620)]
     reading = read([*blocks([60], 2, 120), *alone, *blocks([60], 2, 700)], cut=20)
     assert any("go back from 619 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
@@ -129,16 +129,16 @@ def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
 
 def test_lines_behind_the_window_are_counted_alone(monkeypatch) -> None:
     calls = []
-    monkeypatch.setattr(merger, "BLOCK", 50)
-    monkeypatch.setattr(merger, "HOLD", 20)
-    monkeypatch.setattr(window, "HEAD", 30)
-    monkeypatch.setattr(merger, "merged", lambda lines: calls.append(len(lines)) or merged(lines))
+    monkeypatch.setattr(step_merge, "BLOCK", 50)
+    monkeypatch.setattr(step_merge, "HOLD", 20)
+    monkeypatch.setattr(window_module, "HEAD", 30)
+    monkeypatch.setattr(step_merge, "merged", lambda lines: calls.append(len(lines)) or merged(lines))
     reading = read(steady(range(0, 3000)), cut=10)
     assert sum(calls) < 300 and reading.step_lines == 3000 and reading.last == (0, 2999)
 
 
 @pytest.mark.parametrize(
-    ("continued", "judged", "found"),
+    ("continued", "judged", "expected"),
     [
         (False, range(240), (None, True)),
         (False, range(100), (None, False)),  # taken up later, at line 180
@@ -147,17 +147,17 @@ def test_lines_behind_the_window_are_counted_alone(monkeypatch) -> None:
         (True, range(60), (None, True)),
     ],
 )
-def test_ranks_begin_before_any_line_is_taken_up_again(continued, judged, found) -> None:
-    lines = merger.StepMerge()._lines(batch(blocks([60], 2, 120)).steps)
-    assert merger.another_run(lines, continued, judged) == found
+def test_ranks_begin_before_any_line_is_taken_up_again(continued, judged, expected) -> None:
+    lines = step_merge.StepMerge()._lines(batch(blocks([60], 2, 120)).steps)
+    assert step_merge.another_run(lines, continued, judged) == expected
 
 
 def test_a_log_is_followed_beyond_its_window_without_points() -> None:
-    following = merger.StepMerge()
+    following = step_merge.StepMerge()
     following.closed = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merger, "BLOCK", 16)
-        patch.setattr(merger, "HOLD", 8)
+        patch.setattr(step_merge, "BLOCK", 16)
+        patch.setattr(step_merge, "HOLD", 8)
         for at in range(0, 200, 10):
             assert not len(following.add(batch(steady(range(at, at + 10)), at).steps, ()))
             assert sum(map(len, following._waiting)) < 40
@@ -167,7 +167,7 @@ def test_a_log_is_followed_beyond_its_window_without_points() -> None:
     assert following.back is not None and following.back.offset == 200 * WIDTH
 
 
-def test_a_run_that_died_after_two_lines_is_told_by_its_stamps() -> None:
+def test_a_run_of_two_lines_is_recognised_by_its_stamps() -> None:
     died = [Row(10, time=T0, rate=1.0), Row(20, time=T0 + 5, rate=1.0)]
     lines = [*died, *steady(range(10, 200, 10), rank=NO_NUMBER)]
     lines[2:] = [dataclasses.replace(row, time=row.time + 600) for row in lines[2:]]
@@ -191,11 +191,11 @@ def test_a_log_that_goes_back_to_an_epoch_before_is_another_run() -> None:
     assert reading.last == (2, 149)
 
 
-def test_what_the_second_run_tells_is_not_taken_for_the_first() -> None:
-    lines: list[Row | Word] = [
-        Word("facts", values=(("batch_size", "64"),)),
+def test_facts_of_the_second_run_are_dropped() -> None:
+    lines: list[Row | OtherLine] = [
+        OtherLine("facts", values=(("batch_size", "64"),)),
         *steady(range(0, 200)),
-        Word("facts", values=(("batch_size", "128"), ("seed", "7"))),
+        OtherLine("facts", values=(("batch_size", "128"), ("seed", "7"))),
         *[dataclasses.replace(row, time=row.time + 900) for row in steady(range(0, 200))],
     ]
     reading = read(lines)
@@ -237,9 +237,9 @@ def test_numbers_beyond_counting_are_left_out() -> None:
 def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
     lines = [dataclasses.replace(row, rank=rank) for rank in (0, 1) for row in steady(range(0, 400))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merger, "BLOCK", 32)
-        patch.setattr(merger, "HOLD", 16)
-        patch.setattr(merger, "LIMIT", 64)
+        patch.setattr(step_merge, "BLOCK", 32)
+        patch.setattr(step_merge, "HOLD", 16)
+        patch.setattr(step_merge, "LIMIT", 64)
         reading = read(lines, protocol=WHOLE, cut=10)
     assert reading.window is not None and reading.window.steps == 399
     assert any("came long after" in remark for remark in reading.remarks)
@@ -247,8 +247,8 @@ def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
 
 
 def test_memory_does_not_grow_with_the_log() -> None:
-    taken = merger.StepMerge()
+    taken = step_merge.StepMerge()
     for at in range(0, 60):
         part = [row for step in range(at * 1000, at * 1000 + 1000) for row in steady([step]) * 2]
         taken.add(batch(part, at * 2000).steps, ())
-        assert sum(map(len, taken._waiting)) < merger.BLOCK + merger.HOLD + 2000
+        assert sum(map(len, taken._waiting)) < step_merge.BLOCK + step_merge.HOLD + 2000

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parse.logs import window
-from parse.logs.engine import step_merge as merger
+from parse.logs import window as window_module
+from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER, LogFormat
 from parse.logs.window import Protocol
-from tests.unit.logs.stretches import PER_EPOCH, T0, THROUGH, WHOLE, Row, Word, read
+from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, OtherLine, Row, read
 
 
 @dataclass(frozen=True)
 class Made:
     """A made log: lines in file order, the same by rank, and after which steps (epoch, step) it pauses."""
 
-    lines: list[Row | Word]
+    lines: list[Row | OtherLine]
     pauses: set[tuple[int, int]]
     per_epoch: int | None
     log_format: LogFormat
@@ -39,7 +39,7 @@ def made_logs(draw: st.DrawFn) -> Made:
     warmup = draw(st.integers(0, 40))
     protocol = draw(st.sampled_from((Protocol(warmup=warmup, total=warmup + draw(st.integers(1, 120))), WHOLE)))
     per_epoch = draw(st.integers(every, 12 * every))
-    told = draw(st.booleans())
+    is_printed = draw(st.booleans())
     epochs = draw(st.integers(1, 6))
     offset = draw(st.sampled_from((0, 1)))
     ranks = draw(st.integers(1, 4))
@@ -59,7 +59,7 @@ def made_logs(draw: st.DrawFn) -> Made:
                     pauses.add((epoch, step))
                     clock += 10 * every
         clock += 10 * every
-    lines: list[tuple[float, Row | Word]] = []
+    lines: list[tuple[float, Row | OtherLine]] = []
     for epoch, step, when in printed:
         for rank in range(ranks):
             stamp = when + skew[rank]
@@ -69,16 +69,16 @@ def made_logs(draw: st.DrawFn) -> Made:
                 time=T0 + stamp if stamped else math.nan,
                 rate=draw(st.integers(1, 1000)) / 4,
                 rank=rank if labelled else NO_NUMBER,
-                epoch_steps=per_epoch if told else NO_NUMBER,
+                epoch_steps=per_epoch if is_printed else NO_NUMBER,
             )
             lines.append((stamp, row))
             if rank == 0 and (epoch, step) in pauses:
-                lines.append((stamp, Word("pause", rank=0 if labelled and draw(st.booleans()) else None)))
+                lines.append((stamp, OtherLine("pause", rank=0 if labelled and draw(st.booleans()) else None)))
     lines.sort(key=lambda line: line[0])
     return Made(
         lines=[line for _, line in lines],
         pauses=pauses,
-        per_epoch=per_epoch if told else None,
+        per_epoch=per_epoch if is_printed else None,
         log_format=PER_EPOCH if numbered == "epoch" else THROUGH,
         protocol=protocol,
         cut=draw(st.integers(1, 200)),
@@ -157,20 +157,20 @@ def plainly(made: Made) -> Plain | None:
 def compare(made: Made) -> None:
     expected = plainly(made)
     reading = read(made.lines, made.log_format, made.protocol, made.cut)
-    found = reading.window
+    window = reading.window
     assert not any("back" in remark for remark in reading.remarks)
     if expected is None or not expected.steps:
-        assert found is None and reading.reason
+        assert window is None and reading.reason
         return
-    assert found is not None, reading.reason
-    assert ((found.begin_epoch, found.begin), (found.end_epoch, found.end)) == (expected.begin, expected.end)
-    assert (found.steps, found.printed, found.printed_every) == (expected.steps, len(expected.rates), expected.every)
-    assert found.rate == pytest.approx(statistics.fmean(expected.rates))
+    assert window is not None, reading.reason
+    assert ((window.begin_epoch, window.begin), (window.end_epoch, window.end)) == (expected.begin, expected.end)
+    assert (window.steps, window.printed, window.printed_every) == (expected.steps, len(expected.rates), expected.every)
+    assert window.rate == pytest.approx(statistics.fmean(expected.rates))
     if math.isnan(expected.seconds):
-        assert found.seconds is None and found.resolution_s is None and not len(found.step_s)
+        assert window.seconds is None and window.resolution_s is None and not len(window.step_s)
     else:
-        assert found.seconds == pytest.approx(expected.seconds, abs=1e-5)
-        assert len(found.step_s) == len(expected.rates)
+        assert window.seconds == pytest.approx(expected.seconds, abs=1e-5)
+        assert len(window.step_s) == len(expected.rates)
 
 
 @settings(max_examples=300, deadline=None)
@@ -183,8 +183,8 @@ def test_the_window_is_that_of_the_plain_reference(made: Made) -> None:
 @given(made_logs(), st.integers(1, 60))
 def test_a_log_read_in_small_blocks_gives_the_same(made: Made, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merger, "BLOCK", block)
-        patch.setattr(merger, "HOLD", 40)
+        patch.setattr(step_merge, "BLOCK", block)
+        patch.setattr(step_merge, "HOLD", 40)
         if made.prints_per_epoch >= 3:  # so that the first points show how often it prints
-            patch.setattr(window, "HEAD", 8)
+            patch.setattr(window_module, "HEAD", 8)
         compare(made)

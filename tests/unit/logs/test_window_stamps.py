@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.intervals import resolution_s
-from tests.unit.logs.stretches import T0, Row, Word, read, steady, window_of
+from tests.unit.logs.made_lines import T0, OtherLine, Row, read, steady, window_of
 
 
 @pytest.mark.parametrize("zero", [0.0, -2_082_844_800.0 + 365 * 86_400], ids=["time of day", "no year"])
@@ -30,8 +30,8 @@ def test_stamps_that_begin_anew_are_put_on_one_axis(zero) -> None:
 
 def test_ranks_that_pass_midnight_one_after_the_other() -> None:
     lines = [Row(step, time=(86_360 + step + rank / 4) % 86_400) for step in range(200) for rank in (1, 0, 2)]
-    found = window_of(lines)
-    assert found.seconds == pytest.approx(100)
+    window = window_of(lines)
+    assert window.seconds == pytest.approx(100)
 
 
 def test_whole_dates_are_never_moved() -> None:
@@ -49,10 +49,10 @@ def test_stamps_that_stand_still_are_no_clock() -> None:
 
 
 def test_stamps_that_go_back_where_a_pause_is_do_not_matter() -> None:
-    lines: list[Row | Word] = [
+    lines: list[Row | OtherLine] = [
         dataclasses.replace(row, time=row.time - (90 if row.step > 60 else 0)) for row in steady(range(10, 200, 10))
     ]
-    lines[6:6] = [Word("evaluation")]
+    lines[6:6] = [OtherLine("evaluation")]
     assert window_of(lines).seconds == pytest.approx(45)
 
 
@@ -70,8 +70,8 @@ def test_a_log_with_hardly_any_stamp_has_no_wall_clock() -> None:
     lines = [
         dataclasses.replace(row, time=row.time if row.step in (20, 120) else math.nan) for row in steady(range(200))
     ]
-    found = window_of(lines)
-    assert found.seconds is None and found.resolution_s is None and found.steps == 100
+    window = window_of(lines)
+    assert window.seconds is None and window.resolution_s is None and window.steps == 100
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ STEPS = {
 }
 
 
-def found(tmp_path, text):
+def log_format(tmp_path, text):
     path = tmp_path / "x.log"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return recognise(path).name
 
 
-def test_every_family_is_tried_here():
+def test_every_format_has_a_case_here():
     assert set(STEPS) == set(FORMATS)
 
 
@@ -44,7 +44,7 @@ def test_every_family_is_tried_here():
 )
 def test_recognised_whatever_stands_before(tmp_path, name, before):
     expected = name if STEPS[name] not in (MLLOG, MARK) else ("mllog" if MLLOG in (before, STEPS[name]) else name)
-    assert found(tmp_path, before + STEPS[name]) == expected
+    assert log_format(tmp_path, before + STEPS[name]) == expected
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -52,12 +52,12 @@ def test_wrapped_and_coloured(tmp_path, name):
     wrapped = "".join(
         f"Fri Apr  9 10:16:49 2021[1,0]<stdout>:\x1b[32m{line}\x1b[0m\r\n" for line in STEPS[name].splitlines()
     )
-    assert found(tmp_path, wrapped) == name
+    assert log_format(tmp_path, wrapped) == name
 
 
-def test_of_two_families_the_one_that_has_more_steps(tmp_path):
-    assert found(tmp_path, STEPS["oneflow"] + STEPS["paddle-resnet50"]) == "paddle-resnet50"
-    assert found(tmp_path, STEPS["oneflow"] * 9 + STEPS["paddle-resnet50"]) == "oneflow"
+def test_the_format_with_more_steps_is_recognised(tmp_path):
+    assert log_format(tmp_path, STEPS["oneflow"] + STEPS["paddle-resnet50"]) == "paddle-resnet50"
+    assert log_format(tmp_path, STEPS["oneflow"] * 9 + STEPS["paddle-resnet50"]) == "oneflow"
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_of_two_families_the_one_that_has_more_steps(tmp_path):
 )
 def test_what_is_no_log_is_refused_with_the_reason(tmp_path, text, reason):
     with pytest.raises(LogError, match=reason):
-        found(tmp_path, text)
+        log_format(tmp_path, text)
 
 
-def test_a_name_that_is_no_family():
+def test_an_unknown_format_is_refused():
     with pytest.raises(LogError, match="'caffe'; there are ngc-pytorch"):
         format_named("caffe")
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_all_hear_marks_of_all_kinds(name):
-    kinds = {saying.kind for saying in format_named(name).patterns}
+def test_all_formats_read_marks(name):
+    kinds = {log_pattern.kind for log_pattern in format_named(name).patterns}
     assert {"mllog", "mark"} <= kinds

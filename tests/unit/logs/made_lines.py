@@ -33,7 +33,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Word:
+class OtherLine:
     """Any other line of a made log."""
 
     kind: str
@@ -45,9 +45,9 @@ WIDTH = 100
 """Bytes of a line of a made log."""
 
 
-def batch(lines: Sequence[Row | Word], before: int = 0) -> Batch:
+def batch(lines: Sequence[Row | OtherLine], before: int = 0) -> Batch:
     rows = [(number * WIDTH, line) for number, line in enumerate(lines, before) if isinstance(line, Row)]
-    words = [(number * WIDTH, line) for number, line in enumerate(lines, before) if isinstance(line, Word)]
+    others = [(number * WIDTH, line) for number, line in enumerate(lines, before) if isinstance(line, OtherLine)]
 
     def whole(name: str) -> np.ndarray:
         return np.array([getattr(row, name) for _, row in rows], np.int64)
@@ -69,21 +69,27 @@ def batch(lines: Sequence[Row | Word], before: int = 0) -> Batch:
             epoch_steps=whole("epoch_steps"),
         ),
         records=tuple(
-            LogRecord(kind=word.kind, offset=offset, time_s=None, rank=word.rank, values=dict(word.values))
-            for offset, word in words
+            LogRecord(kind=other.kind, offset=offset, time_s=None, rank=other.rank, values=dict(other.values))
+            for offset, other in others
         ),
     )
 
 
 def read(
-    lines: Sequence[Row | Word], log_format: LogFormat = THROUGH, protocol: Protocol | None = None, cut: int = 10**9
+    lines: Sequence[Row | OtherLine],
+    log_format: LogFormat = THROUGH,
+    protocol: Protocol | None = None,
+    cut: int = 10**9,
 ) -> Reading:
     stretches = [batch(lines[at : at + cut], at) for at in range(0, len(lines), cut)]
     return read_batches(stretches, log_format, protocol or Protocol())
 
 
 def window_of(
-    lines: Sequence[Row | Word], log_format: LogFormat = THROUGH, protocol: Protocol | None = None, cut: int = 10**9
+    lines: Sequence[Row | OtherLine],
+    log_format: LogFormat = THROUGH,
+    protocol: Protocol | None = None,
+    cut: int = 10**9,
 ) -> Window:
     reading = read(lines, log_format, protocol, cut)
     assert reading.window is not None, reading.reason

@@ -1,0 +1,110 @@
+"""The fields of a run that a trace, a plan, a log or a document states."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFields:
+    """The fields of a RunSpec that are known, by their names there; None for what nobody states.
+
+    A trace or a plan states all. Without `nodes` only the number of `devices` is known. `repeat` counts from 1;
+    `is_numbered` is False where no name states it.
+    """
+
+    backend: str
+    devices: int
+    repeat: int = 1
+    is_numbered: bool = True
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    gpus_per_node: int | None = None
+    cpus_per_rank: int | None = None
+    workload: str | None = None
+    batch_size: int | None = None
+    precision: str | None = None
+    scaling: str | None = None
+    warmup_steps: int | None = None
+    measured_steps: int | None = None
+    seed: int | None = None
+    site: str | None = None
+    data: str | None = None
+    timing: str | None = None
+    block_steps: int | None = None
+    reduction: str | None = None
+    telemetry: str | None = None
+    placement: str | None = None
+    container: str = ""
+    code_digest: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> RunFields:
+        """All fields of a run."""
+        return cls(devices=spec.devices, **{name: getattr(spec, name) for name in _SPEC_FIELDS})
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether fields are unknown, as of a log: what it lacks was perhaps requested all the same."""
+        return any(getattr(self, name) is None for name in _SPEC_FIELDS)
+
+    @property
+    def case(self) -> str:
+        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where the number of nodes is unknown."""
+        return f"{self.nodes}n{self.devices // self.nodes}g" if self.nodes else f"{self.devices}g"
+
+    @property
+    def diagnostic(self) -> str:
+        """As that of a RunSpec; empty where it is unknown."""
+        return COLLECTIVES if self.workload == COLLECTIVES else NO_SYNC if self.reduction == "off" else ""
+
+    @property
+    def ranks(self) -> int | None:
+        """How many MPI processes."""
+        return self.nodes * self.ranks_per_node if self.nodes and self.ranks_per_node else None
+
+    @property
+    def local_batch_size(self) -> int | None:
+        """Samples per device and step."""
+        return self.batch_size // self.devices if self.batch_size and self.scaling == "strong" else self.batch_size
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples per step over all devices."""
+        return self.local_batch_size * self.devices if self.local_batch_size else None
+
+    def baseline(self) -> RunFields:
+        """The same run on one rank of one node, where the number of nodes is always known."""
+        return dataclasses.replace(
+            self,
+            nodes=1,
+            devices=1,
+            ranks_per_node=None if self.ranks_per_node is None else 1,
+            gpus_per_node=1 if self.gpus_per_node is None else min(1, self.gpus_per_node),
+        )
+
+    def partial_id(self, extra: Mapping[str, Any]) -> str:
+        """An id like a RunSpec's, of the known fields alone."""
+        size = self.batch_size and f"b{self.batch_size}"
+        parts = [part for part in (self.case, self.backend, self.workload, size, self.precision) if part]
+        digest = hashlib.sha256(dataclasses.replace(self, repeat=1).key(extra).encode()).hexdigest()[:10]
+        return f"{'_'.join(parts)}_{digest}_r{self.repeat}"
+
+    def key(self, extra: Mapping[str, Any]) -> str:
+        """Equal for equal known fields, `extra` included."""
+        known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) is not None}
+        if self.nodes is None:
+            known["gpus_per_node"] = self.devices  # as the ids of earlier versions have it
+        return json.dumps([known, extra], sort_keys=True)
+
+
+_SPEC_FIELDS = tuple(spec_field.name for spec_field in dataclasses.fields(RunSpec))
