@@ -1,4 +1,4 @@
-"""What became of an attempt: exactly one of ten outcomes, and the evidence for it."""
+"""The outcome of an attempt, exactly one of ten, and the records that it and its ranks leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpc.system.sanitize import without_secrets
 
 
 class Outcome(StrEnum):
-    """The ten words; docs/outcomes.md has their meaning."""
+    """docs/outcomes.md has the meanings."""
 
     OK = "ok"
     OOM = "oom"
@@ -36,14 +36,14 @@ FINAL_OUTCOMES = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RA
 """A run with an attempt that ended so is not run again unless somebody asks."""
 
 MAX_BYTES = 1 << 22
-"""No record is larger: what is, was not written by us, and is not read."""
+"""Larger files are no records of ours and are not read."""
 MAX_PLAN_BYTES = 1 << 28
 _FORMER_NAMES = {"kept": "local_copies"}
 _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 
 
 class RecordError(ValueError):
-    """A record beside the traces cannot be read; the text names the file, and `path` is it where it is one file's."""
+    """A record beside the traces cannot be read; the text names the file, as does `path` where there is one."""
 
     path: Path | None = None
 
@@ -56,7 +56,7 @@ class RecordError(ValueError):
 
 
 class RecordAway(RecordError):
-    """A record is there and cannot be got at, by its permissions or for the file system: it may be whole."""
+    """A record exists and cannot be opened, by its permissions or for the file system: it may be whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +159,7 @@ class RankNote:
 
 
 def after(step: int) -> str:
-    """When it happened to a rank whose last completed step this is, -1 for none, in words."""
+    """A phrase for the time after the last completed step; -1 for none."""
     return "before the first step" if step < 0 else f"after step {step}"
 
 
@@ -210,9 +210,9 @@ def read_own_record(path: Path) -> ExitRecord:
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether something lies where an attempt's exit record belongs that cannot be read as one.
+    """Whether there is something in the place of an attempt's exit record that cannot be read as one.
 
-    A power cut leaves files without content, or of zeros. One that only cannot be got at may be whole.
+    A power cut leaves files without content, or of zeros. One that cannot be opened may be whole.
     """
     try:
         status = path.lstat()
@@ -223,7 +223,7 @@ def is_damaged(path: Path) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def _is_damaged(path: Path, *_version: int) -> bool:
-    """The same of one version of the file: of thousands of records each is read once. Raises RecordAway."""
+    """As is_damaged for one version of the file: each of thousands of records is read once. Raises RecordAway."""
     try:
         read_own_record(path)
     except RecordAway:
@@ -276,7 +276,7 @@ def is_final(records: Iterable[ExitRecord], rerun_requests: Collection[str]) -> 
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    """Written whole: whoever writes a record may be ended at any moment. No secret comes into one."""
+    """Atomic, because a writer may be ended at any moment; without secrets."""
     write_atomic(path, json.dumps({name: _redacted(value) for name, value in values.items()}, indent=1) + "\n")
     return path
 

@@ -1,4 +1,4 @@
-"""Runs the programs of others (squeue, nvidia-smi, git, mpiexec …): the one place that knows how they can fail.
+"""Runs external programs (squeue, nvidia-smi, git, mpiexec …) and tells their failures apart.
 
 Every short call of an external tool goes through `run_tool`. It raises nothing: a caller decides what an absent,
 forbidden, hanging or failing tool means, and `Answer.failure` tells them apart.

@@ -207,8 +207,8 @@ def test_interpolation_inside_and_extrapolation_outside(local_s, offset_ns, boun
 
 
 def test_a_single_point_allows_for_the_whole_drift():
-    one = model([SECOND_NS], [500.0], [10.0])
-    global_ns, bound = convert(one, np.array([0, SECOND_NS, 3 * SECOND_NS], np.int64))
+    single = model([SECOND_NS], [500.0], [10.0])
+    global_ns, bound = convert(single, np.array([0, SECOND_NS, 3 * SECOND_NS], np.int64))
     assert (global_ns - [0, SECOND_NS, 3 * SECOND_NS]).tolist() == [500, 500, 500]
     assert bound == pytest.approx([10 + 200_000, 10, 10 + 400_000])
 
@@ -249,8 +249,8 @@ def test_times_of_1e16_ns_keep_every_nanosecond(first_ns, span_ns, offset_ns, dr
     rate = (Fraction(offset2_ns) - offset_ns) / span_ns
     exact = [t + offset_ns + rate * (t - first_ns) for t in local_ns]
     global_ns, _ = convert(clock, np.array(local_ns, np.int64))
-    for got, wanted in zip(global_ns.tolist(), exact, strict=True):
-        assert abs(got - wanted) <= Fraction(501, 1000)
+    for got, expected in zip(global_ns.tolist(), exact, strict=True):
+        assert abs(got - expected) <= Fraction(501, 1000)
 
 
 def test_a_float_would_have_lost_what_is_kept():

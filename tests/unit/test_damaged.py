@@ -36,10 +36,10 @@ DAMAGES = {"empty": b"", "zeros": b"\0" * 300, "half": b'{\n "run_id": "x",\n "o
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
-    found = Folders.under(tmp_path)
-    for folder in (found.jobs, found.logs, found.traces):
+    below = Folders.under(tmp_path)
+    for folder in (below.jobs, below.logs, below.traces):
         folder.mkdir(exist_ok=True)
-    return found
+    return below
 
 
 def begin(traces: Path, run: RunSpec = RUN, job_id: str = "7") -> Path:
@@ -98,32 +98,32 @@ def test_what_lies_where_a_record_belongs_is_damaged_and_what_is_not_there_is_no
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-@pytest.mark.parametrize(("traced", "outcome"), [(True, Outcome.OK), (False, Outcome.LOST)])
+@pytest.mark.parametrize(("has_trace", "outcome"), [(True, Outcome.OK), (False, Outcome.LOST)])
 def test_a_damaged_record_is_made_anew_of_what_else_is_there(
-    folders: Folders, damage: bytes, traced: bool, outcome: Outcome
+    folders: Folders, damage: bytes, has_trace: bool, outcome: Outcome
 ) -> None:
     begin(folders.traces)
     (folders.traces / f"{STEM}.exit.json").write_bytes(damage)
     other = make_run(repeat=2)
     put_exit_record(folders.traces, other, Outcome.OK)
-    if traced:
+    if has_trace:
         trace = put(folders.traces, make_trace(RUN))
         os.utime(trace, (1_700_000_000, 1_700_000_000))
-    [before, there] = run_statuses([RUN.run_id, other.run_id], folders.traces)
-    assert before.state == "begun" and there.state == "ok" and not there.problems
+    [before, other_run] = run_statuses([RUN.run_id, other.run_id], folders.traces)
+    assert before.state == "begun" and other_run.state == "ok" and not other_run.problems
     assert not whole([before]) and "judges the attempt anew" in before.problems[0]
     assert f"{STEM}.exit.json" in describe_runs([before], folders)[-1]
-    said: list[str] = []
-    mend_records(folders, said.append)
-    [line] = said
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    [line] = messages
     assert f"{STEM}: what was recorded of it cannot be read" in line and f": {outcome}:" in line
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]
-    assert (record.end_unix_s == 1_700_000_000) is traced  # when the trace was written, not when somebody looked
+    assert (record.end_unix_s == 1_700_000_000) is has_trace  # when the trace was written, not when somebody looked
     assert (folders.traces / f"{STEM}.exit.json.damaged").read_bytes() == damage
-    assert pending_runs([RUN.run_id], folders.traces) == ([] if traced else [RUN.run_id])
-    mend_records(folders, said.append)
-    assert said == [line]
+    assert pending_runs([RUN.run_id], folders.traces) == ([] if has_trace else [RUN.run_id])
+    mend_records(folders, messages.append)
+    assert messages == [line]
 
 
 def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
@@ -151,9 +151,9 @@ def test_what_cannot_be_mended_is_said_and_stops_no_other(folders: Folders, monk
         return real(record, folder)
 
     monkeypatch.setattr(ExitRecord, "write", write)
-    said: list[str] = []
-    mend_records(folders, said.append)
-    assert sorted("No space left" in line for line in said) == [False, True]
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    assert sorted("No space left" in line for line in messages) == [False, True]
 
 
 def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> None:
@@ -173,10 +173,10 @@ def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> Non
 
 def closed(folders: Folders) -> list[str]:
     """Closes what job 7 left open, which the scheduler has forgotten; what is said."""
-    said: list[str] = []
+    messages: list[str] = []
     end = JobEnd(state="", source="squeue")
-    evidence.close_attempts(folders.traces, folders.logs, "7", end, recover=lambda name: None, say=said.append)
-    return said
+    evidence.close_attempts(folders.traces, folders.logs, "7", end, recover=lambda name: None, say=messages.append)
+    return messages
 
 
 def test_who_closes_attempts_takes_a_damaged_record_for_none(folders: Folders) -> None:
@@ -206,8 +206,8 @@ def test_small_files_that_cannot_be_read_say_nothing_and_are_said(
     (folders.traces / f"{STEM}.signal").write_bytes(b"\0" * 28)
     (folders.traces / f"{STEM}.kept").write_bytes(b"kept: n1:/a\n\0\0\0")
     (folders.traces / f"{STEM}.hang.json").mkdir()
-    left = evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM))
-    assert (left.signal, left.local_copies, left.hang) == ("", "n1:/a", "")
+    artifacts = evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM))
+    assert (artifacts.signal, artifacts.local_copies, artifacts.hang) == ("", "n1:/a", "")
     assert f"{STEM}.hang.json: cannot be read (Is a directory)" in capsys.readouterr().err
 
 
@@ -217,11 +217,11 @@ def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
         file.truncate(1 << 40)
         file.seek(0, 2)
         file.write(b"\nsrun: error: " + b"launch failed " * 20_000 + b"\nBus error\n")
-    found = evidence.evidence_of(
+    collected = evidence.evidence_of(
         evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path, exit_status=1
     )
-    assert len(found.error) < evidence.ERROR_BYTES and found.error.endswith("Bus error")
-    assert max(map(len, found.error.splitlines())) <= 4096
+    assert len(collected.error) < evidence.ERROR_BYTES and collected.error.endswith("Bus error")
+    assert max(map(len, collected.error.splitlines())) <= 4096
     path.unlink()
     path.mkdir()
     assert evidence.evidence_of(evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path).error == ""
@@ -254,16 +254,16 @@ def test_a_damaged_plan_is_written_again(folders: Folders) -> None:
     assert (path.read_bytes(), run.read_bytes()) == texts
 
 
-@pytest.mark.parametrize(("keep", "why_not"), [(0, "is empty"), (7, "not an HDF5"), (3000, "cut off"), (None, "")])
-def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, keep: int | None, why_not: str) -> None:
+@pytest.mark.parametrize(("keep", "damage"), [(0, "is empty"), (7, "not an HDF5"), (3000, "cut off"), (None, "")])
+def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, keep: int | None, damage: str) -> None:
     path = put(folders.traces, make_trace(RUN))
     put_exit_record(folders.traces, RUN, Outcome.OK)
     path.write_bytes(path.read_bytes()[:keep])
-    assert why_not in why_not_whole(path) and bool(why_not_whole(path)) is bool(why_not)
+    assert damage in why_not_whole(path) and bool(why_not_whole(path)) is bool(damage)
     [run] = run_statuses([RUN.run_id], folders.traces)
-    assert run.state == ("ok, trace damaged" if why_not else "ok")
-    assert run.final and whole([run]) is not bool(why_not)  # nothing is measured again unasked
-    assert [f"{STEM}.rerun" in problem and str(path) in problem for problem in run.problems] == [True] * bool(why_not)
+    assert run.state == ("ok, trace damaged" if damage else "ok")
+    assert run.final and whole([run]) is not bool(damage)  # nothing is measured again unasked
+    assert [f"{STEM}.rerun" in problem and str(path) in problem for problem in run.problems] == [True] * bool(damage)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

@@ -52,8 +52,8 @@ def test_parts_of_an_attempt_that_has_ended_go_and_nothing_foreign(tmp_path: Pat
     os.utime(tmp_path / f".{STEM}.partial.n1.77.over", (1, 1))
     (tmp_path / f".{STEM}.h5.n9.9.part").symlink_to(tmp_path / "mine.part")
     assert sorted(remove_stale_parts(tmp_path)) == sorted([*STALE, f".{STEM}.partial.n1.77.over"])
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*FOREIGN, f".{STEM}.h5.n9.9.part"}
+    remaining = {path.name for path in tmp_path.iterdir()}
+    assert remaining == {*FOREIGN, f".{STEM}.h5.n9.9.part"}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_switch_is_no_secret_and_a_secret_is_known_by_its_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "cleaned"),
     [
         ("export MY_TOKEN=hush", "export MY_TOKEN=(left out)"),
         ("API_KEY='hush hush' python x.py", "API_KEY=(left out) python x.py"),
@@ -63,8 +63,8 @@ def test_a_switch_is_no_secret_and_a_secret_is_known_by_its_look() -> None:
         ("CredentialError: the file is not there", "CredentialError: the file is not there"),
     ],
 )
-def test_values_are_left_out_of_texts(text: str, left: str) -> None:
-    assert without_secrets(text) == left
+def test_values_are_left_out_of_texts(text: str, cleaned: str) -> None:
+    assert without_secrets(text) == cleaned
 
 
 def test_a_job_script_without_secrets_is_kept_as_it_is() -> None:

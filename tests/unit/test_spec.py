@@ -24,34 +24,34 @@ RUN = RunSpec(
 )  # fmt: skip
 
 
-def plan(target: Target = GPUS, **asked: object) -> Plan:
-    return expand(SweepSpec.from_mapping(asked), target, lambda backend, workload: KNOWN)
+def plan(target: Target = GPUS, **settings: object) -> Plan:
+    return expand(SweepSpec.from_mapping(settings), target, lambda backend, workload: KNOWN)
 
 
 def test_reference_protocol_is_the_default_on_gpus() -> None:
-    made = plan(nodes="1,2,4")
-    assert [run.case for run in made.runs[:4]] == ["1n1g", "1n8g", "2n8g", "4n8g"]
-    assert len(made.runs) == 4 * 5
-    run = made.runs[1]
+    planned = plan(nodes="1,2,4")
+    assert [run.case for run in planned.runs[:4]] == ["1n1g", "1n8g", "2n8g", "4n8g"]
+    assert len(planned.runs) == 4 * 5
+    run = planned.runs[1]
     assert (run.batch_size, run.warmup_steps, run.measured_steps, run.steps) == (128, 20, 100, 120)
-    assert (run.gpus_per_node, run.cpus_per_rank, made.reduced) == (8, 8, ())
+    assert (run.gpus_per_node, run.cpus_per_rank, planned.reduced) == (8, 8, ())
 
 
 def test_sizes_nobody_chose_are_small_without_gpus_and_said() -> None:
-    made = plan(LAPTOP, nodes="1,2,4")
-    run = made.runs[0]
+    planned = plan(LAPTOP, nodes="1,2,4")
+    run = planned.runs[0]
     assert (run.batch_size, run.steps, run.options) == (4, 16, {"width": "2"})
-    assert made.reduced == (
+    assert planned.reduced == (
         "batch-size 4 instead of 128", "steps 16 instead of 120", "warmup 6 instead of 20", "repeats 3 instead of 5",
         "width 2 instead of 8",
     )  # fmt: skip
-    assert Plan(**{f.name: getattr(made, f.name) for f in dataclasses.fields(Plan)}).to_json()["reduced"]
+    assert Plan(**{f.name: getattr(planned, f.name) for f in dataclasses.fields(Plan)}).to_json()["reduced"]
 
 
 def test_sizes_that_were_chosen_stay_without_gpus() -> None:
-    made = plan(LAPTOP, nodes="1", batch_size=64, steps=30, warmup=10, repeats=1, options={"width": "8"})
-    assert made.reduced == ()
-    assert (made.runs[0].batch_size, made.runs[0].options["width"]) == (64, "8")
+    planned = plan(LAPTOP, nodes="1", batch_size=64, steps=30, warmup=10, repeats=1, options={"width": "8"})
+    assert planned.reduced == ()
+    assert (planned.runs[0].batch_size, planned.runs[0].options["width"]) == (64, "8")
 
 
 def test_baseline_is_added_once_and_can_be_refused() -> None:
@@ -62,31 +62,31 @@ def test_baseline_is_added_once_and_can_be_refused() -> None:
 
 def test_one_rank_drives_all_gpus_where_the_backend_is_so() -> None:
     target = dataclasses.replace(GPUS, one_rank_per_node=("torch-dp",))
-    made = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
-    found = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in made.runs]
-    assert found == [
+    planned = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
+    sizes = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in planned.runs]
+    assert sizes == [
         ("torch-dp", "1n1g", 1, 1), ("torch-ddp", "1n1g", 1, 1),
         ("torch-dp", "1n8g", 1, 8), ("torch-ddp", "1n8g", 8, 8),
     ]  # fmt: skip
-    whole = made.runs[2]
-    assert (whole.devices, whole.ranks, whole.rank_batch_size, whole.baseline()) == (8, 1, 8 * 128, made.runs[0])
+    whole = planned.runs[2]
+    assert (whole.devices, whole.ranks, whole.rank_batch_size, whole.baseline()) == (8, 1, 8 * 128, planned.runs[0])
 
 
 def test_on_cpus_a_rank_is_a_device_for_every_backend() -> None:
     target = dataclasses.replace(LAPTOP, one_rank_per_node=("torch-dp",))
-    made = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, baseline=False)
-    assert [(run.case, run.ranks, run.devices) for run in made.runs] == [("2n2g", 4, 4)]
+    planned = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, baseline=False)
+    assert [(run.case, run.ranks, run.devices) for run in planned.runs] == [("2n2g", 4, 4)]
 
 
 def test_axes_multiply_and_an_environment_axis_makes_points() -> None:
-    made = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, baseline=False)
-    assert len({run.point_id for run in made.runs}) == 4
-    assert {run.env["NCCL_ALGO"] for run in made.runs} == {"Ring", "Tree"}
+    planned = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, baseline=False)
+    assert len({run.point_id for run in planned.runs}) == 4
+    assert {run.env["NCCL_ALGO"] for run in planned.runs} == {"Ring", "Tree"}
 
 
 def test_comma_can_be_escaped() -> None:
-    made = plan(nodes="2", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
-    assert [run.env["NCCL_IB_HCA"] for run in made.runs] == ["mlx5_0,mlx5_1"]
+    planned = plan(nodes="2", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
+    assert [run.env["NCCL_IB_HCA"] for run in planned.runs] == ["mlx5_0,mlx5_1"]
 
 
 def test_node_counts_of_a_thousand_are_ordinary() -> None:
@@ -99,7 +99,7 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("settings", "message"),
     [
         ({"nodes": "0"}, "nodes: 0 is not a count"),
         ({"nodes": "-1"}, "nodes: -1 is not a count"),
@@ -128,9 +128,9 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "bacth_size": "3"}, "unknown setting bacth_size; known are"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_words(asked: dict[str, object], words: str) -> None:
-    with pytest.raises(SpecError, match=words.replace("(", r"\(")):
-        plan(**asked)
+def test_what_cannot_be_run_is_refused_in_words(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message.replace("(", r"\(")):
+        plan(**settings)
 
 
 def test_option_of_a_wrong_kind_is_refused() -> None:
@@ -147,7 +147,7 @@ def test_option_of_a_wrong_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "block_steps", "blocks"),
+    ("settings", "block_steps", "blocks"),
     [
         ({"steps": 520}, 0, [[20, 520]]),
         ({"steps": 521}, 500, [[20, 271], [276, 526]]),
@@ -158,17 +158,17 @@ def test_option_of_a_wrong_kind_is_refused() -> None:
     ],
 )
 def test_long_runs_are_measured_in_blocks_and_one_block_makes_no_other_run(
-    asked: dict[str, object], block_steps: int, blocks: list[list[int]]
+    settings: dict[str, object], block_steps: int, blocks: list[list[int]]
 ) -> None:
-    (run,) = plan(nodes="1", ranks_per_node="1", repeats=1, **asked).runs
+    (run,) = plan(nodes="1", ranks_per_node="1", repeats=1, **settings).runs
     assert (run.block_steps, run.blocks, run.steps) == (block_steps, blocks, blocks[-1][1])
-    assert run.measured_steps == sum(past - first for first, past in blocks)
+    assert run.measured_steps == sum(stop - first for first, stop in blocks)
 
 
 @given(st.integers(1, 3000), st.integers(0, 700), st.integers(5, 50))
 def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: int, longest: int, warmup: int) -> None:
     run = dataclasses.replace(RUN, measured_steps=steps, block_steps=longest, warmup_steps=warmup)
-    lengths = [past - first for first, past in run.blocks]
+    lengths = [stop - first for first, stop in run.blocks]
     assert sum(lengths) == steps
     assert max(lengths) - min(lengths) <= 1
     assert max(lengths) <= (longest or steps)
@@ -178,22 +178,22 @@ def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: 
     assert run.steps == warmup + steps + 5 * (len(lengths) - 1)
 
 
-def test_a_twin_is_the_same_on_several_ranks_without_reduction() -> None:
-    made = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, twin=True)
-    twins = [run for run in made.runs if run.diagnostic == "no-sync"]
-    assert {(run.backend, run.case, run.telemetry, run.repeat) for run in twins} == {
+def test_a_no_sync_run_differs_from_its_training_in_the_reduction_alone() -> None:
+    planned = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, twin=True)
+    no_sync_runs = [run for run in planned.runs if run.diagnostic == "no-sync"]
+    assert {(run.backend, run.case, run.telemetry, run.repeat) for run in no_sync_runs} == {
         (backend, "2n1g", telemetry, repeat) for backend in "ab" for telemetry in ("on", "off") for repeat in (1, 2)
     }
-    trained = {run.run_id for run in made.runs if run.ranks == 2 and not run.diagnostic}
-    assert {dataclasses.replace(twin, reduction="on").run_id for twin in twins} == trained
+    trained = {run.run_id for run in planned.runs if run.ranks == 2 and not run.diagnostic}
+    assert {dataclasses.replace(run, reduction="on").run_id for run in no_sync_runs} == trained
     without = plan(dataclasses.replace(LAPTOP, without_no_sync=("a",)), nodes="2", backend="a,b", twin=True)
     assert {run.backend for run in without.runs if run.diagnostic} == {"b"}
     assert not any(run.diagnostic for run in plan(LAPTOP, nodes="1,2").runs)
 
 
 def test_strong_scaling_keeps_the_global_batch() -> None:
-    made = plan(nodes="1,2", ranks_per_node="4", scaling="strong", batch_size="64", repeats=1)
-    assert {(run.case, run.global_batch_size, run.local_batch_size) for run in made.runs} == {
+    planned = plan(nodes="1,2", ranks_per_node="4", scaling="strong", batch_size="64", repeats=1)
+    assert {(run.case, run.global_batch_size, run.local_batch_size) for run in planned.runs} == {
         ("1n1g", 64, 64), ("1n4g", 64, 16), ("2n4g", 64, 8),
     }  # fmt: skip
 
@@ -236,12 +236,12 @@ def test_a_run_of_the_first_version_is_read() -> None:
 
 
 def test_data_of_a_persons_own_file_is_unknown_and_its_ids_stay() -> None:
-    own = dataclasses.replace(RUN, workload="/home/a/mine.py:F", code_digest="0123456789ab")
-    assert (own.data, RUN.data) == ("unknown", "synthetic")
+    own_file = dataclasses.replace(RUN, workload="/home/a/mine.py:F", code_digest="0123456789ab")
+    assert (own_file.data, RUN.data) == ("unknown", "synthetic")
     # What the version before called this point, and wrote of it.
-    assert own.run_id == "2n8g_torch-ddp_mine.py-F_b128_fp32_ded9894d9a_r1"
-    written = own.to_json() | {"data": "synthetic"}
-    assert RunSpec.from_json(written) == own
+    assert own_file.run_id == "2n8g_torch-ddp_mine.py-F_b128_fp32_ded9894d9a_r1"
+    written = own_file.to_json() | {"data": "synthetic"}
+    assert RunSpec.from_json(written) == own_file
     assert dataclasses.replace(RUN, data="unknown").run_id != RUN.run_id
 
 
@@ -273,21 +273,21 @@ def test_json_changed_by_hand_is_noticed() -> None:
 
 
 def test_sweep_id_does_not_depend_on_order() -> None:
-    made = plan(nodes="1,2")
-    turned = dataclasses.replace(made, runs=made.runs[::-1])
-    assert made.sweep_id == turned.sweep_id != plan(nodes="1,4").sweep_id
+    planned = plan(nodes="1,2")
+    turned = dataclasses.replace(planned, runs=planned.runs[::-1])
+    assert planned.sweep_id == turned.sweep_id != plan(nodes="1,4").sweep_id
 
 
 def test_nested_sweeps_shuffle_every_block_by_seed() -> None:
-    made = plan(nodes="1,2,4,8", placement="nested", repeats=6)
-    blocks = [made.runs[first : first + 5] for first in range(0, 30, 5)]
+    planned = plan(nodes="1,2,4,8", placement="nested", repeats=6)
+    blocks = [planned.runs[first : first + 5] for first in range(0, 30, 5)]
     assert [{run.repeat for run in block} for block in blocks] == [{repeat} for repeat in range(1, 7)]
     orders = [tuple(run.case for run in block) for block in blocks]
     assert {frozenset(order) for order in orders} == {frozenset(("1n1g", "1n8g", "2n8g", "4n8g", "8n8g"))}
     assert len(set(orders)) > 3
-    assert plan(nodes="1,2,4,8", placement="nested", repeats=6).runs == made.runs
+    assert plan(nodes="1,2,4,8", placement="nested", repeats=6).runs == planned.runs
     assert [run.case for run in plan(nodes="1,2,4,8", placement="nested", repeats=6, seed=1).runs] != [
-        run.case for run in made.runs
+        run.case for run in planned.runs
     ]
 
 

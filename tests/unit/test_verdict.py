@@ -36,12 +36,12 @@ NO_SLOTS = f"{_FRAME}\nThere are not enough slots available in the system\nto sa
 HYDRA = "=   RANK 1 PID 77 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
 
 
-def job(word: str, **more: object) -> JobEnd:
-    return JobEnd(state=word, source="squeue", **more)  # type: ignore[arg-type]
+def job(state: str, **more: object) -> JobEnd:
+    return JobEnd(state=state, source="squeue", **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("known", "outcome", "says"),
+    ("evidence", "outcome", "text"),
     [
         (replace(NONE, exit_status=0, trace=True), Outcome.OK, "whole trace"),
         (replace(UNSEEN, trace=True, job=job("FAILED")), Outcome.OK, "nobody saw the launcher return"),
@@ -107,8 +107,8 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, unreadable="/t/x.h5: Stale file handle", steps=4), Outcome.LOST, "Stale file handle"),
         # The scheduler.
         *[
-            (replace(UNSEEN, job=job(word), notes=[BOOM]), outcome, f"squeue: {word}")
-            for word, outcome in (
+            (replace(UNSEEN, job=job(state), notes=[BOOM]), outcome, f"squeue: {state}")
+            for state, outcome in (
                 ("TIMEOUT", Outcome.TIMEOUT), ("DEADLINE", Outcome.TIMEOUT), ("PREEMPTED", Outcome.PREEMPTED),
                 ("NODE_FAIL", Outcome.NODE_FAIL), ("BOOT_FAIL", Outcome.NODE_FAIL), ("OUT_OF_MEMORY", Outcome.OOM),
                 ("CANCELLED", Outcome.CANCELLED),
@@ -130,15 +130,15 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(UNSEEN, ended_by=EndedBy.REQUEUE), Outcome.NODE_FAIL, "started anew"),
     ],
 )  # fmt: skip
-def test_the_first_rule_that_knows_decides(known: Evidence, outcome: Outcome, says: str) -> None:
-    verdict = decide(known)
+def test_the_first_rule_that_knows_decides(evidence: Evidence, outcome: Outcome, text: str) -> None:
+    verdict = decide(evidence)
     assert verdict.outcome is outcome
-    assert says in verdict.evidence[0]
+    assert text in verdict.evidence[0]
 
 
 def test_what_did_not_decide_is_kept_behind_and_nothing_twice() -> None:
-    known = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
-    assert decide(known).evidence == (
+    evidence = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
+    assert decide(evidence).evidence == (
         "standard error: the job was taken away due to node failure",
         "rank 1 on node2 after step 4: ValueError: boom",
         "the launcher ended with exit status 143 (SIGTERM)",
@@ -246,9 +246,9 @@ def began(folder: Path, stem: str, job_id: str, restarts: int) -> None:
 
 
 def closed(folder: Path, job_id: str, end: JobEnd, before: int | None = None) -> list[str]:
-    said: list[str] = []
-    close_attempts(folder, folder, job_id, end, before=before, recover=lambda name: None, say=said.append)
-    return said
+    messages: list[str] = []
+    close_attempts(folder, folder, job_id, end, before=before, recover=lambda name: None, say=messages.append)
+    return messages
 
 
 def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path: Path) -> None:
@@ -266,17 +266,17 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path:
     assert closed(tmp_path, "7", end, before=2) == []
 
 
-@pytest.mark.parametrize(("word", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
-def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: str) -> None:
+@pytest.mark.parametrize(("state", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
+def test_close_ends_what_another_job_left(tmp_path: Path, state: str, outcome: str) -> None:
     began(tmp_path, "a_r1.1", "8", 0)
-    closed(tmp_path, "8", JobEnd(state=word, source="scontrol show job"))
+    closed(tmp_path, "8", JobEnd(state=state, source="scontrol show job"))
     assert read_exit_record(tmp_path / "a_r1.1.exit.json").outcome == outcome
 
 
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
-    left = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
-    assert (left.look.whole, left.steps) == (False, -1)
+    artifacts = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
+    assert (artifacts.look.whole, artifacts.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 
