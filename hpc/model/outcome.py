@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from hpc.model.files import EXIT, RERUN_SUFFIXES, AttemptFiles
 from hpc.system.atomic import write_atomic
@@ -45,14 +45,9 @@ _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 class RecordError(ValueError):
     """A record beside the traces cannot be read; the text names the file, as does `path` where there is one."""
 
-    path: Path | None = None
-
-    @classmethod
-    def of(cls, path: Path, reason: str) -> Self:
-        """The error of this file."""
-        error = cls(f"{path}: {reason}")
-        error.path = path
-        return error
+    def __init__(self, text: str, path: Path | None = None) -> None:
+        super().__init__(text if path is None else f"{path}: {text}")
+        self.path = path
 
 
 class RecordAway(RecordError):
@@ -172,17 +167,17 @@ def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON obje
     except OSError as error:
         listed = os.path.lexists(path) and not path.is_symlink()
         nothing = isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and not listed)
-        raise (RecordError if nothing else RecordAway).of(path, f"cannot be read ({error.strerror})") from None
+        raise (RecordError if nothing else RecordAway)(f"cannot be read ({error.strerror})", path) from None
     if not stored.strip(b"\0"):
-        raise RecordError.of(path, f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})")
+        raise RecordError(f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})", path)
     try:
         if len(stored) > max_bytes:
             raise ValueError(f"more than {max_bytes} bytes")
         values = json.loads(stored)
     except (ValueError, RecursionError) as error:
-        raise RecordError.of(path, f"cannot be read ({error})") from None
+        raise RecordError(f"cannot be read ({error})", path) from None
     if not isinstance(values, dict):
-        raise RecordError.of(path, f"not {what}")
+        raise RecordError(f"not {what}", path)
     return values
 
 
@@ -205,7 +200,7 @@ def read_own_record(path: Path) -> ExitRecord:
     """The exit record in the file. Raises RecordError where it holds none, or that of another attempt than its name."""
     record = read_exit_record(path)
     if path.name != record.files(path.parent).exit_record.name:
-        raise RecordError.of(path, f"holds the record of {record.stem}, by its name another's")
+        raise RecordError(f"holds the record of {record.stem}, by its name another's", path)
     return record
 
 
@@ -294,7 +289,7 @@ def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what:
     for each in fields(kind):
         if each.name not in values:
             if each.default is MISSING:
-                raise RecordError.of(path, f"not {what} (it has no {each.name})")
+                raise RecordError(f"not {what} (it has no {each.name})", path)
             continue
         value = values[each.name]
         match each.type:
@@ -307,5 +302,5 @@ def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what:
             case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(item, str) for item in value):
                 taken[each.name] = tuple(value)
             case _:
-                raise RecordError.of(path, f"not {what} (its {each.name} is {value!r:.99})")
+                raise RecordError(f"not {what} (its {each.name} is {value!r:.99})", path)
     return kind(**taken)

@@ -23,10 +23,9 @@ def test_an_answer_has_both_streams_and_the_status(tmp_path: Path) -> None:
     assert answer.describe() == ""
 
 
-def test_an_absent_tool_is_absent() -> None:
+def test_a_tool_that_nobody_has_is_absent() -> None:
     answer = run_tool(["no-such-tool-anywhere"])
-    assert answer.failure is Failure.ABSENT
-    assert answer.describe() == "no-such-tool-anywhere is not installed here"
+    assert (answer.failure, answer.describe()) == (Failure.ABSENT, "no-such-tool-anywhere is not installed here")
 
 
 def test_a_tool_that_may_not_be_executed_is_forbidden(tmp_path: Path) -> None:

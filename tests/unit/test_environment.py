@@ -40,15 +40,15 @@ def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       1024 kB\nMemFree: 3 kB\n")
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     (tmp_path / "driver/nvidia/version").write_text("NVRM version: 570.1\nGCC version: 12\n")
+    expected = {
+        "boot_id": "0a1b", "cpu_model": "Fast CPU @ 3 GHz", "memory_bytes": 1024 * 1024,
+        "nvidia_driver": "NVRM version: 570.1", "cpus_allowed": len(os.sched_getaffinity(0)),
+    }  # fmt: skip
     described = describe_host(tmp_path)
-    assert described["boot_id"] == "0a1b"
-    assert described["cpu_model"] == "Fast CPU @ 3 GHz"
-    assert described["memory_bytes"] == 1024 * 1024
-    assert described["nvidia_driver"] == "NVRM version: 570.1"
-    assert described["cpus_allowed"] == len(os.sched_getaffinity(0))
+    assert {name: described[name] for name in expected} == expected
 
 
-def test_a_host_without_proc_is_described_by_what_is_left(tmp_path: Path) -> None:
+def test_a_host_without_proc_is_described_without_its_facts(tmp_path: Path) -> None:
     described = describe_host(tmp_path)
     assert (described["boot_id"], described["memory_bytes"], described["nvidia_driver"]) == (None, None, None)
     assert described["hostname"]
@@ -101,7 +101,7 @@ def test_a_git_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert describe_project(tmp_path) == {"problem": f"git cannot be run: {tmp_path / 'git'}: Permission denied"}
 
 
-def test_what_all_ranks_say_is_said_once() -> None:
+def test_facts_of_all_ranks_are_noted_once() -> None:
     ranks = [
         {"rank": 0, "software": {"torch": "2"}, "variables": {"A": "1", "B": "0"}, "backend": {"transport": "gloo"}},
         {"rank": 1, "software": {"torch": "2"}, "variables": {"A": "1", "B": "1"}, "backend": {"transport": "gloo"}},
