@@ -201,7 +201,7 @@ def open_trace(path: Path) -> Iterator[Trace]:
         yield trace
 
 
-def why_not_whole(path: Path) -> str:
+def visible_defect(path: Path) -> str:
     """The defect of a trace that its first bytes and its length show; empty where they show none.
 
     Reads the superblock only (HDF5 File Format Specification, II.A), for speed over many traces.

@@ -253,7 +253,7 @@ def test_times_of_1e16_ns_keep_every_nanosecond(first_ns, span_ns, offset_ns, dr
         assert abs(got - expected) <= Fraction(501, 1000)
 
 
-def test_a_float_would_have_lost_what_is_kept():
+def test_offsets_are_exact_where_a_float_is_not():
     local_ns = np.array([10**16 + 1, 10**16 + 2], np.int64)
     assert float(local_ns[0]) == float(10**16)
     clock = model([10**16 - 10**9, 10**16 + 10**9], [7.0, 7.0], [10.0, 10.0])
@@ -319,7 +319,7 @@ def test_a_block_agrees_with_plain_interpolation(block):
         assert bound_ns[rank, inside] == pytest.approx(expected)
 
 
-def test_a_block_converts_in_place_and_what_is_scattered_as_what_is_not(block):
+def test_a_block_converts_in_place_and_scattered_stamps_as_sorted_ones(block):
     stamps, clock = block
     fresh = clock.to_global(stamps)
     spread = np.zeros((5, 20_000, 3), np.int64)

@@ -111,7 +111,7 @@ def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(others, path, blocks
 DRIFTING = WanderingClock(offset_ns=10**12, drift=40e-6, stretch_ns=SECOND_NS, wander=(0.0,))
 
 
-def test_what_a_device_may_be_off_comes_on_top():
+def test_the_bound_of_device_stamps_is_added():
     bare, _ = trace_of([DRIFTING, DRIFTING], Path(), [3.0], 0)
     device, _ = trace_of([DRIFTING, DRIFTING], Path(), [3.0], 0, own_ns=700.0)
     local_ns = bare.stamps[:, :, 5]
@@ -143,7 +143,7 @@ def test_the_trace_itself_stays_as_it_was_taken():
         np.testing.assert_array_equal(whole.stamps, taken)
 
 
-def test_a_trace_that_lies_in_its_file_says_the_same(tmp_path):
+def test_a_trace_in_its_file_gives_the_same_times(tmp_path):
     trace, _ = trace_of([DRIFTING, WanderingClock(0, 0.0, SECOND_NS, (0.0,))], Path(), [3.0, 4.0], 0)
     with open_trace(put(tmp_path, trace)) as lazy:
         np.testing.assert_array_equal(lazy.global_stamps(2, 9), trace.global_stamps(2, 9))

@@ -14,7 +14,7 @@ SECOND_NS = 10**9
 
 
 @given(st.integers(1, 300), st.integers(2, 40))
-def test_everybody_has_one_parent_which_serves_it(domains, star):
+def test_every_domain_has_one_parent_which_serves_it(domains, star):
     served = {child: parent for parent in range(domains) for child in neighbours(parent, domains, star)[1]}
     assert served == {child: neighbours(child, domains, star)[0] for child in range(1, domains)}
     assert neighbours(0, domains, star)[0] is None

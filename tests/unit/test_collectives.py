@@ -1,4 +1,4 @@
-"""Collectives by themselves: which are called, what must come of them, how their speed is told."""
+"""Runs of collectives alone: their plans, the check of their results, their times."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_shares_are_whole_and_nothing_is_called_twice(ranks: int, sizes: list[in
         ({"colour": "red"}, "unknown option colour"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_words(options: dict[str, str], message: str) -> None:
+def test_options_that_cannot_be_measured_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message.replace("(", r"\(")):
         spec_of(**options)
 
@@ -98,7 +98,7 @@ def test_the_largest_message_is_measured_whatever_the_factor() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_only_what_the_definition_gives_is_right(operation: str, ranks: int) -> None:
+def test_results_are_checked_by_the_definition(operation: str, ranks: int) -> None:
     """Against the definitions of the MPI standard, spelled out."""
     run = spec_of(make_run(ranks_per_node=ranks), [operation], max_bytes="4K")
     everyone = [Collectives(run, None, rank) for rank in range(ranks)]
@@ -136,7 +136,7 @@ def test_a_run_whose_blocks_are_other_collectives_is_refused() -> None:
         Collectives(run, None, 0)
 
 
-# What a trace says.
+# Times of a trace
 
 
 def described(run: RunSpec, **changes: Any) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def test_the_table_reads_as_that_of_nccl_tests() -> None:
     )
 
 
-def test_a_trace_that_is_not_whole_says_so() -> None:
+def test_an_incomplete_trace_has_no_times() -> None:
     run = spec_of(FOUR, ["all-reduce"])
     with pytest.raises(TraceError, match="a run of delay, not of collectives"):
         collective_times(make_trace())
@@ -242,7 +242,7 @@ def test_a_sweep_measures_the_collectives_of_each_set_of_ranks_once() -> None:
     assert not any(run.diagnostic for run in plan(nodes="1,2", collectives=False).runs)
 
 
-def test_sizes_nobody_chose_are_small_on_cpus_and_options_are_the_collectives() -> None:
+def test_default_sizes_are_small_on_cpus_and_options_reach_the_collectives() -> None:
     made = plan(LAPTOP, nodes="2", repeats=1)
     assert "max_bytes 16M instead of 256M" in made.reduced
     options = {"max_bytes": "64K", "operations": "all-reduce+broadcast", "iterations": "9"}

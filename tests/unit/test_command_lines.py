@@ -149,7 +149,7 @@ def test_an_import_outside_of_a_command_changes_nothing_in_the_process(tmp_path:
 
 
 @pytest.mark.parametrize("module", ["hpc.sweep", "parse.summarize", "launch.doctor"])
-def test_an_old_python_is_told_which_is_needed(module: str, tmp_path: Path) -> None:
+def test_an_old_python_is_refused_with_the_version_needed(module: str, tmp_path: Path) -> None:
     """By a version that Python claims: the statement that looks at it is the first of the package."""
     env = sitecustomize(tmp_path / "site", "import sys\nsys.version_info = (3, 9, 18)\nsys.version = '3.9.18 (main)'\n")
     done = command(module, "--help", cwd=tmp_path, env=env)
@@ -172,7 +172,7 @@ def test_the_package_can_be_parsed_by_an_old_python() -> None:
         ("launch.doctor", "--cluster", "local"),
     ],
 )  # fmt: skip
-def test_a_bare_checkout_names_the_cure(argv: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_bare_checkout_names_the_fix(argv: tuple[str, ...], tmp_path: Path) -> None:
     """By an interpreter that looks for no packages at all."""
     done = command(argv[0], *argv[1:], cwd=tmp_path, options=("-S",))
     assert done.returncode == 1

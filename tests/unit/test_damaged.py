@@ -1,4 +1,4 @@
-"""What power cuts make of what attempts leave: nothing of it is believed, lost, or run again in silence."""
+"""Records and traces damaged by power cuts: none is believed, lost, or run again in silence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpc.model import evidence
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
 from hpc.model.spec import Plan, RunSpec, Target
-from hpc.model.trace_file import why_not_whole
+from hpc.model.trace_file import visible_defect
 from hpc.model.verdict import JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN
@@ -66,7 +66,7 @@ def nobody() -> Iterator[None]:
     [{"attempt": "1"}, {"attempt": True}, {"evidence": "text"}, {"evidence": [1]}, {"outcome": ["ok"]},
      {"local_copies": None}, {"begin_unix_s": "now"}, {"run_id": 3}],
 )  # fmt: skip
-def test_a_value_of_another_kind_makes_no_record(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_a_value_of_another_type_makes_no_record(tmp_path: Path, changes: dict[str, object]) -> None:
     path = put_exit_record(tmp_path, RUN, Outcome.OK)
     assert not is_damaged(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -75,14 +75,14 @@ def test_a_value_of_another_kind_makes_no_record(tmp_path: Path, changes: dict[s
     assert is_damaged(path)
 
 
-def test_a_record_under_anothers_name_is_none_of_it(tmp_path: Path) -> None:
+def test_a_record_under_the_name_of_another_attempt_is_refused(tmp_path: Path) -> None:
     copy = put_exit_record(tmp_path, RUN, Outcome.OK).rename(tmp_path / "copy_r1.1.exit.json")
     broken: list[RecordError] = []
     assert exit_records(tmp_path, broken) == {}
     assert [error.path for error in broken] == [copy] and STEM in str(broken[0])
 
 
-def test_nothing_is_read_for_ever_or_in_depth(tmp_path: Path) -> None:
+def test_huge_and_deeply_nested_records_are_damaged(tmp_path: Path) -> None:
     path = tmp_path / f"{STEM}.exit.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # a hole: no disk holds as much
@@ -91,7 +91,7 @@ def test_nothing_is_read_for_ever_or_in_depth(tmp_path: Path) -> None:
     assert is_damaged(path)
 
 
-def test_what_lies_where_a_record_belongs_is_damaged_and_what_is_not_there_is_not(tmp_path: Path) -> None:
+def test_a_folder_or_link_in_the_place_of_a_record_is_damaged_and_nothing_is_not(tmp_path: Path) -> None:
     (tmp_path / "a.1.exit.json").mkdir()
     (tmp_path / "b.1.exit.json").symlink_to("nowhere")
     assert [is_damaged(tmp_path / f"{name}.1.exit.json") for name in "abc"] == [True, True, False]
@@ -99,7 +99,7 @@ def test_what_lies_where_a_record_belongs_is_damaged_and_what_is_not_there_is_no
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.parametrize(("has_trace", "outcome"), [(True, Outcome.OK), (False, Outcome.LOST)])
-def test_a_damaged_record_is_made_anew_of_what_else_is_there(
+def test_a_damaged_record_is_made_anew_from_other_evidence(
     folders: Folders, damage: bytes, has_trace: bool, outcome: Outcome
 ) -> None:
     begin(folders.traces)
@@ -138,7 +138,9 @@ def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
     assert ".begin.json: cannot be read" in second.problems[0] and "the run is done again" in second.problems[0]
 
 
-def test_what_cannot_be_mended_is_said_and_stops_no_other(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_written_is_reported_and_stops_no_other(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for run in (RUN, make_run(repeat=2)):
         begin(folders.traces, run)
         put(folders.traces, make_trace(run))
@@ -156,7 +158,7 @@ def test_what_cannot_be_mended_is_said_and_stops_no_other(folders: Folders, monk
     assert sorted("No space left" in line for line in messages) == [False, True]
 
 
-def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> None:
+def test_a_record_that_cannot_be_opened_holds_back_its_own_run_only() -> None:
     other = make_run(repeat=2)
     with TemporaryDirectory() as place:  # others cannot enter pytest's folders
         Path(place).chmod(0o755)
@@ -179,7 +181,7 @@ def closed(folders: Folders) -> list[str]:
     return messages
 
 
-def test_who_closes_attempts_takes_a_damaged_record_for_none(folders: Folders) -> None:
+def test_closing_treats_a_damaged_record_as_absent(folders: Folders) -> None:
     begin(folders.traces)
     (folders.traces / f"{STEM}.exit.json").mkdir()
     assert [line.split(": ")[:2] for line in closed(folders)] == [[STEM, "lost"]]
@@ -200,7 +202,7 @@ def test_one_attempt_that_cannot_be_closed_stops_no_other(folders: Folders) -> N
     assert f"{STEM}.exit.json" in failed and other.startswith(f"{make_run(repeat=2).run_id}.1: lost: ")
 
 
-def test_small_files_that_cannot_be_read_say_nothing_and_are_said(
+def test_unreadable_small_files_count_as_absent_and_are_reported(
     folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folders.traces / f"{STEM}.signal").write_bytes(b"\0" * 28)
@@ -255,11 +257,11 @@ def test_a_damaged_plan_is_written_again(folders: Folders) -> None:
 
 
 @pytest.mark.parametrize(("keep", "damage"), [(0, "is empty"), (7, "not an HDF5"), (3000, "cut off"), (None, "")])
-def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, keep: int | None, damage: str) -> None:
+def test_an_incomplete_trace_is_recognised_without_reading_it(folders: Folders, keep: int | None, damage: str) -> None:
     path = put(folders.traces, make_trace(RUN))
     put_exit_record(folders.traces, RUN, Outcome.OK)
     path.write_bytes(path.read_bytes()[:keep])
-    assert damage in why_not_whole(path) and bool(why_not_whole(path)) is bool(damage)
+    assert damage in visible_defect(path) and bool(visible_defect(path)) is bool(damage)
     [run] = run_statuses([RUN.run_id], folders.traces)
     assert run.state == ("ok, trace damaged" if damage else "ok")
     assert run.final and whole([run]) is not bool(damage)  # nothing is measured again unasked
@@ -290,7 +292,7 @@ def test_a_script_does_not_measure_again_what_it_has_just_closed_as_ok(tmp_path:
     assert not (tmp_path / "traces" / f"{run.run_id}.2.begin.json").exists()
 
 
-def test_what_closed_attempts_took_is_what_they_took(folders: Folders) -> None:
+def test_a_closed_attempt_ends_when_its_trace_was_written(folders: Folders) -> None:
     begun = BeginRecord(run_id=RUN.run_id, attempt=1, job_id="7", begin_unix_s=1_700_000_000)
     trace = put(folders.traces, make_trace(RUN))
     for written_unix_s, took_s in ((1_700_000_060, 60), (1_600_000_000, 0)):  # the second by a clock that was set back
@@ -299,7 +301,7 @@ def test_what_closed_attempts_took_is_what_they_took(folders: Folders) -> None:
         assert record.end_unix_s - record.begin_unix_s == took_s
 
 
-def test_a_folder_of_which_nobody_knows_when_it_began_is_collected(
+def test_a_folder_without_its_begin_file_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hpc.recovery.folders._bases", lambda: [tmp_path / "node"])

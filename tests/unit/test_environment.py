@@ -1,4 +1,4 @@
-"""What a trace says of machine, software and job, and what it must not say."""
+"""The facts of machine, software and job in a trace, and those that must not be in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpc.system.environment import (
 )
 
 
-def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
+def test_relevant_variables_are_recorded_and_secrets_are_not() -> None:
     recorded = {
         "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "4", "OMPI_MCA_btl": "tcp", "UCX_TLS": "rc",
         "HOROVOD_CYCLE_TIME": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PADDLE_DISTRI_BACKEND": "gloo",
@@ -59,7 +59,7 @@ def test_the_versions_are_those_installed() -> None:
     assert describe_software()["numpy"]
 
 
-def test_the_job_is_described_in_the_schedulers_words() -> None:
+def test_the_job_is_described_by_slurms_variables() -> None:
     assert describe_job({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]", "HOME": "/"}) == {
         "job_id": "7",
         "job_nodelist": "n[1-4]",

@@ -37,7 +37,7 @@ def test_reference_protocol_is_the_default_on_gpus() -> None:
     assert (run.gpus_per_node, run.cpus_per_rank, planned.reduced) == (8, 8, ())
 
 
-def test_sizes_nobody_chose_are_small_without_gpus_and_said() -> None:
+def test_default_sizes_are_small_without_gpus_and_reported() -> None:
     planned = plan(LAPTOP, nodes="1,2,4")
     run = planned.runs[0]
     assert (run.batch_size, run.steps, run.options) == (4, 16, {"width": "2"})
@@ -128,7 +128,7 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "bacth_size": "3"}, "unknown setting bacth_size; known are"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_words(settings: dict[str, object], message: str) -> None:
+def test_a_request_that_cannot_run_is_refused_with_the_reason(settings: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message.replace("(", r"\(")):
         plan(**settings)
 
@@ -258,7 +258,7 @@ def test_ids_are_safe_as_file_names(backend: str, workload: str) -> None:
     assert not set(run_id) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
-def test_json_there_and_back() -> None:
+def test_a_run_survives_json() -> None:
     assert RunSpec.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
 
 

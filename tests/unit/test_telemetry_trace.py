@@ -1,4 +1,4 @@
-"""Telemetry in a trace: read back as it was written, refused where it is not what it says."""
+"""Telemetry in a trace: read back as it was written, refused with wrong shapes or types."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_telemetry_is_read_back(tmp_path):
     assert tuple(loaded.series) == expected.series
 
 
-def test_a_reader_with_nothing_of_ours_finds_units_axes_and_what_stands_for_absent(tmp_path):
+def test_units_axes_and_absent_values_stand_in_attributes(tmp_path):
     with h5py.File(put(tmp_path, trace_with(telemetry())), "r") as file:
         group = file["telemetry"]
         assert set(group) == {"ranks", "local_ns", "values", "series"}

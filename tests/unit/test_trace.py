@@ -1,4 +1,4 @@
-"""hpc.model.trace: what is written is read back; what is no trace is refused by name."""
+"""Traces are read back as written; files that are none are refused by name."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_trace_is_never_overwritten(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_a_missing_folder_is_said(tmp_path):
+def test_a_missing_folder_is_reported(tmp_path):
     with pytest.raises(TraceError, match="cannot be written"):
         write_trace(tmp_path / "no" / "x.h5", make_trace())
 
@@ -181,7 +181,7 @@ def refused(path: Path, reason: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_hdf5_file_of_ours_is_refused(tmp_path):
+def test_files_that_are_no_traces_are_refused(tmp_path):
     (tmp_path / "text.h5").write_text("step time\n" * 1000)
     (tmp_path / "empty.h5").touch()
     with h5py.File(tmp_path / "foreign.h5", "w") as file:
@@ -263,7 +263,7 @@ def put_group(file: h5py.File) -> None:
         (lambda file: file["blocks"].__setitem__((0, 0), 0), "do not lie inside"),
     ],
 )
-def test_what_is_not_whole_is_refused(tmp_path, edit, reason):
+def test_an_incomplete_trace_is_refused(tmp_path, edit, reason):
     refused(change(put(tmp_path, make_trace()), edit), reason)
 
 
@@ -274,7 +274,7 @@ def described(**changes):
     return json.loads(json.dumps(make_run().to_json())) | changes
 
 
-def test_a_field_that_is_not_known_yet_is_kept_apart(tmp_path):
+def test_an_unknown_field_is_stored_apart(tmp_path):
     text = json.dumps(described(fabric="ib", run_id="old_r1"))
     loaded = read_trace(change(put(tmp_path, make_trace()), replace("run", data=text)))
     assert (loaded.run, loaded.run_extra, loaded.run_id) == (make_run(), {"fabric": "ib"}, "old_r1")

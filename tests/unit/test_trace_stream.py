@@ -1,4 +1,4 @@
-"""hpc.model.trace_file.open_trace: the stamps stay in the file and are the same, piece by piece."""
+"""open_trace: the stamps stay in the file, and ranges of steps equal those of the whole trace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_all_is_there_as_in_a_trace_that_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("pieces", [[(0, 1)], [(0, 65)], [(64, 65)], [(3, 20), (20, 64)], [(7, 7)], [(60, 1000)]])
-def test_a_piece_of_the_steps_is_that_of_the_whole(tmp_path, pieces):
+def test_a_range_of_steps_equals_that_of_the_whole_trace(tmp_path, pieces):
     path = put(tmp_path, drawn_trace())
     whole = read_trace(path)
     assert whole.stamps.shape[1] == 65
@@ -47,7 +47,7 @@ def test_a_piece_of_the_steps_is_that_of_the_whole(tmp_path, pieces):
             np.testing.assert_array_equal(opened.global_stamps(first, stop), whole.global_stamps(first, stop))
 
 
-def test_the_ledger_of_a_trace_in_its_file_is_that_of_the_whole(tmp_path):
+def test_the_ledger_of_a_trace_in_its_file_equals_that_of_the_whole(tmp_path):
     trace = drawn_trace(steps=200, absent=0.0)
     whole = step_breakdown(trace)
     with open_trace(put(tmp_path, trace)) as opened:
@@ -72,7 +72,7 @@ def test_other_pieces_than_ranges_of_steps_are_refused(tmp_path):
                 opened.stamps[index]
 
 
-def test_only_what_is_asked_for_is_in_memory(tmp_path):
+def test_only_requested_steps_are_in_memory(tmp_path):
     path = put(tmp_path, drawn_trace(steps=3000))
     whole_bytes = read_trace(path).stamps.nbytes
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""From evidence to an outcome: each rule where it decides, and where another one does."""
+"""Outcomes decided from evidence: each rule where it decides, and where another one does."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_the_first_rule_that_knows_decides(evidence: Evidence, outcome: Outcome,
     assert text in verdict.evidence[0]
 
 
-def test_what_did_not_decide_is_kept_behind_and_nothing_twice() -> None:
+def test_the_deciding_sentence_is_first_and_none_is_repeated() -> None:
     evidence = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
     assert decide(evidence).evidence == (
         "standard error: the job was taken away due to node failure",
@@ -148,7 +148,7 @@ def test_what_did_not_decide_is_kept_behind_and_nothing_twice() -> None:
 @pytest.mark.parametrize(
     "message", ["Connection reset by peer", "Broken pipe", "ncclRemoteError: A call failed", "Socket closed"]
 )
-def test_an_echo_is_known_by_its_words(message: str) -> None:
+def test_a_secondary_failure_is_recognised_by_its_message(message: str) -> None:
     assert is_secondary(replace(BOOM, message=message))
     assert not is_secondary(BOOM)
 
@@ -179,7 +179,7 @@ def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord
     return judge_ended(begin, folder, folder / "none", exit_status=143, job_text=job_text, **more)
 
 
-def test_the_record_has_all_that_was_left(tmp_path: Path) -> None:
+def test_the_record_combines_begin_record_notes_and_local_copies(tmp_path: Path) -> None:
     replace(BOOM, local_copies="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
     (tmp_path / "a_r1.2.kept").write_text("kept: node1:/dev/shm/y\n")
     record = judged(tmp_path)
@@ -220,7 +220,7 @@ WARNED = "JobId=7 JobState=RUNNING Restarts=1 PreemptTime={} EndTime={}"
         ("SIGTERM", None, "cancelled"),
     ],
 )
-def test_what_told_the_job_to_end(tmp_path: Path, signal: str, job_text: str | None, outcome: str) -> None:
+def test_a_signal_is_explained_by_the_job(tmp_path: Path, signal: str, job_text: str | None, outcome: str) -> None:
     (tmp_path / "a_r1.2.signal").write_text(f"{signal} at noon\n")
     record = judged(tmp_path, job_text)
     assert record is not None and record.outcome == outcome
@@ -234,7 +234,7 @@ def test_where_scontrol_does_not_answer_the_end_of_the_job_is_known_by_its_varia
     assert near is not None and near.outcome is Outcome.TIMEOUT
 
 
-def test_a_signal_that_the_scheduler_does_not_explain_is_left_to_who_can_ask_it(tmp_path: Path) -> None:
+def test_an_unexplained_signal_makes_no_record(tmp_path: Path) -> None:
     (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
     assert judged(tmp_path, "") is None
 
@@ -251,7 +251,7 @@ def closed(folder: Path, job_id: str, end: JobEnd, before: int | None = None) ->
     return messages
 
 
-def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path: Path) -> None:
+def test_close_ends_attempts_of_earlier_restarts_only(tmp_path: Path) -> None:
     for stem, job_id, restarts in [("a_r1.1", "7", 0), ("a_r2.1", "7", 1), ("a_r3.1", "7", 2), ("a_r4.1", "8", 0)]:
         began(tmp_path, stem, job_id, restarts)
     (tmp_path / "a_r5.1.begin.json").write_text("{")  # half-written
@@ -267,7 +267,7 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path:
 
 
 @pytest.mark.parametrize(("state", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
-def test_close_ends_what_another_job_left(tmp_path: Path, state: str, outcome: str) -> None:
+def test_close_ends_attempts_of_another_job(tmp_path: Path, state: str, outcome: str) -> None:
     began(tmp_path, "a_r1.1", "8", 0)
     closed(tmp_path, "8", JobEnd(state=state, source="scontrol show job"))
     assert read_exit_record(tmp_path / "a_r1.1.exit.json").outcome == outcome

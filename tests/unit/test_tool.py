@@ -115,7 +115,7 @@ def test_a_failing_tool_is_quoted_by_its_last_line() -> None:
     assert answer.describe().endswith(": last")
 
 
-def test_a_failing_tool_without_a_word_is_told_by_its_status(tmp_path: Path) -> None:
+def test_a_silent_failing_tool_is_described_by_its_status(tmp_path: Path) -> None:
     assert run_tool([str(script(tmp_path, "tool", "exit 18"))]).describe() == "tool: exit status 18"
 
 
