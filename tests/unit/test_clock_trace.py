@@ -19,18 +19,18 @@ from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 @dataclass(frozen=True)
 class WanderingClock:
-    """Runs at another rate in each stretch of time; no rate is further than WANDER from the mean of any others."""
+    """Runs at another rate in each segment of time; no rate is further than WANDER from the mean of any others."""
 
     offset_ns: int
     drift: float
-    stretch_ns: int
-    wander: tuple[float, ...]  # of each stretch by turns, −1 … 1
+    segment_ns: int
+    wander: tuple[float, ...]  # of each segment by turns, −1 … 1
 
     def read(self, true_ns: int) -> int:
-        full_stretches, rest_ns = divmod(true_ns, self.stretch_ns)
-        rounds, rest = divmod(full_stretches, len(self.wander))
+        full_segments, rest_ns = divmod(true_ns, self.segment_ns)
+        rounds, rest = divmod(full_segments, len(self.wander))
         turns = rounds * sum(self.wander) + sum(self.wander[:rest])
-        gained = turns * self.stretch_ns + self.wander[rest] * rest_ns
+        gained = turns * self.segment_ns + self.wander[rest] * rest_ns
         return true_ns + self.offset_ns + round(true_ns * self.drift + gained * WANDER / 2)
 
 
@@ -38,7 +38,7 @@ clocks = st.builds(
     WanderingClock,
     offset_ns=st.integers(-1000 * SECOND_NS, 1000 * SECOND_NS),
     drift=st.floats(-50e-6, 50e-6),
-    stretch_ns=st.integers(SECOND_NS // 10, 30 * SECOND_NS),
+    segment_ns=st.integers(SECOND_NS // 10, 30 * SECOND_NS),
     wander=st.lists(st.floats(-1, 1), min_size=1, max_size=5).map(tuple),
 )
 paths = st.builds(
@@ -89,7 +89,7 @@ def trace_of(
     st.integers(0, 2**32),
 )
 def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(others, path, blocks_s, seed):
-    root = WanderingClock(offset_ns=123, drift=0.0, stretch_ns=SECOND_NS, wander=(0.0,))
+    root = WanderingClock(offset_ns=123, drift=0.0, segment_ns=SECOND_NS, wander=(0.0,))
     trace, truth_ns = trace_of([root, *others, None], path, blocks_s, seed)
     ranks, steps, stamps = trace.stamps.shape
     found_ns = trace.global_stamps(0, steps)
@@ -108,7 +108,7 @@ def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(others, path, blocks
         np.testing.assert_array_equal(trace.bounds_ns(stamp, chosen), bound_ns[:, chosen, stamp])
 
 
-DRIFTING = WanderingClock(offset_ns=10**12, drift=40e-6, stretch_ns=SECOND_NS, wander=(0.0,))
+DRIFTING = WanderingClock(offset_ns=10**12, drift=40e-6, segment_ns=SECOND_NS, wander=(0.0,))
 
 
 def test_the_bound_of_device_stamps_is_added():

@@ -84,13 +84,9 @@ def test_axes_multiply_and_an_environment_axis_makes_points() -> None:
     assert {run.env["NCCL_ALGO"] for run in planned.runs} == {"Ring", "Tree"}
 
 
-def test_comma_can_be_escaped() -> None:
-    planned = plan(nodes="2", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
-    assert [run.env["NCCL_IB_HCA"] for run in planned.runs] == ["mlx5_0,mlx5_1"]
-
-
-def test_node_counts_of_a_thousand_are_ordinary() -> None:
-    assert {run.case for run in plan(nodes="16,100,1000", repeats=1).runs} == {"1n1g", "16n8g", "100n8g", "1000n8g"}
+def test_a_comma_can_be_escaped() -> None:
+    planned = plan(nodes="1000", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
+    assert [(run.case, run.env["NCCL_IB_HCA"]) for run in planned.runs] == [("1000n8g", "mlx5_0,mlx5_1")]
 
 
 def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None:
@@ -258,18 +254,16 @@ def test_ids_are_safe_as_file_names(backend: str, workload: str) -> None:
     assert not set(run_id) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
-def test_a_run_survives_json() -> None:
-    assert RunSpec.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
-
-
-def test_json_changed_by_hand_is_noticed() -> None:
-    values = RUN.to_json() | {"batch_size": 256}
-    with pytest.raises(SpecError, match="was changed by hand"):
-        RunSpec.from_json(values)
-    with pytest.raises(SpecError, match="lacks backend"):
-        RunSpec.from_json({k: v for k, v in RUN.to_json().items() if k != "backend"})
-    with pytest.raises(SpecError, match="unknown fields: colour"):
-        RunSpec.from_json(RUN.to_json() | {"colour": "red"})
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"batch_size": 256}, "was changed by hand"), ({"backend": None}, "lacks backend"),
+     ({"colour": "red"}, "unknown fields: colour")],
+)  # fmt: skip
+def test_json_changed_by_hand_is_refused(changes: dict[str, object], message: str) -> None:
+    values = json.loads(json.dumps(RUN.to_json()))
+    assert RunSpec.from_json(values) == RUN
+    with pytest.raises(SpecError, match=message):
+        RunSpec.from_json({name: value for name, value in (values | changes).items() if value is not None})
 
 
 def test_sweep_id_does_not_depend_on_order() -> None:

@@ -194,8 +194,7 @@ def test_a_hang_is_believed_before_a_signal(tmp_path: Path) -> None:
     (tmp_path / "a_r1.2.hang.json").write_text(json.dumps({"text": "no rank made a step for 70 s"}))
     (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
     record = judged(tmp_path)
-    assert record is not None
-    assert record.outcome is Outcome.LAUNCH_FAIL and record.evidence[0] == "no rank made a step for 70 s"
+    assert record and (record.outcome, record.evidence[0]) == (Outcome.LAUNCH_FAIL, "no rank made a step for 70 s")
 
 
 def at(remaining_s: float) -> str:
