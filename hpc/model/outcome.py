@@ -228,18 +228,18 @@ def _is_damaged(path: Path, *_version: int) -> bool:
     return False
 
 
-def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
+def exit_records(folder: Path, errors: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
     """Every run's exit records in the folder, attempts in order.
 
-    A record that cannot be read counts as absent, and the attempt is decided anew; its error is added to `broken`.
+    A record that cannot be read counts as absent, and the attempt is decided anew; its error is added to `errors`.
     """
     by_run: dict[str, list[ExitRecord]] = {}
     for path in sorted(folder.glob(f"*{EXIT}")):
         try:
             record = read_own_record(path)
         except RecordError as error:
-            if broken is not None:
-                broken.append(error)
+            if errors is not None:
+                errors.append(error)
             continue
         by_run.setdefault(record.run_id, []).append(record)
     for records in by_run.values():

@@ -116,14 +116,14 @@ def test_the_bound_of_device_stamps_is_added():
     device, _ = trace_of([DRIFTING, DRIFTING], Path(), [3.0], 0, own_ns=700.0)
     local_ns = bare.stamps[:, :, 5]
     assert device.bounds_of(local_ns) == pytest.approx(bare.bounds_of(local_ns) + 700)
-    alone = make_trace(
+    single_rank = make_trace(
         make_run(),
         ranks=make_ranks(make_run(), stamp_bound_ns=40.0),
         clock_local_ns=np.empty((1, 0), np.int64),
         clock_offset_ns=np.empty((1, 0)),
         clock_bound_ns=np.empty((1, 0)),
     )
-    bound_ns = alone.bounds_of(np.array([[5, ABSENT]]))
+    bound_ns = single_rank.bounds_of(np.array([[5, ABSENT]]))
     assert bound_ns[0, 0] == 40
     assert np.isnan(bound_ns[0, 1])
 

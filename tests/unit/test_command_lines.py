@@ -79,14 +79,14 @@ def traces(tmp_path: Path) -> Path:
 
 def guarded_modules() -> dict[str, str]:
     """Every module that does something when it is run by `python -m`, with its last statement."""
-    guards = {}
+    statements = {}
     for package in ("hpc", "launch", "parse"):
         for path in (ROOT / package).rglob("*.py"):
             statement = ast.parse(path.read_text()).body[-1:]
             if statement and isinstance(statement[0], ast.If) and "__name__" in ast.unparse(statement[0].test):
                 name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-                guards[name.removesuffix(".__main__")] = ast.unparse(statement[0])
-    return guards
+                statements[name.removesuffix(".__main__")] = ast.unparse(statement[0])
+    return statements
 
 
 def test_every_module_that_runs_is_in_the_tables() -> None:

@@ -77,9 +77,9 @@ def test_a_value_of_another_type_makes_no_record(tmp_path: Path, changes: dict[s
 
 def test_a_record_under_the_name_of_another_attempt_is_refused(tmp_path: Path) -> None:
     copy = put_exit_record(tmp_path, RUN, Outcome.OK).rename(tmp_path / "copy_r1.1.exit.json")
-    broken: list[RecordError] = []
-    assert exit_records(tmp_path, broken) == {}
-    assert [error.path for error in broken] == [copy] and STEM in str(broken[0])
+    errors: list[RecordError] = []
+    assert exit_records(tmp_path, errors) == {}
+    assert [error.path for error in errors] == [copy] and STEM in str(errors[0])
 
 
 def test_huge_and_deeply_nested_records_are_damaged(tmp_path: Path) -> None:
@@ -241,9 +241,9 @@ def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_pat
     (tmp_path / "plan.list.json").write_text("[]")
     (tmp_path / "plan.odd.json").write_text('{"sweep_id": "x", "runs": ["a"]}')
     (tmp_path / "plan.folder.json").mkdir()
-    broken: list[RecordError] = []
-    assert len(planned_sweeps(tmp_path, broken)) == 1
-    assert len(broken) == 4 and all("the command that planned it writes it again" in str(each) for each in broken)
+    errors: list[RecordError] = []
+    assert len(planned_sweeps(tmp_path, errors)) == 1
+    assert len(errors) == 4 and all("the command that planned it writes it again" in str(each) for each in errors)
 
 
 def test_a_damaged_plan_is_written_again(folders: Folders) -> None:

@@ -50,10 +50,10 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
 
 def test_the_latest_ok_attempt_is_the_final_one() -> None:
     assert final_record([]) is None
-    unsettled = [record(1, Outcome.PREEMPTED), record(2, Outcome.TIMEOUT), record(3, Outcome.LAUNCH_FAIL)]
-    assert final_record(unsettled) is None
+    pending = [record(1, Outcome.PREEMPTED), record(2, Outcome.TIMEOUT), record(3, Outcome.LAUNCH_FAIL)]
+    assert final_record(pending) is None
     failed = record(4, Outcome.RANK_FAIL)
-    assert final_record([*unsettled, failed]) == failed
+    assert final_record([*pending, failed]) == failed
     ok = record(5, Outcome.OK)
     assert final_record([failed, ok, record(6, Outcome.OOM)]) == ok
     assert final_record([ok, record(7, Outcome.OK)]) == record(7, Outcome.OK)
