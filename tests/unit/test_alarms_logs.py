@@ -18,7 +18,7 @@ from tests.unit.test_alarms import rung
 from tests.unit.traces import make_run
 
 FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
-NEVER_TOLD = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps")
+NEVER_TOLD = ("ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "timing")
 
 
 def read(

@@ -74,7 +74,7 @@ def test_all_is_said():
 
 def test_what_nobody_says_is_unknown_and_in_no_key():
     one = attempt().requested
-    assert {"scaling", "seed", "site", "cpus_per_rank", "stamps", "data", "ranks_per_node"} <= set(one.unknown)
+    assert {"scaling", "seed", "site", "cpus_per_rank", "timing", "data", "ranks_per_node"} <= set(one.unknown)
     other = dataclasses.replace(one, run=dataclasses.replace(one.run, seed=3, site="x", data="jpeg"))
     assert (other.key, other.point) == (one.key, one.point)
     known = dataclasses.replace(other, unknown=tuple(name for name in one.unknown if name != "data"))

@@ -136,7 +136,7 @@ def test_what_is_not_known_is_not_shown(tmp_path):
     eight = next(result for result in found.results if result.run.devices == 8)
     asked = requested_values(eight)
     assert (asked["case"], asked["devices"]) == ("8g", "8")
-    assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "stamps"} & set(asked)
+    assert not {"nodes", "batch_size", "precision", "scaling", "seed", "site", "data", "timing"} & set(asked)
     assert eight.speedup is None or eight.speedup > 0
     written = text(found)
     row = next(line for line in written.splitlines() if line.startswith("8g")).split()
