@@ -24,8 +24,9 @@ from hpc.recovery.journal import Journal
 from launch.follow.follower import write_missing_records
 from launch.jobs.plan import write_sweep
 from launch.jobs.script import Folders
-from launch.sweep.finalize import describe_failure, describe_runs, mend_records
+from launch.sweep.finalize import mend_records
 from launch.sweep.run_status import pending_runs, planned_sweeps, run_statuses, whole
+from launch.sweep.text import describe_failure, describe_runs
 from tests.unit import job_scripts as scripts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
 
@@ -112,10 +113,10 @@ def test_a_damaged_record_is_made_anew_from_other_evidence(
     [before, other_run] = run_statuses([RUN.run_id, other.run_id], folders.traces)
     assert before.state == "begun" and other_run.state == "ok" and not other_run.problems
     assert not whole([before]) and "judges the attempt anew" in before.problems[0]
-    assert f"{STEM}.exit.json" in describe_runs([before], folders)[-1]
-    messages: list[str] = []
-    mend_records(folders, messages.append)
-    [line] = messages
+    assert f"{STEM}.exit.json" in [*describe_runs([before], folders)][-1]
+    said: list[str] = []
+    mend_records(folders, said.append)
+    [line] = said
     assert f"{STEM}: what was recorded of it cannot be read" in line and f": {outcome}:" in line
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]
