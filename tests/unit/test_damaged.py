@@ -114,9 +114,9 @@ def test_a_damaged_record_is_made_anew_from_other_evidence(
     assert before.state == "begun" and other_run.state == "ok" and not other_run.problems
     assert not whole([before]) and "judges the attempt anew" in before.problems[0]
     assert f"{STEM}.exit.json" in [*describe_runs([before], folders)][-1]
-    said: list[str] = []
-    mend_records(folders, said.append)
-    [line] = said
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    [line] = messages
     assert f"{STEM}: what was recorded of it cannot be read" in line and f": {outcome}:" in line
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]

@@ -38,8 +38,8 @@ def test_reference_protocol_is_the_default_on_gpus() -> None:
 
 
 def test_sizes_nobody_chose_are_small_without_gpus_and_listed() -> None:
-    made = plan(LAPTOP, nodes="1,2,4")
-    run = made.runs[0]
+    planned = plan(LAPTOP, nodes="1,2,4")
+    run = planned.runs[0]
     assert (run.batch_size, run.steps, run.options) == (4, 16, {"width": "2"})
     assert planned.reduced == (
         "batch-size 4 instead of 128", "steps 16 instead of 120", "warmup 6 instead of 20", "repeats 3 instead of 5",
@@ -62,8 +62,8 @@ def test_baseline_is_added_once_and_can_be_refused() -> None:
 
 def test_one_rank_drives_all_gpus_where_the_backend_is_so() -> None:
     target = dataclasses.replace(GPUS, one_rank_per_node=("torch-dp",))
-    made = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
-    cases = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in made.runs]
+    planned = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
+    cases = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in planned.runs]
     assert cases == [
         ("torch-dp", "1n1g", 1, 1), ("torch-ddp", "1n1g", 1, 1),
         ("torch-dp", "1n8g", 1, 8), ("torch-ddp", "1n8g", 8, 8),
@@ -171,12 +171,12 @@ def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: 
 
 
 def test_a_no_sync_run_is_the_same_on_several_ranks_without_reduction() -> None:
-    made = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, no_sync=True)
-    no_sync = [run for run in made.runs if run.diagnostic == "no-sync"]
+    planned = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, no_sync=True)
+    no_sync = [run for run in planned.runs if run.diagnostic == "no-sync"]
     assert {(run.backend, run.case, run.telemetry, run.repeat) for run in no_sync} == {
         (backend, "2n1g", telemetry, repeat) for backend in "ab" for telemetry in ("on", "off") for repeat in (1, 2)
     }
-    trained = {run.run_id for run in made.runs if run.ranks == 2 and not run.diagnostic}
+    trained = {run.run_id for run in planned.runs if run.ranks == 2 and not run.diagnostic}
     assert {dataclasses.replace(run, reduction="on").run_id for run in no_sync} == trained
     without = plan(dataclasses.replace(LAPTOP, without_no_sync=("a",)), nodes="2", backend="a,b", no_sync=True)
     assert {run.backend for run in without.runs if run.diagnostic} == {"b"}
