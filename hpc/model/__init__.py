@@ -1,1 +1,1 @@
-"""What is asked for, what a trace and an outcome are: types, their files, and no process."""
+"""The types of runs, traces and outcomes, and their files."""

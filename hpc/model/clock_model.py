@@ -1,4 +1,4 @@
-"""From synchronisation points to one time axis: rank 0's time of any stamp, and how far off that may be."""
+"""One time axis from synchronisation points: rank 0's time of any stamp, with its error bound."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Bools = NDArray[np.bool_]
 MAX_DRIFT = 200e-6
 """No two clocks' rates differ by more than this: crystals are sold with up to 100 ppm each."""
 WANDER = 10e-6
-"""How far a clock's rate at any moment is taken to be from its mean rate between two synchronisations, unless its
-points prove more."""
+"""The largest assumed difference of a clock's rate at any moment from its mean rate between two synchronisations,
+unless its points prove more."""
 ROUNDING_NS = 3.0
-"""What readings and results in whole nanoseconds may add to a bound; so only a shared clock has a bound of 0."""
-_PIECE = 16384  # stamps converted at a time: their scratch stays in the core's cache
+"""Added to bounds for readings and results in whole nanoseconds; so only a shared clock has a bound of 0."""
+_CHUNK = 16384  # stamps converted at a time: their scratch stays in the core's cache
 _COLUMNS = 128  # stamps of one rank among them, at least: below that, rows cost more than stamps
 
 
 class ClockError(Exception):
-    """What the clocks show cannot be: one was stepped, suspended, or is not the clock it was taken for."""
+    """The readings of the clocks contradict: one was stepped, suspended, or is another clock than assumed."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def through(point: SyncPoint, parent: SyncPoint) -> SyncPoint:
 
 
 def neighbours(index: int, domains: int, star: int) -> tuple[int | None, list[int]]:
-    """Against which clock domain one is compared, and which it then serves, in order; 0 is rank 0's.
+    """The clock domain that domain `index` is compared with, and those that it then serves, in order; 0 is rank 0's.
 
     Up to `star` domains all are compared with rank 0's. More are a tree of as few levels as stars of that many allow,
     no wider than those levels need.
@@ -142,7 +142,7 @@ class ClockModel:
 
     @classmethod
     def of(cls, points: Sequence[SyncPoint]) -> ClockModel:
-        """That of one rank."""
+        """The model of one rank."""
         return cls(
             np.array([[point.local_ns for point in points]], np.int64),
             np.array([[point.offset_ns for point in points]], np.float64),
@@ -150,7 +150,7 @@ class ClockModel:
         )
 
     def place(self, local_ns: int) -> SyncPoint:
-        """Where the only rank of this model stands when its clock shows `local_ns`."""
+        """The point of the only rank of this model when its clock shows `local_ns`."""
         stamp = np.array([[local_ns]], np.int64)
         return SyncPoint(local_ns, float(self.to_global(stamp)[0, 0] - local_ns), float(self.bounds_ns(stamp)[0, 0]))
 
@@ -158,32 +158,32 @@ class ClockModel:
         """Rank 0's time of each stamp [rank, n], ns; absent stays absent. `out` may be `local_ns` itself."""
         out = np.empty(local_ns.shape, np.int64) if out is None else out
         whole, line = self._offset
-        for piece, stamps, absent, offset in self._pieces(line, local_ns):
+        for chunk, stamps, absent, offset in self._chunks(line, local_ns):
             shift = np.rint(offset, out=offset).astype(np.int64)
-            shift += whole[piece[0]]
+            shift += whole[chunk[0]]
             shift += stamps
             if absent is not None:
                 np.copyto(shift, ABSENT, where=absent)
-            out[piece] = shift
+            out[chunk] = shift
         return out
 
     def bounds_ns(self, local_ns: Ints) -> Floats:
-        """How far rank 0's time of each stamp [rank, n] may be off, ns; NaN where the stamp is absent."""
+        """The error bound of rank 0's time of each stamp [rank, n], ns; NaN where the stamp is absent."""
         out = np.empty(local_ns.shape, np.float64)
-        for piece, _, absent, bound in self._pieces(self._bound, local_ns):
+        for chunk, _, absent, bound in self._chunks(self._bound, local_ns):
             if absent is not None:
                 np.copyto(bound, np.nan, where=absent)
-            out[piece] = bound
+            out[chunk] = bound
         return out
 
-    def _pieces(
+    def _chunks(
         self, line: _BrokenLine, local_ns: Ints
     ) -> Iterator[tuple[tuple[slice, slice], Ints, Bools | None, Floats]]:
-        """Which stamps, a copy of them, which are absent (None: none is), and the line's height at each."""
+        """The slices of each chunk, its stamps (a copy), which are absent (None: none is), and the line's heights."""
         if len(local_ns) != len(self.local_ns):
             raise ValueError(f"stamps of {len(local_ns)} ranks for points of {len(self.local_ns)}")
-        for piece in _cut(len(local_ns), local_ns.shape[1], line.knots.shape[1]):
-            stamps, origin = local_ns[piece].copy(), self.local_ns[piece[0], :1]
+        for chunk in _cut(len(local_ns), local_ns.shape[1], line.knots.shape[1]):
+            stamps, origin = local_ns[chunk].copy(), self.local_ns[chunk[0], :1]
             first, last = stamps.min(axis=1, keepdims=True), stamps.max(axis=1, keepdims=True)
             absent = None
             if (first == ABSENT).any():
@@ -193,7 +193,7 @@ class ClockModel:
                 first = stamps.min(axis=1, keepdims=True)
             # Exact: integers are subtracted, and what is left is a run's length.
             elapsed, *ends = ((times - origin).astype(np.float64) for times in (stamps, first, last))
-            yield piece, stamps, absent, line.at(piece[0], elapsed, *ends)
+            yield chunk, stamps, absent, line.at(chunk[0], elapsed, *ends)
 
     @cached_property
     def _elapsed(self) -> Floats:
@@ -201,7 +201,7 @@ class ClockModel:
 
     @cached_property
     def _offset(self) -> tuple[Ints, _BrokenLine]:
-        """Whole nanoseconds [rank, 1], and the line of what the offset is beside them: small, so exact."""
+        """Whole nanoseconds [rank, 1], and the line of the remaining offset: small, so exact."""
         whole = np.rint(self.offset_ns[:, :1])
         rate, _ = self._rate
         slopes = np.hstack([rate, np.diff(self.offset_ns) / np.diff(self._elapsed), rate])
@@ -233,7 +233,7 @@ class ClockModel:
 
     @cached_property
     def _rate(self) -> tuple[Floats, Floats]:
-        """The rate at which the offset goes on outside the points, and how far off it may be; [rank, 1] each.
+        """The rate of the offset outside the points, and its error bound; [rank, 1] each.
 
         The points prove an interval for the mean rate between them, the prior ±MAX_DRIFT cuts it, and cuts the rate
         itself too: two points close together have a wild one.
@@ -251,9 +251,9 @@ class ClockModel:
 
 
 def _cut(ranks: int, stamps: int, knots: int) -> Iterator[tuple[slice, slice]]:
-    """Pieces of about _PIECE stamps: of many ranks, and each of so few that they lie between few of its knots."""
-    columns = min(max(stamps // knots, _COLUMNS), max(stamps, 1), _PIECE)
-    rows = _PIECE // columns
+    """Slices of about _CHUNK stamps: of many ranks, and each of so few that they lie between few of its knots."""
+    columns = min(max(stamps // knots, _COLUMNS), max(stamps, 1), _CHUNK)
+    rows = _CHUNK // columns
     for rank in range(0, ranks, rows):
         for stamp in range(0, stamps, columns):
             yield slice(rank, rank + rows), slice(stamp, stamp + columns)

@@ -1,4 +1,4 @@
-"""Which collectives a run of them calls, at which sizes, and how their speed is told: in the conventions of nccl-tests.
+"""The collectives that a run of them calls, their sizes, and their bandwidths, in the conventions of nccl-tests.
 
 Its doc/PERFORMANCE.md has the bandwidths: https://github.com/NVIDIA/nccl-tests
 """
@@ -38,7 +38,7 @@ _UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """One operation at one size. `given` and `got` are the elements that every rank gives and gets (of a broadcast only
+    """One operation at one size. `given` and `got` are the elements that every rank gives and gets (in a broadcast only
     the root gives any)."""
 
     operation: str
@@ -47,17 +47,17 @@ class Collective:
 
     @property
     def bytes(self) -> int:
-        """Its size: that of the larger of a rank's two buffers."""
+        """The size of the larger of a rank's two buffers."""
         return max(self.given, self.got) * ELEMENT_BYTES
 
     @property
     def count(self) -> int:
-        """Elements: of a reduce-scatter and of an all-gather those of one rank's share."""
+        """Elements; those of one rank's share in a reduce-scatter and an all-gather."""
         return min(self.given, self.got)
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """What algorithm bandwidth is multiplied by to give bus bandwidth, which does not depend on the number of ranks."""
+    """Bus bandwidth over algorithm bandwidth; the former does not depend on the number of ranks."""
     shares = {ALL_REDUCE: 2 * (ranks - 1), REDUCE_SCATTER: ranks - 1, ALL_GATHER: ranks - 1, BROADCAST: ranks}
     return shares[operation] / ranks
 

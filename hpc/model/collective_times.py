@@ -1,4 +1,4 @@
-"""What the collectives of a trace took, and the table of it: in the conventions of nccl-tests."""
+"""The times of a trace's collectives and their table, in the conventions of nccl-tests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTime:
-    """One operation at one size. `time_ns` is how long a call took: of `iterations` back to back the mean, over all
-    ranks; `slowest_ns` is that mean on the rank where it is largest. `wrong` elements came of the call that was
-    checked."""
+    """One operation at one size. `time_ns` is the mean of `iterations` calls back to back, over all ranks; `slowest_ns`
+    is that mean on the rank where it is largest. `wrong` is the number of wrong elements of the checked call."""
 
     operation: str
     bytes: int

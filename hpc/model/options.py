@@ -1,4 +1,4 @@
-"""What a backend or a workload lets itself be told by `--option NAME=VALUE`: kinds, defaults, help."""
+"""Options of backends and workloads, set by `--option NAME=VALUE`: kinds, defaults, help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OptionError(ValueError):
 
 
 MAX_WHOLE = 2**31 - 1
-"""The largest whole number of an option or a seed: what a C int holds in every framework."""
+"""The largest whole number of an option or a seed: a C int in every framework."""
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 

@@ -1,4 +1,4 @@
-"""What became of an attempt: exactly one of ten outcomes, and the evidence for it."""
+"""The outcome of an attempt, exactly one of ten, and the records that it and its ranks leave."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from hpc.model.files import EXIT, RERUN_SUFFIXES, AttemptFiles
 from hpc.system.atomic import write_atomic
@@ -18,7 +18,7 @@ from hpc.system.sanitize import without_secrets
 
 
 class Outcome(StrEnum):
-    """The ten words; docs/outcomes.md has their meaning."""
+    """docs/outcomes.md has the meanings."""
 
     OK = "ok"
     OOM = "oom"
@@ -36,27 +36,22 @@ FINAL_OUTCOMES = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RA
 """A run with an attempt that ended so is not run again unless somebody asks."""
 
 MAX_BYTES = 1 << 22
-"""No record is larger: what is, was not written by us, and is not read."""
+"""Larger files are no records of ours and are not read."""
 MAX_PLAN_BYTES = 1 << 28
 _FORMER_NAMES = {"kept": "local_copies"}
 _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 
 
 class RecordError(ValueError):
-    """A record beside the traces cannot be read; the text names the file, and `path` is it where it is one file's."""
+    """A record beside the traces cannot be read; the text names the file, as does `path` where there is one."""
 
-    path: Path | None = None
-
-    @classmethod
-    def of(cls, path: Path, reason: str) -> Self:
-        """The error of this file."""
-        error = cls(f"{path}: {reason}")
-        error.path = path
-        return error
+    def __init__(self, text: str, path: Path | None = None) -> None:
+        super().__init__(text if path is None else f"{path}: {text}")
+        self.path = path
 
 
 class RecordAway(RecordError):
-    """A record is there and cannot be got at, by its permissions or for the file system: it may be whole."""
+    """A record exists and cannot be opened, by its permissions or for the file system: it may be whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +154,7 @@ class RankNote:
 
 
 def after(step: int) -> str:
-    """When it happened to a rank whose last completed step this is, -1 for none, in words."""
+    """A phrase for the time after the last completed step; -1 for none."""
     return "before the first step" if step < 0 else f"after step {step}"
 
 
@@ -172,17 +167,17 @@ def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON obje
     except OSError as error:
         listed = os.path.lexists(path) and not path.is_symlink()
         nothing = isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and not listed)
-        raise (RecordError if nothing else RecordAway).of(path, f"cannot be read ({error.strerror})") from None
+        raise (RecordError if nothing else RecordAway)(f"cannot be read ({error.strerror})", path) from None
     if not stored.strip(b"\0"):
-        raise RecordError.of(path, f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})")
+        raise RecordError(f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})", path)
     try:
         if len(stored) > max_bytes:
             raise ValueError(f"more than {max_bytes} bytes")
         values = json.loads(stored)
     except (ValueError, RecursionError) as error:
-        raise RecordError.of(path, f"cannot be read ({error})") from None
+        raise RecordError(f"cannot be read ({error})", path) from None
     if not isinstance(values, dict):
-        raise RecordError.of(path, f"not {what}")
+        raise RecordError(f"not {what}", path)
     return values
 
 
@@ -205,14 +200,14 @@ def read_own_record(path: Path) -> ExitRecord:
     """The exit record in the file. Raises RecordError where it holds none, or that of another attempt than its name."""
     record = read_exit_record(path)
     if path.name != record.files(path.parent).exit_record.name:
-        raise RecordError.of(path, f"holds the record of {record.stem}, by its name another's")
+        raise RecordError(f"holds the record of {record.stem}, by its name another's", path)
     return record
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether something lies where an attempt's exit record belongs that cannot be read as one.
+    """Whether there is something in the place of an attempt's exit record that cannot be read as one.
 
-    A power cut leaves files without content, or of zeros. One that only cannot be got at may be whole.
+    A power cut leaves files without content, or of zeros. One that cannot be opened may be whole.
     """
     try:
         status = path.lstat()
@@ -223,7 +218,7 @@ def is_damaged(path: Path) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def _is_damaged(path: Path, *_version: int) -> bool:
-    """The same of one version of the file: of thousands of records each is read once. Raises RecordAway."""
+    """As is_damaged for one version of the file: each of thousands of records is read once. Raises RecordAway."""
     try:
         read_own_record(path)
     except RecordAway:
@@ -233,18 +228,18 @@ def _is_damaged(path: Path, *_version: int) -> bool:
     return False
 
 
-def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
+def exit_records(folder: Path, errors: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
     """Every run's exit records in the folder, attempts in order.
 
-    A record that cannot be read counts as absent, and the attempt is decided anew; its error is added to `broken`.
+    A record that cannot be read counts as absent, and the attempt is decided anew; its error is added to `errors`.
     """
     by_run: dict[str, list[ExitRecord]] = {}
     for path in sorted(folder.glob(f"*{EXIT}")):
         try:
             record = read_own_record(path)
         except RecordError as error:
-            if broken is not None:
-                broken.append(error)
+            if errors is not None:
+                errors.append(error)
             continue
         by_run.setdefault(record.run_id, []).append(record)
     for records in by_run.values():
@@ -276,7 +271,7 @@ def is_final(records: Iterable[ExitRecord], rerun_requests: Collection[str]) -> 
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
-    """Written whole: whoever writes a record may be ended at any moment. No secret comes into one."""
+    """Atomic, because a writer may be ended at any moment; without secrets."""
     write_atomic(path, json.dumps({name: _redacted(value) for name, value in values.items()}, indent=1) + "\n")
     return path
 
@@ -294,7 +289,7 @@ def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what:
     for each in fields(kind):
         if each.name not in values:
             if each.default is MISSING:
-                raise RecordError.of(path, f"not {what} (it has no {each.name})")
+                raise RecordError(f"not {what} (it has no {each.name})", path)
             continue
         value = values[each.name]
         match each.type:
@@ -307,5 +302,5 @@ def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what:
             case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(item, str) for item in value):
                 taken[each.name] = tuple(value)
             case _:
-                raise RecordError.of(path, f"not {what} (its {each.name} is {value!r:.99})")
+                raise RecordError(f"not {what} (its {each.name} is {value!r:.99})", path)
     return kind(**taken)

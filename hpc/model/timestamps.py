@@ -1,4 +1,4 @@
-"""The six moments of a step, and the sign for one that was not recorded."""
+"""The six time stamps of a step, and the value of one that was not recorded."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ BEGIN, BATCH_READY, FORWARD_END, GRADS_READY, REDUCED, END = range(6)
 ABSENT = -(2**63)
 """The stamp that was not taken: the least int64."""
 INNER = ("forward_end", "grads_ready", "reduced")
-"""Those that `--timing step` leaves out."""
+"""Those that `--timing step` omits."""

@@ -1,8 +1,4 @@
-"""The trace: everything one attempt measured. hpc.model.trace_file puts it into a file.
-
-Nothing is derived at write time: stamps are nanoseconds of the rank's own clock, the clocks' synchronisation points
-are stored as they are.
-"""
+"""The trace: everything that an attempt measured, without derived values. hpc.model.trace_file writes and reads it."""
 
 from __future__ import annotations
 
@@ -24,12 +20,12 @@ Float64 = npt.NDArray[np.float64]
 
 
 class TraceError(ValueError):
-    """A trace cannot be written or read, or is not what it says; the text names the file."""
+    """A trace cannot be written or read, or contradicts itself; the text names the file."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Telemetry:
-    """What a helper beside the ranks of each node read about once a second: clocks, power, load, counters.
+    """The readings of a helper beside the ranks of each node, about once a second: clocks, power, load, counters.
 
     `ranks` [node] names the rank of each node by whose clock `local_ns` [node, sample] was taken; ABSENT after a node's
     last sample. `values` [node, sample, series]; NaN where a node has no such figure or could not read it then. A name
@@ -58,8 +54,8 @@ class Telemetry:
 class Trace:
     """One attempt of a run. Times are nanoseconds; a stamp or an injected delay that is absent holds `ABSENT`.
 
-    `run_id` and `point_id` are those made when the run was planned. `run_extra` holds what a later version's plan
-    asked for and this version does not know. Step indices count warm-up steps too. Raises TraceError on wrong shapes.
+    `run_id` and `point_id` are those of the plan. `run_extra` holds the settings of a later version's plan that this
+    version does not know. Step indices count warm-up steps too. Raises TraceError on wrong shapes.
     """
 
     run: RunSpec
@@ -117,12 +113,12 @@ class Trace:
     def _expect(self, name: str, dtype: type, *lengths: int | None) -> None:
         """Raises TraceError unless the array has that type and those lengths; None is any length."""
         array = getattr(self, name)
-        fits = len(array.shape) == len(lengths) and all(
-            wanted in (None, length) for wanted, length in zip(lengths, array.shape, strict=True)
-        )
-        if not fits or array.dtype != dtype:
-            wanted = ", ".join("any" if length is None else str(length) for length in lengths)
-            raise TraceError(f"{name} is {array.dtype} {list(array.shape)}; it must be {np.dtype(dtype)} [{wanted}]")
+        shape = [
+            length if expected is None else expected for expected, length in zip(lengths, array.shape, strict=False)
+        ]
+        if shape != list(array.shape) or len(shape) != len(lengths) or array.dtype != dtype:
+            expected = ", ".join("any" if length is None else str(length) for length in lengths)
+            raise TraceError(f"{name} is {array.dtype} {list(array.shape)}; it must be {np.dtype(dtype)} [{expected}]")
 
     def to_global(self, stamp: int) -> Int64:
         """One of the six stamps on the global clock, int64 [rank, step] ns. Raises TraceError without such a clock."""
@@ -144,14 +140,14 @@ class Trace:
         return self._clock_model.to_global(flat, np.empty_like(flat)).reshape(local_ns.shape)
 
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
-        """How far these steps' stamp may be off on the global clock, [rank, one of `steps`] ns; raises as to_global."""
+        """The bounds of these steps' stamp on the global clock, [rank, index in `steps`] ns; raises as to_global."""
         return self.bounds_of(self.stamps[:, steps, stamp])
 
     def bounds_of(self, local_ns: Int64) -> Float64:
-        """How far each of these stamps, of the ranks' own clocks, may be off on the global clock, ns [rank, n].
+        """The error bounds of stamps of the ranks' own clocks [rank, n] on the global clock, ns; NaN where absent.
 
-        NaN where one is absent. To the clocks' bounds comes that of stamps which a device took, `stamp_bound_ns` among
-        the facts of a rank. Raises as to_global.
+        The sum of the clocks' bounds and the bound of stamps that a device took, `stamp_bound_ns` of a rank's facts.
+        Raises as to_global.
         """
         if self._shares_clock():
             return np.where(local_ns == ABSENT, np.nan, self._device_bound_ns)
@@ -180,10 +176,10 @@ class Trace:
 
 
 def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
-    """The run that a trace or a plan of any age describes, and those of its fields that this version does not know.
+    """The run that a trace or a plan of any version describes, and those of its fields that this version does not know.
 
-    Fields that the description is too old to have take their defaults. Raises TraceError where one without a default
-    is missing or a value is impossible.
+    Missing fields take their defaults. Raises TraceError where one without a default is missing or a value is
+    impossible.
     """
     kinds, described = {"int": int, "str": str}, with_current_names(described)
     known = {f.name: f for f in fields(RunSpec)}

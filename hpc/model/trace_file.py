@@ -1,7 +1,4 @@
-"""The trace's file: HDF5, and the only file of ours that knows it.
-
-docs/trace_format.md describes it for readers that have nothing of ours.
-"""
+"""Writes and reads the HDF5 file of a trace; docs/trace_format.md describes the format for other readers."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ from hpc.model.trace import Telemetry, Trace, TraceError, run_of
 
 SCHEMA = "rankwise-trace"
 SCHEMA_VERSION = 2
-"""Raised only where an older reader would misread the file; what is merely added does not raise it."""
+"""Raised only where an older reader would misread the file, not for additions."""
 
-# Where each array of a Trace lies in the file, and what its attributes say of it.
+# The dataset of each array of a Trace, and its attributes.
 _ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "stamps": ("stamps", {"unit": "ns", "axes": "rank, step, stamp", "absent": ABSENT, "stamps": STAMPS}),
     "samples": ("samples", {"unit": "samples", "axes": "rank, step"}),
@@ -53,7 +50,7 @@ def load_hdf5() -> None:
 
 
 class TraceUnwritable(TraceError):
-    """A trace could not be written; `error` is what the system said."""
+    """A trace could not be written; `error` is the system's."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"{path}: cannot be written ({error.strerror or error})")
@@ -61,10 +58,9 @@ class TraceUnwritable(TraceError):
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """Writes the file beside its place, flushes it to the disk, then gives it its name: whole or not at all.
+    """Writes the file beside its place, flushes it to the disk, then renames it: whole or not at all.
 
-    Raises TraceUnwritable where it cannot be written, TraceError where it is there already: a trace is never
-    overwritten.
+    Raises TraceUnwritable where it cannot be written, TraceError where it exists: a trace is never overwritten.
     """
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
     try:
@@ -77,10 +73,10 @@ def write_trace(path: Path, trace: Trace) -> None:
             try:
                 _to_disk(path.parent)
             except OSError:
-                path.unlink(missing_ok=True)  # what may be gone after a power cut is not said to be there
+                path.unlink(missing_ok=True)  # a power cut could still remove it
                 raise
         finally:
-            with suppress(OSError):  # what is said is why it could not be written
+            with suppress(OSError):  # the error above says more
                 beside.unlink(missing_ok=True)
     except OSError as error:
         raise TraceUnwritable(path, error) from error
@@ -145,7 +141,7 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         described = {**trace.run_extra, **asdict(trace.run), "run_id": trace.run_id, "point_id": trace.point_id}
         texts = {"run": described, "ranks": list(trace.ranks), "environment": dict(trace.environment)}
         for name, value in texts.items():
-            # A value of a kind that JSON has not (a path, a version object) is kept as its text, not lost.
+            # Values without a JSON type (a path, a version object) are stored as text.
             text = file.create_dataset(name, data=_stored(json.dumps(value, default=str)))
             _describe(text, {"content": "JSON"})
         for name in ("evidence", "script"):
@@ -159,10 +155,9 @@ def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
 
 
 def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
-    """A text, or several, as HDF5 strings of one length.
+    """A text, or several, as HDF5 strings of one length, with NUL characters and halves of surrogate pairs replaced.
 
-    Not of variable length: those lie in a heap without a checksum, on which the HDF5 library can hang when it is
-    damaged. Replaced is what such a string cannot hold: NUL characters and halves of surrogate pairs.
+    Strings of variable length lie in a heap without a checksum, on which the HDF5 library can hang when it is damaged.
     """
     import h5py
 
@@ -193,10 +188,10 @@ def read_trace(path: Path) -> Trace:
 
 @contextmanager
 def open_trace(path: Path) -> Iterator[Trace]:
-    """As read_trace, but what has a value per rank and step stays in the file: stamps, samples and losses.
+    """As read_trace, but stamps, samples and losses stay in the file, so that any trace takes bounded memory.
 
-    `stamps[:, first:past]` reads those steps of all ranks, and nothing else can be done with them; so a trace of any
-    size is looked at in bounded memory. The trace is good inside the `with` only.
+    `stamps[:, first:stop]` reads those steps of all ranks, and nothing else can be done with them. The trace is valid
+    inside the `with` only.
     """
     with ExitStack() as stack:
         with _naming(path):
@@ -206,10 +201,10 @@ def open_trace(path: Path) -> Iterator[Trace]:
         yield trace
 
 
-def why_not_whole(path: Path) -> str:
+def visible_defect(path: Path) -> str:
     """The defect of a trace that its first bytes and its length show; empty where they show none.
 
-    Reads only the superblock (HDF5 File Format Specification, II.A), so it is quick enough for many traces.
+    Reads the superblock only (HDF5 File Format Specification, II.A), for speed over many traces.
     """
     try:
         with path.open("rb") as file:
@@ -220,7 +215,7 @@ def why_not_whole(path: Path) -> str:
         return "is empty" if size_bytes == 0 else "is no trace (not an HDF5 file)"
     version, offset_bytes = begin[8:10] if len(begin) > 9 else b"\0\0"
     if version not in (2, 3) or offset_bytes != 8:
-        return ""  # rewritten by another tool: who reads it will see
+        return ""  # rewritten by another tool: reading it will tell
     end_bytes = int.from_bytes(begin[28:36], "little")
     return f"is cut off ({size_bytes} of {end_bytes} bytes)" if size_bytes < end_bytes else ""
 
@@ -242,7 +237,7 @@ class _Rows:
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         first, stop, _ = key[1].indices(self.shape[1])
         if key[0] != slice(None) or key[2:] or key[1].step not in (None, 1):
-            raise IndexError("what stays in the file is read as [:, first:past]")
+            raise IndexError("what stays in the file is read as [:, first:stop]")
         if self._offset is None:  # another tool stored it in chunks
             return np.asarray(self._dataset[:, first:stop])
         out = np.empty((self.shape[0], max(0, stop - first), *self.shape[2:]), self.dtype)
@@ -271,7 +266,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
-    # What the file system, HDF5 and JSON raise on an absent, cut, overwritten or foreign file.
+    # Raised by the file system, HDF5 and JSON on an absent, cut, overwritten or foreign file.
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise TraceError(f"{path}: {_unreadable_reason(error)}") from error
 
@@ -288,7 +283,7 @@ def _unreadable_reason(error: Exception) -> str:
 
 
 def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
-    """The trace; with a `descriptor` of the same file what lies in _OF_STEPS stays there."""
+    """The trace; with a `descriptor` of the file, arrays in _OF_STEPS stay in it."""
     schema, version = _decoded(file.attrs.get("schema")), file.attrs.get("schema_version")
     if schema != SCHEMA:
         raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")

@@ -1,4 +1,4 @@
-"""Whether an attempt has a whole trace, asked of a file system that may fail, lag, or be away for a moment."""
+"""Looks whether an attempt has a whole trace, on a file system that may fail, lag, or be away for a moment."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, err
 
 @dataclass(frozen=True, kw_only=True)
 class TraceLook:
-    """What a look at an attempt's trace shows.
+    """The result of a look at an attempt's trace.
 
-    `whole` says that rank 0 wrote it itself, `steps` is the most that a rank completed by it, -1 where nothing is
-    known. `unreadable` is why nobody could see it, empty where somebody could.
+    `whole`: rank 0 wrote it itself. `steps` is the largest number that a rank completed by it, -1 where nothing is
+    known. `unreadable` is the reason why it could not be looked at, else empty.
     """
 
     whole: bool = False

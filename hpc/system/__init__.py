@@ -1,1 +1,1 @@
-"""The machine under the process: command lines, other programs, whole files, text of others, versions."""
+"""Command lines, external programs, atomic files, texts of others, versions."""

@@ -23,7 +23,7 @@ COMMANDS = (
 )  # fmt: skip
 """Modules that people run; each ends with `run`."""
 RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}
-"""Commands of earlier versions, with what they are called now."""
+"""Commands of earlier versions, with their present names."""
 PROGRAMS = ("hpc.node_agent.copier", "hpc.rank", "hpc.node_agent", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
@@ -38,8 +38,8 @@ _command = ""
 def start() -> None:
     """Prepares the process for the module that `python -m` names, while its package is being imported.
 
-    A module that is no command ends the process with 2: Python would import it, do nothing and exit with 0. Of a
-    command, Ctrl-C during the imports and a missing package become one line each. Nothing happens in other processes.
+    A module that is no command ends the process with 2: Python would import it, do nothing and exit with 0. Ctrl-C
+    during a command's imports and a missing package become one line each. Nothing happens in other processes.
     """
     global _command  # noqa: PLW0603  # a process is one command
     name = module_run().removesuffix(".__main__")
@@ -199,7 +199,7 @@ def _explain(error: BaseException, name: str) -> int | None:
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Of errors before `run`: those of a command's imports."""
+    """Explains errors before `run`: those of a command's imports."""
     status = _explain(error, _command)
     if status is not None:
         raise SystemExit(status)
@@ -207,7 +207,6 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 
 def _exit_at_once(number: int, frame: FrameType | None) -> None:
-    """Of Ctrl-C while nothing has been begun."""
     with suppress(OSError):
         os.write(2, f"{_command}: interrupted\n".encode())
     os._exit(INTERRUPTED)

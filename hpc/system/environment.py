@@ -1,4 +1,4 @@
-"""What a trace says of the machine, the software and the job that a run met."""
+"""The machine, the software and the job of a run, as its trace has them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpc.system.sanitize import REDACTED, is_secret
 from hpc.system.tool import Answer, Failure, run_tool
 
 _ROOT = Path(__file__).resolve().parents[2]
-# What Open MPI's launcher tells its own processes (orte, ess, pmix), where Paddle's ranks meet and where NCCL writes
-# changes with every launch and no speed.
+# Not recorded: variables that change with every launch and change no speed, as those of Open MPI's launcher for its own
+# processes (orte, ess, pmix), of the meeting place of Paddle's ranks and of NCCL's log.
 _RECORDED = re.compile(
     r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL(?!_DEBUG_FILE)|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN"
     r"|OPENBLAS|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"

@@ -1,4 +1,4 @@
-"""Texts from outside (exceptions, logs, host names, variables): kept without secrets, shown without doing anything."""
+"""Removes secrets and control characters from texts of others: exceptions, logs, host names, variables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 import unicodedata
 
 REDACTED = "(left out)"
-"""What stands in place of a secret."""
+"""Replaces a secret."""
 MAX_EXCEPTION_CHARACTERS = 1 << 16
-"""Of a longer text of an exception, which may hold a whole tensor, the rest is not kept."""
+"""A longer text of an exception, which may hold a whole tensor, is cut."""
 
 # A PKEY is a partition of InfiniBand, tokenizers are no tokens.
 _STRONG = re.compile(r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIAL|AUTHORIZATION|BEARER|COOKIE|WEBHOOK|API_?KEY")
@@ -32,7 +32,7 @@ _NAMED = re.compile(
     r"|(?<![\w-])--?(?P<flag>[A-Za-z][\w-]*)[ \t]+(?!-)"  # --name value
     r"|(?<![\w.-])(?P<field>[A-Za-z_][\w.-]*):[ \t]+"  # Name: value
 )
-# What a shell takes for one word: quoted pieces and others; a quote that nobody closes reaches to the end.
+# One word of a shell: quoted and unquoted parts; a quote that nobody closes reaches to the end.
 _SHELL_TOKEN = re.compile(r"(?:'[^']*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|\\.|[^\s'\"\\])*", re.DOTALL)
 _VALUE = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|[^\s,}\]]*", re.DOTALL)
 _LINE = re.compile(r"[^\n]*")
@@ -50,12 +50,12 @@ def is_secret(name: str, value: str | None = None) -> bool:
 
 def without_secrets(text: str) -> str:
     """The text with REDACTED in place of every value that looks like a secret, by its name or by itself."""
-    pieces, at = [], 0
+    parts, at = [], 0
     for match in _NAMED.finditer(text):
         if match.start() >= at and (end := _end_of_secret(match, text)) is not None:
-            pieces += [text[at : match.end()], REDACTED]
+            parts += [text[at : match.end()], REDACTED]
             at = end
-    return _BY_ITSELF.sub(REDACTED, "".join([*pieces, text[at:]]))
+    return _BY_ITSELF.sub(REDACTED, "".join([*parts, text[at:]]))
 
 
 def plain(text: str) -> str:
@@ -66,7 +66,7 @@ def plain(text: str) -> str:
 
 
 def exception_text(error: BaseException) -> str:
-    """What an exception says, whatever its `__str__` does; of a very long text the beginning."""
+    """The text of an exception, whatever its `__str__` does, cut to MAX_EXCEPTION_CHARACTERS."""
     try:
         return str(error)[:MAX_EXCEPTION_CHARACTERS]
     except BaseException as failure:  # noqa: BLE001 - a workload's own exception may raise anything here
@@ -74,7 +74,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def deny_world_writing() -> None:
-    """Nothing that this process or its children make can be written by everybody, whatever the umask was."""
+    """Keeps files that this process or its children make from being writable by everybody, whatever the umask was."""
     os.umask(os.umask(0o077) | 0o002)
 
 

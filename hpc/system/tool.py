@@ -1,4 +1,4 @@
-"""Runs the programs of others (squeue, nvidia-smi, git, mpiexec …): the one place that knows how they can fail.
+"""Runs external programs (squeue, nvidia-smi, git, mpiexec …) and tells their failures apart.
 
 Every short call of an external tool goes through `run_tool`. It raises nothing: a caller decides what an absent,
 forbidden, hanging or failing tool means, and `Answer.failure` tells them apart.
@@ -34,11 +34,10 @@ class Failure(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a tool printed and how it ended.
+    """The output and the end of a tool.
 
     `exit_status` is None where it did not end by itself, negative where a signal ended it. `reason` is the operating
-    system's text where the tool could not be started; of an absent tool it names folders of PATH that may not be
-    searched.
+    system's text where the tool could not be started; for an absent tool it names folders of PATH without access.
     """
 
     argv: tuple[str, ...]

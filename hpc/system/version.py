@@ -1,4 +1,4 @@
-"""Which version of Rankwise this is: of a checkout also its commit."""
+"""The version of Rankwise, with the commit of a checkout."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from hpc.system.tool import run_tool
 
 __version__ = "0.1.0"
-"""The one place that says it: setup.py reads this line."""
+"""setup.py reads this line."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 10.0
 
 
 def version_line(root: Path = _ROOT) -> str:
-    """`Rankwise 0.1.0`, of a git checkout with its commit, and whether files in it were changed since."""
+    """`Rankwise 0.1.0`; in a git checkout with the commit, and whether files were changed since."""
     git = ("git", "-C", str(root))
     top = run_tool([*git, "rev-parse", "--show-toplevel"], timeout_s=_GIT_TIMEOUT_S)
     if not top.ok or Path(top.stdout.strip()).resolve() != root:

@@ -26,7 +26,7 @@ from hpc.model.outcome import (
     requested_reruns,
 )
 from hpc.model.spec import RunSpec, SpecError
-from hpc.model.trace_file import why_not_whole
+from hpc.model.trace_file import visible_defect
 from hpc.recovery.folders import JournalError
 from hpc.recovery.journal_reader import read_journals
 
@@ -165,7 +165,7 @@ def _trace_damage(record: ExitRecord | None, traces: Path) -> list[str]:
         return []
     files = record.files(traces)
     path = files.trace
-    problem = why_not_whole(path) if path.exists() else ""  # else it was moved elsewhere
+    problem = visible_defect(path) if path.exists() else ""  # else it was moved elsewhere
     if not problem:
         return []
     return [f"{path}: {problem}, and its record says ok: {files.rerun_request.name} beside it, an empty "

@@ -107,41 +107,41 @@ def test_a_clock_stepped_in_mid_burst_is_refused(who, step_ns):
     st.integers(0, 2**32),
 )
 def test_every_time_before_between_and_after_the_points_is_inside_its_bound(
-    child, root, path, now_ns, pauses_ns, asked_ns, seed
+    child, root, path, now_ns, pauses_ns, times_ns, seed
 ):
     points = []
     for pause_ns in pauses_ns:
-        asked_ns.append(now_ns)
+        times_ns.append(now_ns)
         stamps, end_ns = path.burst(child, root, now_ns, pings=5, seed=seed)
         points.append(estimate(*stamps, MAX_DRIFT))
         now_ns = end_ns + pause_ns
-    local_ns = np.array([child.read(t) for t in asked_ns], np.int64)
-    truth_ns = np.array([root.read(t) for t in asked_ns], np.int64)
+    local_ns = np.array([child.read(t) for t in times_ns], np.int64)
+    truth_ns = np.array([root.read(t) for t in times_ns], np.int64)
     global_ns, bound_ns = convert(ClockModel.of(points), local_ns)
     assert (np.abs(global_ns - truth_ns) <= bound_ns).all()
 
 
-def errors_and_bounds(child: SyntheticClock, starts_ns: list[int], asked_ns: list[int], path: Path):
+def errors_and_bounds(child: SyntheticClock, starts_ns: list[int], times_ns: list[int], path: Path):
     root = SyntheticClock()
     clock = ClockModel.of([estimate(*path.burst(child, root, start)[0], MAX_DRIFT) for start in starts_ns])
-    global_ns, bound = convert(clock, np.array([child.read(t) for t in asked_ns], np.int64))
-    return np.abs(global_ns - np.array(asked_ns)), bound, clock.bound_ns[0]
+    global_ns, bound = convert(clock, np.array([child.read(t) for t in times_ns], np.int64))
+    return np.abs(global_ns - np.array(times_ns)), bound, clock.bound_ns[0]
 
 
-@pytest.mark.parametrize("asked_s", [2.5, 15.0])
-def test_a_rate_that_wanders_is_allowed_for(asked_s):
+@pytest.mark.parametrize("time_s", [2.5, 15.0])
+def test_a_rate_that_wanders_is_allowed_for(time_s):
     child = SyntheticClock(wander=4e-6, period_ns=20e9)
-    asked_ns = [round(asked_s * SECOND_NS)]
-    error, bound, of_points = errors_and_bounds(child, [0, 10 * SECOND_NS], asked_ns, Path(500, 500, 100))
-    doubt_of_rate = 0.5 * of_points.sum() if asked_s > 10 else 0
+    times_ns = [round(time_s * SECOND_NS)]
+    error, bound, of_points = errors_and_bounds(child, [0, 10 * SECOND_NS], times_ns, Path(500, 500, 100))
+    doubt_of_rate = 0.5 * of_points.sum() if time_s > 10 else 0
     assert of_points.max() + doubt_of_rate < error[0] <= bound[0]  # the points' own bounds would not have done
 
 
 def test_readings_in_whole_nanoseconds_are_allowed_for():
     starts_ns = [12_345, SECOND_NS + 6_789]
-    asked_ns = [start + ns for start in starts_ns for ns in range(0, 20_000, 7)]
+    times_ns = [start + ns for start in starts_ns for ns in range(0, 20_000, 7)]
     child = SyntheticClock(offset_ns=10**12, drift=37.123e-6)
-    error, bound, _ = errors_and_bounds(child, starts_ns, asked_ns, Path(out_ns=0, back_ns=0, jitter_ns=0))
+    error, bound, _ = errors_and_bounds(child, starts_ns, times_ns, Path(out_ns=0, back_ns=0, jitter_ns=0))
     assert error.max() == 1
     assert (error <= bound).all()
 
@@ -207,8 +207,8 @@ def test_interpolation_inside_and_extrapolation_outside(local_s, offset_ns, boun
 
 
 def test_a_single_point_allows_for_the_whole_drift():
-    one = model([SECOND_NS], [500.0], [10.0])
-    global_ns, bound = convert(one, np.array([0, SECOND_NS, 3 * SECOND_NS], np.int64))
+    single = model([SECOND_NS], [500.0], [10.0])
+    global_ns, bound = convert(single, np.array([0, SECOND_NS, 3 * SECOND_NS], np.int64))
     assert (global_ns - [0, SECOND_NS, 3 * SECOND_NS]).tolist() == [500, 500, 500]
     assert bound == pytest.approx([10 + 200_000, 10, 10 + 400_000])
 
@@ -249,11 +249,11 @@ def test_times_of_1e16_ns_keep_every_nanosecond(first_ns, span_ns, offset_ns, dr
     rate = (Fraction(offset2_ns) - offset_ns) / span_ns
     exact = [t + offset_ns + rate * (t - first_ns) for t in local_ns]
     global_ns, _ = convert(clock, np.array(local_ns, np.int64))
-    for got, wanted in zip(global_ns.tolist(), exact, strict=True):
-        assert abs(got - wanted) <= Fraction(501, 1000)
+    for converted_ns, expected in zip(global_ns.tolist(), exact, strict=True):
+        assert abs(converted_ns - expected) <= Fraction(501, 1000)
 
 
-def test_a_float_would_have_lost_what_is_kept():
+def test_offsets_are_exact_where_a_float_is_not():
     local_ns = np.array([10**16 + 1, 10**16 + 2], np.int64)
     assert float(local_ns[0]) == float(10**16)
     clock = model([10**16 - 10**9, 10**16 + 10**9], [7.0, 7.0], [10.0, 10.0])
@@ -319,7 +319,7 @@ def test_a_block_agrees_with_plain_interpolation(block):
         assert bound_ns[rank, inside] == pytest.approx(expected)
 
 
-def test_a_block_converts_in_place_and_what_is_scattered_as_what_is_not(block):
+def test_a_block_converts_in_place_and_scattered_stamps_as_sorted_ones(block):
     stamps, clock = block
     fresh = clock.to_global(stamps)
     spread = np.zeros((5, 20_000, 3), np.int64)
@@ -371,7 +371,7 @@ def test_a_jump_is_seen_between_points_that_are_not_neighbours(sign):
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_a_jump_is_seen_although_the_first_point_was_poor(sign):
+def test_a_jump_is_seen_after_a_poor_first_point(sign):
     with pytest.raises(ClockError, match=r"jumped by 0\.800 ms"):
         model([0, 10**9, 2 * 10**9], [0.0, 0.0, sign * 1e6], [1e9, 0.0, 0.0])
 

@@ -19,18 +19,18 @@ from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 @dataclass(frozen=True)
 class WanderingClock:
-    """Runs at another rate in each stretch of time; no rate is further than WANDER from the mean of any others."""
+    """Runs at another rate in each segment of time; no rate is further than WANDER from the mean of any others."""
 
     offset_ns: int
     drift: float
-    stretch_ns: int
-    wander: tuple[float, ...]  # of each stretch by turns, −1 … 1
+    segment_ns: int
+    wander: tuple[float, ...]  # of each segment by turns, −1 … 1
 
     def read(self, true_ns: int) -> int:
-        done, rest_ns = divmod(true_ns, self.stretch_ns)
-        rounds, left = divmod(done, len(self.wander))
-        turns = rounds * sum(self.wander) + sum(self.wander[:left])
-        gained = turns * self.stretch_ns + self.wander[left] * rest_ns
+        full_segments, rest_ns = divmod(true_ns, self.segment_ns)
+        rounds, rest = divmod(full_segments, len(self.wander))
+        turns = rounds * sum(self.wander) + sum(self.wander[:rest])
+        gained = turns * self.segment_ns + self.wander[rest] * rest_ns
         return true_ns + self.offset_ns + round(true_ns * self.drift + gained * WANDER / 2)
 
 
@@ -38,7 +38,7 @@ clocks = st.builds(
     WanderingClock,
     offset_ns=st.integers(-1000 * SECOND_NS, 1000 * SECOND_NS),
     drift=st.floats(-50e-6, 50e-6),
-    stretch_ns=st.integers(SECOND_NS // 10, 30 * SECOND_NS),
+    segment_ns=st.integers(SECOND_NS // 10, 30 * SECOND_NS),
     wander=st.lists(st.floats(-1, 1), min_size=1, max_size=5).map(tuple),
 )
 paths = st.builds(
@@ -60,10 +60,10 @@ def trace_of(
     true_ns.sort(axis=1)
     root = seen[0]
     points, stamps = [], np.empty_like(true_ns)
-    for rank, own in enumerate(seen):
-        clock = own or root
+    for rank, other in enumerate(seen):
+        clock = other or root
         stamps[rank] = [[clock.read(int(t)) for t in step] for step in true_ns[rank]]
-        if own is None or rank == 0:
+        if other is None or rank == 0:
             points.append([SyncPoint(clock.read(t), 0.0, 0.0) for t in borders_ns])
         else:
             bursts = [path.burst(clock, root, t, pings=4, seed=seed + rank)[0] for t in borders_ns]
@@ -72,9 +72,9 @@ def trace_of(
     trace = make_trace(
         run,
         stamps=stamps,
-        clock_local_ns=np.array([[p.local_ns for p in own] for own in points]),
-        clock_offset_ns=np.array([[p.offset_ns for p in own] for own in points]),
-        clock_bound_ns=np.array([[p.bound_ns for p in own] for own in points]),
+        clock_local_ns=np.array([[p.local_ns for p in of_rank] for of_rank in points]),
+        clock_offset_ns=np.array([[p.offset_ns for p in of_rank] for of_rank in points]),
+        clock_bound_ns=np.array([[p.bound_ns for p in of_rank] for of_rank in points]),
         barrier_exits_ns=np.zeros((run.ranks, 0), np.int64),
         ranks=make_ranks(run, stamp_bound_ns=own_ns),
     )
@@ -88,18 +88,18 @@ def trace_of(
     st.lists(st.floats(0.5, 600), min_size=1, max_size=6),
     st.integers(0, 2**32),
 )
-def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(own, path, blocks_s, seed):
-    root = WanderingClock(offset_ns=123, drift=0.0, stretch_ns=SECOND_NS, wander=(0.0,))
-    trace, truth_ns = trace_of([root, *own, None], path, blocks_s, seed)
+def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(others, path, blocks_s, seed):
+    root = WanderingClock(offset_ns=123, drift=0.0, segment_ns=SECOND_NS, wander=(0.0,))
+    trace, truth_ns = trace_of([root, *others, None], path, blocks_s, seed)
     ranks, steps, stamps = trace.stamps.shape
     found_ns = trace.global_stamps(0, steps)
     bound_ns = trace.bounds_of(trace.stamps.reshape(ranks, -1)).reshape(trace.stamps.shape)
-    there = truth_ns != ABSENT
-    assert (np.abs(found_ns - truth_ns)[there] <= bound_ns[there]).all()
-    assert (found_ns[~there] == ABSENT).all()
-    assert np.isnan(bound_ns[~there]).all()
+    present = truth_ns != ABSENT
+    assert (np.abs(found_ns - truth_ns)[present] <= bound_ns[present]).all()
+    assert (found_ns[~present] == ABSENT).all()
+    assert np.isnan(bound_ns[~present]).all()
     assert (bound_ns[0] == 0).all()
-    assert (bound_ns[1:-1][there[1:-1]] > 0).all()
+    assert (bound_ns[1:-1][present[1:-1]] > 0).all()
     # Piece by piece, stamp by stamp: the same.
     np.testing.assert_array_equal(trace.global_stamps(3, 9), found_ns[:, 3:9])
     for stamp in range(stamps):
@@ -108,22 +108,22 @@ def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(own, path, blocks_s,
         np.testing.assert_array_equal(trace.bounds_ns(stamp, chosen), bound_ns[:, chosen, stamp])
 
 
-DRIFTING = WanderingClock(offset_ns=10**12, drift=40e-6, stretch_ns=SECOND_NS, wander=(0.0,))
+DRIFTING = WanderingClock(offset_ns=10**12, drift=40e-6, segment_ns=SECOND_NS, wander=(0.0,))
 
 
-def test_what_a_device_may_be_off_comes_on_top():
+def test_the_bound_of_device_stamps_is_added():
     bare, _ = trace_of([DRIFTING, DRIFTING], Path(), [3.0], 0)
     device, _ = trace_of([DRIFTING, DRIFTING], Path(), [3.0], 0, own_ns=700.0)
     local_ns = bare.stamps[:, :, 5]
     assert device.bounds_of(local_ns) == pytest.approx(bare.bounds_of(local_ns) + 700)
-    alone = make_trace(
+    single_rank = make_trace(
         make_run(),
         ranks=make_ranks(make_run(), stamp_bound_ns=40.0),
         clock_local_ns=np.empty((1, 0), np.int64),
         clock_offset_ns=np.empty((1, 0)),
         clock_bound_ns=np.empty((1, 0)),
     )
-    bound_ns = alone.bounds_of(np.array([[5, ABSENT]]))
+    bound_ns = single_rank.bounds_of(np.array([[5, ABSENT]]))
     assert bound_ns[0, 0] == 40
     assert np.isnan(bound_ns[0, 1])
 
@@ -131,19 +131,19 @@ def test_what_a_device_may_be_off_comes_on_top():
 def test_the_trace_itself_stays_as_it_was_taken():
     trace, _ = trace_of([DRIFTING, WanderingClock(0, 0.0, SECOND_NS, (0.0,))], Path(), [3.0], 0)
     before = trace.stamps.copy()
-    one = make_trace(
+    single = make_trace(
         stamps=np.ascontiguousarray(before[:1, :15]),
         clock_offset_ns=np.full((1, 2), 5.0),
         clock_bound_ns=np.ones((1, 2)),
     )
-    for whole in (trace, one):
-        kept = whole.stamps.copy()
-        found_ns = whole.global_stamps(0, kept.shape[1])
-        assert (found_ns != kept).any()
-        np.testing.assert_array_equal(whole.stamps, kept)
+    for whole in (trace, single):
+        taken = whole.stamps.copy()
+        found_ns = whole.global_stamps(0, taken.shape[1])
+        assert (found_ns != taken).any()
+        np.testing.assert_array_equal(whole.stamps, taken)
 
 
-def test_a_trace_that_lies_in_its_file_says_the_same(tmp_path):
+def test_a_trace_in_its_file_gives_the_same_times(tmp_path):
     trace, _ = trace_of([DRIFTING, WanderingClock(0, 0.0, SECOND_NS, (0.0,))], Path(), [3.0, 4.0], 0)
     with open_trace(put(tmp_path, trace)) as lazy:
         np.testing.assert_array_equal(lazy.global_stamps(2, 9), trace.global_stamps(2, 9))

@@ -14,7 +14,7 @@ SECOND_NS = 10**9
 
 
 @given(st.integers(1, 300), st.integers(2, 40))
-def test_everybody_has_one_parent_which_serves_it(domains, star):
+def test_every_domain_has_one_parent_which_serves_it(domains, star):
     served = {child: parent for parent in range(domains) for child in neighbours(parent, domains, star)[1]}
     assert served == {child: neighbours(child, domains, star)[0] for child in range(1, domains)}
     assert neighbours(0, domains, star)[0] is None
@@ -59,7 +59,7 @@ def test_the_second_time_a_parent_knows_its_rate():
     assert (np.abs(second.error_ns) <= second.bound_ns).all()
     assert second.bound_ns[far].mean() < first.bound_ns[far].mean()
     between_ns = 10 * SECOND_NS
-    for host, own in enumerate(points):
+    for host, of_host in enumerate(points):
         local_ns = hosts.read(host, np.array([[between_ns]]))
-        model = ClockModel.of(own)
+        model = ClockModel.of(of_host)
         assert abs(model.to_global(local_ns)[0, 0] - between_ns) <= model.bounds_ns(local_ns)[0, 0]

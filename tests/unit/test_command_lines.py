@@ -20,6 +20,8 @@ from tests.unit.traces import make_run, make_trace, put
 
 DRY_RUN = ("hpc.sweep", "--cluster", "local", "--nodes", "1", "--ranks-per-node", "1", "--repeats", "1", "--dry-run")
 
+NO_SUCH_TRACE = "hpc.collectives: traces/none.h5: "
+"""A command that prints nothing to standard output ignores that it cannot be written."""
 SLURM_DRY_RUN = ("hpc.sweep", "--site", "example", "--nodes", "1", "--gpus-per-node", "1", "--dry-run")
 
 
@@ -28,10 +30,17 @@ def command(
     stdout: int = subprocess.PIPE,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """`python -m module` in this folder."""
-    argv = [sys.executable, *options, "-m", module, *arguments]
+    return process([sys.executable, *options, "-m", module, *arguments], cwd, env, stdout=stdout)
+
+
+def process(
+    argv: list[str], cwd: Path, env: dict[str, str] | None = None, *, stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """The process of this command line, at its end."""
     environ = {**with_checkout(os.environ), "PYTHONUNBUFFERED": "", **(env or {})}
     return subprocess.run(
-        argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,
+        argv, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True,
         encoding="utf-8", errors="surrogateescape", check=False,
     )  # fmt: skip
 
@@ -70,14 +79,14 @@ def traces(tmp_path: Path) -> Path:
 
 def guarded_modules() -> dict[str, str]:
     """Every module that does something when it is run by `python -m`, with its last statement."""
-    found = {}
+    statements = {}
     for package in ("hpc", "launch", "parse"):
         for path in (ROOT / package).rglob("*.py"):
             statement = ast.parse(path.read_text()).body[-1:]
             if statement and isinstance(statement[0], ast.If) and "__name__" in ast.unparse(statement[0].test):
                 name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-                found[name.removesuffix(".__main__")] = ast.unparse(statement[0])
-    return found
+                statements[name.removesuffix(".__main__")] = ast.unparse(statement[0])
+    return statements
 
 
 def test_every_module_that_runs_is_in_the_tables() -> None:
@@ -110,10 +119,7 @@ def test_a_module_that_is_no_command_is_refused(module: str, nearest: str | None
 
 
 def test_joined_options_of_python_name_the_module_too(tmp_path: Path) -> None:
-    argv = [sys.executable, "-Bmparse.summary", "x", "y"]
-    done = subprocess.run(
-        argv, cwd=tmp_path, env=with_checkout(os.environ), capture_output=True, text=True, check=False
-    )
+    done = process([sys.executable, "-Bmparse.summary", "x", "y"], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("parse.summary is no command;")
 
@@ -121,8 +127,7 @@ def test_joined_options_of_python_name_the_module_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("module", [*PROGRAMS, "hpc.recovery.__main__"])
 def test_programs_and_packages_run_as_before(module: str, tmp_path: Path) -> None:
     done = command(module, "--help", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: ")
+    assert (done.returncode, done.stdout[:7]) == (0, "usage: "), done.stderr
 
 
 def test_other_modules_that_import_ours_are_not_refused(tmp_path: Path) -> None:
@@ -139,15 +144,12 @@ def test_an_import_outside_of_a_command_changes_nothing_in_the_process(tmp_path:
         "assert (sys.stdout, sys.stderr) == streams; assert sys.excepthook is sys.__excepthook__;"
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=with_checkout(os.environ), cwd=tmp_path, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = process([sys.executable, "-c", code], tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("module", ["hpc.sweep", "parse.summarize", "launch.doctor"])
-def test_an_old_python_is_told_which_is_needed(module: str, tmp_path: Path) -> None:
+def test_an_old_python_is_refused_with_the_version_needed(module: str, tmp_path: Path) -> None:
     """By a version that Python claims: the statement that looks at it is the first of the package."""
     env = sitecustomize(tmp_path / "site", "import sys\nsys.version_info = (3, 9, 18)\nsys.version = '3.9.18 (main)'\n")
     done = command(module, "--help", cwd=tmp_path, env=env)
@@ -170,7 +172,7 @@ def test_the_package_can_be_parsed_by_an_old_python() -> None:
         ("launch.doctor", "--cluster", "local"),
     ],
 )  # fmt: skip
-def test_a_bare_checkout_names_the_cure(argv: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_bare_checkout_names_the_fix(argv: tuple[str, ...], tmp_path: Path) -> None:
     """By an interpreter that looks for no packages at all."""
     done = command(argv[0], *argv[1:], cwd=tmp_path, options=("-S",))
     assert done.returncode == 1
@@ -248,11 +250,7 @@ def test_ctrl_c_while_files_are_read_is_one_line(traces: Path, tmp_path: Path) -
 def test_ctrl_c_that_a_shell_has_switched_off_stays_off(tmp_path: Path) -> None:
     """As of a command in the background of a script."""
     env = when_imported(tmp_path / "site", "numpy", "os.kill(os.getpid(), signal.SIGINT)")
-    argv = [sys.executable, "-m", *DRY_RUN]
-    done = subprocess.run(
-        ["bash", "-c", 'trap "" INT; exec "$@"', "bash", *argv], cwd=tmp_path,
-        env={**with_checkout(os.environ), **env}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = process(["bash", "-c", 'trap "" INT; exec "$@"', "bash", sys.executable, "-m", *DRY_RUN], tmp_path, env)
     assert done.returncode == 0, done.stderr
     assert "dry run: nothing was submitted" in done.stdout
 
@@ -283,7 +281,7 @@ def test_output_into_a_closed_pipe_ends_in_silence(argv: tuple[str, ...], traces
     finally:
         os.close(write)
     assert done.returncode == 1
-    assert done.stderr == ("" if "none.h5" not in argv[-1] else f"{no_such_trace(done.stderr)}\n")
+    assert done.stderr.startswith(NO_SUCH_TRACE) if "none.h5" in argv[-1] else done.stderr == ""
 
 
 @pytest.mark.parametrize("argv", outputs(), ids=lambda argv: "-".join(argv[:3]))
@@ -294,24 +292,13 @@ def test_output_to_a_full_disk_is_one_line(argv: tuple[str, ...], unbuffered: st
         done = command(argv[0], *argv[1:], cwd=traces.parent, env=env, stdout=full.fileno())
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    if "none.h5" in argv[-1]:
-        assert line == no_such_trace(line)
-    else:
-        assert line == f"{argv[0]}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"
-
-
-def no_such_trace(line: str) -> str:
-    """A command that prints nothing to standard output does not mind that it cannot be written."""
-    assert line.startswith("hpc.collectives: traces/none.h5: "), line
-    return line.rstrip("\n")
+    lost = f"{argv[0]}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"
+    assert line.startswith(NO_SUCH_TRACE) if "none.h5" in argv[-1] else line == lost
 
 
 @pytest.mark.parametrize("argv", [DRY_RUN, ("parse.summarize", "traces"), ("launch.devcluster", "status", "--help")])
 def test_a_closed_standard_output_is_one_line(argv: tuple[str, ...], traces: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, "-m", *argv], cwd=traces.parent, check=False,
-        env=with_checkout(os.environ), capture_output=True, text=True,
-    )  # fmt: skip
+    done = process(["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, "-m", *argv], traces.parent)
     assert done.returncode == 1
     assert done.stderr == f"{argv[0]}: standard output cannot be written: {os.strerror(errno.EBADF)}\n"
 
@@ -334,10 +321,7 @@ def test_a_bug_keeps_its_traceback_where_output_is_lost_too(tmp_path: Path) -> N
         "sys.exit(run(main, 'hpc.sweep'))"
     )
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={**with_checkout(os.environ), "PYTHONUNBUFFERED": ""}, cwd=tmp_path,
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+        done = process([sys.executable, "-c", code], tmp_path, stdout=full.fileno())
     assert done.returncode == 1
     assert done.stderr.endswith("ValueError: a bug\n")
     assert "Exception ignored" not in done.stderr
@@ -371,23 +355,19 @@ def test_an_attempt_is_recorded_where_the_output_of_the_job_is_lost(lost: str, t
     logs.mkdir()
     step = ("launch.step", "--run", "r1", "--traces", str(traces), "--logs", str(logs), "--launcher", "local")
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", *step, "--", "true"], env=with_checkout(os.environ), cwd=tmp_path,
-            stdin=subprocess.DEVNULL, stdout=full, stderr=full if lost == "both" else subprocess.PIPE, check=False,
-        )  # fmt: skip
+        stderr = full.fileno() if lost == "both" else subprocess.PIPE
+        argv = [sys.executable, "-m", *step, "--", "true"]
+        done = process(argv, tmp_path, stdout=full.fileno(), stderr=stderr)
     assert done.returncode == 10  # the run is not ok: `true` wrote no trace
     assert set(outcomes(tmp_path)) == {"r1.1"}
     line = f"launch.step: standard output cannot be written: {os.strerror(errno.ENOSPC)}\n"
-    assert done.stderr in (None, line.encode())
+    assert done.stderr in (None, line)
 
 
-def test_lost_standard_error_ends_without_a_word(tmp_path: Path) -> None:
+def test_lost_standard_error_ends_in_silence(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "parse.summarize", "nothing"], env=with_checkout(os.environ), cwd=tmp_path,
-            stdout=subprocess.PIPE, stderr=full, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stdout) == (1, b"")
+        done = process([sys.executable, "-m", "parse.summarize", "nothing"], tmp_path, stderr=full.fileno())
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 # --- what the encoding lacks ---
@@ -449,7 +429,7 @@ def test_an_unknown_option_of_a_sub_command_too(tmp_path: Path) -> None:
     assert "did you mean --gpus instead of --gpsu?" in done.stderr
 
 
-def test_other_errors_of_usage_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_errors_of_usage_are_those_of_argparse(capsys: pytest.CaptureFixture[str]) -> None:
     parser = CommandParser(prog="x")
     parser.add_argument("--format", choices=("a", "b"))
     with pytest.raises(SystemExit):

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc.system.atomic import write_atomic, write_output
-from tests.sweeps import with_checkout
-from tests.unit.test_command_lines import DRY_RUN, command, sitecustomize
+from tests.unit.test_command_lines import DRY_RUN, command, process, sitecustomize
 from tests.unit.traces import make_run, make_trace, put
 
 
@@ -29,10 +28,7 @@ def traces(tmp_path: Path) -> Path:
 def summarize(traces: Path, out: Path, prefix: str = "") -> subprocess.CompletedProcess[str]:
     """`python -m parse.summarize traces --out out`, in a shell that did `prefix` before."""
     argv = [sys.executable, "-m", "parse.summarize", str(traces), "--out", str(out)]
-    return subprocess.run(
-        ["bash", "-c", f'{prefix}\nexec "$@"', "bash", *argv], env=with_checkout(os.environ), capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    return process(["bash", "-c", f'{prefix}\nexec "$@"', "bash", *argv], traces)
 
 
 def test_a_full_disk_keeps_the_file_that_was_there(traces: Path, tmp_path: Path) -> None:
@@ -77,7 +73,7 @@ def test_an_existing_file_keeps_its_permissions_and_a_new_one_has_the_usual(trac
     assert [stat.S_IMODE(path.stat().st_mode) for path in (out, new)] == [0o604, 0o640]
 
 
-def test_what_is_no_file_is_written_directly(traces: Path, tmp_path: Path) -> None:
+def test_a_device_is_written_directly(traces: Path, tmp_path: Path) -> None:
     done = summarize(traces, Path("/dev/stdout"))
     assert done.returncode == 0 and "1n1g" in done.stdout
     done = summarize(traces, Path("/dev/full"))
@@ -117,11 +113,7 @@ def test_write_atomic_names_the_file_and_leaves_nothing_beside_it(tmp_path: Path
 
 
 def test_a_sweep_that_finds_no_room_names_the_file(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", *DRY_RUN]
-    done = subprocess.run(
-        ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *argv], cwd=tmp_path, env=with_checkout(os.environ),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = process(["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, "-m", *DRY_RUN], tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     where = f"hpc.sweep: the sweep's folder cannot be written: {tmp_path}/"

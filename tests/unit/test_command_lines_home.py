@@ -53,7 +53,7 @@ def test_a_tilde_without_a_home_is_one_line(tmp_path: Path) -> None:
 
 def test_ranks_get_a_home_only_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert not any(word.startswith("HOME=") for word in local.launcher())
+    assert not any(argument.startswith("HOME=") for argument in local.launcher())
 
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")

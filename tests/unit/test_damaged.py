@@ -1,4 +1,4 @@
-"""What power cuts make of what attempts leave: nothing of it is believed, lost, or run again in silence."""
+"""Records and traces damaged by power cuts: none is believed, lost, or run again in silence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpc.model import evidence
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
 from hpc.model.spec import Plan, RunSpec, Target
-from hpc.model.trace_file import why_not_whole
+from hpc.model.trace_file import visible_defect
 from hpc.model.verdict import JobEnd
 from hpc.recovery.__main__ import main as collecting
 from hpc.recovery.folders import BEGUN
@@ -37,10 +37,10 @@ DAMAGES = {"empty": b"", "zeros": b"\0" * 300, "half": b'{\n "run_id": "x",\n "o
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
-    found = Folders.under(tmp_path)
-    for folder in (found.jobs, found.logs, found.traces):
+    below = Folders.under(tmp_path)
+    for folder in (below.jobs, below.logs, below.traces):
         folder.mkdir(exist_ok=True)
-    return found
+    return below
 
 
 def begin(traces: Path, run: RunSpec = RUN, job_id: str = "7") -> Path:
@@ -67,7 +67,7 @@ def nobody() -> Iterator[None]:
     [{"attempt": "1"}, {"attempt": True}, {"evidence": "text"}, {"evidence": [1]}, {"outcome": ["ok"]},
      {"local_copies": None}, {"begin_unix_s": "now"}, {"run_id": 3}],
 )  # fmt: skip
-def test_a_value_of_another_kind_makes_no_record(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_a_value_of_another_type_makes_no_record(tmp_path: Path, changes: dict[str, object]) -> None:
     path = put_exit_record(tmp_path, RUN, Outcome.OK)
     assert not is_damaged(path)
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -76,14 +76,14 @@ def test_a_value_of_another_kind_makes_no_record(tmp_path: Path, changes: dict[s
     assert is_damaged(path)
 
 
-def test_a_record_under_anothers_name_is_none_of_it(tmp_path: Path) -> None:
+def test_a_record_under_the_name_of_another_attempt_is_refused(tmp_path: Path) -> None:
     copy = put_exit_record(tmp_path, RUN, Outcome.OK).rename(tmp_path / "copy_r1.1.exit.json")
-    broken: list[RecordError] = []
-    assert exit_records(tmp_path, broken) == {}
-    assert [error.path for error in broken] == [copy] and STEM in str(broken[0])
+    errors: list[RecordError] = []
+    assert exit_records(tmp_path, errors) == {}
+    assert [error.path for error in errors] == [copy] and STEM in str(errors[0])
 
 
-def test_nothing_is_read_for_ever_or_in_depth(tmp_path: Path) -> None:
+def test_huge_and_deeply_nested_records_are_damaged(tmp_path: Path) -> None:
     path = tmp_path / f"{STEM}.exit.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # a hole: no disk holds as much
@@ -92,39 +92,39 @@ def test_nothing_is_read_for_ever_or_in_depth(tmp_path: Path) -> None:
     assert is_damaged(path)
 
 
-def test_what_lies_where_a_record_belongs_is_damaged_and_what_is_not_there_is_not(tmp_path: Path) -> None:
+def test_a_folder_or_link_in_the_place_of_a_record_is_damaged_and_nothing_is_not(tmp_path: Path) -> None:
     (tmp_path / "a.1.exit.json").mkdir()
     (tmp_path / "b.1.exit.json").symlink_to("nowhere")
     assert [is_damaged(tmp_path / f"{name}.1.exit.json") for name in "abc"] == [True, True, False]
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-@pytest.mark.parametrize(("traced", "outcome"), [(True, Outcome.OK), (False, Outcome.LOST)])
-def test_a_damaged_record_is_made_anew_of_what_else_is_there(
-    folders: Folders, damage: bytes, traced: bool, outcome: Outcome
+@pytest.mark.parametrize(("has_trace", "outcome"), [(True, Outcome.OK), (False, Outcome.LOST)])
+def test_a_damaged_record_is_made_anew_from_other_evidence(
+    folders: Folders, damage: bytes, has_trace: bool, outcome: Outcome
 ) -> None:
     begin(folders.traces)
     (folders.traces / f"{STEM}.exit.json").write_bytes(damage)
     other = make_run(repeat=2)
     put_exit_record(folders.traces, other, Outcome.OK)
-    if traced:
+    if has_trace:
         trace = put(folders.traces, make_trace(RUN))
         os.utime(trace, (1_700_000_000, 1_700_000_000))
-    [before, there] = run_statuses([RUN.run_id, other.run_id], folders.traces)
-    assert before.state == "begun" and there.state == "ok" and not there.problems
+    [before, other_run] = run_statuses([RUN.run_id, other.run_id], folders.traces)
+    assert before.state == "begun" and other_run.state == "ok" and not other_run.problems
     assert not whole([before]) and "judges the attempt anew" in before.problems[0]
     assert f"{STEM}.exit.json" in [*describe_runs([before], folders)][-1]
-    said: list[str] = []
-    mend_records(folders, said.append)
-    [line] = said
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    [line] = messages
     assert f"{STEM}: what was recorded of it cannot be read" in line and f": {outcome}:" in line
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]
-    assert (record.end_unix_s == 1_700_000_000) is traced  # when the trace was written, not when somebody looked
+    assert (record.end_unix_s == 1_700_000_000) is has_trace  # when the trace was written, not when somebody looked
     assert (folders.traces / f"{STEM}.exit.json.damaged").read_bytes() == damage
-    assert pending_runs([RUN.run_id], folders.traces) == ([] if traced else [RUN.run_id])
-    mend_records(folders, said.append)
-    assert said == [line]
+    assert pending_runs([RUN.run_id], folders.traces) == ([] if has_trace else [RUN.run_id])
+    mend_records(folders, messages.append)
+    assert messages == [line]
 
 
 def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
@@ -139,7 +139,9 @@ def test_a_damaged_begin_record_loses_no_whole_trace(folders: Folders) -> None:
     assert ".begin.json: cannot be read" in second.problems[0] and "the run is done again" in second.problems[0]
 
 
-def test_what_cannot_be_mended_is_said_and_stops_no_other(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_written_is_reported_and_stops_no_other(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for run in (RUN, make_run(repeat=2)):
         begin(folders.traces, run)
         put(folders.traces, make_trace(run))
@@ -152,12 +154,12 @@ def test_what_cannot_be_mended_is_said_and_stops_no_other(folders: Folders, monk
         return real(record, folder)
 
     monkeypatch.setattr(ExitRecord, "write", write)
-    said: list[str] = []
-    mend_records(folders, said.append)
-    assert sorted("No space left" in line for line in said) == [False, True]
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    assert sorted("No space left" in line for line in messages) == [False, True]
 
 
-def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> None:
+def test_a_record_that_cannot_be_opened_holds_back_its_own_run_only() -> None:
     other = make_run(repeat=2)
     with TemporaryDirectory() as place:  # others cannot enter pytest's folders
         Path(place).chmod(0o755)
@@ -174,13 +176,13 @@ def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> Non
 
 def closed(folders: Folders) -> list[str]:
     """Closes what job 7 left open, which the scheduler has forgotten; what is said."""
-    said: list[str] = []
+    messages: list[str] = []
     end = JobEnd(state="", source="squeue")
-    evidence.close_attempts(folders.traces, folders.logs, "7", end, recover=lambda name: None, say=said.append)
-    return said
+    evidence.close_attempts(folders.traces, folders.logs, "7", end, recover=lambda name: None, say=messages.append)
+    return messages
 
 
-def test_who_closes_attempts_takes_a_damaged_record_for_none(folders: Folders) -> None:
+def test_closing_treats_a_damaged_record_as_absent(folders: Folders) -> None:
     begin(folders.traces)
     (folders.traces / f"{STEM}.exit.json").mkdir()
     assert [line.split(": ")[:2] for line in closed(folders)] == [[STEM, "lost"]]
@@ -201,14 +203,14 @@ def test_one_attempt_that_cannot_be_closed_stops_no_other(folders: Folders) -> N
     assert f"{STEM}.exit.json" in failed and other.startswith(f"{make_run(repeat=2).run_id}.1: lost: ")
 
 
-def test_small_files_that_cannot_be_read_say_nothing_and_are_said(
+def test_unreadable_small_files_count_as_absent_and_are_reported(
     folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folders.traces / f"{STEM}.signal").write_bytes(b"\0" * 28)
     (folders.traces / f"{STEM}.kept").write_bytes(b"kept: n1:/a\n\0\0\0")
     (folders.traces / f"{STEM}.hang.json").mkdir()
-    left = evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM))
-    assert (left.signal, left.local_copies, left.hang) == ("", "n1:/a", "")
+    artifacts = evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM))
+    assert (artifacts.signal, artifacts.local_copies, artifacts.hang) == ("", "n1:/a", "")
     assert f"{STEM}.hang.json: cannot be read (Is a directory)" in capsys.readouterr().err
 
 
@@ -218,11 +220,11 @@ def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
         file.truncate(1 << 40)
         file.seek(0, 2)
         file.write(b"\nsrun: error: " + b"launch failed " * 20_000 + b"\nBus error\n")
-    found = evidence.evidence_of(
+    collected = evidence.evidence_of(
         evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path, exit_status=1
     )
-    assert len(found.error) < evidence.ERROR_BYTES and found.error.endswith("Bus error")
-    assert max(map(len, found.error.splitlines())) <= 4096
+    assert len(collected.error) < evidence.ERROR_BYTES and collected.error.endswith("Bus error")
+    assert max(map(len, collected.error.splitlines())) <= 4096
     path.unlink()
     path.mkdir()
     assert evidence.evidence_of(evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path).error == ""
@@ -240,9 +242,9 @@ def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_pat
     (tmp_path / "plan.list.json").write_text("[]")
     (tmp_path / "plan.odd.json").write_text('{"sweep_id": "x", "runs": ["a"]}')
     (tmp_path / "plan.folder.json").mkdir()
-    broken: list[RecordError] = []
-    assert len(planned_sweeps(tmp_path, broken)) == 1
-    assert len(broken) == 4 and all("the command that planned it writes it again" in str(each) for each in broken)
+    errors: list[RecordError] = []
+    assert len(planned_sweeps(tmp_path, errors)) == 1
+    assert len(errors) == 4 and all("the command that planned it writes it again" in str(each) for each in errors)
 
 
 def test_a_damaged_plan_is_written_again(folders: Folders) -> None:
@@ -255,16 +257,16 @@ def test_a_damaged_plan_is_written_again(folders: Folders) -> None:
     assert (path.read_bytes(), run.read_bytes()) == texts
 
 
-@pytest.mark.parametrize(("keep", "why_not"), [(0, "is empty"), (7, "not an HDF5"), (3000, "cut off"), (None, "")])
-def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, keep: int | None, why_not: str) -> None:
+@pytest.mark.parametrize(("keep", "damage"), [(0, "is empty"), (7, "not an HDF5"), (3000, "cut off"), (None, "")])
+def test_an_incomplete_trace_is_recognised_without_reading_it(folders: Folders, keep: int | None, damage: str) -> None:
     path = put(folders.traces, make_trace(RUN))
     put_exit_record(folders.traces, RUN, Outcome.OK)
     path.write_bytes(path.read_bytes()[:keep])
-    assert why_not in why_not_whole(path) and bool(why_not_whole(path)) is bool(why_not)
+    assert damage in visible_defect(path) and bool(visible_defect(path)) is bool(damage)
     [run] = run_statuses([RUN.run_id], folders.traces)
-    assert run.state == ("ok, trace damaged" if why_not else "ok")
-    assert run.final and whole([run]) is not bool(why_not)  # nothing is measured again unasked
-    assert [f"{STEM}.rerun" in problem and str(path) in problem for problem in run.problems] == [True] * bool(why_not)
+    assert run.state == ("ok, trace damaged" if damage else "ok")
+    assert run.final and whole([run]) is not bool(damage)  # nothing is measured again unasked
+    assert [f"{STEM}.rerun" in problem and str(path) in problem for problem in run.problems] == [True] * bool(damage)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
@@ -291,7 +293,7 @@ def test_a_script_does_not_measure_again_what_it_has_just_closed_as_ok(tmp_path:
     assert not (tmp_path / "traces" / f"{run.run_id}.2.begin.json").exists()
 
 
-def test_what_closed_attempts_took_is_what_they_took(folders: Folders) -> None:
+def test_a_closed_attempt_ends_when_its_trace_was_written(folders: Folders) -> None:
     begun = BeginRecord(run_id=RUN.run_id, attempt=1, job_id="7", begin_unix_s=1_700_000_000)
     trace = put(folders.traces, make_trace(RUN))
     for written_unix_s, took_s in ((1_700_000_060, 60), (1_600_000_000, 0)):  # the second by a clock that was set back
@@ -300,7 +302,7 @@ def test_what_closed_attempts_took_is_what_they_took(folders: Folders) -> None:
         assert record.end_unix_s - record.begin_unix_s == took_s
 
 
-def test_a_folder_of_which_nobody_knows_when_it_began_is_collected(
+def test_a_folder_without_its_begin_file_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hpc.recovery.folders._bases", lambda: [tmp_path / "node"])

@@ -1,4 +1,4 @@
-"""What a trace says of machine, software and job, and what it must not say."""
+"""The facts of machine, software and job in a trace, and those that must not be in it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,19 @@ from hpc.system.environment import (
 )
 
 
-def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
-    kept = {"NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "4", "OMPI_MCA_btl": "tcp", "UCX_TLS": "rc",
-            "HOROVOD_CYCLE_TIME": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PADDLE_DISTRI_BACKEND": "gloo",
-            "NCCL_IB_PKEY": "0x8001"}  # fmt: skip
-    # That they were set is said, what they were is not.
+def test_relevant_variables_are_recorded_and_secrets_are_not() -> None:
+    recorded = {
+        "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "OMP_NUM_THREADS": "4", "OMPI_MCA_btl": "tcp", "UCX_TLS": "rc",
+        "HOROVOD_CYCLE_TIME": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PADDLE_DISTRI_BACKEND": "gloo",
+        "NCCL_IB_PKEY": "0x8001",
+    }  # fmt: skip
+    # Their names are recorded, their values are not.
     secret = ("SLURM_JWT", "NCCL_API_KEY", "SLURM_AUTH_TOKEN", "UCX_PASSWORD", "OMPI_secret", "CUDA_CREDENTIALS")
-    dropped = {
-        "HOME": "/root",
-        "AWS_THING": "x",
-        "HF_TOKEN": "x",
-        "OMPI_MCA_orte_hnp_uri": "changes with every launch",
-        "PADDLE_MASTER": "changes with every launch",
-        "PADDLE_TRAINER_ENDPOINTS": "changes with every launch",
-    }
+    changing = ("OMPI_MCA_orte_hnp_uri", "PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS")  # with every launch
+    dropped = {"HOME": "/root", "AWS_THING": "x", "HF_TOKEN": "x", **dict.fromkeys(changing, "x")}
     proxy = {"NCCL_PROXY": "http://me:hush@proxy:3128"}
-    found = describe_variables({**kept, **dropped, **proxy, **dict.fromkeys(secret, "hush")})
-    assert found == {**kept, **dict.fromkeys((*secret, *proxy), "(left out)")}
+    described = describe_variables({**recorded, **dropped, **proxy, **dict.fromkeys(secret, "hush")})
+    assert described == {**recorded, **dict.fromkeys((*secret, *proxy), "(left out)")}
 
 
 def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
@@ -44,18 +40,18 @@ def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       1024 kB\nMemFree: 3 kB\n")
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     (tmp_path / "driver/nvidia/version").write_text("NVRM version: 570.1\nGCC version: 12\n")
-    found = describe_host(tmp_path)
-    assert found["boot_id"] == "0a1b"
-    assert found["cpu_model"] == "Fast CPU @ 3 GHz"
-    assert found["memory_bytes"] == 1024 * 1024
-    assert found["nvidia_driver"] == "NVRM version: 570.1"
-    assert found["cpus_allowed"] == len(os.sched_getaffinity(0))
+    expected = {
+        "boot_id": "0a1b", "cpu_model": "Fast CPU @ 3 GHz", "memory_bytes": 1024 * 1024,
+        "nvidia_driver": "NVRM version: 570.1", "cpus_allowed": len(os.sched_getaffinity(0)),
+    }  # fmt: skip
+    described = describe_host(tmp_path)
+    assert {name: described[name] for name in expected} == expected
 
 
-def test_a_host_without_proc_is_described_by_what_is_left(tmp_path: Path) -> None:
-    found = describe_host(tmp_path)
-    assert (found["boot_id"], found["memory_bytes"], found["nvidia_driver"]) == (None, None, None)
-    assert found["hostname"]
+def test_a_host_without_proc_is_described_without_its_facts(tmp_path: Path) -> None:
+    described = describe_host(tmp_path)
+    assert (described["boot_id"], described["memory_bytes"], described["nvidia_driver"]) == (None, None, None)
+    assert described["hostname"]
 
 
 def test_the_versions_are_those_installed() -> None:
@@ -63,7 +59,7 @@ def test_the_versions_are_those_installed() -> None:
     assert describe_software()["numpy"]
 
 
-def test_the_job_is_described_in_the_schedulers_words() -> None:
+def test_the_job_is_described_by_slurms_variables() -> None:
     assert describe_job({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]", "HOME": "/"}) == {
         "job_id": "7",
         "job_nodelist": "n[1-4]",
@@ -105,7 +101,7 @@ def test_a_git_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert describe_project(tmp_path) == {"problem": f"git cannot be run: {tmp_path / 'git'}: Permission denied"}
 
 
-def test_what_all_ranks_say_is_said_once() -> None:
+def test_facts_of_all_ranks_are_noted_once() -> None:
     ranks = [
         {"rank": 0, "software": {"torch": "2"}, "variables": {"A": "1", "B": "0"}, "backend": {"transport": "gloo"}},
         {"rank": 1, "software": {"torch": "2"}, "variables": {"A": "1", "B": "1"}, "backend": {"transport": "gloo"}},
@@ -113,10 +109,10 @@ def test_what_all_ranks_say_is_said_once() -> None:
     ]
     for rank in ranks:
         rank["preflight"] = {"load": {"state": "ok"}}
-    shared, own = in_common(ranks)
-    found = {"preflight": {"load": {"state": "ok"}}}
-    assert shared == {"software": {}, "variables": {"A": "1"}, "backend": {"transport": "gloo"}, **found}
-    assert own == [
+    shared, individual = in_common(ranks)
+    described = {"preflight": {"load": {"state": "ok"}}}
+    assert shared == {"software": {}, "variables": {"A": "1"}, "backend": {"transport": "gloo"}, **described}
+    assert individual == [
         {"rank": 0, "software": {"torch": "2"}, "variables": {"B": "0"}},
         {"rank": 1, "software": {"torch": "2"}, "variables": {"B": "1"}},
         {"rank": 2, "software": {"torch": "3"}},

@@ -1,4 +1,4 @@
-"""What killed writers left beside traces goes once nobody can be writing it, and nothing else."""
+"""The files of attempts: their names, and the removal of parts that killed writers left."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_parts_of_an_attempt_that_has_ended_go_and_nothing_foreign(tmp_path: Pat
     os.utime(tmp_path / f".{STEM}.partial.n1.77.over", (1, 1))
     (tmp_path / f".{STEM}.h5.n9.9.part").symlink_to(tmp_path / "mine.part")
     assert sorted(remove_stale_parts(tmp_path)) == sorted([*STALE, f".{STEM}.partial.n1.77.over"])
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*FOREIGN, f".{STEM}.h5.n9.9.part"}
+    remaining = {path.name for path in tmp_path.iterdir()}
+    assert remaining == {*FOREIGN, f".{STEM}.h5.n9.9.part"}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_only_the_attempt_that_was_named(tmp_path: Path) -> None:
     assert len(remove_stale_parts(tmp_path, STEM)) == len(STALE)
 
 
-def test_recovering_removes_them_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recovering_removes_and_lists_stale_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, STALE[:1], 2 * ABANDONED_S)
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{STALE[0]}: removed, whoever wrote it was killed\n"
@@ -118,7 +118,7 @@ def test_copies_beside_a_whole_trace_go_once_nobody_lives(tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_tidying_leaves_what_has_no_trace_to_be_recovered(tmp_path: Path) -> None:
+def test_tidying_leaves_copies_without_a_trace(tmp_path: Path) -> None:
     leave(tmp_path, 0, completed=4, points=1)
     assert tidy(tmp_path) == []
     assert (tmp_path / f"{STEM}.partial").is_dir()

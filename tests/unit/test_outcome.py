@@ -23,14 +23,14 @@ def record(attempt: int, outcome: Outcome) -> ExitRecord:
     )  # fmt: skip
 
 
-def test_records_there_and_back(tmp_path: Path) -> None:
+def test_records_are_read_back(tmp_path: Path) -> None:
     for attempt in (2, 10, 1):
         record(attempt, Outcome.TIMEOUT).write(tmp_path)
     assert [r.attempt for r in exit_records(tmp_path)["run_r1"]] == [1, 2, 10]
     assert read_exit_record(tmp_path / "run_r1.10.exit.json") == record(10, Outcome.TIMEOUT)
 
 
-def test_notes_there_and_back(tmp_path: Path) -> None:
+def test_notes_are_read_back(tmp_path: Path) -> None:
     note = RankNote(rank=3, outcome=Outcome.OOM, exception="MemoryError", message="no", step=7, hostname="n1")
     path = note.write(tmp_path, "run_r1.1")
     assert path.name == "run_r1.1.rank3.json"
@@ -39,7 +39,7 @@ def test_notes_there_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"outcome": "ok"}', '{"outcome": "splendid"}', "\x00"])
-def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run_r1.1.exit.json"
     path.write_text(text)
     with pytest.raises(RecordError, match=r"run_r1\.1\.exit\.json"):
@@ -48,12 +48,12 @@ def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
         read_rank_note(path)
 
 
-def test_which_attempt_settles_a_run() -> None:
+def test_the_latest_ok_attempt_is_the_final_one() -> None:
     assert final_record([]) is None
-    unsettled = [record(1, Outcome.PREEMPTED), record(2, Outcome.TIMEOUT), record(3, Outcome.LAUNCH_FAIL)]
-    assert final_record(unsettled) is None
+    pending = [record(1, Outcome.PREEMPTED), record(2, Outcome.TIMEOUT), record(3, Outcome.LAUNCH_FAIL)]
+    assert final_record(pending) is None
     failed = record(4, Outcome.RANK_FAIL)
-    assert final_record([*unsettled, failed]) == failed
+    assert final_record([*pending, failed]) == failed
     ok = record(5, Outcome.OK)
     assert final_record([failed, ok, record(6, Outcome.OOM)]) == ok
     assert final_record([ok, record(7, Outcome.OK)]) == record(7, Outcome.OK)

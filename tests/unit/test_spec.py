@@ -29,29 +29,29 @@ def plan(target: Target = GPUS, **options: object) -> Plan:
 
 
 def test_reference_protocol_is_the_default_on_gpus() -> None:
-    made = plan(nodes="1,2,4")
-    assert [run.case for run in made.runs[:4]] == ["1n1g", "1n8g", "2n8g", "4n8g"]
-    assert len(made.runs) == 4 * 5
-    run = made.runs[1]
+    planned = plan(nodes="1,2,4")
+    assert [run.case for run in planned.runs[:4]] == ["1n1g", "1n8g", "2n8g", "4n8g"]
+    assert len(planned.runs) == 4 * 5
+    run = planned.runs[1]
     assert (run.batch_size, run.warmup_steps, run.measured_steps, run.steps) == (128, 20, 100, 120)
-    assert (run.gpus_per_node, run.cpus_per_rank, made.reduced) == (8, 8, ())
+    assert (run.gpus_per_node, run.cpus_per_rank, planned.reduced) == (8, 8, ())
 
 
 def test_sizes_nobody_chose_are_small_without_gpus_and_listed() -> None:
-    made = plan(LAPTOP, nodes="1,2,4")
-    run = made.runs[0]
+    planned = plan(LAPTOP, nodes="1,2,4")
+    run = planned.runs[0]
     assert (run.batch_size, run.steps, run.options) == (4, 16, {"width": "2"})
-    assert made.reduced == (
+    assert planned.reduced == (
         "batch-size 4 instead of 128", "steps 16 instead of 120", "warmup 6 instead of 20", "repeats 3 instead of 5",
         "width 2 instead of 8",
     )  # fmt: skip
-    assert Plan(**{f.name: getattr(made, f.name) for f in dataclasses.fields(Plan)}).to_json()["reduced"]
+    assert Plan(**{f.name: getattr(planned, f.name) for f in dataclasses.fields(Plan)}).to_json()["reduced"]
 
 
 def test_sizes_that_were_chosen_stay_without_gpus() -> None:
-    made = plan(LAPTOP, nodes="1", batch_size=64, steps=30, warmup=10, repeats=1, options={"width": "8"})
-    assert made.reduced == ()
-    assert (made.runs[0].batch_size, made.runs[0].options["width"]) == (64, "8")
+    planned = plan(LAPTOP, nodes="1", batch_size=64, steps=30, warmup=10, repeats=1, options={"width": "8"})
+    assert planned.reduced == ()
+    assert (planned.runs[0].batch_size, planned.runs[0].options["width"]) == (64, "8")
 
 
 def test_baseline_is_added_once_and_can_be_refused() -> None:
@@ -62,35 +62,31 @@ def test_baseline_is_added_once_and_can_be_refused() -> None:
 
 def test_one_rank_drives_all_gpus_where_the_backend_is_so() -> None:
     target = dataclasses.replace(GPUS, one_rank_per_node=("torch-dp",))
-    made = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
-    cases = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in made.runs]
+    planned = plan(target, nodes="1", ranks_per_node="1,8", backend="torch-dp,torch-ddp", repeats=1)
+    cases = [(run.backend, run.case, run.ranks_per_node, run.gpus_per_node) for run in planned.runs]
     assert cases == [
         ("torch-dp", "1n1g", 1, 1), ("torch-ddp", "1n1g", 1, 1),
         ("torch-dp", "1n8g", 1, 8), ("torch-ddp", "1n8g", 8, 8),
     ]  # fmt: skip
-    whole = made.runs[2]
-    assert (whole.devices, whole.ranks, whole.rank_batch_size, whole.baseline()) == (8, 1, 8 * 128, made.runs[0])
+    whole = planned.runs[2]
+    assert (whole.devices, whole.ranks, whole.rank_batch_size, whole.baseline()) == (8, 1, 8 * 128, planned.runs[0])
 
 
 def test_on_cpus_a_rank_is_a_device_for_every_backend() -> None:
     target = dataclasses.replace(LAPTOP, one_rank_per_node=("torch-dp",))
-    made = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, baseline=False)
-    assert [(run.case, run.ranks, run.devices) for run in made.runs] == [("2n2g", 4, 4)]
+    planned = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, baseline=False)
+    assert [(run.case, run.ranks, run.devices) for run in planned.runs] == [("2n2g", 4, 4)]
 
 
 def test_axes_multiply_and_an_environment_axis_makes_points() -> None:
-    made = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, baseline=False)
-    assert len({run.point_id for run in made.runs}) == 4
-    assert {run.env["NCCL_ALGO"] for run in made.runs} == {"Ring", "Tree"}
+    planned = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, baseline=False)
+    assert len({run.point_id for run in planned.runs}) == 4
+    assert {run.env["NCCL_ALGO"] for run in planned.runs} == {"Ring", "Tree"}
 
 
-def test_comma_can_be_escaped() -> None:
-    made = plan(nodes="2", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
-    assert [run.env["NCCL_IB_HCA"] for run in made.runs] == ["mlx5_0,mlx5_1"]
-
-
-def test_node_counts_of_a_thousand_are_ordinary() -> None:
-    assert {run.case for run in plan(nodes="16,100,1000", repeats=1).runs} == {"1n1g", "16n8g", "100n8g", "1000n8g"}
+def test_a_comma_can_be_escaped() -> None:
+    planned = plan(nodes="1000", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
+    assert [(run.case, run.env["NCCL_IB_HCA"]) for run in planned.runs] == [("1000n8g", "mlx5_0,mlx5_1")]
 
 
 def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None:
@@ -175,12 +171,12 @@ def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: 
 
 
 def test_a_no_sync_run_is_the_same_on_several_ranks_without_reduction() -> None:
-    made = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, no_sync=True)
-    no_sync = [run for run in made.runs if run.diagnostic == "no-sync"]
+    planned = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, no_sync=True)
+    no_sync = [run for run in planned.runs if run.diagnostic == "no-sync"]
     assert {(run.backend, run.case, run.telemetry, run.repeat) for run in no_sync} == {
         (backend, "2n1g", telemetry, repeat) for backend in "ab" for telemetry in ("on", "off") for repeat in (1, 2)
     }
-    trained = {run.run_id for run in made.runs if run.ranks == 2 and not run.diagnostic}
+    trained = {run.run_id for run in planned.runs if run.ranks == 2 and not run.diagnostic}
     assert {dataclasses.replace(run, reduction="on").run_id for run in no_sync} == trained
     without = plan(dataclasses.replace(LAPTOP, without_no_sync=("a",)), nodes="2", backend="a,b", no_sync=True)
     assert {run.backend for run in without.runs if run.diagnostic} == {"b"}
@@ -188,8 +184,8 @@ def test_a_no_sync_run_is_the_same_on_several_ranks_without_reduction() -> None:
 
 
 def test_strong_scaling_keeps_the_global_batch() -> None:
-    made = plan(nodes="1,2", ranks_per_node="4", scaling="strong", batch_size="64", repeats=1)
-    assert {(run.case, run.global_batch_size, run.local_batch_size) for run in made.runs} == {
+    planned = plan(nodes="1,2", ranks_per_node="4", scaling="strong", batch_size="64", repeats=1)
+    assert {(run.case, run.global_batch_size, run.local_batch_size) for run in planned.runs} == {
         ("1n1g", 64, 64), ("1n4g", 64, 16), ("2n4g", 64, 8),
     }  # fmt: skip
 
@@ -254,36 +250,34 @@ def test_ids_are_safe_as_file_names(backend: str, workload: str) -> None:
     assert not set(run_id) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
-def test_json_there_and_back() -> None:
-    assert RunSpec.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
-
-
-def test_json_changed_by_hand_is_noticed() -> None:
-    values = RUN.to_json() | {"batch_size": 256}
-    with pytest.raises(SpecError, match="was changed by hand"):
-        RunSpec.from_json(values)
-    with pytest.raises(SpecError, match="lacks backend"):
-        RunSpec.from_json({k: v for k, v in RUN.to_json().items() if k != "backend"})
-    with pytest.raises(SpecError, match="unknown fields: colour"):
-        RunSpec.from_json(RUN.to_json() | {"colour": "red"})
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"batch_size": 256}, "was changed by hand"), ({"backend": None}, "lacks backend"),
+     ({"colour": "red"}, "unknown fields: colour")],
+)  # fmt: skip
+def test_json_changed_by_hand_is_refused(changes: dict[str, object], message: str) -> None:
+    values = json.loads(json.dumps(RUN.to_json()))
+    assert RunSpec.from_json(values) == RUN
+    with pytest.raises(SpecError, match=message):
+        RunSpec.from_json({name: value for name, value in (values | changes).items() if value is not None})
 
 
 def test_sweep_id_does_not_depend_on_order() -> None:
-    made = plan(nodes="1,2")
-    turned = dataclasses.replace(made, runs=made.runs[::-1])
-    assert made.sweep_id == turned.sweep_id != plan(nodes="1,4").sweep_id
+    planned = plan(nodes="1,2")
+    turned = dataclasses.replace(planned, runs=planned.runs[::-1])
+    assert planned.sweep_id == turned.sweep_id != plan(nodes="1,4").sweep_id
 
 
 def test_nested_sweeps_shuffle_every_block_by_seed() -> None:
-    made = plan(nodes="1,2,4,8", placement="nested", repeats=6)
-    blocks = [made.runs[first : first + 5] for first in range(0, 30, 5)]
+    planned = plan(nodes="1,2,4,8", placement="nested", repeats=6)
+    blocks = [planned.runs[first : first + 5] for first in range(0, 30, 5)]
     assert [{run.repeat for run in block} for block in blocks] == [{repeat} for repeat in range(1, 7)]
     orders = [tuple(run.case for run in block) for block in blocks]
     assert {frozenset(order) for order in orders} == {frozenset(("1n1g", "1n8g", "2n8g", "4n8g", "8n8g"))}
     assert len(set(orders)) > 3
-    assert plan(nodes="1,2,4,8", placement="nested", repeats=6).runs == made.runs
+    assert plan(nodes="1,2,4,8", placement="nested", repeats=6).runs == planned.runs
     assert [run.case for run in plan(nodes="1,2,4,8", placement="nested", repeats=6, seed=1).runs] != [
-        run.case for run in made.runs
+        run.case for run in planned.runs
     ]
 
 

@@ -1,4 +1,4 @@
-"""Telemetry in a trace: read back as it was written, refused where it is not what it says."""
+"""Telemetry in a trace: read back as it was written, refused with wrong shapes or types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpc.model.trace_file import read_trace
 from tests.unit.traces import make_run, make_trace, put
 
 
-def told(**changes):
+def telemetry(**changes):
     content = {
         "ranks": np.array([0, 2]), "local_ns": np.array([[5, 6, 7], [8, 9, ABSENT]]),
         "values": np.arange(12.0).reshape(2, 3, 2), "series": ("gpu0.power_w", "net.ä.sent_bytes"),
@@ -26,17 +26,17 @@ def trace_with(telemetry):
 
 def test_telemetry_is_read_back(tmp_path):
     values = np.array([[[1.5, np.nan]] * 3] * 2)
-    wanted = told(values=values)
-    found = read_trace(put(tmp_path, trace_with(wanted))).telemetry
-    assert found is not None
-    np.testing.assert_array_equal(found.ranks, wanted.ranks)
-    np.testing.assert_array_equal(found.local_ns, wanted.local_ns)
-    np.testing.assert_array_equal(found.values, values)
-    assert tuple(found.series) == wanted.series
+    expected = telemetry(values=values)
+    loaded = read_trace(put(tmp_path, trace_with(expected))).telemetry
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded.ranks, expected.ranks)
+    np.testing.assert_array_equal(loaded.local_ns, expected.local_ns)
+    np.testing.assert_array_equal(loaded.values, values)
+    assert tuple(loaded.series) == expected.series
 
 
-def test_a_reader_with_nothing_of_ours_finds_units_axes_and_what_stands_for_absent(tmp_path):
-    with h5py.File(put(tmp_path, trace_with(told())), "r") as file:
+def test_units_axes_and_absent_values_stand_in_attributes(tmp_path):
+    with h5py.File(put(tmp_path, trace_with(telemetry())), "r") as file:
         group = file["telemetry"]
         assert set(group) == {"ranks", "local_ns", "values", "series"}
         assert group["local_ns"].attrs["unit"] == b"ns"
@@ -47,7 +47,7 @@ def test_a_reader_with_nothing_of_ours_finds_units_axes_and_what_stands_for_abse
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"values": np.zeros((2, 3, 1))}, "2 series has shapes"),
         ({"local_ns": np.zeros((1, 3), np.int64)}, "2 nodes"),
@@ -56,12 +56,12 @@ def test_a_reader_with_nothing_of_ours_finds_units_axes_and_what_stands_for_abse
         ({"ranks": np.array([0.0, 1.0])}, "float64"),
     ],
 )
-def test_telemetry_of_a_wrong_shape_or_type_is_refused(changes, why):
-    with pytest.raises(TraceError, match=why):
-        told(**changes)
+def test_telemetry_of_a_wrong_shape_or_type_is_refused(changes, reason):
+    with pytest.raises(TraceError, match=reason):
+        telemetry(**changes)
 
 
 @pytest.mark.parametrize("ranks", [[0, 4], [-1, 0]])
 def test_telemetry_of_ranks_that_there_are_not_is_refused(ranks):
     with pytest.raises(TraceError, match=r"telemetry is of ranks"):
-        trace_with(told(ranks=np.array(ranks)))
+        trace_with(telemetry(ranks=np.array(ranks)))

@@ -13,7 +13,7 @@ def test_a_noun_agrees_with_its_number(number: int, expected: str) -> None:
     assert f"{number} {inflect(number, 'node')}" == expected
 
 
-def test_whole_numbers_are_told_as_ranges() -> None:
+def test_whole_numbers_become_ranges() -> None:
     assert ranges([8, 3, 0, 2, 1]) == "0-3, 8"
     assert ranges([7]) == "7"
     assert ranges([]) == ""

@@ -1,4 +1,4 @@
-"""hpc.model.trace: what is written is read back; what is no trace is refused by name."""
+"""Traces are read back as written; files that are none are refused by name."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.unit.traces import OFFSET_NS, cut_short, make_run, make_trace, put
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def assert_equal(found: Trace, wanted: Trace) -> None:
+def assert_equal(loaded: Trace, expected: Trace) -> None:
     for field in dataclasses.fields(Trace):
-        a, b = getattr(found, field.name), getattr(wanted, field.name)
+        a, b = getattr(loaded, field.name), getattr(expected, field.name)
         if isinstance(b, np.ndarray):
             assert a.dtype == b.dtype, field.name
             np.testing.assert_array_equal(a, b, err_msg=field.name)
@@ -47,43 +47,38 @@ def full_trace() -> Trace:
 
 
 def test_every_field_is_read_back(tmp_path):
-    wanted = full_trace()
-    assert_equal(read_trace(put(tmp_path, wanted)), wanted)
+    expected = full_trace()
+    assert_equal(read_trace(put(tmp_path, expected)), expected)
 
 
 def test_an_attempt_that_died_in_warm_up_is_read_back(tmp_path):
-    wanted = cut_short(make_trace(), 2, Outcome.RANK_FAIL)
-    wanted = dataclasses.replace(
-        wanted, clock_local_ns=np.empty((1, 0), np.int64), clock_offset_ns=np.empty((1, 0)),
+    expected = cut_short(make_trace(), 2, Outcome.RANK_FAIL)
+    expected = dataclasses.replace(
+        expected, clock_local_ns=np.empty((1, 0), np.int64), clock_offset_ns=np.empty((1, 0)),
         clock_bound_ns=np.empty((1, 0)), barrier_exits_ns=np.empty((1, 0), np.int64),
     )  # fmt: skip
-    found = read_trace(put(tmp_path, wanted))
-    assert_equal(found, wanted)
-    assert found.stamps[0, 2, END] == ABSENT
+    loaded = read_trace(put(tmp_path, expected))
+    assert_equal(loaded, expected)
+    assert loaded.stamps[0, 2, END] == ABSENT
 
 
 @given(evidence=st.text(), host=st.text())
 def test_outside_text_of_any_kind_can_be_stored(tmp_path_factory, evidence, host):
     folder = tmp_path_factory.mktemp("any")
     trace = make_trace(evidence=evidence, environment={"host": host})
-    found = read_trace(put(folder, trace))
-    assert found.environment == {"host": host}
-    assert len(found.evidence) == len(evidence)
+    loaded = read_trace(put(folder, trace))
+    assert loaded.environment == {"host": host}
+    assert len(loaded.evidence) == len(evidence)
 
 
-def test_half_surrogates_and_nul_are_replaced_not_fatal(tmp_path):
-    found = read_trace(put(tmp_path, make_trace(evidence="a\0b\udcffc", script="\0")))
-    assert found.evidence == "a\ufffdb?c"
+def test_values_that_a_file_cannot_hold_are_replaced_by_text(tmp_path):
+    trace = make_trace(evidence="a\0b\udcffc", script="\0", environment={"folder": Path("/data")})
+    loaded = read_trace(put(tmp_path, trace))
+    assert (loaded.evidence, loaded.environment) == ("a\ufffdb?c", {"folder": "/data"})
 
 
-def test_values_that_json_has_not_become_text(tmp_path):
-    found = read_trace(put(tmp_path, make_trace(environment={"folder": Path("/data")})))
-    assert found.environment == {"folder": "/data"}
-
-
-def test_stamps_go_to_the_global_clock():
-    run = make_run(nodes=2)
-    trace = make_trace(run)
+def test_stamps_are_converted_to_the_global_clock():
+    trace = make_trace(make_run(nodes=2))
     ends = trace.to_global(END)
     assert trace.stamps[0, 3, END] - trace.stamps[1, 3, END] == OFFSET_NS
     np.testing.assert_array_equal(ends[0], ends[1])
@@ -171,7 +166,7 @@ def test_a_trace_is_never_overwritten(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_a_missing_folder_is_said(tmp_path):
+def test_a_missing_folder_is_reported(tmp_path):
     with pytest.raises(TraceError, match="cannot be written"):
         write_trace(tmp_path / "no" / "x.h5", make_trace())
 
@@ -179,39 +174,38 @@ def test_a_missing_folder_is_said(tmp_path):
 # What is refused
 
 
-def refused(path: Path, why: str) -> None:
-    with pytest.raises(TraceError, match=why) as caught:
+def refused(path: Path, reason: str) -> None:
+    with pytest.raises(TraceError, match=reason) as caught:
         read_trace(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_text_file_called_h5(tmp_path):
-    path = tmp_path / "x.h5"
-    path.write_text("step time\n" * 1000)
-    refused(path, "not an HDF5 file")
-
-
-def test_an_empty_file_a_missing_one_and_a_folder(tmp_path):
-    (tmp_path / "x.h5").touch()
-    refused(tmp_path / "x.h5", "is empty")
+def test_files_that_are_no_traces_are_refused(tmp_path):
+    (tmp_path / "text.h5").write_text("step time\n" * 1000)
+    (tmp_path / "empty.h5").touch()
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["model_weights"] = np.ones(3)
+    refused(tmp_path / "text.h5", "not an HDF5 file")
+    refused(tmp_path / "empty.h5", "is empty")
+    refused(tmp_path / "foreign.h5", "not a trace of ours")
     refused(tmp_path / "no.h5", "no such file")
     refused(tmp_path, "is a folder")
 
 
 def test_a_file_cut_off_anywhere_is_refused_or_whole(tmp_path):
-    wanted = full_trace()
-    content = put(tmp_path, wanted).read_bytes()
+    expected = full_trace()
+    content = put(tmp_path, expected).read_bytes()
     path = tmp_path / "cut.h5"
     whole = 0
     for offset in range(len(content)):
         path.write_bytes(content[:offset])
         try:
-            found = read_trace(path)
+            loaded = read_trace(path)
         except TraceError as error:
             assert str(path) in str(error)
         else:
-            assert_equal(found, wanted)
+            assert_equal(loaded, expected)
             whole += 1
     assert whole < 40
 
@@ -229,32 +223,20 @@ def test_a_file_with_overwritten_bytes_raises_nothing_else(tmp_path):
     assert refusals > 10
 
 
-def test_a_foreign_hdf5_file(tmp_path):
-    path = tmp_path / "x.h5"
-    with h5py.File(path, "w") as file:
-        file["model_weights"] = np.ones(3)
-    refused(path, "not a trace of ours")
-
-
-def change(path: Path, how) -> Path:
+def change(path: Path, edit) -> Path:
     with h5py.File(path, "a") as file:
-        how(file)
+        edit(file)
     return path
 
 
-def put_wrong_shape(file: h5py.File) -> None:
-    del file["samples"]
-    file["samples"] = np.ones((1, 3), np.int32)
+def replace(name: str, **dataset: object):
+    """Puts another dataset in the place of one; a text is of variable length, as other tools write it."""
 
+    def edit(file: h5py.File) -> None:
+        del file[name]
+        file.create_dataset(name, **dataset)
 
-def put_wrong_type(file: h5py.File) -> None:
-    del file["samples"]
-    file["samples"] = np.ones((1, 15), np.float32)
-
-
-def put_huge(file: h5py.File) -> None:
-    del file["stamps"]
-    file.create_dataset("stamps", shape=(2**20, 2**20, 6), dtype=np.int64)
+    return edit
 
 
 def put_group(file: h5py.File) -> None:
@@ -262,35 +244,27 @@ def put_group(file: h5py.File) -> None:
     file.create_group("run")
 
 
-def put_text(name: str, text: str):
-    def how(file: h5py.File) -> None:
-        del file[name]
-        file[name] = text  # of variable length, as other tools write it
-
-    return how
-
-
 @pytest.mark.parametrize(
-    ("how", "why"),
+    ("edit", "reason"),
     [
         (lambda file: file.attrs.__setitem__("schema_version", SCHEMA_VERSION + 1), "newer version .schema 3"),
         (lambda file: file.attrs.__delitem__("schema_version"), "damaged, or not a trace"),
         (lambda file: file.attrs.__setitem__("outcome", "splendid"), "splendid"),
         (lambda file: file.__delitem__("stamps"), "dataset stamps is missing"),
         (lambda file: file.__delitem__("clock"), "dataset clock/local_ns is missing"),
-        (put_wrong_shape, r"samples is int32 \[1, 3\]; it must be int32 \[1, 15\]"),
-        (put_wrong_type, r"samples is float32 \[1, 15\]"),
-        (put_huge, "claims .* bytes"),
+        (replace("samples", data=np.ones((1, 3), np.int32)), r"samples is int32 \[1, 3\]; it must be int32 \[1, 15\]"),
+        (replace("samples", data=np.ones((1, 15), np.float32)), r"samples is float32 \[1, 15\]"),
+        (replace("stamps", shape=(2**20, 2**20, 6), dtype=np.int64), "claims .* bytes"),
         (put_group, "dataset run is missing"),
-        (put_text("run", "{"), "damaged"),
-        (put_text("run", "[]"), "no JSON dict"),
-        (put_text("ranks", "[]"), "ranks has 0 entries for 1 ranks"),
+        (replace("run", data="{"), "damaged"),
+        (replace("run", data="[]"), "no JSON dict"),
+        (replace("ranks", data="[]"), "ranks has 0 entries for 1 ranks"),
         (lambda file: file["blocks"].__setitem__((0, 1), 99), "do not lie inside"),
         (lambda file: file["blocks"].__setitem__((0, 0), 0), "do not lie inside"),
     ],
 )
-def test_what_is_not_whole_is_refused(tmp_path, how, why):
-    refused(change(put(tmp_path, make_trace()), how), why)
+def test_an_incomplete_trace_is_refused(tmp_path, edit, reason):
+    refused(change(put(tmp_path, make_trace()), edit), reason)
 
 
 # Any age of schema
@@ -300,12 +274,10 @@ def described(**changes):
     return json.loads(json.dumps(make_run().to_json())) | changes
 
 
-def test_a_field_that_is_not_known_yet_is_kept_apart(tmp_path):
-    path = change(put(tmp_path, make_trace()), put_text("run", json.dumps(described(fabric="ib", run_id="old_r1"))))
-    found = read_trace(path)
-    assert found.run == make_run()
-    assert found.run_extra == {"fabric": "ib"}
-    assert found.run_id == "old_r1"
+def test_an_unknown_field_is_stored_apart(tmp_path):
+    text = json.dumps(described(fabric="ib", run_id="old_r1"))
+    loaded = read_trace(change(put(tmp_path, make_trace()), replace("run", data=text)))
+    assert (loaded.run, loaded.run_extra, loaded.run_id) == (make_run(), {"fabric": "ib"}, "old_r1")
 
 
 def test_a_field_that_did_not_exist_yet_takes_its_default():
@@ -316,19 +288,15 @@ def test_a_field_that_did_not_exist_yet_takes_its_default():
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
-    [({"nodes": "two"}, "nodes = 'two'"), ({"nodes": 0}, "impossible: nodes is 0"), ({"env": []}, "env = ")],
-)
-def test_an_impossible_description_is_refused(changes, why):
-    with pytest.raises(TraceError, match=why):
-        run_of(described(**changes))
-
-
-def test_a_description_without_nodes_is_refused():
-    old = described()
-    del old["nodes"]
-    with pytest.raises(TraceError, match="lacks nodes"):
-        run_of(old)
+    ("changes", "reason"),
+    [
+        ({"nodes": "two"}, "nodes = 'two'"), ({"nodes": 0}, "impossible: nodes is 0"), ({"env": []}, "env = "),
+        ({"nodes": None}, "lacks nodes"),
+    ],
+)  # fmt: skip
+def test_an_impossible_description_is_refused(changes, reason):
+    with pytest.raises(TraceError, match=reason):
+        run_of({name: value for name, value in described(**changes).items() if value is not None})
 
 
 def test_the_first_schema_has_stamps_for_timing():
@@ -339,24 +307,23 @@ def test_the_first_schema_has_stamps_for_timing():
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
 def test_every_schema_stays_readable(version):
-    found = read_trace(GOLDEN / f"trace_v{version}.h5")
-    assert found.run_id == "2n1g_mpi_delay_b4_fp32_" + found.run_id.split("_")[-2] + "_r2"
-    assert (found.run.nodes, found.run.env, found.attempt) == (2, {"NCCL_ALGO": "Ring"}, 1)
-    assert found.outcome is Outcome.OK
-    assert found.evidence == "the launcher returned 0"
-    assert found.script == "#!/bin/bash\ntrue\n"
-    assert found.stamps.shape == (2, 8, 6)
+    loaded = read_trace(GOLDEN / f"trace_v{version}.h5")
+    assert loaded.run_id == "2n1g_mpi_delay_b4_fp32_" + loaded.run_id.split("_")[-2] + "_r2"
+    assert (loaded.run.nodes, loaded.run.env, loaded.attempt) == (2, {"NCCL_ALGO": "Ring"}, 1)
+    assert (loaded.outcome, loaded.evidence) == (Outcome.OK, "the launcher returned 0")
+    assert loaded.script == "#!/bin/bash\ntrue\n"
+    assert loaded.stamps.shape == (2, 8, 6)
     ends_ms = [900_700, 900_720, 900_740, 900_760, 900_780, 900_800]
-    wanted = [ABSENT if stamp == 2 else end_ms * 1_000_000 for stamp, end_ms in enumerate(ends_ms)]
-    assert found.stamps[1, 7].tolist() == wanted
-    np.testing.assert_array_equal(found.to_global(END)[0], found.to_global(END)[1])
-    assert found.samples.sum() == 64
-    assert found.losses[0, 0] == 7.0
-    assert np.isnan(found.losses[1, 7])
-    assert found.blocks.tolist() == [[5, 8]]
-    assert found.clock_domains == ["boot-a", "boot-b"]
-    assert found.injected_phases == ["data_ms"]
-    assert found.injected_ns is not None
-    assert found.injected_ns[1, 3, 0] == 3_000_000
-    assert [fact["hostname"] for fact in found.ranks] == ["a", "b"]
-    assert found.environment == {"versions": {"numpy": "2.0"}}
+    expected = [ABSENT if stamp == 2 else end_ms * 1_000_000 for stamp, end_ms in enumerate(ends_ms)]
+    assert loaded.stamps[1, 7].tolist() == expected
+    np.testing.assert_array_equal(loaded.to_global(END)[0], loaded.to_global(END)[1])
+    assert loaded.samples.sum() == 64
+    assert loaded.losses[0, 0] == 7.0
+    assert np.isnan(loaded.losses[1, 7])
+    assert loaded.blocks.tolist() == [[5, 8]]
+    assert loaded.clock_domains == ["boot-a", "boot-b"]
+    assert loaded.injected_phases == ["data_ms"]
+    assert loaded.injected_ns is not None
+    assert loaded.injected_ns[1, 3, 0] == 3_000_000
+    assert [fact["hostname"] for fact in loaded.ranks] == ["a", "b"]
+    assert loaded.environment == {"versions": {"numpy": "2.0"}}

@@ -1,4 +1,4 @@
-"""hpc.model.trace_file.open_trace: the stamps stay in the file and are the same, piece by piece."""
+"""open_trace: the stamps stay in the file, and ranges of steps equal those of the whole trace."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def test_all_is_there_as_in_a_trace_that_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("pieces", [[(0, 1)], [(0, 65)], [(64, 65)], [(3, 20), (20, 64)], [(7, 7)], [(60, 1000)]])
-def test_a_piece_of_the_steps_is_that_of_the_whole(tmp_path, pieces):
+def test_a_range_of_steps_equals_that_of_the_whole_trace(tmp_path, pieces):
     path = put(tmp_path, drawn_trace())
     whole = read_trace(path)
     assert whole.stamps.shape[1] == 65
     with open_trace(path) as opened:
-        for first, past in pieces:
-            np.testing.assert_array_equal(opened.stamps[:, first:past], whole.stamps[:, first:past])
-            np.testing.assert_array_equal(opened.global_stamps(first, past), whole.global_stamps(first, past))
+        for first, stop in pieces:
+            np.testing.assert_array_equal(opened.stamps[:, first:stop], whole.stamps[:, first:stop])
+            np.testing.assert_array_equal(opened.global_stamps(first, stop), whole.global_stamps(first, stop))
 
 
-def test_the_ledger_of_a_trace_in_its_file_is_that_of_the_whole(tmp_path):
+def test_the_ledger_of_a_trace_in_its_file_equals_that_of_the_whole(tmp_path):
     trace = drawn_trace(steps=200, absent=0.0)
     whole = step_breakdown(trace)
     with open_trace(put(tmp_path, trace)) as opened:
-        found = step_breakdown(opened)
-    assert verdict(found) == verdict(whole)
-    np.testing.assert_array_equal(found.rank_ns, whole.rank_ns)
-    np.testing.assert_array_equal(found.piece_ns, whole.piece_ns)
+        breakdown = step_breakdown(opened)
+    assert verdict(breakdown) == verdict(whole)
+    np.testing.assert_array_equal(breakdown.rank_ns, whole.rank_ns)
+    np.testing.assert_array_equal(breakdown.piece_ns, whole.piece_ns)
 
 
 def test_a_piece_is_written_to_without_harm_to_the_file(tmp_path):
@@ -67,12 +67,12 @@ def test_a_piece_is_written_to_without_harm_to_the_file(tmp_path):
 def test_other_pieces_than_ranges_of_steps_are_refused(tmp_path):
     path = put(tmp_path, make_trace())
     with open_trace(path) as opened:
-        for asked in ((0, slice(None)), (slice(None), slice(0, 9, 2)), (slice(1), slice(9)), (slice(None),) * 3):
-            with pytest.raises(IndexError, match=r"\[:, first:past\]"):
-                opened.stamps[asked]
+        for index in ((0, slice(None)), (slice(None), slice(0, 9, 2)), (slice(1), slice(9)), (slice(None),) * 3):
+            with pytest.raises(IndexError, match=r"\[:, first:stop\]"):
+                opened.stamps[index]
 
 
-def test_only_what_is_asked_for_is_in_memory(tmp_path):
+def test_only_requested_steps_are_in_memory(tmp_path):
     path = put(tmp_path, drawn_trace(steps=3000))
     whole_bytes = read_trace(path).stamps.nbytes
     tracemalloc.start()
@@ -88,13 +88,13 @@ def test_only_what_is_asked_for_is_in_memory(tmp_path):
 
 
 def test_stamps_that_another_tool_has_compressed_are_the_same(tmp_path):
-    wanted = drawn_trace()
-    path = put(tmp_path, wanted)
+    expected = drawn_trace()
+    path = put(tmp_path, expected)
     with h5py.File(path, "r+") as file:
         del file["stamps"]
-        file.create_dataset("stamps", data=wanted.stamps, chunks=(2, 10, 6), compression="gzip")
+        file.create_dataset("stamps", data=expected.stamps, chunks=(2, 10, 6), compression="gzip")
     with open_trace(path) as opened:
-        np.testing.assert_array_equal(opened.stamps[:, 20:30], wanted.stamps[:, 20:30])
+        np.testing.assert_array_equal(opened.stamps[:, 20:30], expected.stamps[:, 20:30])
 
 
 def test_a_file_that_is_no_trace_or_is_cut_is_refused_by_name(tmp_path):

@@ -1,4 +1,4 @@
-"""From evidence to an outcome: each rule where it decides, and where another one does."""
+"""Outcomes decided from evidence: each rule where it decides, and where another one does."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ NO_SLOTS = f"{_FRAME}\nThere are not enough slots available in the system\nto sa
 HYDRA = "=   RANK 1 PID 77 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
 
 
-def job(word: str, **more: object) -> JobEnd:
-    return JobEnd(state=word, source="squeue", **more)  # type: ignore[arg-type]
+def job(state: str, **more: object) -> JobEnd:
+    return JobEnd(state=state, source="squeue", **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("known", "outcome", "says"),
+    ("evidence", "outcome", "text"),
     [
         (replace(NONE, exit_status=0, trace=True), Outcome.OK, "whole trace"),
         (replace(UNSEEN, trace=True, job=job("FAILED")), Outcome.OK, "nobody saw the launcher return"),
@@ -107,8 +107,8 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(NONE, unreadable="/t/x.h5: Stale file handle", steps=4), Outcome.LOST, "Stale file handle"),
         # The scheduler.
         *[
-            (replace(UNSEEN, job=job(word), notes=[BOOM]), outcome, f"squeue: {word}")
-            for word, outcome in (
+            (replace(UNSEEN, job=job(state), notes=[BOOM]), outcome, f"squeue: {state}")
+            for state, outcome in (
                 ("TIMEOUT", Outcome.TIMEOUT), ("DEADLINE", Outcome.TIMEOUT), ("PREEMPTED", Outcome.PREEMPTED),
                 ("NODE_FAIL", Outcome.NODE_FAIL), ("BOOT_FAIL", Outcome.NODE_FAIL), ("OUT_OF_MEMORY", Outcome.OOM),
                 ("CANCELLED", Outcome.CANCELLED),
@@ -130,15 +130,15 @@ def job(word: str, **more: object) -> JobEnd:
         (replace(UNSEEN, ended_by=EndedBy.REQUEUE), Outcome.NODE_FAIL, "started anew"),
     ],
 )  # fmt: skip
-def test_the_first_rule_that_knows_decides(known: Evidence, outcome: Outcome, says: str) -> None:
-    verdict = decide(known)
+def test_the_first_rule_that_knows_decides(evidence: Evidence, outcome: Outcome, text: str) -> None:
+    verdict = decide(evidence)
     assert verdict.outcome is outcome
-    assert says in verdict.evidence[0]
+    assert text in verdict.evidence[0]
 
 
-def test_what_did_not_decide_is_kept_behind_and_nothing_twice() -> None:
-    known = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
-    assert decide(known).evidence == (
+def test_the_deciding_sentence_is_first_and_none_is_repeated() -> None:
+    evidence = replace(NONE, exit_status=143, notes=[BOOM], error=AWAY.format("NODE FAILURE"))
+    assert decide(evidence).evidence == (
         "standard error: the job was taken away due to node failure",
         "rank 1 on node2 after step 4: ValueError: boom",
         "the launcher ended with exit status 143 (SIGTERM)",
@@ -148,7 +148,7 @@ def test_what_did_not_decide_is_kept_behind_and_nothing_twice() -> None:
 @pytest.mark.parametrize(
     "message", ["Connection reset by peer", "Broken pipe", "ncclRemoteError: A call failed", "Socket closed"]
 )
-def test_an_echo_is_known_by_its_words(message: str) -> None:
+def test_a_secondary_failure_is_recognised_by_its_message(message: str) -> None:
     assert is_secondary(replace(BOOM, message=message))
     assert not is_secondary(BOOM)
 
@@ -179,7 +179,7 @@ def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord
     return judge_ended(begin, folder, folder / "none", exit_status=143, job_text=job_text, **more)
 
 
-def test_the_record_has_all_that_was_left(tmp_path: Path) -> None:
+def test_the_record_combines_begin_record_notes_and_local_copies(tmp_path: Path) -> None:
     replace(BOOM, local_copies="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
     (tmp_path / "a_r1.2.kept").write_text("kept: node1:/dev/shm/y\n")
     record = judged(tmp_path)
@@ -194,8 +194,7 @@ def test_a_hang_is_believed_before_a_signal(tmp_path: Path) -> None:
     (tmp_path / "a_r1.2.hang.json").write_text(json.dumps({"text": "no rank made a step for 70 s"}))
     (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
     record = judged(tmp_path)
-    assert record is not None
-    assert record.outcome is Outcome.LAUNCH_FAIL and record.evidence[0] == "no rank made a step for 70 s"
+    assert record and (record.outcome, record.evidence[0]) == (Outcome.LAUNCH_FAIL, "no rank made a step for 70 s")
 
 
 def at(remaining_s: float) -> str:
@@ -220,7 +219,7 @@ WARNED = "JobId=7 JobState=RUNNING Restarts=1 PreemptTime={} EndTime={}"
         ("SIGTERM", None, "cancelled"),
     ],
 )
-def test_what_told_the_job_to_end(tmp_path: Path, signal: str, job_text: str | None, outcome: str) -> None:
+def test_a_signal_is_explained_by_the_job(tmp_path: Path, signal: str, job_text: str | None, outcome: str) -> None:
     (tmp_path / "a_r1.2.signal").write_text(f"{signal} at noon\n")
     record = judged(tmp_path, job_text)
     assert record is not None and record.outcome == outcome
@@ -234,7 +233,7 @@ def test_where_scontrol_does_not_answer_the_end_of_the_job_is_known_by_its_varia
     assert near is not None and near.outcome is Outcome.TIMEOUT
 
 
-def test_a_signal_that_the_scheduler_does_not_explain_is_left_to_who_can_ask_it(tmp_path: Path) -> None:
+def test_an_unexplained_signal_makes_no_record(tmp_path: Path) -> None:
     (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
     assert judged(tmp_path, "") is None
 
@@ -246,12 +245,12 @@ def began(folder: Path, stem: str, job_id: str, restarts: int) -> None:
 
 
 def closed(folder: Path, job_id: str, end: JobEnd, before: int | None = None) -> list[str]:
-    said: list[str] = []
-    close_attempts(folder, folder, job_id, end, before=before, recover=lambda name: None, say=said.append)
-    return said
+    messages: list[str] = []
+    close_attempts(folder, folder, job_id, end, before=before, recover=lambda name: None, say=messages.append)
+    return messages
 
 
-def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path: Path) -> None:
+def test_close_ends_attempts_of_earlier_restarts_only(tmp_path: Path) -> None:
     for stem, job_id, restarts in [("a_r1.1", "7", 0), ("a_r2.1", "7", 1), ("a_r3.1", "7", 2), ("a_r4.1", "8", 0)]:
         began(tmp_path, stem, job_id, restarts)
     (tmp_path / "a_r5.1.begin.json").write_text("{")  # half-written
@@ -266,17 +265,17 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path:
     assert closed(tmp_path, "7", end, before=2) == []
 
 
-@pytest.mark.parametrize(("word", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
-def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: str) -> None:
+@pytest.mark.parametrize(("state", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
+def test_close_ends_attempts_of_another_job(tmp_path: Path, state: str, outcome: str) -> None:
     began(tmp_path, "a_r1.1", "8", 0)
-    closed(tmp_path, "8", JobEnd(state=word, source="scontrol show job"))
+    closed(tmp_path, "8", JobEnd(state=state, source="scontrol show job"))
     assert read_exit_record(tmp_path / "a_r1.1.exit.json").outcome == outcome
 
 
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
-    left = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
-    assert (left.look.whole, left.steps) == (False, -1)
+    artifacts = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
+    assert (artifacts.look.whole, artifacts.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 

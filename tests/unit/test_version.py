@@ -1,4 +1,4 @@
-"""hpc.system.version: what --version says."""
+"""hpc.system.version: the text of --version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_version_is_shown(module: str) -> None:
     assert re.fullmatch(rf"Rankwise {re.escape(__version__)}( \(commit .+\))?\n", done.stdout)
 
 
-def test_a_checkout_says_its_commit_and_its_changes(tmp_path: Path) -> None:
+def test_a_checkout_has_its_commit_and_its_changes(tmp_path: Path) -> None:
     assert version_line(tmp_path) == f"Rankwise {__version__}"
 
     def git(*words: str) -> str:
@@ -41,7 +41,7 @@ def test_a_checkout_says_its_commit_and_its_changes(tmp_path: Path) -> None:
     assert version_line(tmp_path / "folder") == f"Rankwise {__version__}"
 
 
-def test_there_is_one_place_that_says_the_version() -> None:
+def test_setup_py_reads_the_version() -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
     )

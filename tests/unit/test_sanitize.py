@@ -1,4 +1,4 @@
-"""What comes from outside is kept without its secrets and shown without steering a terminal."""
+"""Texts of others: secrets are removed, control characters escaped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_switch_is_no_secret_and_a_secret_is_known_by_its_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "cleaned"),
     [
         ("export MY_TOKEN=hush", "export MY_TOKEN=(left out)"),
         ("API_KEY='hush hush' python x.py", "API_KEY=(left out) python x.py"),
@@ -63,11 +63,11 @@ def test_a_switch_is_no_secret_and_a_secret_is_known_by_its_look() -> None:
         ("CredentialError: the file is not there", "CredentialError: the file is not there"),
     ],
 )
-def test_values_are_left_out_of_texts(text: str, left: str) -> None:
-    assert without_secrets(text) == left
+def test_values_are_left_out_of_texts(text: str, cleaned: str) -> None:
+    assert without_secrets(text) == cleaned
 
 
-def test_a_job_script_without_secrets_is_kept_as_it_is() -> None:
+def test_a_job_script_without_secrets_is_unchanged() -> None:
     script = (Path(__file__).resolve().parents[1] / "golden" / "2n.sh").read_text()
     assert without_secrets(script) == script
 
@@ -85,13 +85,13 @@ def test_nothing_else_is_changed_twice(text: str) -> None:
     assert REDACTED in once or once == text
 
 
-def test_what_steers_a_terminal_is_shown_as_its_escape() -> None:
+def test_control_characters_are_shown_as_escapes() -> None:
     hostile = "a\x1b]0;owned\x07\x1b[2Jb\rc\nd\u202ee\u200bf\x85g\u2028h"
     assert plain(hostile) == "a\\x1b]0;owned\\x07\\x1b[2Jb\\rc\\nd\\u202ee\\u200bf\\x85g\\u2028h"
     assert plain("größer als 3 · 4 µs [bold]") == "größer als 3 · 4 µs [bold]"
 
 
-def test_whatever_the_umask_was_nobody_else_may_write(tmp_path: Path) -> None:
+def test_others_may_not_write_whatever_the_umask_was(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         deny_world_writing()

@@ -23,10 +23,9 @@ def test_an_answer_has_both_streams_and_the_status(tmp_path: Path) -> None:
     assert answer.describe() == ""
 
 
-def test_an_absent_tool_is_absent() -> None:
+def test_a_tool_that_nobody_has_is_absent() -> None:
     answer = run_tool(["no-such-tool-anywhere"])
-    assert answer.failure is Failure.ABSENT
-    assert answer.describe() == "no-such-tool-anywhere is not installed here"
+    assert (answer.failure, answer.describe()) == (Failure.ABSENT, "no-such-tool-anywhere is not installed here")
 
 
 def test_a_tool_that_may_not_be_executed_is_forbidden(tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_a_failing_tool_is_quoted_by_its_last_line() -> None:
     assert answer.describe().endswith(": last")
 
 
-def test_a_failing_tool_without_a_word_is_told_by_its_status(tmp_path: Path) -> None:
+def test_a_silent_failing_tool_is_described_by_its_status(tmp_path: Path) -> None:
     assert run_tool([str(script(tmp_path, "tool", "exit 18"))]).describe() == "tool: exit status 18"
 
 
