@@ -26,7 +26,7 @@ from hpc.model.outcome import Outcome, stem
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.model.traces_folder import TracesFolder
 from hpc.preflight.run import Expectations, Preflight, add_arguments, read_expectations
-from hpc.recovery.folders import attempt_folder
+from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
 from hpc.run.rank_end import EXIT_STATUS, Failure, ReservedFiles, attempted, fail, limit_exit
@@ -143,8 +143,8 @@ def _run(rank: Rank) -> None:
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.measure.clock import GlobalClock
     from hpc.model.trace_file import load_hdf5
-    from hpc.node_agent.copying import start_copier
-    from hpc.node_agent.nodes import start_telemetry
+    from hpc.node_agent.agent import start_agent
+    from hpc.node_agent.nodes import gpus_of
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
@@ -166,7 +166,6 @@ def _run(rank: Rank) -> None:
         facts["journal"] = {"folder": str(journal.folder), "passed_over": journal.passed_over}
     preflight = rank.preflight
     preflight.built(comm, facts)
-    recorder = start_telemetry(comm, world, run, facts)
 
     def note() -> None:
         journal.note(run=run.to_json(), attempt=arguments.attempt, facts=facts, clock=_clock_facts(clock))
@@ -180,22 +179,23 @@ def _run(rank: Rank) -> None:
     timer = backend.make_timer(run.steps)
     timer.record_into(journal.stamps)
     note()
-    copier = start_copier(comm, world, journal.folder, arguments.traces, rank.folder.stem, arguments.copy_s)
+    partial_folder = arguments.traces / f"{rank.folder.stem}{PARTIAL}"
+    agent = start_agent(comm, world, run, gpus_of(facts), journal.folder, partial_folder, arguments.copy_s)
     comm.Barrier()
     rank.training = True
     train(backend, run, timer, journal.samples, synchronise)
     attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, facts), None)
     facts["stamp_bound_ns"] = timer.bound_ns
     payload = RankPayload(
-        journal=journal, clock=clock, facts=facts, losses=backend.losses, workload=workloads[0], recorder=recorder,
-        copier=copier, problems=rank.problems,
+        journal=journal, clock=clock, facts=facts, losses=backend.losses, workload=workloads[0], agent=agent,
+        problems=rank.problems,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit()
     attempted({}, "leaving the group of ranks", backend.leave, None)
     attempted({}, "removing the journal", journal.remove, None)
-    if copier is not None:
-        attempted({}, "removing the copies", copier.end, None)
+    if agent is not None:
+        attempted({}, "removing the copies", agent.end, None)
 
 
 def _arguments(argv: Sequence[str] | None) -> RankArguments:

@@ -1,4 +1,4 @@
-"""Telemetry over all nodes: a helper on each, and what they read brought to rank 0."""
+"""Brings the telemetry of all nodes to rank 0."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc.measure.world import World
-from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Telemetry
-from hpc.node_agent.recorder import Recorder, Recording
-from hpc.node_agent.sources import Beside
+from hpc.node_agent.agent import Recording
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -20,28 +17,6 @@ if TYPE_CHECKING:
 MAX_NUMBERS = 1 << 26
 """How many numbers the telemetry of a trace has at most (half a GiB): beyond that every node leaves out samples."""
 _TAG = 79
-
-
-def start_telemetry(comm: Intracomm, world: World, run: RunSpec, facts: Mapping[str, Any]) -> Recorder | None:
-    """Starts a helper on each node and returns it on the node's first rank; None on all others. Collective.
-
-    `facts` are what the rank says of itself in the trace: they name its GPUs. Simulated nodes are one machine and have
-    one helper.
-    """
-    if run.telemetry == "off":
-        return None
-    node = comm.Split(0 if world.nodes_simulated else world.node_rank, world.rank)
-    everyone = node.gather((Beside.this_process(), gpus_of(facts)))
-    node.Free()
-    if everyone is None:
-        return None
-    uuids = list(dict.fromkeys(uuid for _, gpus in everyone for uuid in gpus))
-    recorder = Recorder(
-        [rank for rank, _ in everyone],
-        None if run.gpus_per_node == 0 else [] if None in uuids else [uuid for uuid in uuids if uuid],
-    )
-    recorder.start()
-    return recorder
 
 
 def gpus_of(facts: Mapping[str, Any]) -> list[str | None]:

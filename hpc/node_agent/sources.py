@@ -36,7 +36,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class RankProcess:
     """A rank of this node: its process, the cores that it may use, the namespace that its number belongs to."""
 
     pid: int
@@ -44,7 +44,7 @@ class Beside:
     pid_namespace: str
 
     @classmethod
-    def this_process(cls) -> Beside:
+    def this_process(cls) -> RankProcess:
         """The rank that asks."""
         return cls(pid=os.getpid(), cores=tuple(sorted(os.sched_getaffinity(0))), pid_namespace=pid_namespace())
 
@@ -257,7 +257,7 @@ def fabrics(infiniband: Path) -> Iterator[Reading]:
                 yield Reading((f"{prefix}.{name}",), number_in(port / file, scale))
 
 
-def processes(ranks: Sequence[Beside], proc: Path) -> Iterator[Reading]:
+def processes(ranks: Sequence[RankProcess], proc: Path) -> Iterator[Reading]:
     """Page faults, time, memory and context switches of the ranks, in the order of their MPI rank."""
     this_namespace = pid_namespace(proc)
     for place, rank in enumerate(ranks):
@@ -292,12 +292,12 @@ def _process(name: str, folder: Path) -> Iterator[Reading]:
 
 
 def telemetry_cost() -> Iterator[Reading]:
-    """The processor time of the telemetry itself."""
-    yield Reading(("telemetry.cpu_s",), lambda: (time.process_time(),))
+    """The processor time of the telemetry itself: of this thread, since the helper copies journals in another."""
+    yield Reading(("telemetry.cpu_s",), lambda: (time.thread_time(),))
 
 
 def sources_of_node(
-    ranks: Sequence[Beside], proc: Path = Path("/proc"), sys: Path = Path("/sys")
+    ranks: Sequence[RankProcess], proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> dict[str, Iterator[Reading]]:
     """All sources of this node by name. Each opens its files as it is iterated, and raises UNREADABLE then."""
     cores = sorted({core for rank in ranks for core in rank.cores})

@@ -173,7 +173,7 @@ def _recover(partial: Path) -> str:
 
 
 def _remove(partial: Path, *, keep: bool = False) -> str:
-    """Removes the folder, out of the way of a copier that has not ended yet, and what somebody began to write of the
+    """Removes the folder, out of the way of a helper that has not ended yet, and what somebody began to write of the
     trace; says where something stays. With `keep` the folder gets another name instead, which is returned in words."""
     for begun in partial.parent.glob(f".{escape(partial.name.removesuffix(PARTIAL))}.h5.*.part"):
         begun.unlink(missing_ok=True)

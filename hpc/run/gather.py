@@ -24,9 +24,8 @@ from hpc.model.timestamps import STAMPS
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.model.traces_folder import TracesFolder
-from hpc.node_agent.copying import Copier
+from hpc.node_agent.agent import NodeAgent, Recording
 from hpc.node_agent.nodes import gather_telemetry
-from hpc.node_agent.recorder import Recorder, Recording
 from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import name_ranks
@@ -52,9 +51,9 @@ _MAY_COME_BACK = frozenset(
 class RankPayload:
     """What one rank contributes to the trace; `facts` describes the rank.
 
-    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `recorder` and
-    `copier` are the helpers of this rank's node where this rank started them. A trace can do without these: `problems`
-    has, by name, the reason for each that is missing.
+    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `agent` is the
+    helper of this rank's node where this rank started it. A trace can do without these: `problems` has, by name, the
+    reason for each that is missing.
     """
 
     journal: Journal
@@ -62,8 +61,7 @@ class RankPayload:
     facts: dict[str, Any]
     losses: Callable[[], Sequence[float]]
     workload: Any
-    recorder: Recorder | None
-    copier: Copier | None
+    agent: NodeAgent | None
     problems: dict[str, str]
 
 
@@ -74,9 +72,9 @@ def write_gathered(
 
     A failure in an optional part does not lose the trace: the part is missing, and facts and evidence state the reason.
     """
-    points, problems = payload.clock.points, payload.problems
+    points, problems, agent = payload.clock.points, payload.problems, payload.agent
     nothing = np.full(run.steps, np.nan)
-    recording = None if payload.recorder is None else attempted(problems, "telemetry", payload.recorder.stop, None)
+    recording = None if agent is None else attempted(problems, "telemetry", agent.stop_telemetry, None)
     arrays: dict[str, Array] = {
         "stamps": np.frombuffer(payload.journal.stamps, np.int64).reshape(run.steps, len(STAMPS)),
         "samples": np.frombuffer(payload.journal.samples, np.int64).astype(np.int32),
@@ -123,8 +121,8 @@ def _injected(workload: Any, steps: int) -> Array | None:
 
 def _encoded(payload: RankPayload, recording: Recording | None, rank: int) -> str:
     """The rank's clock domain, its facts and its problems as JSON."""
-    if payload.copier is not None:
-        payload.facts["copies"] = attempted(payload.problems, "copies", payload.copier.facts, None)
+    if payload.agent is not None and payload.agent.copying is not None:
+        payload.facts["copies"] = attempted(payload.problems, "copies", payload.agent.copy_facts, None)
     if recording is not None:
         payload.facts["telemetry"] = recording.facts
     facts = attempted(

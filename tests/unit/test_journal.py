@@ -17,7 +17,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.traces_folder import FolderReplaced
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery import folders, stacks
 from hpc.recovery.__main__ import main
 from hpc.recovery.collect import collect
@@ -172,7 +172,7 @@ def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> 
 import os, signal
 from pathlib import Path
 from hpc.recovery import folders
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 made = Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
@@ -193,7 +193,7 @@ def test_clean_removes_the_dead_and_leaves_the_living(
     program = f"""
 from pathlib import Path
 from hpc.recovery import folders
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
@@ -291,8 +291,8 @@ import os, subprocess, sys
 from pathlib import Path
 from hpc.recovery import folders
 from hpc.recovery.collect import collect
-from hpc.node_agent.copier import Copies
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import Copies
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 from hpc.recovery.journal_reader import read_journals
 shm, disk, traces = (Path(sys.argv[1]) / name for name in ("shm", "disk", "runs"))

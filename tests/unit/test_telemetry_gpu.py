@@ -6,8 +6,8 @@ from math import isnan
 
 import pytest
 
-from hpc.node_agent.__main__ import Readings
 from hpc.node_agent.nvidia import THROTTLE_REASONS, gpus
+from hpc.node_agent.telemetry import Readings
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
 

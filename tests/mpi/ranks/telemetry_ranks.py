@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpc.node_agent import nodes
-from hpc.node_agent.recorder import Recording
+from hpc.node_agent.agent import Recording
 
 
 def recording(rank, samples, series):
