@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpc.model.checks import Finding, Level, State
+from hpc.model.findings import Finding, Severity, State
 from parse.alarms.scaling import Beside
 from parse.result import Result
 
@@ -21,7 +21,9 @@ def preflight(result: Result, _: Beside) -> Iterator[str]:
         if run.attempt is None or run.attempt.machine is None:
             continue
         for finding in run.attempt.machine.findings:
-            raised = finding.state is State.FAILED or (finding.state is State.UNKNOWN and finding.level is Level.FATAL)
+            raised = finding.state is State.FAILED or (
+                finding.state is State.UNKNOWN and finding.severity is Severity.FATAL
+            )
             if raised and not (crowded and finding.name in IMPLIED_BY_CROWDING):
                 runs_by_check.setdefault(finding.name, []).append((run.requested.run.repeat, finding))
     for name, runs in runs_by_check.items():
