@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
 MAX_NUMBERS = 1 << 26
 """How many numbers the telemetry of a trace has at most (half a GiB): beyond that every node leaves out samples."""
 _TAG = 79
-
-
-def gpus_of(facts: Mapping[str, Any]) -> list[str | None]:
-    """The UUIDs of a rank's GPUs as its facts name them; None for one whose framework does not tell."""
-    devices = facts.get("backend", {}).get("devices") or [facts.get("device", {})]
-    return [device.get("uuid") for device in devices if device.get("kind") == "gpu"]
 
 
 def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry | None:

@@ -9,12 +9,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import World
 from hpc.model.checks import CHECKS, CheckError, Level, read_levels
 from hpc.model.findings import Finding
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
@@ -90,26 +91,26 @@ class Preflight:
         if self._run.gpus_per_node:
             self._log = let_nccl_tell(folder / f"nccl.rank{self._rank}")
 
-    def built(self, comm: Intracomm, facts: dict[str, Any]) -> None:
-        """Checks the rank once its backend is built; adds the findings to `facts`, the rank's entry in the trace.
+    def built(self, comm: Intracomm, report: RankReport) -> RankReport:
+        """Checks the rank once its backend is built; returns its report with the findings added.
 
         Collective. Raises InvalidRun as `demand` does.
         """
         self.ranks = [
             _with_framework_facts(rank, *described)
-            for rank, described in zip(self.ranks, comm.allgather(_of_framework(facts)), strict=True)
+            for rank, described in zip(self.ranks, comm.allgather(_of_framework(report)), strict=True)
         ]
         self._look(Stage.BUILT)
-        self._add_findings(comm.rank, facts)
         self.demand()
+        return self._with_findings(comm.rank, report)
 
-    def stepped(self, comm: Intracomm, facts: dict[str, Any]) -> None:
-        """Checks NCCL's connections after steps, outside the measured ones. Does nothing on CPUs.
+    def stepped(self, comm: Intracomm, report: RankReport) -> RankReport:
+        """Checks NCCL's connections after steps, outside the measured ones; returns the report. Does nothing on CPUs.
 
         Collective. Raises InvalidRun as `demand` does.
         """
         if not self._run.gpus_per_node:
-            return
+            return report
         mine = self.ranks[comm.rank]
         try:
             connections = (
@@ -122,8 +123,8 @@ class Preflight:
         everyone = zip(self.ranks, comm.allgather(connections), strict=True)
         self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
         self._look(Stage.STEPPED)
-        self._add_findings(comm.rank, facts)
         self.demand()
+        return self._with_findings(comm.rank, report)
 
     def nccl_warnings(self) -> list[str]:
         """What NCCL has warned of to the file that it was told to write."""
@@ -134,16 +135,19 @@ class Preflight:
         if fatal := [finding for finding in self.findings if finding.fatal]:
             raise InvalidRun(". ".join(map(str, fatal)))
 
-    def _add_findings(self, rank: int, facts: dict[str, Any]) -> None:
-        """Adds all findings to `facts`, the rank's entry in the trace."""
+    def _with_findings(self, rank: int, report: RankReport) -> RankReport:
         mine = self.ranks[rank]
-        facts["preflight"] = {finding.name: finding.to_json() for finding in self.findings}
-        about_node = mine.about_node and dataclasses.asdict(mine.about_node)
-        gpus = [dataclasses.asdict(gpu) for gpu in mine.gpus]
-        start = {"node": about_node, "gpus": gpus, "gpus_in_sight": mine.in_sight and list(mine.in_sight)}
-        facts["start"] = {name: value for name, value in start.items() if value}
-        if mine.transports is not None:
-            facts["nccl"] = dataclasses.asdict(mine.transports)
+        start = {
+            "node": mine.about_node and dataclasses.asdict(mine.about_node),
+            "gpus": [dataclasses.asdict(gpu) for gpu in mine.gpus],
+            "gpus_in_sight": mine.in_sight and list(mine.in_sight),
+        }
+        return dataclasses.replace(
+            report,
+            preflight={finding.name: finding.to_json() for finding in self.findings},
+            start={name: value for name, value in start.items() if value},
+            nccl=report.nccl if mine.transports is None else dataclasses.asdict(mine.transports),
+        )
 
     def _look(self, stage: Stage) -> None:
         seen = Seen(
@@ -160,14 +164,12 @@ class Preflight:
 _OfFramework = tuple[tuple[str, ...] | None, str, dict[str, str]]
 
 
-def _of_framework(facts: Mapping[str, Any]) -> _OfFramework:
+def _of_framework(report: RankReport) -> _OfFramework:
     """UUIDs of the rank's devices, None where the framework does not report them; the device's name; versions."""
-    device = facts.get("device", {})
-    devices = facts.get("backend", {}).get("devices") or [device]
-    uuids = [device.get("uuid") for device in devices if device.get("kind") == "gpu"]
+    uuids = report.gpu_uuids
     known_uuids = tuple(bare(str(uuid)) for uuid in uuids) if uuids and all(uuids) else None
-    software = {name: str(value) for name, value in facts.get("software", {}).items() if value is not None}
-    return known_uuids, str(device.get("name") or ""), software
+    software = {name: str(value) for name, value in (report.software or {}).items() if value is not None}
+    return known_uuids, str((report.device or {}).get("name") or ""), software
 
 
 def _with_framework_facts(

@@ -26,8 +26,8 @@ PART = ".part"
 WHOLE = ".whole"
 """`rank<k>.whole` in a `.partial` folder says that the rank's journal was collected, and is no copy made before."""
 BEAT = ".beat"
-"""`<host name>.beat` beside copies is new after each look of the node's helper that could be written; it holds the seconds
-between looks."""
+"""`<host name>.beat` beside copies is renewed by each look of the node's helper that could be written; it holds the
+seconds between looks."""
 FORGOTTEN_S = 7 * 86400.0
 """Journals of dead ranks that are older are removed by the next attempt on their node."""
 BEGUN = "begun"

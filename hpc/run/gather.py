@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hpc.backends.settings import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.model.outcome import Outcome
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import STAMPS
 from hpc.model.trace import Trace, TraceError
@@ -49,7 +50,7 @@ _MAY_COME_BACK = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RankPayload:
-    """What one rank contributes to the trace; `facts` describes the rank.
+    """What one rank contributes to the trace.
 
     `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `agent` is the
     helper of this rank's node where this rank started it. A trace can do without these: `problems` has, by name, the
@@ -58,7 +59,7 @@ class RankPayload:
 
     journal: Journal
     clock: GlobalClock
-    facts: dict[str, Any]
+    report: RankReport
     losses: Callable[[], Sequence[float]]
     workload: Any
     agent: NodeAgent | None
@@ -121,14 +122,13 @@ def _injected(workload: Any, steps: int) -> Array | None:
 
 def _encoded(payload: RankPayload, recording: Recording | None, rank: int) -> str:
     """The rank's clock domain, its facts and its problems as JSON."""
+    report, problems = payload.report, payload.problems
     if payload.agent is not None and payload.agent.copying is not None:
-        payload.facts["copies"] = attempted(payload.problems, "copies", payload.agent.copy_facts, None)
+        report = replace(report, copies=attempted(problems, "copies", payload.agent.copy_facts, None))
     if recording is not None:
-        payload.facts["telemetry"] = recording.facts
-    facts = attempted(
-        payload.problems, "facts", lambda: json.dumps(payload.facts, default=str), json.dumps({"rank": rank})
-    )
-    return json.dumps([payload.clock.domain, json.loads(facts), payload.problems])
+        report = replace(report, telemetry=recording.facts)
+    facts = attempted(problems, "facts", lambda: json.dumps(report.as_json(), default=str), json.dumps({"rank": rank}))
+    return json.dumps([payload.clock.domain, json.loads(facts), problems])
 
 
 def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, gathered: Mapping[str, Any]) -> Trace:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -122,8 +121,8 @@ class _Reduction:
         self.steps = sum(int(stop - first) for first, stop in trace.blocks)
         if not self.steps:
             raise TraceError("it has no measured block")
-        self.hosts = tuple(str(facts.get("hostname", "")) for facts in trace.ranks)
-        self.nodes = tuple(int(facts.get("node_rank", 0)) for facts in trace.ranks)
+        self.hosts = tuple(report.hostname or "" for report in trace.reports)
+        self.nodes = tuple(report.node_rank or 0 for report in trace.reports)
         self.borders, self.merged = _borders(trace, missing)
         self.problems: list[str] = []
         self.backwards = self.early = self.gaps = 0
@@ -137,7 +136,7 @@ class _Reduction:
         edges_ns: list[tuple[int, int]] = []
         skew_ns = 0.0
         compares = {"grads_ready", "last_grads_ready"} <= self.borders and self.ranks > 1
-        device_ns = [float(facts.get("stamp_bound_ns") or 0) for facts in self.trace.ranks]
+        device_ns = [report.stamp_bound_ns or 0.0 for report in self.trace.reports]
         gathering = Gathering(self.nodes, self.trace.clock_domains, device_ns, self.borders) if compares else None
         for pieces in _pieces(self.trace.blocks, self.ranks):
             block: list[Ints] = []
@@ -279,8 +278,8 @@ def _missing(trace: Trace) -> dict[str, str]:
 def _facts(trace: Trace, name: str) -> tuple[str, ...]:
     """What the backend says by that name on any rank, a list of words."""
     values: dict[str, None] = {}
-    for facts in (trace.environment, *trace.ranks):
-        value = _backend(facts).get(name) or ()
+    for report in trace.reports:
+        value = report.backend_fact(name) or ()
         values |= dict.fromkeys(
             map(str, value if isinstance(value, Sequence) and not isinstance(value, str) else (value,))
         )
@@ -291,11 +290,6 @@ def _gradient_bytes(trace: Trace) -> int | None:
     """How much is reduced in a step, where all ranks say the same."""
     volumes = _facts(trace, "gradient_bytes")
     return int(volumes[0]) if len(volumes) == 1 and volumes[0].isdigit() else None
-
-
-def _backend(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    backend = facts.get("backend")
-    return backend if isinstance(backend, Mapping) else {}
 
 
 def _skew(ends_ns: Ints) -> float:

@@ -12,6 +12,7 @@ from hpc.backends import InvalidRun
 from hpc.measure.world import World
 from hpc.model.checks import CHECKS, CheckError, Level, read_levels
 from hpc.model.findings import Finding, State
+from hpc.model.rank_report import RankReport
 from hpc.preflight.compare import LOOKS, judge
 from hpc.preflight.result import numbers
 from hpc.preflight.run import Expectations, Preflight
@@ -223,14 +224,16 @@ def test_what_nccl_took_is_held_against_the_promise(tmp_path: Path, monkeypatch:
     )
     preflight.met(comm, world)
     preflight.let_nccl_tell(tmp_path)
-    facts: dict[str, Any] = {"device": {"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, "software": {"nccl": "2.27"}}
-    preflight.built(comm, facts)
-    assert facts["preflight"]["same_nccl"]["text"] == "NCCL 2.27 on all ranks"
-    preflight.stepped(comm, facts)
-    assert facts["preflight"]["transport"]["state"] == "unknown"
-    assert "wrote nothing" in facts["nccl"]["unread"]
+    report = RankReport(device={"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, software={"nccl": "2.27"})
+    report = preflight.built(comm, report)
+    assert report.preflight and report.preflight["same_nccl"]["text"] == "NCCL 2.27 on all ranks"
+    report = preflight.stepped(comm, report)
+    assert report.preflight and report.preflight["transport"]["state"] == "unknown"
+    assert report.nccl and "wrote nothing" in report.nccl["unread"]
     (tmp_path / "nccl.rank0").write_text("n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n")
     with pytest.raises(InvalidRun, match="transport: the site promises ib; rank 0 on n0 goes by NET/Socket"):
-        preflight.stepped(comm, facts)
-    assert facts["nccl"]["peers"] == {"NET/Socket": (1,)}
-    assert facts["preflight"]["transport"]["fix"].startswith("see why NCCL took another")
+        preflight.stepped(comm, report)
+    transports = preflight.ranks[0].transports
+    assert transports is not None and transports.peers == {"NET/Socket": (1,)}
+    transport = next(finding for finding in preflight.findings if finding.name == "transport")
+    assert transport.fix.startswith("see why NCCL took another")
