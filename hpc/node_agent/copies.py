@@ -13,6 +13,7 @@ from threading import Event
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
 from hpc.recovery.folders import BEAT, PARTIAL, lives, traces_folder
 from hpc.recovery.journal import ROW_BYTES, journal_bytes
+from hpc.recovery.progress import completed_steps, read_int64
 
 _CHUNK_STEPS = 8192
 
@@ -22,7 +23,8 @@ class RankCopy:
 
     def __init__(self, folder: Path, partial: Path, rank: int) -> None:
         self._header, self._stamps = folder / f"rank{rank}.json", folder / f"rank{rank}.stamps"
-        self._partial = partial
+        self._partial, self._copied_stamps = partial, partial / self._stamps.name
+        self._copied_header, self._beside = partial / self._header.name, partial / f".{self._header.name}.new"
         self._traces = traces_folder(folder, partial.parent, partial.name.removesuffix(PARTIAL))
         self._source = self._target = -1
         self._steps = 0
@@ -44,7 +46,7 @@ class RankCopy:
                 self._close()
                 return
             self._copy_header()
-            completed = self._completed()
+            completed = completed_steps(self._source, self._steps, self._samples)
             rows = self._resolved(completed)
             if rows > self._rows:
                 self._copy(self._rows * ROW_BYTES, rows * ROW_BYTES)
@@ -72,18 +74,6 @@ class RankCopy:
         """Removes the copy."""
         for path in (self._copied_stamps, self._copied_header, self._beside):
             path.unlink(missing_ok=True)
-
-    @property
-    def _copied_stamps(self) -> Path:
-        return self._partial / self._stamps.name
-
-    @property
-    def _copied_header(self) -> Path:
-        return self._partial / self._header.name
-
-    @property
-    def _beside(self) -> Path:
-        return self._partial / f".{self._header.name}.new"
 
     def _opened(self) -> bool:
         """Whether there is a journal to copy."""
@@ -138,35 +128,22 @@ class RankCopy:
         self._beside.replace(self._copied_header)
         self._header_seen = seen
 
-    def _completed(self) -> int:
-        """How many steps the rank has completed by now."""
-        done = self._samples
-        while done < self._steps:
-            counts = self._numbers(self._steps * ROW_BYTES + 8 * done, min(_CHUNK_STEPS, self._steps - done))
-            if ABSENT in counts:
-                return done + counts.index(ABSENT)
-            done += len(counts)
-        return done
-
     def _resolved(self, completed: int) -> int:
         """How many of the completed steps have their stamps: a device's come only at the end of a segment."""
         done, width = self._rows, len(STAMPS)
         while done < completed:
-            rows = self._numbers(done * ROW_BYTES, min(_CHUNK_STEPS, completed - done) * width)
+            rows = read_int64(self._source, done * ROW_BYTES, min(_CHUNK_STEPS, completed - done) * width)
             ends = [column.index(ABSENT) for column in (rows[BEGIN::width], rows[END::width]) if ABSENT in column]
             if ends:
                 return done + min(ends)
             done += len(rows) // width
         return done
 
-    def _numbers(self, offset: int, count: int) -> array[int]:
-        return array("q", os.pread(self._source, 8 * count, offset))
-
     def _copy(self, offset: int, stop: int) -> None:
         while offset < stop:
-            piece = os.pread(self._source, min(stop - offset, _CHUNK_STEPS * ROW_BYTES), offset)
-            _write(self._target, piece, offset)
-            offset += len(piece)
+            content = os.pread(self._source, min(stop - offset, _CHUNK_STEPS * ROW_BYTES), offset)
+            _write(self._target, content, offset)
+            offset += len(content)
         os.fdatasync(self._target)
 
     def _close(self) -> None:
