@@ -54,11 +54,11 @@ def read_expectations(expect_transport: str, checks: Sequence[str], parser: argp
 
 
 class Preflight:
-    """What was found so far. All ranks call the same methods in the same order, and find the same."""
+    """The findings so far. All ranks call the same methods in the same order, and have the same findings."""
 
     def __init__(self, run: RunSpec, expectations: Expectations) -> None:
         self._run, self._expectations = run, expectations
-        self._launched = Launched(size=0, variables={}, library="")
+        self.launched = Launched(size=0, variables={}, library="")
         self._findings: dict[str, Finding] = {}
         self._log = ""
         self._rank, self._simulated = 0, False
@@ -69,14 +69,9 @@ class Preflight:
         """In the order in which they were made first."""
         return list(self._findings.values())
 
-    @property
-    def launched(self) -> Launched:
-        """What MPI and the launcher said."""
-        return self._launched
-
     def started(self, size: int, library: str) -> None:
         """Before a communicator is used for anything: MPI says how many ranks there are. Not collective."""
-        self._launched = launched(size, library)
+        self.launched = launched(size, library)
         self._look(Stage.STARTED)
 
     def met(self, comm: Intracomm, world: World) -> None:
@@ -97,8 +92,8 @@ class Preflight:
         Collective. Raises InvalidRun as `demand` does.
         """
         self.ranks = [
-            _with_framework_facts(rank, *described)
-            for rank, described in zip(self.ranks, comm.allgather(_of_framework(report)), strict=True)
+            dataclasses.replace(rank, **facts)
+            for rank, facts in zip(self.ranks, comm.allgather(_of_framework(report)), strict=True)
         ]
         self._look(Stage.BUILT)
         self.demand()
@@ -113,11 +108,9 @@ class Preflight:
             return report
         mine = self.ranks[comm.rank]
         try:
-            connections = (
-                read_transports(self._log, mine.hostname, os.getpid())
-                if self._log
-                else Transports(unread=unread_reason())
-            )
+            connections = Transports(unread=unread_reason())
+            if self._log:
+                connections = read_transports(self._log, mine.hostname, os.getpid())
         except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
             connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
         everyone = zip(self.ranks, comm.allgather(connections), strict=True)
@@ -152,7 +145,7 @@ class Preflight:
     def _look(self, stage: Stage) -> None:
         seen = Seen(
             run=self._run,
-            launched=self._launched,
+            launched=self.launched,
             ranks=self.ranks,
             expect_transport=self._expectations.expect_transport,
             simulated=self._simulated,
@@ -161,19 +154,14 @@ class Preflight:
             self._findings[finding.name] = finding
 
 
-_OfFramework = tuple[tuple[str, ...] | None, str, dict[str, str]]
-
-
-def _of_framework(report: RankReport) -> _OfFramework:
-    """UUIDs of the rank's devices, None where the framework does not report them; the device's name; versions."""
+def _of_framework(report: RankReport) -> dict[str, Any]:
+    """The facts of a rank that its framework reports: UUIDs of its devices if all have one, name, versions."""
     uuids = report.gpu_uuids
-    known_uuids = tuple(bare(str(uuid)) for uuid in uuids) if uuids and all(uuids) else None
-    software = {name: str(value) for name, value in (report.software or {}).items() if value is not None}
-    return known_uuids, str((report.device or {}).get("name") or ""), software
-
-
-def _with_framework_facts(
-    rank: RankFacts, devices: tuple[str, ...] | None, name: str, software: dict[str, str]
-) -> RankFacts:
-    rank = dataclasses.replace(rank, device=name or rank.device, software=software)
-    return rank if devices is None else dataclasses.replace(rank, devices=devices, devices_unread="")
+    facts: dict[str, Any] = {
+        "software": {name: str(value) for name, value in (report.software or {}).items() if value is not None}
+    }
+    if name := (report.device or {}).get("name"):
+        facts["device"] = str(name)
+    if uuids and all(uuids):
+        facts |= {"devices": tuple(bare(str(uuid)) for uuid in uuids), "devices_unread": ""}
+    return facts

@@ -20,7 +20,7 @@ import pytest
 from hpc.measure.world import World
 from hpc.node_agent import agent as module
 from hpc.node_agent.agent import Copying, NodeAgent, Recording, Telemetry, start_agent
-from hpc.node_agent.cores import cores_in, spare_core, stand_aside
+from hpc.node_agent.cores import spare_core, stand_aside
 from hpc.node_agent.sources import RankProcess, Reading, Unread
 from hpc.node_agent.telemetry import Readings
 from hpc.recovery import folders
@@ -188,13 +188,6 @@ def test_the_core_is_the_last_whose_hardware_threads_are_free(
     # Threads 0 and 2 are one core, 1 and 3, 8 and 9.
     siblings = {0: {0, 2}, 2: {0, 2}, 1: {1, 3}, 3: {1, 3}, 8: {8, 9}}
     assert spare_core(usable, of_ranks, siblings.__getitem__) == core
-
-
-def test_lists_of_cores_are_read_as_the_kernel_writes_them() -> None:
-    assert cores_in("0-2,8\n") == {0, 1, 2, 8}
-    assert cores_in("5") == {5}
-    with pytest.raises(ValueError, match="invalid literal"):
-        cores_in("a-b")
 
 
 @pytest.mark.parametrize("each", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])

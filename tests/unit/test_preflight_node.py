@@ -17,8 +17,9 @@ import pytest
 
 from hpc.preflight import others
 from hpc.preflight.facts import fabrics, facts_of_node, free_memory
-from hpc.preflight.gpus import NoDriver, by_nvidia_smi, by_nvml, cores_of_list, devices_of_rank
+from hpc.preflight.gpus import NoDriver, by_nvidia_smi, by_nvml, devices_of_rank
 from hpc.preflight.others import Hidden, Process, busy_others, of_this_job, processes
+from hpc.system.text import read_ranges
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
 GIB = 1 << 30
@@ -121,8 +122,10 @@ def test_slices_of_a_gpu_are_left_to_the_framework(devices: Path) -> None:
 
 
 def test_lists_of_cores() -> None:
-    assert cores_of_list("0-2,8\n") == (0, 1, 2, 8)
-    assert cores_of_list("\n") == ()
+    assert read_ranges("0-2,8\n") == [0, 1, 2, 8]
+    assert read_ranges("\n") == []
+    with pytest.raises(ValueError, match="invalid literal"):
+        read_ranges("a-b")
 
 
 # Processes of others
