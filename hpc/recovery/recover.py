@@ -1,4 +1,4 @@
-"""Makes traces of what ranks left that could not write one themselves.
+"""Makes traces of the journals of ranks that could not write one themselves.
 
     python -m hpc.recovery.recover RUNDIR
     python -m hpc.recovery.recover RUNDIR --stem 2n8g_torch-ddp_….1
@@ -76,42 +76,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     failed = False
     for partial in partials:
-        try:
-            print(plain(_may_live(partial) if not arguments.stem else "") or plain(recover(partial)))
-        except (JournalError, TraceError, RecordError, OSError) as error:
-            print(plain(str(error)), file=sys.stderr)
-            failed = True
-    stale: list[str] = []
-    try:
-        stale = remove_stale_parts(_traces(arguments.folder), arguments.stem)
-    except OSError as error:
-        print(plain(str(error)), file=sys.stderr)
-        failed = True
-    for name in stale:
-        print(plain(f"{name}: removed, whoever wrote it was killed"))
+        line, ok = _recovered(partial, "" if arguments.stem else _may_live(partial))
+        print(plain(line), file=sys.stdout if ok else sys.stderr)
+        failed = failed or not ok
+    stale, problem = _without_stale_parts(_traces(arguments.folder), arguments.stem)
+    for line in stale:
+        print(plain(line))
+    if problem:
+        print(plain(problem), file=sys.stderr)
     if not partials and not stale:
         print(plain(f"{arguments.folder}: nothing to recover"))
-    return int(failed)
+    return int(failed or bool(problem))
 
 
 def tidy(traces: Path) -> list[str]:
-    """Removes what lies beside whole traces or was left half-written, of attempts that nobody can be at; says what.
+    """Removes what lies beside whole traces or was left half-written by dead processes; returns a line for each.
 
-    What cannot be removed is said, too. Attempts without a trace are left to `recover`.
+    What cannot be removed has a line, too. Attempts without a trace are left to `recover`.
     """
-    lines = []
-    for partial in _partials(traces, None):
-        if not partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() or _may_live(partial):
-            continue
-        try:
-            lines.append(recover(partial))
-        except (JournalError, TraceError, RecordError, OSError) as error:
-            lines.append(str(error))
+    lines = [
+        _recovered(partial)[0]
+        for partial in _partials(traces, None)
+        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not _may_live(partial)
+    ]
+    stale, problem = _without_stale_parts(traces)
+    return [*lines, *stale, *([problem] if problem else [])]
+
+
+def _recovered(partial: Path, left_alone: str = "") -> tuple[str, bool]:
+    """The result of `recover`, or `left_alone`, as a line; False where it failed."""
     try:
-        lines += [f"{name}: removed, whoever wrote it was killed" for name in remove_stale_parts(traces)]
+        return left_alone or recover(partial), True
+    except (JournalError, TraceError, RecordError, OSError) as error:
+        return str(error), False
+
+
+def _without_stale_parts(traces: Path, stem: str | None = None) -> tuple[list[str], str]:
+    """A line for each part that was removed, and the error, if any."""
+    try:
+        return [f"{name}: removed, whoever wrote it was killed" for name in remove_stale_parts(traces, stem)], ""
     except OSError as error:
-        lines.append(str(error))
-    return lines
+        return [], str(error)
 
 
 def _partials(folder: Path, stem: str | None) -> list[Path]:

@@ -143,9 +143,10 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         "job": attempted(problems, "job", lambda: describe_job(os.environ), unknown),
         "project": attempted(problems, "project", describe_project, unknown),
     }
-    losses_known = not any("losses" in each for _, _, each in described) and run.probe != COLLECTIVES
+    of_ranks = [problems_of_rank for _, _, problems_of_rank in described]
+    losses_known = not any("losses" in names for names in of_ranks) and run.probe != COLLECTIVES
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
-    sentences += _missing([*((rank, each) for rank, (_, _, each) in enumerate(described)), (0, problems)])
+    sentences += _missing([*enumerate(of_ranks), (0, problems)])
     return Trace(
         run=run,
         attempt=attempt,
@@ -166,9 +167,9 @@ def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:
     """A sentence for each missing part, with its ranks; `problems` has pairs of rank and problems by name."""
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, of_rank in problems:
-        for what, reason in of_rank.items():
-            ranks.setdefault((what, reason), []).append(rank)
-    return [f"{what} missing on {name_ranks(where)} ({reason})" for (what, reason), where in ranks.items()]
+        for problem in of_rank.items():
+            ranks.setdefault(problem, []).append(rank)
+    return [f"{part} missing on {name_ranks(of_part)} ({reason})" for (part, reason), of_part in ranks.items()]
 
 
 def _without_decoration(trace: Trace, error: Exception) -> Trace:
@@ -205,7 +206,7 @@ def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] =
         print(f"{without_secrets(str(failure))}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
         sleep(wait_s)
 
-    def keep(local: Path) -> Path:
+    def write_here(local: Path) -> Path:
         try:
             write_trace(local / name, trace)
         except TraceUnwritable as error:
@@ -213,7 +214,7 @@ def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] =
         return local / name
 
     try:
-        local = in_attempt_folder(folder.path, folder.stem, "the trace", keep)
+        local = in_attempt_folder(folder.path, folder.stem, "the trace", write_here)
     except JournalError as error:
         raise TraceKept(f"{failure}; nor to this node: {error}", "") from failure
     raise TraceKept(f"{failure}; the whole trace is kept at {host_path(local)}", host_path(local)) from failure

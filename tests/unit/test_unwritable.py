@@ -134,7 +134,7 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         made = Journal(place, "x.1", 0, steps)
         made.stamps[:12] = memoryview(bytes(range(96))).cast("q")
         made.samples[0] = made.samples[1] = 4
-        copies = Copies({0: made.folder}, place / "x.1.partial", 10.0)
+        copies = Copies({0: made.folder}, place / "x.1.partial", 10.0, lambda **facts: print(facts))
         copies.look()
         assert not [found for found in read_journals(place / "x.1.partial", []) if found.steps_completed]
         copies.look()
