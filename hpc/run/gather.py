@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from hpc.backends.settings import options_of_run
 from hpc.measure.clock import GlobalClock
+from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import STAMPS
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
-from hpc.model.traces_folder import TracesFolder
 from hpc.node_agent.agent import NodeAgent, Recording
 from hpc.node_agent.nodes import gather_telemetry
 from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
@@ -144,7 +144,7 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         "project": attempted(problems, "project", describe_project, unknown),
     }
     of_ranks = [problems_of_rank for _, _, problems_of_rank in described]
-    losses_known = not any("losses" in names for names in of_ranks) and run.probe != COLLECTIVES
+    losses_known = not any("losses" in names for names in of_ranks) and run.diagnostic != COLLECTIVES
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
     sentences += _missing([*enumerate(of_ranks), (0, problems)])
     return Trace(
