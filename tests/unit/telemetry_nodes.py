@@ -80,8 +80,8 @@ class Node:
         return Readings({what: source for what, source in sources.items() if what != "telemetry"})
 
     def read(self, *ranks: RankProcess) -> dict[str, float]:
-        found = self.readings(*ranks)
-        return dict(zip(found.series, found.read(), strict=True))
+        node_readings = self.readings(*ranks)
+        return dict(zip(node_readings.series, node_readings.read(), strict=True))
 
 
 UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000")

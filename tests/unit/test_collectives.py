@@ -29,42 +29,42 @@ FOUR = make_run(nodes=2, ranks_per_node=2)
 SMALL = {"min_bytes": "1K", "max_bytes": "4K", "iterations": "3"}
 
 
-def asked(ranks: RunSpec = FOUR, having: Sequence[str] = OPERATIONS, **options: str) -> RunSpec:
+def planned(ranks: RunSpec = FOUR, having: Sequence[str] = OPERATIONS, **options: str) -> RunSpec:
     return collectives_run(ranks, having, {**SMALL, **options})
 
 
 def test_every_operation_at_every_size_is_a_block_of_calls() -> None:
-    run = asked(min_bytes="1K", max_bytes="1M", factor="32", iterations="7")
-    assert [(one.operation, one.bytes) for one in plan_of(run)] == [
+    run = planned(min_bytes="1K", max_bytes="1M", factor="32", iterations="7")
+    assert [(call.operation, call.bytes) for call in plan_of(run)] == [
         (operation, size) for operation in OPERATIONS for size in (2**10, 2**15, 2**20)
     ]
     assert len(run.blocks) == 12
-    assert all(past - first == 7 for first, past in run.blocks)
+    assert all(stop - first == 7 for first, stop in run.blocks)
     assert (run.diagnostic, run.warmup_steps, run.batch_size, run.telemetry) == ("collectives", 5, 1, "off")
     assert RunSpec.from_json(run.to_json()) == run
 
 
 def test_sizes_and_counts_are_those_of_nccl_tests() -> None:
     """`reduce_scatter_perf` and `all_gather_perf` call the larger buffer the size, and a rank's share the count."""
-    found = collectives(OPERATIONS, [1024], 4)
-    assert found == (
+    plan_of_sizes = collectives(OPERATIONS, [1024], 4)
+    assert plan_of_sizes == (
         Collective(operation="all-reduce", given=256, got=256),
         Collective(operation="reduce-scatter", given=256, got=64),
         Collective(operation="all-gather", given=64, got=256),
         Collective(operation="broadcast", given=256, got=256),
     )
-    assert [(one.bytes, one.count) for one in found] == [(1024, 256), (1024, 64), (1024, 64), (1024, 256)]
+    assert [(call.bytes, call.count) for call in plan_of_sizes] == [(1024, 256), (1024, 64), (1024, 64), (1024, 256)]
     assert [bus_factor(operation, 4) for operation in OPERATIONS] == [1.5, 0.75, 0.75, 1.0]
 
 
 @given(ranks=st.integers(2, 5000), sizes=st.lists(st.integers(4, 2**30), min_size=1, max_size=5))
 def test_shares_are_whole_and_nothing_is_called_twice(ranks: int, sizes: list[int]) -> None:
-    found = collectives(OPERATIONS, sizes, ranks)
-    assert len(set(found)) == len(found)
-    for one in found:
-        assert one.bytes == 4 * one.count * (ranks if one.operation in ("reduce-scatter", "all-gather") else 1)
-        assert one.bytes <= max(*sizes, 16 * ranks)
-    assert {one.operation for one in found} == set(OPERATIONS)
+    plan_of_sizes = collectives(OPERATIONS, sizes, ranks)
+    assert len(set(plan_of_sizes)) == len(plan_of_sizes)
+    for call in plan_of_sizes:
+        assert call.bytes == 4 * call.count * (ranks if call.operation in ("reduce-scatter", "all-gather") else 1)
+        assert call.bytes <= max(*sizes, 16 * ranks)
+    assert {call.operation for call in plan_of_sizes} == set(OPERATIONS)
 
 
 @pytest.mark.parametrize(
@@ -79,57 +79,57 @@ def test_shares_are_whole_and_nothing_is_called_twice(ranks: int, sizes: list[in
         ({"colour": "red"}, "unknown option colour"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_words(options: dict[str, str], says: str) -> None:
+def test_options_that_cannot_be_measured_are_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says.replace("(", r"\(")):
-        asked(**options)
+        planned(**options)
 
 
 @pytest.mark.parametrize(("text", "size"), [("4096", 4096), ("4K", 4096), ("4KiB", 4096), ("1M", 2**20), ("1G", 2**30)])
 def test_sizes_are_written_as_in_nccl_tests(text: str, size: int) -> None:
-    assert plan_of(asked(min_bytes=text, max_bytes=text))[0].bytes == size
+    assert plan_of(planned(min_bytes=text, max_bytes=text))[0].bytes == size
 
 
 def test_the_largest_message_is_measured_whatever_the_factor() -> None:
-    run = asked(FOUR, ["broadcast"], max_bytes="100000000", factor="100")
-    assert [one.bytes for one in plan_of(run)] == [1024, 102_400, 10_240_000, 100_000_000]
+    run = planned(FOUR, ["broadcast"], max_bytes="100000000", factor="100")
+    assert [call.bytes for call in plan_of(run)] == [1024, 102_400, 10_240_000, 100_000_000]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_only_what_the_definition_gives_is_right(operation: str, ranks: int) -> None:
+def test_results_are_checked_by_the_definition(operation: str, ranks: int) -> None:
     """Against the definitions of the MPI standard, spelled out."""
-    run = asked(make_run(ranks_per_node=ranks), [operation], max_bytes="4K")
+    run = planned(make_run(ranks_per_node=ranks), [operation], max_bytes="4K")
     everyone = [Collectives(run, None, rank) for rank in range(ranks)]
     for collective in everyone[0].plan:
-        given = [one.given(collective) for one in everyone]
+        given = [call.given(collective) for call in everyone]
         whole = sum(given[1:], start=given[0].astype(np.float64))
-        for rank, one in enumerate(everyone):
+        for rank, call in enumerate(everyone):
             right = {
                 "all-reduce": whole,
                 "reduce-scatter": whole[rank * collective.got : (rank + 1) * collective.got],
                 "all-gather": np.concatenate(given),
                 "broadcast": given[0],
             }[operation].astype(np.float32)
-            assert one.wrong(collective, right) == 0
+            assert call.wrong(collective, right) == 0
             for spoilt in (np.roll(right, 1), right + np.float32(1), np.full_like(right, np.nan)):
-                assert one.wrong(collective, spoilt) == collective.got
+                assert call.wrong(collective, spoilt) == collective.got
             right[3] += 1
-            assert one.wrong(collective, right) == 1
-            assert one.wrong(collective, right[:-1]) == collective.got
+            assert call.wrong(collective, right) == 1
+            assert call.wrong(collective, right[:-1]) == collective.got
         if operation != "broadcast":  # nothing was communicated: noticed, except where the root has it already
-            for one, mine in zip(everyone, given, strict=True):
-                assert one.wrong(collective, np.resize(mine, collective.got)) > 0
+            for call, mine in zip(everyone, given, strict=True):
+                assert call.wrong(collective, np.resize(mine, collective.got)) > 0
 
 
 def test_ranks_that_change_places_are_noticed() -> None:
-    one = Collectives(asked(FOUR, ["all-gather"]), None, 0)
-    collective = one.plan[0]
-    right = one._expected(collective).reshape(4, -1)
-    assert one.wrong(collective, right[[1, 0, 2, 3]].ravel()) == 2 * collective.given
+    call = Collectives(planned(FOUR, ["all-gather"]), None, 0)
+    collective = call.plan[0]
+    right = call._expected(collective).reshape(4, -1)
+    assert call.wrong(collective, right[[1, 0, 2, 3]].ravel()) == 2 * collective.given
 
 
 def test_a_run_whose_blocks_are_other_collectives_is_refused() -> None:
-    run = dataclasses.replace(asked(), measured_steps=6)
+    run = dataclasses.replace(planned(), measured_steps=6)
     with pytest.raises(OptionError, match="2 blocks for 8 collectives"):
         Collectives(run, None, 0)
 
@@ -138,13 +138,13 @@ def test_a_run_whose_blocks_are_other_collectives_is_refused() -> None:
 
 
 def described(run: RunSpec, **changes: Any) -> dict[str, Any]:
-    one = {"dtype": "float32", "in_place": True, "wrong": 0, **changes}
+    call = {"dtype": "float32", "in_place": True, "wrong": 0, **changes}
     return {
         "backend": {
             "transport": "gloo",
             "collectives": [
                 {"operation": c.operation, "bytes": c.bytes, "count": c.count, "factor": bus_factor(c.operation, 4)}
-                | one
+                | call
                 for c in plan_of(run)
             ],
         }
@@ -154,26 +154,26 @@ def described(run: RunSpec, **changes: Any) -> dict[str, Any]:
 def measured(run: RunSpec, **changes: Any) -> Trace:
     """A call takes 1 ms in the first block, 2 ms in the second, …; on rank 3 half as long again."""
     trace = make_trace(run, environment=described(run), **changes)
-    for number, (first, past) in enumerate(run.blocks, start=1):
+    for number, (first, stop) in enumerate(run.blocks, start=1):
         for rank in range(4):
             call_ns = number * (1_500_000 if rank == 3 else 1_000_000)
-            trace.stamps[rank, first - 1 : past, END] = 10**9 * number + call_ns * np.arange(past - first + 1)
-            trace.stamps[rank, first:past, 0] = trace.stamps[rank, first - 1 : past - 1, END]
+            trace.stamps[rank, first - 1 : stop, END] = 10**9 * number + call_ns * np.arange(stop - first + 1)
+            trace.stamps[rank, first:stop, 0] = trace.stamps[rank, first - 1 : stop - 1, END]
     return trace
 
 
 def test_time_is_the_mean_over_calls_and_ranks() -> None:
-    times = collective_times(measured(asked(FOUR, ["all-reduce", "all-gather"])))
-    assert [one.time_ns for one in times] == [1.125e6, 2.25e6, 3.375e6, 4.5e6]
-    assert [one.slowest_ns for one in times] == [1.5e6, 3e6, 4.5e6, 6e6]
-    assert {one.iterations for one in times} == {3}
+    times = collective_times(measured(planned(FOUR, ["all-reduce", "all-gather"])))
+    assert [call.time_ns for call in times] == [1.125e6, 2.25e6, 3.375e6, 4.5e6]
+    assert [call.slowest_ns for call in times] == [1.5e6, 3e6, 4.5e6, 6e6]
+    assert {call.iterations for call in times} == {3}
     first, last = times[0], times[-1]
     assert (first.algorithm_bandwidth, first.bus_bandwidth) == (1024 / 1.125e6, 1.5 * 1024 / 1.125e6)
     assert (last.algorithm_bandwidth, last.bus_bandwidth) == (4096 / 4.5e6, 0.75 * 4096 / 4.5e6)
 
 
 def test_the_table_reads_as_that_of_nccl_tests() -> None:
-    assert table(measured(asked(FOUR, ["all-reduce", "all-gather"]))) == (
+    assert table(measured(planned(FOUR, ["all-reduce", "all-gather"]))) == (
         "# mpi by gloo on 2 nodes x 2 ranks, CPUs\n"
         "\n"
         "# all-reduce, in place, float32: mean of 3 calls back to back; busbw = algbw x 1.5\n"
@@ -191,7 +191,7 @@ def test_the_table_reads_as_that_of_nccl_tests() -> None:
 
 
 def test_a_trace_that_is_not_whole_says_so() -> None:
-    run = asked(FOUR, ["all-reduce"])
+    run = planned(FOUR, ["all-reduce"])
     with pytest.raises(TraceError, match="a run of delay, not of collectives"):
         collective_times(make_trace())
     with pytest.raises(TraceError, match="describes 0 collectives for 2 blocks"):
@@ -205,14 +205,14 @@ def test_a_trace_that_is_not_whole_says_so() -> None:
 
 
 def test_the_table_of_a_trace_can_be_shown_without_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = measured(asked(FOUR, ["broadcast"]))
+    trace = measured(planned(FOUR, ["broadcast"]))
     path = put(tmp_path, trace)
     assert collectives_command(["--show", str(path)]) == 0
     assert capsys.readouterr().out == f"{table(trace)}\ntrace: {path}\n"
     assert collectives_command(["--show", str(put(tmp_path, make_trace()))]) == 1
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert "not of collectives" in said.err
+    stdout = capsys.readouterr()
+    assert (stdout.out, stdout.err.count("\n")) == ("", 1)
+    assert "not of collectives" in stdout.err
 
 
 # In a sweep.
@@ -243,12 +243,12 @@ def test_a_sweep_measures_the_collectives_of_each_set_of_ranks_once() -> None:
 def test_sizes_nobody_chose_are_small_on_cpus_and_options_are_the_collectives() -> None:
     made = plan(LAPTOP, nodes="2", repeats=1)
     assert "max_bytes 16M instead of 256M" in made.reduced
-    asked = {"max_bytes": "64K", "operations": "all-reduce+broadcast", "iterations": "9"}
-    *_, probe = plan(LAPTOP, nodes="2", repeats=1, options=asked).runs
-    assert dict(probe.options) == asked
+    planned = {"max_bytes": "64K", "operations": "all-reduce+broadcast", "iterations": "9"}
+    *_, probe = plan(LAPTOP, nodes="2", repeats=1, options=planned).runs
+    assert dict(probe.options) == planned
     assert (len(probe.blocks), probe.block_steps) == (2 * 4, 9)
     with pytest.raises(SpecError, match="unknown option iterations, max_bytes, operations"):
-        plan(nodes="2", options=asked, collectives=False)
+        plan(nodes="2", options=planned, collectives=False)
 
 
 def test_options_of_the_backend_that_change_communication_are_kept() -> None:

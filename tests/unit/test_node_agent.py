@@ -229,18 +229,18 @@ def test_telemetry_goes_on_where_copies_fail(journal: Journal, partial: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("interpreter", "why"),
+    ("interpreter", "problem"),
     [("/nowhere/python", "No such file"), ("/bin/false", "ended early: exit status 1"), ("", "did not start")],
 )
 def test_a_helper_that_cannot_start_is_a_fact(
-    monkeypatch: pytest.MonkeyPatch, journal: Journal, partial: Path, interpreter: str, why: str
+    monkeypatch: pytest.MonkeyPatch, journal: Journal, partial: Path, interpreter: str, problem: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter)
     agent = started(copying=copies_of(journal, partial))
-    assert why in agent.copy_facts()["problem"]
+    assert problem in agent.copy_facts()["problem"]
     recording = recorded(agent)
     assert "did not start: " in recording.facts["problem"]
-    assert why in recording.facts["problem"]
+    assert problem in recording.facts["problem"]
     assert recording.local_ns.shape == (0,)
     assert recording.values.shape == (0, 0)
 
@@ -373,9 +373,9 @@ def test_with_copies_it_outlives_its_rank_copies_a_last_time_and_ends(
 
 def test_none_is_started_without_telemetry_and_copies(partial: Path, capfd: pytest.CaptureFixture[str]) -> None:
     world = World(rank=0, size=1, local_rank=0, local_size=1, node_rank=0, nodes=1, hostname="n1")
-    alone: Any = SimpleNamespace(rank=0, Split=lambda *_: alone, allgather=lambda each: [each], Free=lambda: None)
+    comm: Any = SimpleNamespace(rank=0, Split=lambda *_: comm, allgather=lambda each: [each], Free=lambda: None)
     run: Any = SimpleNamespace(telemetry="off", gpus_per_node=0)
-    assert start_agent(alone, world, run, [], partial, partial, 0) is None
+    assert start_agent(comm, world, run, [], partial, partial, 0) is None
     assert "copies are off" in capfd.readouterr().err
 
 

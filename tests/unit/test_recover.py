@@ -65,8 +65,8 @@ def test_ranks_that_left_nothing_completed_nothing(tmp_path: Path, capsys: pytes
     leave(tmp_path, 2, completed=4, points=1)
     (tmp_path / f".{STEM}.h5.n1.77.part").write_text("rank 0 died in the middle of it")
     assert main([str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "ranks completed 0 to 4 of 7 steps (0: rank 1; 3: rank 0; 4: rank 2); nothing is left of rank 1" in said
+    stdout = capsys.readouterr().out
+    assert "ranks completed 0 to 4 of 7 steps (0: rank 1; 3: rank 0; 4: rank 2); nothing is left of rank 1" in stdout
     trace = read_trace(tmp_path / f"{STEM}.h5")
     assert (trace.run, trace.attempt, trace.outcome, trace.recovered) == (RUN, 1, Outcome.RANK_FAIL, True)
     assert trace.steps_completed.tolist() == [3, 0, 4]
@@ -121,12 +121,12 @@ def test_a_rank_that_died_before_training_completed_nothing(tmp_path: Path) -> N
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    for name, why in (("typo", "No such file"), ("file", "Not a directory"), ("long" * 100, "File name too long")):
+    for name, reason in (("typo", "No such file"), ("file", "Not a directory"), ("long" * 100, "File name too long")):
         assert main([str(tmp_path / name)]) == 1
-        assert f"{name}: cannot be read: {why}" in capsys.readouterr().err
+        assert f"{name}: cannot be read: {reason}" in capsys.readouterr().err
 
 
-def test_nothing_completed_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_trace_is_written_without_a_completed_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave(tmp_path, 0, completed=0, points=1)
     assert main([str(tmp_path)]) == 0
     assert "no rank completed a step" in capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_nothing_completed_nothing_written(tmp_path: Path, capsys: pytest.Captur
     assert "nothing to recover" in capsys.readouterr().out
 
 
-def test_what_cannot_be_recovered_is_named_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_attempt_is_named_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave(tmp_path, 0, completed=2, points=1)
     leave(tmp_path, 1, completed=2, points=1)
     header = tmp_path / f"{STEM}.partial" / "rank1.json"
@@ -358,9 +358,9 @@ def test_folders_of_other_things_stay_as_they_are(tmp_path: Path, capsys: pytest
     mixed = tmp_path / f"{RUN.run_id}.2.partial"
     (mixed / "rank0.stamps").mkdir(parents=True)
     assert main([str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert STEM in said.out and "film" not in said.out + said.err
-    assert "thesis.2.partial: left alone, chapter in it is nothing that ranks leave" in said.err
+    stdout = capsys.readouterr()
+    assert STEM in stdout.out and "film" not in stdout.out + stdout.err
+    assert "thesis.2.partial: left alone, chapter in it is nothing that ranks leave" in stdout.err
     assert {path.name for path in tmp_path.rglob("chapter")} == {"chapter"}
     assert len(list(tmp_path.rglob("chapter"))) == 2 and mixed.is_dir()
     assert main([str(tmp_path), "--stem", "thesis.2"]) == 1

@@ -101,8 +101,8 @@ def test_an_interface_that_goes_is_nan_and_the_rest_stays(node):
 def test_of_very_many_interfaces_the_busiest_are_read(node):
     rows = [f"veth{index}: {index} 0 0 0 0 0 0 0 {index} 0 0 0 0 0 0 0\n" for index in range(100)]
     (node.proc / "net/dev").write_text("".join(rows))
-    found = {name for name in node.read() if name.endswith("sent_bytes") and "veth" in name}
-    assert found == {f"net.veth{index}.sent_bytes" for index in range(100 - MAX_INTERFACES, 100)}
+    values_read = {name for name in node.read() if name.endswith("sent_bytes") and "veth" in name}
+    assert values_read == {f"net.veth{index}.sent_bytes" for index in range(100 - MAX_INTERFACES, 100)}
 
 
 def test_of_very_many_cores_some_are_asked_for_their_frequency(node):
@@ -130,8 +130,8 @@ def test_a_file_longer_than_one_read_is_read_whole(tmp_path):
 
 
 def test_this_machine_itself_tells_what_every_linux_does():
-    found = Readings(sources_of_node([RankProcess.this_process()]))
-    values = dict(zip(found.series, found.read(), strict=True))
+    values_read = Readings(sources_of_node([RankProcess.this_process()]))
+    values = dict(zip(values_read.series, values_read.read(), strict=True))
     assert values["cpu.busy_s"] > 0
     assert values["local_rank0.minor_faults"] > 0
     assert values["memory.available_bytes"] > 0
