@@ -132,7 +132,7 @@ def _join(rank: Rank) -> World:
     _check_code(run, arguments.run)
     if comm.rank == 0 and arguments.script is not None:
         rank.script = attempted(rank.problems, "script", partial(_script_text, arguments.script), "")
-    rank.preflight.let_nccl_tell(attempt_folder(arguments.traces, rank.folder.stem))
+    rank.preflight.enable_nccl_log(attempt_folder(arguments.traces, rank.folder.stem))
     return world
 
 

@@ -20,7 +20,7 @@ from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
-from hpc.preflight.transports import let_nccl_tell, read_transports, unread_reason, warnings
+from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
 from hpc.preflight.types import Launched, RankFacts, Seen, Transports
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
-    """What the site says of itself: the transport between nodes, empty for none, and the levels that it changes."""
+    """The site's settings: the transport between nodes, empty for none, and the levels that it changes."""
 
     expect_transport: str = ""
     levels: Mapping[str, Level] = field(default_factory=dict)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments by which a job script hands on what its site promises."""
+    """Adds the arguments by which a job script passes on its site's settings."""
     group = parser.add_argument_group("preflight")
     group.add_argument(
         "--expect-transport", metavar="NAME", default="", help="how NCCL goes from node to node: ib, socket, …"
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_expectations(expect_transport: str, checks: Sequence[str], parser: argparse.ArgumentParser) -> Expectations:
-    """What the arguments promise; ends the program with a usage error where that cannot be."""
+    """The expectations in the arguments; ends the program with a usage error where they are invalid."""
     try:
         return Expectations(expect_transport=expect_transport, levels=read_levels(checks))
     except CheckError as error:
@@ -80,11 +80,10 @@ class Preflight:
         self.ranks = comm.allgather(facts_of_rank(self._run, world))
         self._look(Stage.MET)
 
-    def let_nccl_tell(self, folder: Path) -> None:
-        """Before the framework is loaded: NCCL shall write how it connects into the folder, unless a person has said
-        otherwise."""
+    def enable_nccl_log(self, folder: Path) -> None:
+        """Makes NCCL log its connections to a file in the folder. Before the framework is loaded."""
         if self._run.gpus_per_node:
-            self._log = let_nccl_tell(folder / f"nccl.rank{self._rank}")
+            self._log = enable_nccl_log(folder / f"nccl.rank{self._rank}")
 
     def built(self, comm: Intracomm, report: RankReport) -> RankReport:
         """Checks the rank once its backend is built; returns its report with the findings added.
@@ -120,7 +119,7 @@ class Preflight:
         return self._with_findings(comm.rank, report)
 
     def nccl_warnings(self) -> list[str]:
-        """What NCCL has warned of to the file that it was told to write."""
+        """The warnings in NCCL's log."""
         return warnings(self._log, socket.gethostname(), os.getpid()) if self._log else []
 
     def demand(self) -> None:

@@ -1,4 +1,4 @@
-"""What ranks know of themselves at the start of a run: what the checks compare."""
+"""The facts of ranks and nodes at the start of a run, which the checks compare."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What one rank of a node finds out for all of them, before the start.
+    """A node before the start, as one of its ranks reads it.
 
     `busy_cores` are those that processes of others keep busy, `busiest` says which do. A field that could not be found
     out is None, and `unread` says why by its name. `fabrics` are the network adapters for RDMA with a port that is up.
@@ -46,7 +46,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Transports:
-    """How NCCL goes from this rank to others, as it says itself: transport → ranks as NCCL numbers them.
+    """NCCL's transports from this rank to others, from its own log: transport → ranks as NCCL numbers them.
 
     `unread` says why nothing is known; empty where something is.
     """

@@ -22,11 +22,10 @@ from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec
-from hpc.model.timestamps import STAMPS
-from hpc.model.trace import Trace, TraceError
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.node_agent.agent import NodeAgent, Recording
-from hpc.node_agent.nodes import gather_telemetry
 from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import name_ranks
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
 
 WAITS_S = (1.0, 4.0, 15.0)
 """How long a trace waits for a file system that does not answer, before each further try."""
+MAX_NUMBERS = 1 << 26
+"""How many numbers the telemetry of a trace has at most (half a GiB): beyond that every node leaves out samples."""
+_TELEMETRY_TAG = 79
 # What a server that restarts, a stale handle and a mount that is gone look like. Room and rights do not come back so.
 _MAY_COME_BACK = frozenset(
     {errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOENT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN}
@@ -233,6 +235,46 @@ def _gather(comm: Intracomm, array: Array) -> Array | None:
     everyone = np.empty((comm.size, *array.shape), array.dtype) if comm.rank == 0 else None
     comm.Gather(np.ascontiguousarray(array), everyone)
     return everyone
+
+
+def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry | None:
+    """The telemetry of all nodes, on rank 0; None on other ranks, and where no helper read anything. Collective.
+
+    Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others. Raises
+    MemoryError on rank 0 alone, where the recordings do not fit into memory; no rank sends anything then.
+    """
+    own = recording if recording is not None and len(recording.local_ns) else None
+    sizes = comm.gather(None if own is None else (own.series, len(own.local_ns)))
+    recorded = {} if sizes is None else {rank: size for rank, size in enumerate(sizes) if size is not None}
+    series = tuple(dict.fromkeys(name for names, _ in recorded.values() for name in names))
+    longest = max((samples for _, samples in recorded.values()), default=0)
+    every = max(1, -(-len(recorded) * longest * len(series) // MAX_NUMBERS))
+    failure: MemoryError | None = None
+    try:
+        local_ns = np.full((len(recorded), -(-longest // every)), ABSENT, np.int64)
+        values = np.full((*local_ns.shape, len(series)), np.nan)
+    except MemoryError as error:
+        every, failure = 0, error
+    every = int(comm.bcast(every))
+    if own is not None and comm.rank != 0 and every:
+        comm.Send(np.ascontiguousarray(own.local_ns[::every]), 0, _TELEMETRY_TAG)
+        comm.Send(np.ascontiguousarray(own.values[::every]), 0, _TELEMETRY_TAG)
+    if failure is not None:
+        raise failure
+    if not recorded:
+        return None
+    for node, (rank, (names, samples)) in enumerate(recorded.items()):
+        count = -(-samples // every)
+        if rank == 0:
+            assert own is not None
+            rows_ns, rows = own.local_ns[::every], own.values[::every]
+        else:
+            rows_ns, rows = np.empty(count, np.int64), np.empty((count, len(names)))
+            comm.Recv(rows_ns, rank, _TELEMETRY_TAG)
+            comm.Recv(rows, rank, _TELEMETRY_TAG)
+        local_ns[node, :count] = rows_ns
+        values[node, :count, [series.index(name) for name in names]] = rows.T
+    return Telemetry(ranks=np.array(list(recorded), np.int64), local_ns=local_ns, values=values, series=series)
 
 
 def _odd_losses(losses: Array) -> str:

@@ -225,7 +225,7 @@ def test_the_transport_of_nccl_is_compared_with_the_expected_one(
         run, Expectations(expect_transport="ib", levels={"fabric": Level.OFF, "gpu_per_rank": Level.OFF})
     )
     preflight.met(comm, world)
-    preflight.let_nccl_tell(tmp_path)
+    preflight.enable_nccl_log(tmp_path)
     report = RankReport(device={"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, software={"nccl": "2.27"})
     report = preflight.built(comm, report)
     assert report.preflight and report.preflight["same_nccl"]["text"] == "NCCL 2.27 on all ranks"

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from hpc.preflight import others
+from hpc.preflight import background_load
+from hpc.preflight.background_load import Hidden, Process, busy_others, of_this_job, processes
 from hpc.preflight.facts import fabrics, facts_of_node, free_memory
 from hpc.preflight.gpus import NoDriver, by_nvidia_smi, by_nvml, devices_of_rank
-from hpc.preflight.others import Hidden, Process, busy_others, of_this_job, processes
 from hpc.system.text import read_ranges
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
@@ -183,7 +183,7 @@ def test_processes_of_this_job_are_known_by_its_number_its_cgroup_and_its_launch
 
 def test_processes_that_the_kernel_hides_are_no_quiet_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=invisible 0 0\n")
-    monkeypatch.setattr(others.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(background_load.os, "geteuid", lambda: 1000)
     with pytest.raises(Hidden, match="hidepid=invisible"):
         processes(tmp_path)
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=0 0 0\n")
@@ -276,10 +276,10 @@ def test_adapters_count_where_a_port_is_up(tmp_path: Path) -> None:
 
 
 def test_this_machine_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(others.time, "sleep", lambda _: None)  # how long it looks is no matter here
-    uuids = facts_of_node()
-    assert uuids.memory_bytes is not None
-    assert uuids.memory_free_bytes is not None
-    assert 0 < uuids.memory_free_bytes <= uuids.memory_bytes
-    assert uuids.busy_cores is not None or uuids.unread["busy_cores"]
-    assert dataclasses.asdict(uuids)
+    monkeypatch.setattr(background_load.time, "sleep", lambda _: None)  # how long it looks is no matter here
+    node = facts_of_node()
+    assert node.memory_bytes is not None
+    assert node.memory_free_bytes is not None
+    assert 0 < node.memory_free_bytes <= node.memory_bytes
+    assert node.busy_cores is not None or node.unread["busy_cores"]
+    assert dataclasses.asdict(node)
