@@ -163,8 +163,7 @@ def _run(rank: Rank) -> None:
     clock = GlobalClock(comm)
     report = _report(world, backend)
     if journal.passed_over:
-        journal_facts = {"folder": str(journal.folder), "passed_over": journal.passed_over}
-        report = replace(report, journal=journal_facts)
+        report = replace(report, journal={"folder": str(journal.folder), "passed_over": journal.passed_over})
     preflight = rank.preflight
     report = preflight.built(comm, report)
 
@@ -187,10 +186,9 @@ def _run(rank: Rank) -> None:
     rank.training = True
     train(backend, run, timer, journal.samples, synchronise)
     report = attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, report), report)
-    report = replace(report, stamp_bound_ns=timer.bound_ns)
     payload = RankPayload(
-        journal=journal, clock=clock, report=report, losses=backend.losses, workload=workloads[0], agent=agent,
-        problems=rank.problems,
+        journal=journal, clock=clock, report=replace(report, stamp_bound_ns=timer.bound_ns), losses=backend.losses,
+        workload=workloads[0], agent=agent, problems=rank.problems,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit()

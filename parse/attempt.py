@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hpc.model.checks import CHECKS
 from hpc.model.findings import Finding, read_finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome
-from hpc.model.rank_report import Device, RankReport
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
@@ -244,7 +244,7 @@ def _compared(report: RankReport, project: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:
-    uuids = [Device.from_json(report.device or {}).uuid for report in reports]
+    uuids = [str((report.device or {}).get("uuid") or "") for report in reports]
     if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(reports):
         return f"{len(reports)} ranks share {plural(len(set(uuids)), 'GPU')}"
     for on_host in _by_host(reports).values():

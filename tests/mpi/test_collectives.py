@@ -40,8 +40,7 @@ def only_trace(traces: Path) -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("backend", "size"),
-    [*((name, 2) for name, entry in BACKENDS.items() if entry.collectives), ("mpi", 4)],
+    ("backend", "size"), [*((name, 2) for name, entry in BACKENDS.items() if entry.collectives), ("mpi", 4)]
 )
 def test_every_collective_of_a_backend_gives_what_it_must(
     ranks: Ranks, tmp_path: Path, backend: str, size: int

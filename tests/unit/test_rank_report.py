@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpc.model.rank_report import Device, RankReport
+from hpc.model.rank_report import RankReport
 from tests.unit.traces import make_ranks, make_run
 
 GPU = {"kind": "gpu", "name": "H200", "uuid": "GPU-1", "memory_bytes": 5}
@@ -57,9 +57,3 @@ def test_shared_tables_are_merged_with_the_ranks_own() -> None:
 )
 def test_gpus_are_those_of_the_backend_or_the_device(table: dict[str, Any], uuids: tuple[Any, ...]) -> None:
     assert RankReport.from_json(table).gpu_uuids == uuids
-
-
-def test_a_device_keeps_what_is_not_known() -> None:
-    device = Device.from_json(GPU)
-    assert (device.kind, device.name, device.uuid) == ("gpu", "H200", "GPU-1")
-    assert device.as_json() == GPU
