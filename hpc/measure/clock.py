@@ -131,7 +131,7 @@ class GlobalClock:
         return self.points[-1]
 
     def _measure(self) -> tuple[SyncPoint | None, str]:
-        """This leader's point, or what is wrong with it: told to all, because raising here would leave them waiting."""
+        """This leader's point, and the error, which is returned because raising here would leave the others waiting."""
         point, model, error = (
             (SyncPoint(self._clock(), 0.0, 0.0), None, "") if self._parent is None else self._ask(self._parent)
         )

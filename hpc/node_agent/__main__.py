@@ -104,9 +104,9 @@ def _catch_signals() -> int:
 def _first_line() -> bytes:
     received = b""
     while b"\n" not in received:
-        if not (piece := os.read(0, 1 << 16)):
+        if not (chunk := os.read(0, 1 << 16)):
             raise SystemExit("the rank is gone already")
-        received += piece
+        received += chunk
     return received
 
 

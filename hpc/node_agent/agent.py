@@ -169,11 +169,11 @@ class NodeAgent:
         poll = select.poll()
         poll.register(process.stdout, select.POLLIN)
         while not is_complete() and poll.poll(max(0.0, end_s - monotonic()) * 1e3):
-            if not (piece := os.read(process.stdout.fileno(), 1 << 16)):
+            if not (chunk := os.read(process.stdout.fileno(), 1 << 16)):
                 status = process.wait()
                 self._fail(f"ended early: {f'signal {-status}' if status < 0 else f'exit status {status}'}")
                 return
-            *lines, self._output = (self._output + piece).split(b"\n")
+            *lines, self._output = (self._output + chunk).split(b"\n")
             for line in lines:
                 self._take(line)
 
@@ -200,7 +200,7 @@ def start_agent(
 
     `gpus` are the UUIDs of this rank's GPUs, None for one whose framework does not tell; `folder` is where this rank
     has made its journal. Simulated nodes are one machine: the first one's helper reads telemetry for all of them. With
-    a `copy_s` of 0 nothing is copied, which is said.
+    a `copy_s` of 0 nothing is copied, and a line on standard error says so.
     """
     if copy_s <= 0 and comm.rank == 0:
         print("copies are off: what a lost node has measured is lost", file=sys.stderr, flush=True)

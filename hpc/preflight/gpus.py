@@ -34,7 +34,7 @@ def gpus_in_sight() -> list[Gpu]:
 
 
 def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
-    """The GPUs as the module pynvml tells them. Raises NoDriver."""
+    """The GPUs by the module pynvml. Raises NoDriver."""
     try:
         nvml.nvmlInit()
         try:
@@ -48,7 +48,7 @@ def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
 
 
 def by_nvidia_smi(ask: Callable[[Sequence[str]], str], devices: Path = _DEVICES) -> list[Gpu]:
-    """The GPUs as nvidia-smi reports them; `ask` runs nvidia-smi. Raises NoDriver."""
+    """The GPUs by nvidia-smi, which `ask` runs. Raises NoDriver."""
     running: dict[str, list[str]] = {}
     query = f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"
     for uuid, pid, name, used in _rows(ask([query]), len(_PROCESS_FIELDS)):
@@ -73,7 +73,7 @@ def devices_of_rank(
     """The UUIDs of the GPUs that a rank will drive, by the rule of all backends: the only visible one, else the one for
     its `place` on the node; `driven` of them from the first on where it drives several. Empty where there is none.
 
-    Raises NoDriver where CUDA_VISIBLE_DEVICES names what cannot be told from here, as slices of a GPU.
+    Raises NoDriver where CUDA_VISIBLE_DEVICES names slices of a GPU, which only the framework can tell apart.
     """
     visible = _visible(in_sight, environ.get("CUDA_VISIBLE_DEVICES"))
     if driven > 1:
@@ -121,7 +121,7 @@ def _gpu(nvml: Any, handle: Any, driver: str, devices: Path) -> Gpu:
     pci = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
     try:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:  # a driver that keeps them to itself: the memory in use still tells
+    except nvml.NVMLError:  # a driver that hides them: the memory in use is known
         running = []
     return Gpu(
         uuid=bare(_text(nvml.nvmlDeviceGetUUID(handle))),

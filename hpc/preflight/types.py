@@ -62,8 +62,8 @@ class Transports:
 class RankFacts:
     """One rank. `node` is its node's number; `in_sight` the UUIDs of all GPUs that the driver shows it.
 
-    `devices` are the UUIDs of those that it drives, None where that cannot be told: `devices_unread` says why. `gpus`
-    are what the driver says of them. `software` are versions by name, `device` the name of what it computes on.
+    `devices` are the UUIDs of those that it drives, None where unknown, for the reason `devices_unread`. `gpus` are the
+    driver's facts about them. `software` are versions by name, `device` is the name of what it computes on.
     """
 
     rank: int

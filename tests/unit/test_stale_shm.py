@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.recovery import stale_shm as leftovers
+from hpc.recovery import stale_shm
 from hpc.recovery.stale_shm import remove_shared_memory
 
 NAMES = (
@@ -30,7 +30,7 @@ def make(folder: Path, name: str, changed_s: float = 200.0) -> Path:
 @pytest.fixture(autouse=True)
 def changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a change is that of the content alone: nobody can set st_ctime back."""
-    monkeypatch.setattr(leftovers, "_changed_ns", lambda status: status.st_mtime_ns)
+    monkeypatch.setattr(stale_shm, "_changed_ns", lambda status: status.st_mtime_ns)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,14 +40,13 @@ def test_segments_of_known_libraries_are_removed(tmp_path: Path, name: str) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["my_results", "rankwise-1000", "nccl", "sem.mine", "psm_and_more", "torch_model.pt"])
-def test_unknown_names_stay(tmp_path: Path, name: str) -> None:
-    make(tmp_path, name)
-    assert remove_shared_memory(100 * 10**9, tmp_path) == []
-
-
-def test_segments_older_than_the_attempt_stay(tmp_path: Path) -> None:
-    make(tmp_path, "nccl-Q1w2E3", changed_s=99)
+@pytest.mark.parametrize(
+    ("name", "changed_s"),
+    [*((name, 200) for name in ("my_results", "rankwise-1000", "nccl", "sem.mine", "psm_and_more", "torch_model.pt")),
+     ("nccl-Q1w2E3", 99)],
+)  # fmt: skip
+def test_unknown_names_and_segments_older_than_the_attempt_stay(tmp_path: Path, name: str, changed_s: float) -> None:
+    make(tmp_path, name, changed_s)
     assert remove_shared_memory(100 * 10**9, tmp_path) == []
 
 
