@@ -17,13 +17,11 @@ import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 
-import numpy as np
-
+from benchmarks.helper import pin, ran_s, work_of
 from benchmarks.pairs import compare
 from hpc.measure.timer import HostTimer
-from hpc.node_agent.copying import Copier
+from hpc.node_agent.agent import Copying, NodeAgent
 from hpc.recovery.folders import PARTIAL
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import read_progress
@@ -42,7 +40,7 @@ def main() -> None:
     os.sched_setaffinity(0, {core})
     for interval_s in [float(word) for word in sys.argv[1:]] or INTERVALS_S:
         for step_s in STEPS_S:
-            work = _work(step_s)
+            work = work_of(step_s)
             if everywhere - {core}:
                 _compare("on a core of its own", work, step_s, interval_s, everywhere - {core})
             _compare("on the rank's core", work, step_s, interval_s, {core})
@@ -56,13 +54,14 @@ def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: flo
         for rank, journal in enumerate(journals):
             journal.note(facts={"rank": rank})
         partial = Path(traces) / f"bench{PARTIAL}"
-        copier = Copier(dict.fromkeys(range(RANKS), journals[0].folder), partial, (), interval_s=interval_s)
-        copier.start()
-        assert copier._process is not None, "no copier can be had here"
-        process = copier._process.pid
-        while "placed" not in copier.facts():
+        folders = dict.fromkeys(range(RANKS), journals[0].folder)
+        agent = NodeAgent([], copying=Copying(folders=folders, partial=partial, interval_s=interval_s))
+        agent.start()
+        assert agent._process is not None, "no helper can be had here"
+        process = agent._process.pid
+        while "placed" not in agent.copy_facts():
             time.sleep(0.01)
-        os.sched_setaffinity(process, copier_on)
+        pin(process, copier_on)
         timer = HostTimer(len(journals[0].samples))
         timer.record_into(journals[0].stamps)
         done = 0
@@ -97,14 +96,14 @@ def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: flo
             what = f"copied every {interval_s:g} s / not, steps of {1e3 * step_s:g} ms, copier {name}"
             found = compare(what, copied, alone, limit=limit, blocks=blocks, between=between)
             print(found, flush=True)
-            ran_s, copied_steps = _ran_s(process), sum(one.completed for one in read_progress(partial).values())
+            helper_s, copied_steps = ran_s(process), sum(each.completed for each in read_progress(partial).values())
             watched_s = (blocks + 1) * found.ours_s
-            print(f"    {copied_steps} rows copied; the copier ran {ran_s / watched_s:.3%} of the time", flush=True)
+            print(f"    {copied_steps} rows copied; the copier ran {helper_s / watched_s:.3%} of the time", flush=True)
         finally:
             os.kill(process, signal.SIGCONT)
             for journal in journals:
                 journal.remove()
-            copier.end()
+            agent.end()
 
 
 def _others(journals: list[Journal], done: int) -> None:
@@ -113,31 +112,6 @@ def _others(journals: list[Journal], done: int) -> None:
     for journal in journals[1:]:
         journal.stamps[width * first : width * done] = journals[0].stamps[width * first : width * done]
         journal.samples[first:done] = array("q", [1]) * (done - first)
-
-
-def _work(step_s: float) -> Callable[[], None]:
-    """Products of matrices that stay in the core's cache, for as long as a step takes."""
-    generator = np.random.default_rng(0)
-    left, right = (generator.standard_normal((96, 96), np.float32) for _ in range(2))
-    out = np.empty_like(left)
-
-    def products(count: int) -> None:
-        for _ in range(count):
-            np.matmul(left, right, out=out)
-
-    products(1000)
-    taken_s = []
-    for _ in range(20):
-        begin = perf_counter()
-        products(200)
-        taken_s.append((perf_counter() - begin) / 200)
-    count = max(1, round(step_s / min(taken_s)))
-    return lambda: products(count)
-
-
-def _ran_s(process: int) -> float:
-    """How long a process has been on a core so far."""
-    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
 if __name__ == "__main__":

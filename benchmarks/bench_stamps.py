@@ -13,17 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from time import perf_counter
 
-import numpy as np
-
+from benchmarks.helper import pin, ran_s, work_of
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
 from hpc.measure.timer import HostTimer, StepTimer
-from hpc.node_agent.recorder import Recorder
-from hpc.node_agent.sources import Beside, pid_namespace
+from hpc.node_agent.agent import NodeAgent, Telemetry
+from hpc.node_agent.sources import RankProcess, pid_namespace
 from hpc.recovery.journal import Journal
 
 ENVIRONMENT = {**KEPT, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -61,7 +58,7 @@ def main() -> None:
     core = min(os.sched_getaffinity(0))
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
-    work = _work()
+    work = work_of(STEP_S / PARTS)
     if everywhere - {core}:
         _compare_time("helper on a core of its own", work, (core,), everywhere - {core})
     _compare_time("helper on the rank's core, there being no other", work, tuple(everywhere), {core})
@@ -69,33 +66,15 @@ def main() -> None:
         print(_memory(backend, steps))
 
 
-def _work() -> Callable[[], None]:
-    """A part of a step: products of matrices that stay in the core's cache, PARTS of which take STEP_S."""
-    generator = np.random.default_rng(0)
-    left, right = (generator.standard_normal((96, 96), np.float32) for _ in range(2))
-    out = np.empty_like(left)
-
-    def products(count: int) -> None:
-        for _ in range(count):
-            np.matmul(left, right, out=out)
-
-    products(1000)
-    taken_s = []
-    for _ in range(20):
-        begin = perf_counter()
-        products(200)
-        taken_s.append((perf_counter() - begin) / 200)
-    return partial(products, max(1, round(STEP_S / PARTS / min(taken_s))))
-
-
 def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...], helper_on: set[int]) -> None:
     with tempfile.TemporaryDirectory() as traces:
         journal = Journal(Path(traces), "bench", 0, STEPS)
-        recorder = Recorder([Beside(pid=os.getpid(), cores=of_ranks, pid_namespace=pid_namespace())])
-        recorder.start()
-        assert recorder._helper is not None, "no telemetry can be had here"
-        helper = recorder._helper.pid
-        os.sched_setaffinity(helper, helper_on)
+        rank = RankProcess(pid=os.getpid(), cores=of_ranks, pid_namespace=pid_namespace())
+        agent = NodeAgent([rank], telemetry=Telemetry())
+        agent.start()
+        assert agent._process is not None, "no telemetry can be had here"
+        helper = agent._process.pid
+        pin(helper, helper_on)
         timer = HostTimer(STEPS)
         timer.record_into(journal.stamps)
         nothing = NoTimer(STEPS)
@@ -108,26 +87,23 @@ def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...]
             os.kill(helper, signal.SIGSTOP)
             _steps(work, nothing, journal.samples)
 
-        before_s = _ran_s(helper)
+        before_s = ran_s(helper)
         try:
             found = compare(f"stamps and telemetry / neither, {name}", watched, alone, limit=TIME_LIMIT, blocks=BLOCKS)
         finally:
-            ran_s = _ran_s(helper) - before_s
+            helper_s = ran_s(helper) - before_s
             os.kill(helper, signal.SIGCONT)
-            recording = recorder.stop()
+            recording = agent.stop_telemetry()
+            agent.end()
             journal.remove()
+    assert recording is not None
     watched_s = (BLOCKS + 1) * found.ours_s
     print(found)
     print(
         f"    a step of {found.reference_s / STEPS * 1e3:.2f} ms; {len(recording.series)} series, "
-        f"{len(recording.local_ns) / watched_s:.2f} samples/s; the helper ran {ran_s / watched_s:.3%} of the time "
+        f"{len(recording.local_ns) / watched_s:.2f} samples/s; the helper ran {helper_s / watched_s:.3%} of the time "
         f"{recording.facts['placed']}"
     )
-
-
-def _ran_s(process: int) -> float:
-    """How long a process has been on a core so far."""
-    return int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _steps(work: Callable[[], None], timer: StepTimer, samples: memoryview) -> None:

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from hpc.backends.settings import options_of_run
 from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.outcome import Outcome
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.preflight.run import Expectations, Preflight, add_arguments, read_expectations
 from hpc.recovery.folders import attempt_folder
@@ -131,7 +132,7 @@ def _join(rank: Rank) -> World:
     _check_code(run, arguments.run)
     if comm.rank == 0 and arguments.script is not None:
         rank.script = attempted(rank.problems, "script", partial(_script_text, arguments.script), "")
-    rank.preflight.let_nccl_tell(attempt_folder(arguments.traces, rank.folder.stem))
+    rank.preflight.enable_nccl_log(attempt_folder(arguments.traces, rank.folder.stem))
     return world
 
 
@@ -143,8 +144,7 @@ def _run(rank: Rank) -> None:
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.measure.clock import GlobalClock
     from hpc.model.trace_file import load_hdf5
-    from hpc.node_agent.copying import start_copier
-    from hpc.node_agent.nodes import start_telemetry
+    from hpc.node_agent.agent import start_agent
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
@@ -161,41 +161,41 @@ def _run(rank: Rank) -> None:
         load_hdf5()
     journal = rank.journal = Journal(arguments.traces, rank.folder.stem, world.rank, run.steps)
     clock = GlobalClock(comm)
-    facts = _facts(world, backend)
+    report = _report(world, backend)
     if journal.passed_over:
-        facts["journal"] = {"folder": str(journal.folder), "passed_over": journal.passed_over}
+        report = replace(report, journal={"folder": str(journal.folder), "passed_over": journal.passed_over})
     preflight = rank.preflight
-    preflight.built(comm, facts)
-    recorder = start_telemetry(comm, world, run, facts)
+    report = preflight.built(comm, report)
 
     def note() -> None:
-        journal.note(run=run.to_json(), attempt=arguments.attempt, facts=facts, clock=_clock_facts(clock))
+        journal.note(run=run.to_json(), attempt=arguments.attempt, facts=report.as_json(), clock=_clock_facts(clock))
 
     def synchronise() -> None:
+        nonlocal report
         if len(clock.points) == 1:  # the steps before the window were made: NCCL has connected
-            preflight.stepped(comm, facts)
+            report = preflight.stepped(comm, report)
         clock.synchronise()
         attempted(rank.problems, "the journal's latest clock", note, None)
 
     timer = backend.make_timer(run.steps)
     timer.record_into(journal.stamps)
     note()
-    copier = start_copier(comm, world, journal.folder, arguments.traces, rank.folder.stem, arguments.copy_s)
+    partial_folder = AttemptFiles(arguments.traces, run.run_id, arguments.attempt).partial
+    agent = start_agent(comm, world, run, report.gpu_uuids, journal.folder, partial_folder, arguments.copy_s)
     comm.Barrier()
     rank.training = True
     train(backend, run, timer, journal.samples, synchronise)
-    attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, facts), None)
-    facts["stamp_bound_ns"] = timer.bound_ns
+    report = attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, report), report)
     payload = RankPayload(
-        journal=journal, clock=clock, facts=facts, losses=backend.losses, workload=workloads[0], recorder=recorder,
-        copier=copier, problems=rank.problems,
+        journal=journal, clock=clock, report=replace(report, stamp_bound_ns=timer.bound_ns), losses=backend.losses,
+        workload=workloads[0], agent=agent, problems=rank.problems,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit()
     attempted({}, "leaving the group of ranks", backend.leave, None)
     attempted({}, "removing the journal", journal.remove, None)
-    if copier is not None:
-        attempted({}, "removing the copies", copier.end, None)
+    if agent is not None:
+        attempted({}, "removing the copies", agent.end, None)
 
 
 def _arguments(argv: Sequence[str] | None) -> RankArguments:
@@ -259,19 +259,21 @@ def _factory(run: RunSpec) -> Any:
     return load_factory(run.workload, BACKENDS[run.backend].framework)
 
 
-def _facts(world: World, backend: Backend) -> dict[str, Any]:
-    """What this rank's entry in the trace is made of."""
+def _report(world: World, backend: Backend) -> RankReport:
+    """What is known of this rank once its backend is built."""
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
     described = backend.describe()
-    return {
-        **asdict(world),
-        **describe_host(),
-        "device": described.pop("device", {}),
-        "software": {**describe_software(), "mpi": mpi_library(), **described.pop("versions", {})},
-        "variables": describe_variables(os.environ),
-        "backend": described,
-    }
+    return RankReport.from_json(
+        {
+            **asdict(world),
+            **describe_host(),
+            "device": described.pop("device", {}),
+            "software": {**describe_software(), "mpi": mpi_library(), **described.pop("versions", {})},
+            "variables": describe_variables(os.environ),
+            "backend": described,
+        }
+    )
 
 
 def _script_text(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from hpc.model.checks import CHECKS
 from hpc.model.findings import Finding, read_finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
@@ -186,21 +187,21 @@ def measure(trace: Trace) -> Measured:
 
 def describe(trace: Trace) -> Machine:
     """The machine as the trace describes it."""
-    ranks = [_facts_of_rank(facts, trace.environment) for facts in trace.ranks]
+    reports, project = trace.reports, _table(trace.environment, "project")
     values: dict[str, set[str]] = {}
-    for rank in ranks:
-        for name, value in _compared(rank).items():
+    for report in reports:
+        for name, value in _compared(report, project).items():
             if value is not None:
                 values.setdefault(name, set()).add(str(value))
     return Machine(
-        ranks=len(ranks),
+        ranks=len(reports),
         facts={name: tuple(sorted(met)) for name, met in sorted(values.items())},
-        hosts=tuple(sorted({str(rank["hostname"]) for rank in ranks if rank.get("hostname")})),
-        oversubscribed=_oversubscribed(trace.run, ranks),
-        nodes_simulated=_nodes_simulated(trace.run, ranks),
-        unfused=any(rank["backend"].get("fused") is False for rank in ranks),
-        synchronises=any(rank["backend"].get("synchronises_every_step") is True for rank in ranks),
-        built_otherwise=next((difference for rank in ranks if (difference := _built_otherwise(rank))), ""),
+        hosts=tuple(sorted({report.hostname for report in reports if report.hostname})),
+        oversubscribed=_oversubscribed(trace.run, reports),
+        nodes_simulated=_nodes_simulated(trace.run, reports),
+        unfused=any(report.backend_fact("fused") is False for report in reports),
+        synchronises=any(report.backend_fact("synchronises_every_step") is True for report in reports),
+        built_otherwise=next((difference for report in reports if (difference := _built_otherwise(report))), ""),
         findings=_findings(trace.environment),
     )
 
@@ -217,51 +218,41 @@ def _findings(environment: Mapping[str, Any]) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _facts_of_rank(of_rank: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """A rank's facts with those that all ranks share and that are therefore stored once."""
-    facts = dict(of_rank)
-    for group in ("software", "backend"):
-        facts[group] = {**_table(shared, group), **_table(of_rank, group)}
-    facts["project"] = _table(shared, "project")
-    return facts
-
-
-def _compared(rank: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(report: RankReport, project: Mapping[str, Any]) -> dict[str, Any]:
     """The facts that make two runs incomparable where they differ."""
-    device, project = _table(rank, "device"), rank["project"]
-    commit = project.get("commit")
+    device, commit = report.device or {}, project.get("commit")
     return {
-        **rank["software"],
+        **(report.software or {}),
         "device": device.get("name", device.get("kind")),
-        "driver": rank.get("nvidia_driver"),
-        "cpu": rank.get("cpu_model"),
-        "transport": rank["backend"].get("transport"),
+        "driver": report.nvidia_driver,
+        "cpu": report.cpu_model,
+        "transport": report.backend_fact("transport"),
         "commit of this project": commit and f"{commit}{' with changes' if project.get('dirty') else ''}",
     }
 
 
-def _oversubscribed(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
-    uuids = [str(_table(rank, "device").get("uuid") or "") for rank in ranks]
-    if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(ranks):
-        return f"{len(ranks)} ranks share {plural(len(set(uuids)), 'GPU')}"
-    for hosts_ranks in _by_host(ranks).values():
-        cores = _cores(hosts_ranks)
-        if cores and len(hosts_ranks) * run.cpus_per_rank > cores:
+def _oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:
+    uuids = [str((report.device or {}).get("uuid") or "") for report in reports]
+    if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(reports):
+        return f"{len(reports)} ranks share {plural(len(set(uuids)), 'GPU')}"
+    for on_host in _by_host(reports).values():
+        cores = _cores(on_host)
+        if cores and len(on_host) * run.cpus_per_rank > cores:
             each = plural(run.cpus_per_rank, "core")
-            return f"{plural(len(hosts_ranks), 'rank')} of {each} each on a machine with {cores} for them"
+            return f"{plural(len(on_host), 'rank')} of {each} each on a machine with {cores} for them"
     return ""
 
 
-def _nodes_simulated(run: RunSpec, ranks: list[dict[str, Any]]) -> str:
-    machines = len(_by_host(ranks))
-    if run.nodes > 1 and (machines < run.nodes or any(rank.get("nodes_simulated") for rank in ranks)):
+def _nodes_simulated(run: RunSpec, reports: Sequence[RankReport]) -> str:
+    machines = len(_by_host(reports))
+    if run.nodes > 1 and (machines < run.nodes or any(report.nodes_simulated for report in reports)):
         return f"{plural(run.nodes, 'node')} on {plural(machines, 'machine')}"
     return ""
 
 
-def _built_otherwise(rank: Mapping[str, Any]) -> str:
+def _built_otherwise(report: RankReport) -> str:
     """What of the framework that ran is not what the rank's Horovod was compiled with."""
-    built, ran = _table(rank["backend"], "horovod_built_against"), rank["software"]
+    built, ran = _table(report.backend or {}, "horovod_built_against"), report.software or {}
     return "; ".join(
         f"Horovod was built against {name} {built[name]} and ran with {ran[name]}"
         for name in ("torch", "tensorflow")
@@ -269,21 +260,18 @@ def _built_otherwise(rank: Mapping[str, Any]) -> str:
     )
 
 
-def _by_host(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_host(reports: Sequence[RankReport]) -> dict[str | None, list[RankReport]]:
     """The ranks of each machine; a boot id is one machine's, a host name may be a container's."""
-    hosts: dict[str, list[dict[str, Any]]] = {}
-    for rank in ranks:
-        hosts.setdefault(str(rank.get("boot_id") or rank.get("hostname")), []).append(rank)
+    hosts: dict[str | None, list[RankReport]] = {}
+    for report in reports:
+        hosts.setdefault(report.boot_id or report.hostname, []).append(report)
     return hosts
 
 
-def _cores(ranks: list[dict[str, Any]]) -> int | None:
-    """How many cores the ranks of one machine may use between them; None if not recorded."""
-    affinities = [rank.get("affinity") for rank in ranks]
-    if all(isinstance(affinity, list) and affinity for affinity in affinities):
-        return len({str(core) for affinity in affinities if affinity for core in affinity})
-    cpus = ranks[0].get("cpus")
-    return cpus if isinstance(cpus, int) else None
+def _cores(reports: Sequence[RankReport]) -> int | None:
+    """How many cores the ranks of one machine may use between them; None where they do not say."""
+    affinities = [report.affinity or () for report in reports]
+    return len({str(core) for affinity in affinities for core in affinity}) if all(affinities) else reports[0].cpus
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

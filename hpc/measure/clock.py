@@ -35,25 +35,16 @@ if TYPE_CHECKING:
 
 STAR = 32
 """So many clock domains are compared with rank 0's directly; more, in a tree (docs/clock.md says why so many)."""
-_REPORT = np.dtype(
-    [
-        ("entered_ns", "i8"),
-        ("left_ns", "i8"),
-        ("local_ns", "i8"),
-        ("offset_ns", "f8"),
-        ("bound_ns", "f8"),
-        ("wrong", "i8"),
-    ]
-)
-"""What a rank tells all others at the end of a synchronisation: its barrier, its point, whether something is wrong."""
+_REPORT = np.dtype("i8,i8,i8,f8,f8,i8")
+_REPORT.names = ("entered_ns", "left_ns", "local_ns", "offset_ns", "bound_ns", "wrong")
+"""A rank's report to all at the end of a synchronisation: its barrier, its point, whether something is wrong."""
 _PING_TAG, _PONG_TAG, _WHEN_TAG, _PLACE_TAG = 77, 78, 79, 80
 
 
 def clock_domain(proc: Path = Path("/proc")) -> str:
-    """Names the clock that this process reads: equal names, same clock.
+    """The name of the clock that this process reads: boot of the kernel and time namespace; equal names, same clock.
 
-    That is the same boot of the same kernel and the same time namespace. Where the system does not tell, every
-    process is taken to have a clock of its own.
+    Where the system does not tell, every process is taken to have a clock of its own.
     """
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
@@ -65,7 +56,7 @@ def clock_domain(proc: Path = Path("/proc")) -> str:
 
 
 def slept_ns() -> tuple[int, int] | None:
-    """How long this system has been suspended since it booted: no less and no more than that, ns.
+    """Bounds of how long this system has been suspended since it booted, ns.
 
     CLOCK_BOOTTIME goes on meanwhile and CLOCK_MONOTONIC does not (clock_gettime(2)). None where a system lacks them.
     """
@@ -131,7 +122,7 @@ class GlobalClock:
             report = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, bool(error))], _REPORT)
             reports = np.empty(self._comm.size, _REPORT)
             self._comm.Allgather(report.view(np.uint8), reports.view(np.uint8))
-            self._raise_what_is_wrong(reports, error)
+            self._raise_errors(reports, error)
             self._comm.Barrier()
             end_ns = self._clock()
         _, _, at_ns, offset_ns, bound_ns, _ = reports[self._leader].item()
@@ -140,7 +131,7 @@ class GlobalClock:
         return self.points[-1]
 
     def _measure(self) -> tuple[SyncPoint | None, str]:
-        """This leader's point, or what is wrong with it: told to all, because raising here would leave them waiting."""
+        """This leader's point, and the error, which is returned because raising here would leave the others waiting."""
         point, model, error = (
             (SyncPoint(self._clock(), 0.0, 0.0), None, "") if self._parent is None else self._ask(self._parent)
         )
@@ -157,7 +148,7 @@ class GlobalClock:
         try:
             point, error = estimate(*stamps, drift=MAX_DRIFT), ""
         except ClockError as contradiction:
-            point, error = None, self._mistrust(parent, contradiction)
+            point, error = None, self._contradiction(parent, contradiction)
         if parent != 0:
             # The parent waits for this request in any case. A parent without a place of its own has reported why.
             parent_place = self._place_of(parent, ABSENT if point is None else point.local_ns + round(point.offset_ns))
@@ -167,17 +158,13 @@ class GlobalClock:
         try:
             return point, ClockModel.of([*self.points, point]), ""
         except ClockError as contradiction:
-            return None, None, self._mistrust(0, contradiction)
+            return None, None, self._contradiction(0, contradiction)
 
     def _exchange(self, parent: int) -> tuple[Ints, Ints, Ints, Ints]:
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
         stamps = np.zeros((1 + self._pings, 4), np.int64)
-        with _persistent(
-            self._comm.Send_init(ping, parent, _PING_TAG), self._comm.Recv_init(pong, parent, _PONG_TAG)
-        ) as (
-            send,
-            receive,
-        ):
+        sending = self._comm.Send_init(ping, parent, _PING_TAG)
+        with _persistent(sending, self._comm.Recv_init(pong, parent, _PONG_TAG)) as (send, receive):
             for row in stamps:
                 receive.Start()
                 row[0] = self._clock()
@@ -199,12 +186,8 @@ class GlobalClock:
     def _answer(self, child: int, model: ClockModel | None) -> None:
         """Answers a child's pings; a rank other than 0 then sends its offset and bound at the time the child names."""
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
-        with _persistent(
-            self._comm.Recv_init(ping, child, _PING_TAG), self._comm.Send_init(pong, child, _PONG_TAG)
-        ) as (
-            receive,
-            send,
-        ):
+        receiving = self._comm.Recv_init(ping, child, _PING_TAG)
+        with _persistent(receiving, self._comm.Send_init(pong, child, _PONG_TAG)) as (receive, send):
             for _ in range(1 + self._pings):
                 receive.Start()
                 receive.Wait()
@@ -233,13 +216,13 @@ class GlobalClock:
             "synchronisation before; the times of this run mean nothing"
         )
 
-    def _mistrust(self, other: int, contradiction: ClockError) -> str:
+    def _contradiction(self, other: int, contradiction: ClockError) -> str:
         return (
             f"the clock of {self._name(self._comm.rank)} against that of {self._name(other)}: {contradiction}. One of "
             "them was stepped or suspended (a virtual machine moved or paused?); the times of this run mean nothing"
         )
 
-    def _raise_what_is_wrong(self, reports: NDArray[np.void], error: str) -> None:
+    def _raise_errors(self, reports: NDArray[np.void], error: str) -> None:
         errors = [text for text in self._comm.allgather(error) if text] if reports["wrong"].any() else []
         shared = [(name, ranks) for name, ranks in self._domains.items() if len(ranks) > 1]
         for name, ranks in shared:

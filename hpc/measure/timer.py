@@ -1,4 +1,4 @@
-"""The six stamps of every step on one rank: by the host's clock, or by events of its device."""
+"""The six time stamps of every step on one rank, from the host's clock or from events of its device."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StepTimer(Protocol):
 
 
 class HostTimer:
-    """Stamps of the host's clock, one flat store each."""
+    """Time stamps of the host's clock, one flat store each."""
 
     __slots__ = ("_clock", "_limit", "_row", "stamps")
     bound_ns = 0
@@ -62,32 +62,25 @@ class HostTimer:
         self._clock = clock
 
     def record_into(self, stamps: memoryview) -> None:
-        """See StepTimer."""
-        self.stamps = _fitting(stamps, self._limit)
+        self.stamps = _checked(stamps, self._limit)
 
     def begin(self, step: int) -> None:
-        """See StepTimer."""
         self._row = step * _WIDTH
         self.stamps[self._row] = self._clock()
 
     def batch_ready(self) -> None:
-        """See StepTimer."""
         self.stamps[self._row + BATCH_READY] = self._clock()
 
     def forward_end(self) -> None:
-        """See StepTimer."""
         self.stamps[self._row + FORWARD_END] = self._clock()
 
     def grads_ready(self) -> None:
-        """See StepTimer."""
         self.stamps[self._row + GRADS_READY] = self._clock()
 
     def reduced(self) -> None:
-        """See StepTimer."""
         self.stamps[self._row + REDUCED] = self._clock()
 
     def end(self) -> None:
-        """See StepTimer."""
         now = self._clock()
         self.stamps[self._row + END] = now
         self._row += _WIDTH
@@ -95,7 +88,7 @@ class HostTimer:
             self.stamps[self._row] = now
 
     def resolve(self) -> None:
-        """Nothing is left to do."""
+        pass
 
 
 class _OuterOnly:
@@ -103,14 +96,9 @@ class _OuterOnly:
 
     __slots__ = ()
 
-    def forward_end(self) -> None:
-        """Left out."""
-
-    def grads_ready(self) -> None:
-        """Left out."""
-
-    def reduced(self) -> None:
-        """Left out."""
+    def forward_end(self) -> None: ...
+    def grads_ready(self) -> None: ...
+    def reduced(self) -> None: ...
 
 
 class CoarseHostTimer(_OuterOnly, HostTimer):
@@ -155,33 +143,26 @@ class DeviceTimer:
         self._start: tuple[DeviceEvent, int] | None = None
 
     def record_into(self, stamps: memoryview) -> None:
-        """See StepTimer."""
-        self.stamps = _fitting(stamps, len(self._events))
+        self.stamps = _checked(stamps, len(self._events))
 
     def begin(self, step: int) -> None:
-        """See StepTimer. Waits for the device, to know its clock."""
         self._first = self._row = step * _WIDTH
         self._start = self._anchor()
         self._record(BEGIN)
 
     def batch_ready(self) -> None:
-        """See StepTimer."""
         self._record(BATCH_READY)
 
     def forward_end(self) -> None:
-        """See StepTimer."""
         self._record(FORWARD_END)
 
     def grads_ready(self) -> None:
-        """See StepTimer."""
         self._record(GRADS_READY)
 
     def reduced(self) -> None:
-        """See StepTimer."""
         self._record(REDUCED)
 
     def end(self) -> None:
-        """See StepTimer."""
         self._record(END)
         self._row += _WIDTH
 
@@ -191,7 +172,6 @@ class DeviceTimer:
         self._taken[at] = 1
 
     def resolve(self) -> None:
-        """See StepTimer. Waits for the device."""
         if self._start is None:
             return
         (first, first_host_ns), (last, last_host_ns) = self._start, self._anchor()
@@ -239,7 +219,7 @@ def device_timer(timing: str, steps: int, make_event: Callable[[], DeviceEvent],
     return (DeviceTimer if timing == "phases" else CoarseDeviceTimer)(steps, make_event, stream)
 
 
-def _fitting(stamps: memoryview, length: int) -> memoryview:
+def _checked(stamps: memoryview, length: int) -> memoryview:
     if stamps.format != "q" or len(stamps) != length:
         raise ValueError(f"stamps need {length} int64, not {len(stamps)} of format {stamps.format!r}")
     return stamps

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from hpc.model.clock_model import ClockError, ClockModel
 from hpc.model.outcome import Outcome
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec, SpecError, with_current_names
 from hpc.model.timestamps import ABSENT, STAMPS
 
@@ -156,8 +157,13 @@ class Trace:
         return bound_ns
 
     @cached_property
+    def reports(self) -> tuple[RankReport, ...]:
+        """What each rank reports of itself, with what all ranks share and the trace stores once."""
+        return tuple(RankReport.from_json(facts, self.environment) for facts in self.ranks)
+
+    @cached_property
     def _device_bound_ns(self) -> Float64:
-        return np.array([[float(facts.get("stamp_bound_ns") or 0)] for facts in self.ranks])
+        return np.array([[report.stamp_bound_ns or 0.0] for report in self.reports])
 
     @cached_property
     def _clock_model(self) -> ClockModel:

@@ -1,8 +1,9 @@
-"""The helper process, `python -m hpc.node_agent`: reads until its rank closes the pipe, or dies.
+"""The helper of a node, `python -m hpc.node_agent`: reads telemetry and copies the journals, in a thread each.
 
-It stands apart from MPI and every framework. Standard input tells what is asked (a line of JSON) and, by its end, when
-to stop; standard output says what there is to read, and at the end how it went; samples go to an open file: rows of an
-int64, the nanoseconds of perf_counter_ns before the readings, and a float64 for each series.
+A NodeAgent of the node's first rank starts it, outside MPI and every framework, in a session of its own. Standard input
+has the request (a line of JSON), then the commands `stop` (telemetry) and `end` (the trace is on the disk: remove the
+copies). Standard output has a line of JSON per report, {part: facts}. On SIGTERM, sent before a job is killed, it
+copies at once and goes on. It outlives its rank only to copy, until no rank of the attempt lives on its node.
 """
 
 from __future__ import annotations
@@ -14,125 +15,121 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from math import nan
-from struct import Struct
-from time import perf_counter_ns
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock, Thread
 
+from hpc.node_agent.copies import Copies
 from hpc.node_agent.cores import stand_aside
-from hpc.node_agent.sources import UNREADABLE, Beside, Reading, Unread, sources_of_node
+from hpc.node_agent.sources import RankProcess
+from hpc.node_agent.telemetry import read_telemetry
+from hpc.system.sanitize import deny_world_writing
 
+STOP, END = b"stop", b"end"
 _PR_SET_PDEATHSIG = 1
-MAX_NAMED = 32
-"""How many series that failed later are named, so that the pipe takes the report in one piece."""
-
-
-class Readings:
-    """All readings of this node. Each is tried once; one that fails is `absent`, with the reason."""
-
-    def __init__(self, sources: Mapping[str, Iterable[Reading]]) -> None:
-        self.series: list[str] = []
-        self.absent: dict[str, str] = {}
-        self.failed: dict[str, str] = {}
-        self._readings: list[Reading] = []
-        for what, source in sources.items():
-            try:
-                for reading in source:
-                    self._try(reading)
-            except UNREADABLE as error:
-                self.absent[what] = reason_of(error)
-
-    def _try(self, reading: Reading) -> None:
-        try:
-            count = len(reading.read())
-        except UNREADABLE as error:
-            self.absent |= dict.fromkeys(reading.series, reason_of(error))
-            return
-        if count != len(reading.series):
-            raise Unread(f"{count} numbers for {', '.join(reading.series)}")
-        self._readings.append(reading)
-        self.series += reading.series
-
-    def read(self) -> list[float]:
-        """A number for each of the series, NaN where it could not be read now."""
-        values: list[float] = []
-        for reading in self._readings:
-            try:
-                values += reading.read()
-            except UNREADABLE as error:
-                values += [nan] * len(reading.series)
-                if len(self.failed) < MAX_NAMED:
-                    self.failed.setdefault(reading.series[0], reason_of(error))
-        return values
-
-
-def reason_of(error: Exception) -> str:
-    """A short reason for the error."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error) if isinstance(error, Unread) else f"{type(error).__name__}: {error}"
+_ORPHANED_POLL_S = 0.1
+_output = Lock()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.node_agent`; a Recorder starts it."""
+    """Command line of `python -m hpc.node_agent`."""
     parser = argparse.ArgumentParser(prog="python -m hpc.node_agent", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--parent", type=int, required=True, metavar="PID", help="the rank to which this belongs")
-    parser.add_argument("--samples", type=int, required=True, metavar="FD", help="the open file that samples go to")
     arguments = parser.parse_args(argv)
-    _die_with(arguments.parent)
-    request = json.loads(sys.stdin.buffer.readline())
-    ranks = [Beside(**{**rank, "cores": tuple(rank["cores"])}) for rank in request["ranks"]]
-    placed = stand_aside({core for rank in ranks for core in rank.cores})
-    readings = Readings({**sources_of_node(ranks), **_gpus(request["gpus"])})
-    _send({"placed": placed, "series": readings.series, "absent": readings.absent})
-    sample(readings, int(request["interval_s"] * 1e9), arguments.samples)
-    _send({"failed": readings.failed})
+    wake = _catch_signals()
+    deny_world_writing()
+    line, _, commands = _first_line().partition(b"\n")
+    request = json.loads(line)
+    ranks = [RankProcess(**{**rank, "cores": tuple(rank["cores"])}) for rank in request["ranks"]]
+    placed = stand_aside({core for rank in ranks for core in rank.cores})  # before the threads, which inherit it
+    _report("agent", placed=placed)
+    telemetry_stop, copies = Event(), None
+    if telemetry := request["telemetry"]:
+        report = partial(_report, "telemetry")
+        _start("telemetry", partial(read_telemetry, ranks, **telemetry, stop=telemetry_stop, report=report))
+    if request["copies"]:
+        folders = {int(rank): Path(folder) for rank, folder in request["copies"]["folders"].items()}
+        to, interval_s = Path(request["copies"]["partial"]), request["copies"]["interval_s"]
+        copies = Copies(folders, to, interval_s, partial(_report, "copies"))
+        _start("copies", copies.run)
+    _serve(arguments.parent, wake, commands, telemetry_stop, copies)
     return 0
 
 
-def sample(readings: Readings, interval_ns: int, samples: int) -> None:
-    """Writes a row every `interval_ns` until standard input ends, and one more then. A missed round is skipped."""
-    row = Struct(f"=q{len(readings.series)}d")
-    due_ns = perf_counter_ns()
+def _serve(parent: int, wake: int, commands: bytes, telemetry_stop: Event, copies: Copies | None) -> None:
+    """Carries out commands and signals until the helper has to end. Never waits for a disk or a driver before that."""
+    stdin_open = True
     while True:
-        now_ns = perf_counter_ns()
-        os.write(samples, row.pack(now_ns, *readings.read()))
-        due_ns += -(-(perf_counter_ns() - due_ns) // interval_ns) * interval_ns
-        if select.select([0], [], [], max(0, due_ns - perf_counter_ns()) / 1e9)[0]:
-            os.write(samples, row.pack(perf_counter_ns(), *readings.read()))
-            return
+        for command in commands.splitlines():
+            if command == STOP:
+                telemetry_stop.set()
+            elif command == END:
+                if copies is not None:
+                    copies.end(remove=True)
+                return
+        commands = b""
+        orphaned = not stdin_open or os.getppid() != parent
+        if orphaned:
+            telemetry_stop.set()
+            if copies is None:
+                return
+            if not copies.ranks_live():
+                copies.end(remove=False)
+                return
+        ready, _, _ = select.select([wake] + [0] * stdin_open, [], [], _ORPHANED_POLL_S if orphaned else None)
+        if wake in ready:
+            os.read(wake, 64)
+            if copies is not None:
+                copies.look_now()
+        if 0 in ready:
+            commands = os.read(0, 64)
+            stdin_open = bool(commands)
 
 
-def _gpus(request: Mapping[str, Any]) -> dict[str, Iterable[Reading]]:
-    """The source of the GPUs; none where the run uses none."""
-    if not request["used"]:
-        return {}
-    try:
-        import pynvml
-    except ImportError:
-        return {"GPU": _absent("nvidia-ml-py is not installed: pip install nvidia-ml-py")}
-    from hpc.node_agent.nvidia import gpus
-
-    return {"GPU": gpus(request["uuids"], pynvml)}
-
-
-def _absent(reason: str) -> Iterable[Reading]:
-    raise Unread(reason)
-    yield
-
-
-def _die_with(parent: int) -> None:
-    """Dies when the rank dies, even where its children hold the pipe open; of signals to all of a job, takes none."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit("the rank is gone already")
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+def _catch_signals() -> int:
+    """Ignores signals to all of a job; SIGTERM, and the death of the parent, make the returned file readable."""
+    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(each, signal.SIG_IGN)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    # A child of the rank, such as a data loader, may hold standard input open after the rank's death.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return read
 
 
-def _send(what: Mapping[str, Any]) -> None:
-    print(json.dumps(what), flush=True)
+def _first_line() -> bytes:
+    received = b""
+    while b"\n" not in received:
+        if not (chunk := os.read(0, 1 << 16)):
+            raise SystemExit("the rank is gone already")
+        received += chunk
+    return received
+
+
+def _start(part: str, work: Callable[[], None]) -> None:
+    """Does a part's work in a thread of its own; its failure is that part's alone."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the other part goes on, whatever this one meets
+            problem = f"ended early: {type(error).__name__}: {error}"
+            print(f"{part} of this node {problem}", file=sys.stderr, flush=True)
+            _report(part, problem=problem)
+
+    Thread(target=run, name=part, daemon=True).start()
+
+
+def _report(part: str, **facts: object) -> None:
+    """Sends a line of JSON to the rank that started this; it may be gone."""
+    with _output, suppress(OSError):
+        view = memoryview(json.dumps({part: facts}).encode() + b"\n")
+        while view:
+            view = view[os.write(1, view) :]
 
 
 if __name__ == "__main__":

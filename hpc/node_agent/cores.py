@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from hpc.system.text import read_ranges
+
 _CPUS = Path("/sys/devices/system/cpu")
 LOWEST_PRIORITY = 19
 
@@ -46,15 +48,6 @@ def stand_aside(of_ranks: set[int]) -> str:
 def thread_siblings(core: int, cpus: Path = _CPUS) -> set[int]:
     """The hardware threads of the same physical core, itself among them; itself alone where the system does not say."""
     try:
-        return cores_in((cpus / f"cpu{core}/topology/thread_siblings_list").read_text())
+        return set(read_ranges((cpus / f"cpu{core}/topology/thread_siblings_list").read_text()))
     except (OSError, ValueError):
         return {core}
-
-
-def cores_in(text: str) -> set[int]:
-    """The numbers in the kernel's notation: `0-2,8`. Raises ValueError on anything else."""
-    cores: set[int] = set()
-    for piece in filter(None, text.strip().split(",")):
-        first, _, last = piece.partition("-")
-        cores |= set(range(int(first), int(last or first) + 1))
-    return cores

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells of the GPUs of a node, by nvidia-ml-py where that is installed."""
+"""Readings of the GPUs of a node from NVIDIA's driver, by nvidia-ml-py."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[Reading]:
     yield reading(("power_w",), lambda: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,))
     yield reading(("power_limit_w",), lambda: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,))
     yield reading(("energy_j",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,))
-    yield reading(
-        ("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),)
-    )  # fmt: skip
+    yield reading(("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),))
     yield reading(("memory_used_bytes",), lambda: (nvml.nvmlDeviceGetMemoryInfo(gpu).used,))
     yield reading(("ecc_corrected_errors", "ecc_uncorrected_errors"), ecc_errors)
     yield reading(("pcie_generation",), lambda: (nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),))

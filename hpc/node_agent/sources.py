@@ -1,4 +1,4 @@
-"""What the kernel tells of a node and of the ranks on it, as readings of its files."""
+"""Readings of the kernel's files about a node and the ranks on it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class RankProcess:
     """A rank of this node: its process, the cores that it may use, the namespace that its number belongs to."""
 
     pid: int
@@ -44,8 +45,7 @@ class Beside:
     pid_namespace: str
 
     @classmethod
-    def this_process(cls) -> Beside:
-        """The rank that asks."""
+    def this_process(cls) -> RankProcess:
         return cls(pid=os.getpid(), cores=tuple(sorted(os.sched_getaffinity(0))), pid_namespace=pid_namespace())
 
 
@@ -67,13 +67,11 @@ class KernelFile:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def text(self) -> str:
-        """What it holds now; raises OSError where that is gone."""
-        pieces = []
-        at = 0
-        while piece := os.pread(self._file, 1 << 20, at):
-            pieces.append(piece)
-            at += len(piece)
-        return b"".join(pieces).decode("ascii", "replace")
+        """The content now; raises OSError where that is gone."""
+        content = b""
+        while chunk := os.pread(self._file, 1 << 20, len(content)):
+            content += chunk
+        return content.decode("ascii", "replace")
 
 
 def number_in(path: Path, scale: float = 1.0) -> _Read:
@@ -115,10 +113,10 @@ def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
     files = [cpus / f"cpu{core}/cpufreq/scaling_cur_freq" for core in cores]
     if not files or not all(file.exists() for file in files):
         raise Unread("this machine does not tell it (no cpufreq)")
-    opened = [KernelFile(file) for file in files]
+    of_cores = [number_in(file, 1e-3) for file in files]
 
     def read() -> tuple[float, float]:
-        mhz = [float(each.text()) / 1000 for each in opened]
+        mhz = [of_core()[0] for of_core in of_cores]
         return sum(mhz) / len(mhz), min(mhz)
 
     yield Reading(("ranks_cpu.frequency_mean_mhz", "ranks_cpu.frequency_min_mhz"), read)
@@ -137,24 +135,27 @@ def throttling(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
         ("package_throttled_s", "package_throttle_total_time_ms", 1e-3, max),
     ):
         if all((folder / file).exists() for folder in folders):
-            counters = [KernelFile(folder / file) for folder in folders]
-            yield Reading((f"ranks_cpu.{name}",), _combined(counters, combine, scale))
+            counters = [number_in(folder / file, scale) for folder in folders]
+            yield Reading((f"ranks_cpu.{name}",), partial(_combined, counters, combine))
 
 
-def _combined(files: Sequence[KernelFile], combine: Callable[[list[float]], float], scale: float) -> _Read:
-    return lambda: (combine([float(file.text()) for file in files]) * scale,)
+def _combined(counters: Sequence[_Read], combine: Callable[[list[float]], float]) -> Sequence[float]:
+    return (combine([counter()[0] for counter in counters]),)
 
 
 def packages(powercap: Path) -> Iterator[Reading]:
     """Energy that processor packages and their memory took (RAPL), and the power that they may take."""
-    zones = sorted(powercap.glob("intel-rapl:*"))
-    if not zones:
-        raise Unread("this kernel does not count it")
-    for zone in zones:
+    for zone in _some(powercap, "intel-rapl:*", "this kernel does not count it"):
         name = f"{(zone / 'name').read_text().strip()}_{zone.name.partition(':')[2].replace(':', '_')}"
         yield Reading((f"power.{name}_j",), Unwrapped(zone).read)
         if (limit := zone / "constraint_0_power_limit_uw").exists():
             yield Reading((f"power.{name}_limit_w",), number_in(limit, 1e-6))
+
+
+def _some(folder: Path, pattern: str, reason: str) -> list[Path]:
+    if not (paths := sorted(folder.glob(pattern))):
+        raise Unread(reason)
+    return paths
 
 
 class Unwrapped:
@@ -167,7 +168,6 @@ class Unwrapped:
         self._sum_uj = 0
 
     def read(self) -> Sequence[float]:
-        """The joules so far."""
         now_uj = int(self._file.text())
         self._sum_uj += (now_uj - self._last_uj) % (self._range_uj + 1)
         self._last_uj = now_uj
@@ -204,11 +204,8 @@ def networks(proc: Path) -> Iterator[Reading]:
         interfaces = _interfaces(device_file)
         values: list[float] = []
         for name in names:
-            counts = interfaces.get(name)
-            values += (
-                [nan] * 4 if counts is None
-                else [counts[0], counts[8], counts[3] + counts[11], counts[2] + counts[10]]
-            )  # fmt: skip
+            counts = interfaces.get(name, [nan] * 16)
+            values += [counts[0], counts[8], counts[3] + counts[11], counts[2] + counts[10]]
         return values
 
     kinds = ("received_bytes", "sent_bytes", "dropped_packets", "errors")
@@ -245,10 +242,7 @@ _PORT_COUNTERS = (
 
 def fabrics(infiniband: Path) -> Iterator[Reading]:
     """Bytes and errors of the ports of InfiniBand, RoCE and EFA adapters."""
-    ports = sorted(infiniband.glob("*/ports/*"))
-    if not ports:
-        raise Unread("no adapter here")
-    for port in ports:
+    for port in _some(infiniband, "*/ports/*", "no adapter here"):
         prefix = f"net.{port.parent.parent.name}_port{port.name}"
         named = set()
         for name, file, scale in _PORT_COUNTERS:
@@ -257,7 +251,7 @@ def fabrics(infiniband: Path) -> Iterator[Reading]:
                 yield Reading((f"{prefix}.{name}",), number_in(port / file, scale))
 
 
-def processes(ranks: Sequence[Beside], proc: Path) -> Iterator[Reading]:
+def processes(ranks: Sequence[RankProcess], proc: Path) -> Iterator[Reading]:
     """Page faults, time, memory and context switches of the ranks, in the order of their MPI rank."""
     this_namespace = pid_namespace(proc)
     for place, rank in enumerate(ranks):
@@ -267,11 +261,7 @@ def processes(ranks: Sequence[Beside], proc: Path) -> Iterator[Reading]:
 
 
 def _process(name: str, folder: Path) -> Iterator[Reading]:
-    stat, status, schedstat = (
-        KernelFile(folder / "stat"),
-        KernelFile(folder / "status"),
-        KernelFile(folder / "schedstat"),
-    )
+    stat, status, schedstat = (KernelFile(folder / name) for name in ("stat", "status", "schedstat"))
 
     def of_process() -> Sequence[float]:
         # The name in parentheses may hold anything, spaces and parentheses too.
@@ -291,13 +281,8 @@ def _process(name: str, folder: Path) -> Iterator[Reading]:
     yield Reading((f"{name}.main_thread_queued_s",), lambda: (int(schedstat.text().split()[1]) / 1e9,))
 
 
-def telemetry_cost() -> Iterator[Reading]:
-    """The processor time of the telemetry itself."""
-    yield Reading(("telemetry.cpu_s",), lambda: (time.process_time(),))
-
-
 def sources_of_node(
-    ranks: Sequence[Beside], proc: Path = Path("/proc"), sys: Path = Path("/sys")
+    ranks: Sequence[RankProcess], proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> dict[str, Iterator[Reading]]:
     """All sources of this node by name. Each opens its files as it is iterated, and raises UNREADABLE then."""
     cores = sorted({core for rank in ranks for core in rank.cores})
@@ -312,5 +297,6 @@ def sources_of_node(
         "network": networks(proc),
         "fabric": fabrics(sys / "class/infiniband"),
         "processes of ranks": processes(ranks, proc),
-        "telemetry": telemetry_cost(),
+        # The processor time of this thread: the helper copies journals in another.
+        "telemetry": iter([Reading(("telemetry.cpu_s",), lambda: (time.thread_time(),))]),
     }

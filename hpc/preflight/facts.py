@@ -1,4 +1,4 @@
-"""Finds out what one rank, and one rank of each node for all of it, can know before the framework is there."""
+"""Reads the facts of a rank and its node that need no framework."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hpc.measure.world import World
 from hpc.model.spec import RunSpec
+from hpc.preflight.background_load import Hidden, measure_load
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
-from hpc.preflight.others import Hidden, look_at_others
 from hpc.preflight.types import Gpu, Launched, NodeFacts, RankFacts
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
@@ -20,7 +20,7 @@ _UNLIMITED = 1 << 60
 
 
 def launched(size: int, library: str, environ: Mapping[str, str] = os.environ) -> Launched:
-    """What MPI says of the number of ranks, and what the launcher says of it."""
+    """The number of ranks by MPI, and by the launcher's variables."""
     return Launched(size=size, variables={n: environ[n] for n in SIZES if n in environ}, library=library)
 
 
@@ -51,12 +51,12 @@ def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
 
 
 def facts_of_node(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> NodeFacts:
-    """This node: who else computes on it, its free memory, its adapters and GPUs."""
+    """The load by other processes, free memory, adapters and GPUs of this node."""
     unread = {}
     busy: float | None = None
     busiest: tuple[str, ...] = ()
     try:
-        busy, busiest = look_at_others()
+        busy, busiest = measure_load()
     except (Hidden, OSError) as error:
         unread["busy_cores"] = str(error)
     memory, free, reason = free_memory(proc, sys)

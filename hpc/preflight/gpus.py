@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells a rank of its node's GPUs: by nvidia-ml-py where that is installed, else nvidia-smi."""
+"""The GPUs of a rank's node, from NVIDIA's driver: by nvidia-ml-py where that is installed, else nvidia-smi."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from hpc.preflight.types import Gpu
 from hpc.system.sanitize import plain
+from hpc.system.text import read_ranges
 from hpc.system.tool import Failure, run_tool
 
 NVIDIA_SMI_S = 30.0
@@ -33,7 +34,7 @@ def gpus_in_sight() -> list[Gpu]:
 
 
 def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
-    """The GPUs as the module pynvml tells them. Raises NoDriver."""
+    """The GPUs by the module pynvml. Raises NoDriver."""
     try:
         nvml.nvmlInit()
         try:
@@ -47,20 +48,18 @@ def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
 
 
 def by_nvidia_smi(ask: Callable[[Sequence[str]], str], devices: Path = _DEVICES) -> list[Gpu]:
-    """The GPUs as nvidia-smi reports them; `ask` runs nvidia-smi. Raises NoDriver."""
+    """The GPUs by nvidia-smi, which `ask` runs. Raises NoDriver."""
     running: dict[str, list[str]] = {}
-    for row in _rows(ask([f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"]), len(_PROCESS_FIELDS)):
-        uuid, pid, name, used = row
+    query = f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"
+    for uuid, pid, name, used in _rows(ask([query]), len(_PROCESS_FIELDS)):
         running.setdefault(bare(uuid), []).append(_process(pid, name, _mib(used)))
-    gpus = []
-    for uuid, pci, name, driver, total, used in _rows(ask([f"--query-gpu={','.join(_FIELDS)}"]), len(_FIELDS)):
-        gpus.append(
-            Gpu(
-                uuid=bare(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,
-                pci=pci, near_cores=near_cores(pci, devices), processes=tuple(running.get(bare(uuid), ())),
-            )
-        )  # fmt: skip
-    return gpus
+    return [
+        Gpu(
+            uuid=bare(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,
+            pci=pci, near_cores=near_cores(pci, devices), processes=tuple(running.get(bare(uuid), ())),
+        )
+        for uuid, pci, name, driver, total, used in _rows(ask([f"--query-gpu={','.join(_FIELDS)}"]), len(_FIELDS))
+    ]  # fmt: skip
 
 
 def bare(uuid: str) -> str:
@@ -74,7 +73,7 @@ def devices_of_rank(
     """The UUIDs of the GPUs that a rank will drive, by the rule of all backends: the only visible one, else the one for
     its `place` on the node; `driven` of them from the first on where it drives several. Empty where there is none.
 
-    Raises NoDriver where CUDA_VISIBLE_DEVICES names what cannot be told from here, as slices of a GPU.
+    Raises NoDriver where CUDA_VISIBLE_DEVICES names slices of a GPU, which only the framework can tell apart.
     """
     visible = _visible(in_sight, environ.get("CUDA_VISIBLE_DEVICES"))
     if driven > 1:
@@ -91,19 +90,9 @@ def near_cores(pci: str, devices: Path = _DEVICES) -> tuple[int, ...]:
     try:
         if int((folder / "numa_node").read_text()) < 0:
             return ()
-        return cores_of_list((folder / "local_cpulist").read_text())
+        return tuple(read_ranges((folder / "local_cpulist").read_text()))
     except (OSError, ValueError):
         return ()
-
-
-def cores_of_list(text: str) -> tuple[int, ...]:
-    """`0-3,8` as the kernel writes lists of cores."""
-    cores: list[int] = []
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if part:
-            cores += range(int(first), int(last or first) + 1)
-    return tuple(cores)
 
 
 def _visible(in_sight: Sequence[Gpu], visible_devices: str | None) -> list[str]:
@@ -132,7 +121,7 @@ def _gpu(nvml: Any, handle: Any, driver: str, devices: Path) -> Gpu:
     pci = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
     try:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:  # a driver that keeps them to itself: the memory in use still tells
+    except nvml.NVMLError:  # a driver that hides them: the memory in use is known
         running = []
     return Gpu(
         uuid=bare(_text(nvml.nvmlDeviceGetUUID(handle))),

@@ -1,4 +1,4 @@
-"""What a look at facts comes to, and how ranks, nodes and many of them are told in few words."""
+"""The result of a check before its level is known, and helpers that name ranks and nodes."""
 
 from __future__ import annotations
 
@@ -14,29 +14,35 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of a check before its level is known; `cure`, where given, replaces the declared one."""
+    """The result of a check; `fix`, where given, replaces the declared one."""
 
     state: State
     text: str
-    cure: str = ""
+    fix: str = ""
 
 
 Look = Callable[[Seen], CheckResult | None]
 
 
 def ok(text: str) -> CheckResult:
-    """It is as it should be."""
     return CheckResult(State.OK, text)
 
 
-def failed(text: str, cure: str = "") -> CheckResult:
-    """It is not."""
-    return CheckResult(State.FAILED, text, cure)
+def failed(text: str, fix: str = "") -> CheckResult:
+    return CheckResult(State.FAILED, text, fix)
 
 
 def unknown(text: str) -> CheckResult:
-    """Nobody could look; the text says why."""
     return CheckResult(State.UNKNOWN, text)
+
+
+def result_of(failures: Sequence[str], unread: Sequence[str] | str, text: str) -> CheckResult:
+    """Failed for any failure, else unknown for anything unread, else ok with the text."""
+    if failures:
+        return failed(some(failures))
+    if unread:
+        return unknown(unread if isinstance(unread, str) else some(unread))
+    return ok(text)
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -50,25 +56,23 @@ def some(texts: Sequence[str]) -> str:
     return "; ".join(texts[:3]) + more
 
 
-def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], what: str) -> CheckResult:
-    """Compares one value across all ranks; `values` is by rank, `what` names the value in the text."""
+def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], name: str) -> CheckResult:
+    """Compares one value, by rank, across all ranks; `name` names it in the text."""
     by_value: dict[str, list[int]] = {}
     for rank, value in values.items():
         by_value.setdefault(value, []).append(rank)
     if len(by_value) > 1:
         listing = "; ".join(f"{value} on rank {numbers(whose)}" for value, whose in by_value.items())
-        return failed(f"ranks differ in {what}: {listing}")
+        return failed(f"ranks differ in {name}: {listing}")
     if len(values) < len(ranks):
         absent = next(rank for rank in ranks if rank.rank not in values)
-        return unknown(f"rank {absent.rank} does not say its {what}{_because(absent.devices_unread)}")
-    return ok(f"{what} {next(iter(by_value), '')} on all ranks")
+        reason = f" ({absent.devices_unread})" if absent.devices_unread else ""
+        return unknown(f"rank {absent.rank} does not say its {name}{reason}")
+    return ok(f"{name} {next(iter(by_value), '')} on all ranks")
 
 
 def unread_gpus(ranks: Sequence[RankFacts]) -> str:
     """Why a rank knows nothing of its GPUs; empty where all do."""
-    unread = [f"rank {rank.rank} on {rank.hostname}: {rank.devices_unread}" for rank in ranks if rank.devices_unread]
-    return some(unread)
-
-
-def _because(reason: str) -> str:
-    return f" ({reason})" if reason else ""
+    return some(
+        [f"rank {rank.rank} on {rank.hostname}: {rank.devices_unread}" for rank in ranks if rank.devices_unread]
+    )

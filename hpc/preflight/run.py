@@ -15,11 +15,12 @@ from hpc.backends import InvalidRun
 from hpc.measure.world import World
 from hpc.model.checks import CHECKS, CheckError, Level, read_levels
 from hpc.model.findings import Finding
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
-from hpc.preflight.transports import let_nccl_tell, read_transports, unread_reason, warnings
+from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
 from hpc.preflight.types import Launched, RankFacts, Seen, Transports
 
 if TYPE_CHECKING:
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
-    """What the site says of itself: the transport between nodes, empty for none, and the levels that it changes."""
+    """The site's settings: the transport between nodes, empty for none, and the levels that it changes."""
 
     expect_transport: str = ""
     levels: Mapping[str, Level] = field(default_factory=dict)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments by which a job script hands on what its site promises."""
+    """Adds the arguments by which a job script passes on its site's settings."""
     group = parser.add_argument_group("preflight")
     group.add_argument(
         "--expect-transport", metavar="NAME", default="", help="how NCCL goes from node to node: ib, socket, …"
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_expectations(expect_transport: str, checks: Sequence[str], parser: argparse.ArgumentParser) -> Expectations:
-    """What the arguments promise; ends the program with a usage error where that cannot be."""
+    """The expectations in the arguments; ends the program with a usage error where they are invalid."""
     try:
         return Expectations(expect_transport=expect_transport, levels=read_levels(checks))
     except CheckError as error:
@@ -53,11 +54,11 @@ def read_expectations(expect_transport: str, checks: Sequence[str], parser: argp
 
 
 class Preflight:
-    """What was found so far. All ranks call the same methods in the same order, and find the same."""
+    """The findings so far. All ranks call the same methods in the same order, and have the same findings."""
 
     def __init__(self, run: RunSpec, expectations: Expectations) -> None:
         self._run, self._expectations = run, expectations
-        self._launched = Launched(size=0, variables={}, library="")
+        self.launched = Launched(size=0, variables={}, library="")
         self._findings: dict[str, Finding] = {}
         self._log = ""
         self._rank, self._simulated = 0, False
@@ -68,14 +69,9 @@ class Preflight:
         """In the order in which they were made first."""
         return list(self._findings.values())
 
-    @property
-    def launched(self) -> Launched:
-        """What MPI and the launcher said."""
-        return self._launched
-
     def started(self, size: int, library: str) -> None:
         """Before a communicator is used for anything: MPI says how many ranks there are. Not collective."""
-        self._launched = launched(size, library)
+        self.launched = launched(size, library)
         self._look(Stage.STARTED)
 
     def met(self, comm: Intracomm, world: World) -> None:
@@ -84,49 +80,46 @@ class Preflight:
         self.ranks = comm.allgather(facts_of_rank(self._run, world))
         self._look(Stage.MET)
 
-    def let_nccl_tell(self, folder: Path) -> None:
-        """Before the framework is loaded: NCCL shall write how it connects into the folder, unless a person has said
-        otherwise."""
+    def enable_nccl_log(self, folder: Path) -> None:
+        """Makes NCCL log its connections to a file in the folder. Before the framework is loaded."""
         if self._run.gpus_per_node:
-            self._log = let_nccl_tell(folder / f"nccl.rank{self._rank}")
+            self._log = enable_nccl_log(folder / f"nccl.rank{self._rank}")
 
-    def built(self, comm: Intracomm, facts: dict[str, Any]) -> None:
-        """Checks the rank once its backend is built; adds the findings to `facts`, the rank's entry in the trace.
+    def built(self, comm: Intracomm, report: RankReport) -> RankReport:
+        """Checks the rank once its backend is built; returns its report with the findings added.
 
         Collective. Raises InvalidRun as `demand` does.
         """
         self.ranks = [
-            _with_framework_facts(rank, *described)
-            for rank, described in zip(self.ranks, comm.allgather(_of_framework(facts)), strict=True)
+            dataclasses.replace(rank, **facts)
+            for rank, facts in zip(self.ranks, comm.allgather(_of_framework(report)), strict=True)
         ]
         self._look(Stage.BUILT)
-        self._add_findings(comm.rank, facts)
         self.demand()
+        return self._with_findings(comm.rank, report)
 
-    def stepped(self, comm: Intracomm, facts: dict[str, Any]) -> None:
-        """Checks NCCL's connections after steps, outside the measured ones. Does nothing on CPUs.
+    def stepped(self, comm: Intracomm, report: RankReport) -> RankReport:
+        """Checks NCCL's connections after steps, outside the measured ones; returns the report. Does nothing on CPUs.
 
         Collective. Raises InvalidRun as `demand` does.
         """
         if not self._run.gpus_per_node:
-            return
+            return report
         mine = self.ranks[comm.rank]
         try:
-            connections = (
-                read_transports(self._log, mine.hostname, os.getpid())
-                if self._log
-                else Transports(unread=unread_reason())
-            )
+            connections = Transports(unread=unread_reason())
+            if self._log:
+                connections = read_transports(self._log, mine.hostname, os.getpid())
         except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
             connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
         everyone = zip(self.ranks, comm.allgather(connections), strict=True)
         self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
         self._look(Stage.STEPPED)
-        self._add_findings(comm.rank, facts)
         self.demand()
+        return self._with_findings(comm.rank, report)
 
     def nccl_warnings(self) -> list[str]:
-        """What NCCL has warned of to the file that it was told to write."""
+        """The warnings in NCCL's log."""
         return warnings(self._log, socket.gethostname(), os.getpid()) if self._log else []
 
     def demand(self) -> None:
@@ -134,21 +127,24 @@ class Preflight:
         if fatal := [finding for finding in self.findings if finding.fatal]:
             raise InvalidRun(". ".join(map(str, fatal)))
 
-    def _add_findings(self, rank: int, facts: dict[str, Any]) -> None:
-        """Adds all findings to `facts`, the rank's entry in the trace."""
+    def _with_findings(self, rank: int, report: RankReport) -> RankReport:
         mine = self.ranks[rank]
-        facts["preflight"] = {finding.name: finding.to_json() for finding in self.findings}
-        about_node = mine.about_node and dataclasses.asdict(mine.about_node)
-        gpus = [dataclasses.asdict(gpu) for gpu in mine.gpus]
-        start = {"node": about_node, "gpus": gpus, "gpus_in_sight": mine.in_sight and list(mine.in_sight)}
-        facts["start"] = {name: value for name, value in start.items() if value}
-        if mine.transports is not None:
-            facts["nccl"] = dataclasses.asdict(mine.transports)
+        start = {
+            "node": mine.about_node and dataclasses.asdict(mine.about_node),
+            "gpus": [dataclasses.asdict(gpu) for gpu in mine.gpus],
+            "gpus_in_sight": mine.in_sight and list(mine.in_sight),
+        }
+        return dataclasses.replace(
+            report,
+            preflight={finding.name: finding.to_json() for finding in self.findings},
+            start={name: value for name, value in start.items() if value},
+            nccl=report.nccl if mine.transports is None else dataclasses.asdict(mine.transports),
+        )
 
     def _look(self, stage: Stage) -> None:
         seen = Seen(
             run=self._run,
-            launched=self._launched,
+            launched=self.launched,
             ranks=self.ranks,
             expect_transport=self._expectations.expect_transport,
             simulated=self._simulated,
@@ -157,21 +153,14 @@ class Preflight:
             self._findings[finding.name] = finding
 
 
-_OfFramework = tuple[tuple[str, ...] | None, str, dict[str, str]]
-
-
-def _of_framework(facts: Mapping[str, Any]) -> _OfFramework:
-    """UUIDs of the rank's devices, None where the framework does not report them; the device's name; versions."""
-    device = facts.get("device", {})
-    devices = facts.get("backend", {}).get("devices") or [device]
-    uuids = [device.get("uuid") for device in devices if device.get("kind") == "gpu"]
-    known_uuids = tuple(bare(str(uuid)) for uuid in uuids) if uuids and all(uuids) else None
-    software = {name: str(value) for name, value in facts.get("software", {}).items() if value is not None}
-    return known_uuids, str(device.get("name") or ""), software
-
-
-def _with_framework_facts(
-    rank: RankFacts, devices: tuple[str, ...] | None, name: str, software: dict[str, str]
-) -> RankFacts:
-    rank = dataclasses.replace(rank, device=name or rank.device, software=software)
-    return rank if devices is None else dataclasses.replace(rank, devices=devices, devices_unread="")
+def _of_framework(report: RankReport) -> dict[str, Any]:
+    """The facts of a rank that its framework reports: UUIDs of its devices if all have one, name, versions."""
+    uuids = report.gpu_uuids
+    facts: dict[str, Any] = {
+        "software": {name: str(value) for name, value in (report.software or {}).items() if value is not None}
+    }
+    if name := (report.device or {}).get("name"):
+        facts["device"] = str(name)
+    if uuids and all(uuids):
+        facts |= {"devices": tuple(bare(str(uuid)) for uuid in uuids), "devices_unread": ""}
+    return facts

@@ -1,4 +1,4 @@
-"""How NCCL goes from rank to rank, as it says itself when it is told to (NCCL_DEBUG=INFO)."""
+"""NCCL's transports between ranks, from its own log (NCCL_DEBUG=INFO)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ LONGEST_BYTES = 64 << 20
 """Of a log that is longer, as at level TRACE, the first part is read: connections stand there."""
 
 
-def let_nccl_tell(path: Path, environ: MutableMapping[str, str] = os.environ) -> str:
-    """Has NCCL write how it connects to this file; what a person has set stays. Before NCCL is loaded.
+def enable_nccl_log(path: Path, environ: MutableMapping[str, str] = os.environ) -> str:
+    """Makes NCCL log its connections to this file, unless a person has set its variables. Before NCCL is loaded.
 
-    Returns the name of the file as NCCL_DEBUG_FILE has it, empty where NCCL tells nothing or tells it to the rank's
-    output.
+    Returns the name of the file as NCCL_DEBUG_FILE has it, empty where NCCL logs nothing or to the rank's output.
     """
     if "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ:
         environ["NCCL_DEBUG"] = "INFO"
@@ -56,7 +55,7 @@ def file_of(name: str, hostname: str, pid: int) -> Path:
 
 
 def read_transports(name: str, hostname: str, pid: int) -> Transports:
-    """The transports in the NCCL log of this process so far; `name` as let_nccl_tell returned it."""
+    """The transports in the NCCL log of this process so far; `name` as enable_nccl_log returned it."""
     path = file_of(name, hostname, pid)
     try:
         with path.open("rb") as file:

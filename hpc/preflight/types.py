@@ -1,4 +1,4 @@
-"""What ranks know of themselves at the start of a run: what the checks compare."""
+"""The facts of ranks and nodes at the start of a run, which the checks compare."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What one rank of a node finds out for all of them, before the start.
+    """A node before the start, as one of its ranks reads it.
 
     `busy_cores` are those that processes of others keep busy, `busiest` says which do. A field that could not be found
     out is None, and `unread` says why by its name. `fabrics` are the network adapters for RDMA with a port that is up.
@@ -46,7 +46,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Transports:
-    """How NCCL goes from this rank to others, as it says itself: transport → ranks as NCCL numbers them.
+    """NCCL's transports from this rank to others, from its own log: transport → ranks as NCCL numbers them.
 
     `unread` says why nothing is known; empty where something is.
     """
@@ -62,8 +62,8 @@ class Transports:
 class RankFacts:
     """One rank. `node` is its node's number; `in_sight` the UUIDs of all GPUs that the driver shows it.
 
-    `devices` are the UUIDs of those that it drives, None where that cannot be told: `devices_unread` says why. `gpus`
-    are what the driver says of them. `software` are versions by name, `device` the name of what it computes on.
+    `devices` are the UUIDs of those that it drives, None where unknown, for the reason `devices_unread`. `gpus` are the
+    driver's facts about them. `software` are versions by name, `device` is the name of what it computes on.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""What ranks that died left on this node: brought to the traces, or removed.
+"""Brings what dead ranks left on this node to the traces, or removes it.
 
     python -m hpc.recovery collect --stem STEM --to TRACES
     srun --nodes=N --ntasks-per-node=1 python -m hpc.recovery clean

@@ -1,4 +1,4 @@
-"""Where a node keeps what ranks leave: folders nobody else can read, whether a rank lives, and what is removed when."""
+"""Where a node keeps the files of ranks: private folders, whether a rank lives, and what is removed when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,15 +27,15 @@ PART = ".part"
 WHOLE = ".whole"
 """`rank<k>.whole` in a `.partial` folder says that the rank's journal was collected, and is no copy made before."""
 BEAT = ".beat"
-"""`<host name>.beat` beside copies is new after each look of the copier that could be written; it holds the seconds
-between looks."""
+"""`<host name>.beat` beside copies is renewed by each look of the node's helper that could be written; it holds the
+seconds between looks."""
 FORGOTTEN_S = 7 * 86400.0
 """Journals of dead ranks that are older are removed by the next attempt on their node."""
 BEGUN = "begun"
 """This file of a folder is as old as the attempt, and holds st_dev and st_ino of the traces folder at that time."""
 OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
-_PASSING = "nccl."
-"""What files of this node are called that nobody needs after the run."""
+_TEMPORARY = "nccl."
+"""The prefix of files that nobody needs after the run."""
 
 
 class JournalError(Exception):
@@ -51,13 +51,13 @@ def attempt_folder(traces: Path, stem: str) -> Path:
 
 
 def in_attempt_folder(
-    traces: Path, stem: str, what: str, make: Callable[[Path], _Made], passed_over: list[str] | None = None
+    traces: Path, stem: str, content: str, make: Callable[[Path], _Made], passed_over: list[str] | None = None
 ) -> _Made:
-    """What `make` returns for the first folder of the attempt on this node in which it raises no OSError.
+    """The result of `make` for the first folder of the attempt on this node in which it raises no OSError.
 
     Places without room or rights are passed over; `passed_over` gets a line for each. `clean` waits while `make` runs,
-    since a rank counts as dead until it has locked its first file. Raises JournalError, with all places and `what` was
-    to be made, where no place will do.
+    since a rank counts as dead until it has locked its first file. Raises JournalError, which names `content` and all
+    places, where no place will do.
     """
     failures = [] if passed_over is None else passed_over
     for base in _bases():
@@ -67,7 +67,7 @@ def in_attempt_folder(
                 return make(_made(base / _key(traces, stem), traces))
         except OSError as error:
             failures.append(f"{error.filename or base}: {error.strerror or error}")
-    raise JournalError(f"no place on {socket.gethostname()} for {what}: {'; '.join(failures)}")
+    raise JournalError(f"no place on {socket.gethostname()} for {content}: {'; '.join(failures)}")
 
 
 def _made(folder: Path, traces: Path) -> Path:
@@ -135,14 +135,12 @@ def clean(older_s: float = 0.0) -> int:
 
     Of attempts only that began at least so long ago. A trace that is kept there stays.
     """
-    if older_s == 0.0:
-        removed = 0
-        for base in _private_folders():
-            with _held(base, fcntl.LOCK_EX):
-                removed += sum(remove_dead(folder) for folder in base.iterdir())
-        return removed
-    folders = [folder for base in _private_folders() for folder in base.iterdir()]
-    return sum(remove_dead(folder) for folder in folders if time.time() - _begun_s(folder) >= older_s)
+    removed = 0
+    for base in _private_folders():
+        with nullcontext() if older_s else _held(base, fcntl.LOCK_EX):
+            folders = [folder for folder in base.iterdir() if time.time() - _begun_s(folder) >= older_s]
+            removed += sum(map(remove_dead, folders))
+    return removed
 
 
 @contextmanager
@@ -223,7 +221,7 @@ def remove_rank(path: Path) -> None:
 def remove_if_empty(folder: Path) -> None:
     """Removes the folder once nothing of a rank is in it: the last rank of a node does it."""
     try:
-        remaining = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_PASSING)]
+        remaining = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_TEMPORARY)]
         if not remaining:
             shutil.rmtree(folder)
     except OSError:

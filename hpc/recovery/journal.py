@@ -33,18 +33,14 @@ class Journal:
 
     def __init__(self, traces: Path, stem: str, rank: int, steps: int) -> None:
         self._facts: dict[str, Any] = {
-            "schema": SCHEMA,
-            "schema_version": SCHEMA_VERSION,
-            "rank": rank,
-            "steps": steps,
-            "byteorder": sys.byteorder,
-        }
+            "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rank": rank, "steps": steps, "byteorder": sys.byteorder
+        }  # fmt: skip
         self._name, self._attempt = f"rank{rank}.stamps", (traces, stem)
         size_bytes = journal_bytes(steps)
         self.passed_over: list[str] = []
         """Why the places of the node that come first were not taken."""
-        what = f"{size_bytes} bytes of stamps of rank {rank}"
-        self._file = in_attempt_folder(traces, stem, what, partial(self._make, size_bytes), self.passed_over)
+        content = f"{size_bytes} bytes of stamps of rank {rank}"
+        self._file = in_attempt_folder(traces, stem, content, partial(self._make, size_bytes), self.passed_over)
         if self.passed_over:
             print(f"stamps lie in {self.folder}: {'; '.join(self.passed_over)}", file=sys.stderr, flush=True)
         everything = memoryview(mmap.mmap(self._file, size_bytes)).cast("q")

@@ -1,4 +1,4 @@
-"""What the ranks of an attempt left in its `.partial` folder, read: journals that were collected, or copies of them."""
+"""Reads the journals in the `.partial` folder of an attempt: collected ones, or copies of them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _MAX_SAMPLES = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class RankJournal:
-    """What one rank left: its facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where it did not come to, and
-    both shorter where the file is.
+    """A rank's facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where not reached; shorter where the file is.
 
     `whole` is False for a copy made while the rank lived: it may have come further.
     """

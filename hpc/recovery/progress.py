@@ -11,18 +11,17 @@ from pathlib import Path
 from statistics import median
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
+from hpc.recovery.journal import ROW_BYTES, journal_bytes
 from hpc.system.text import inflect, ranges
 
 _FILE = re.compile(r"rank(\d+)\.stamps")
-_STEP_BYTES = 8 * (len(STAMPS) + 1)
-_ROW_BYTES = 8 * len(STAMPS)
-_AT_ONCE = 1024
+_CHUNK_STEPS = 1024
 _RECENT = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankProgress:
-    """Steps that a rank has completed, out of how many, and the file that says so."""
+    """Steps that a rank has completed, of how many, and the journal or copy that was read."""
 
     completed: int
     steps: int
@@ -63,7 +62,7 @@ def median_step_s(progress: RankProgress) -> float | None:
     device's events are not resolved. Raises OSError where the file cannot be read."""
     first = max(0, progress.completed - _RECENT)
     with progress.path.open("rb") as file:
-        rows = _numbers(os.pread(file.fileno(), (progress.completed - first) * _ROW_BYTES, first * _ROW_BYTES))
+        rows = read_int64(file.fileno(), first * ROW_BYTES, (progress.completed - first) * len(STAMPS))
     begins, ends = rows[BEGIN :: len(STAMPS)], rows[END :: len(STAMPS)]
     durations = [end - begin for begin, end in zip(begins, ends, strict=False) if ABSENT not in (begin, end)]
     return median(durations) / 1e9 if durations else None
@@ -86,29 +85,30 @@ def _look(path: Path, before: RankProgress | None) -> RankProgress | None:
     try:
         with path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
-            if not size_bytes or size_bytes % _STEP_BYTES:
+            if not size_bytes or size_bytes % journal_bytes(1):
                 return None
-            steps = size_bytes // _STEP_BYTES
+            steps = size_bytes // journal_bytes(1)
             at = min(before.completed, steps) if before is not None else 0
-            return RankProgress(completed=_completed(file.fileno(), steps, at), steps=steps, path=path)
+            return RankProgress(completed=completed_steps(file.fileno(), steps, at), steps=steps, path=path)
     except FileNotFoundError:
         return None
 
 
-def _completed(file: int, steps: int, at: int) -> int:
-    """The first step from `at` on without a number of samples; from the first on where `at` was said too early."""
-    samples_at = steps * _ROW_BYTES
-    if at and _numbers(os.pread(file, 8, samples_at + 8 * (at - 1)))[:1] in (array("q", [ABSENT]), array("q")):
+def completed_steps(file: int, steps: int, at: int = 0) -> int:
+    """The number of completed steps in a journal's file. `at` is what is known of them; too many start from 0."""
+    if at and read_int64(file, steps * ROW_BYTES + 8 * (at - 1), 1)[:1] in (array("q", [ABSENT]), array("q")):
         at = 0
     while at < steps:
-        numbers = _numbers(os.pread(file, 8 * min(_AT_ONCE, steps - at), samples_at + 8 * at))
-        if ABSENT in numbers:
-            return at + numbers.index(ABSENT)
-        if not numbers:
+        counts = read_int64(file, steps * ROW_BYTES + 8 * at, min(_CHUNK_STEPS, steps - at))
+        if ABSENT in counts:
+            return at + counts.index(ABSENT)
+        if not counts:
             return at
-        at += len(numbers)
+        at += len(counts)
     return at
 
 
-def _numbers(content: bytes) -> array[int]:
+def read_int64(file: int, offset: int, count: int) -> array[int]:
+    """Up to `count` numbers of the file; fewer where it ends before."""
+    content = os.pread(file, 8 * count, offset)
     return array("q", content[: len(content) // 8 * 8])

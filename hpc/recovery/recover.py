@@ -1,4 +1,4 @@
-"""Makes traces of what ranks left that could not write one themselves.
+"""Makes traces of the journals of ranks that could not write one themselves.
 
     python -m hpc.recovery.recover RUNDIR
     python -m hpc.recovery.recover RUNDIR --stem 2n8g_torch-ddp_….1
@@ -54,7 +54,7 @@ LIVES_S = 60.0
 _GROUPS = 6
 _OF_ATTEMPT = re.compile(rf".+\.\d+{re.escape(PARTIAL)}")
 _ARTIFACT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
-"""What the files of such a folder are called: of ranks, also in the making; beats; what NFS keeps of removed ones."""
+"""Names of the files in such a folder: of ranks, also unfinished ones; beats; files that NFS keeps when removed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,49 +73,54 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     failed = False
     for partial in partials:
-        try:
-            print(plain(_may_live(partial) if not arguments.stem else "") or plain(recover(partial)))
-        except (JournalError, TraceError, RecordError, OSError) as error:
-            print(plain(str(error)), file=sys.stderr)
-            failed = True
-    stale: list[str] = []
-    try:
-        stale = remove_stale_parts(_traces(arguments.folder), arguments.stem)
-    except OSError as error:
-        print(plain(str(error)), file=sys.stderr)
-        failed = True
-    for name in stale:
-        print(plain(f"{name}: removed, whoever wrote it was killed"))
+        line, ok = _recovered(partial, "" if arguments.stem else _may_live(partial))
+        print(plain(line), file=sys.stdout if ok else sys.stderr)
+        failed = failed or not ok
+    stale, problem = _without_stale_parts(_traces(arguments.folder), arguments.stem)
+    for line in stale:
+        print(plain(line))
+    if problem:
+        print(plain(problem), file=sys.stderr)
     if not partials and not stale:
         print(plain(f"{arguments.folder}: nothing to recover"))
-    return int(failed)
+    return int(failed or bool(problem))
 
 
 def tidy(traces: Path) -> list[str]:
-    """Removes what lies beside whole traces or was left half-written, of attempts that nobody can be at; says what.
+    """Removes what lies beside whole traces or was left half-written by dead processes; returns a line for each.
 
-    What cannot be removed is said, too. Attempts without a trace are left to `recover`.
+    What cannot be removed has a line, too. Attempts without a trace are left to `recover`.
     """
-    lines = []
-    for partial in _partials(traces, None):
-        if not partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() or _may_live(partial):
-            continue
-        try:
-            lines.append(recover(partial))
-        except (JournalError, TraceError, RecordError, OSError) as error:
-            lines.append(str(error))
+    lines = [
+        _recovered(partial)[0]
+        for partial in _partials(traces, None)
+        if partial.with_name(f"{partial.name.removesuffix(PARTIAL)}.h5").exists() and not _may_live(partial)
+    ]
+    stale, problem = _without_stale_parts(traces)
+    return [*lines, *stale, *([problem] if problem else [])]
+
+
+def _recovered(partial: Path, left_alone: str = "") -> tuple[str, bool]:
+    """The result of `recover`, or `left_alone`, as a line; False where it failed."""
     try:
-        lines += [f"{name}: removed, whoever wrote it was killed" for name in remove_stale_parts(traces)]
+        return left_alone or recover(partial), True
+    except (JournalError, TraceError, RecordError, OSError) as error:
+        return str(error), False
+
+
+def _without_stale_parts(traces: Path, stem: str | None = None) -> tuple[list[str], str]:
+    """A line for each part that was removed, and the error, if any."""
+    try:
+        return [f"{name}: removed, whoever wrote it was killed" for name in remove_stale_parts(traces, stem)], ""
     except OSError as error:
-        lines.append(str(error))
-    return lines
+        return [], str(error)
 
 
 def _partials(folder: Path, stem: str | None) -> list[Path]:
     """The `.partial` folders of a sweep's folder or of its traces: of all attempts, or of one."""
     traces = _traces(folder)
-    wanted = re.compile(re.escape(f"{stem}{PARTIAL}")) if stem else _OF_ATTEMPT
-    return [path for path in sorted(traces.iterdir()) if wanted.fullmatch(path.name) and path.is_dir()]
+    pattern = re.compile(re.escape(f"{stem}{PARTIAL}")) if stem else _OF_ATTEMPT
+    return [path for path in sorted(traces.iterdir()) if pattern.fullmatch(path.name) and path.is_dir()]
 
 
 def _traces(folder: Path) -> Path:
@@ -123,11 +128,11 @@ def _traces(folder: Path) -> Path:
 
 
 def recover(partial: Path) -> str:
-    """Writes the trace of a `.partial` folder beside it, then removes the folder; says what was found.
+    """Writes the trace of a `.partial` folder beside it, removes the folder, and returns a line about it.
 
-    Where no rank completed a step there is nothing to tell and no trace is written; where the trace is there already,
-    whole, what lies beside it is a leftover. Job script and sweep may do this at once. Raises JournalError, TraceError
-    or RecordError, and leaves the folder, where what is in it cannot be read or is not of ranks.
+    No trace is written where no rank completed a step, or where there is a whole one. Job script and sweep may do this
+    at once. Raises JournalError, TraceError or RecordError, and leaves the folder, where its content cannot be read or
+    is not of ranks.
     """
     try:
         return _recover(partial)
@@ -170,8 +175,10 @@ def _recover(partial: Path) -> str:
 
 
 def _remove(partial: Path, *, keep: bool = False) -> str:
-    """Removes the folder, out of the way of a copier that has not ended yet, and what somebody began to write of the
-    trace; says where something stays. With `keep` the folder gets another name instead, which is returned in words."""
+    """Removes the folder, after a rename since a helper may still write to it, and unfinished parts of the trace.
+
+    With `keep` the folder is only renamed, and a text with its name is returned.
+    """
     for begun in partial.parent.glob(f".{escape(partial.name.removesuffix(PARTIAL))}.h5.*.part"):
         begun.unlink(missing_ok=True)
     if keep:
@@ -229,8 +236,7 @@ def _described(journal: RankJournal, stem: str) -> str:
 
 
 def _may_live(partial: Path) -> str:
-    """Why the attempt is left alone: its copies were renewed just now; empty where it has ended, or all that is there
-    was collected from ranks that had."""
+    """Why the attempt is left alone, as its copies were renewed just now; empty if it has ended or has no copies."""
     stem = partial.name.removesuffix(PARTIAL)
     copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
     if not copies or AttemptFiles.of_stem(partial.parent, stem).exit_record.exists():

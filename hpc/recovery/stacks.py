@@ -1,7 +1,7 @@
-"""Where every rank stands: its Python stacks, written by the rank itself when a signal asks for them.
+"""Python stacks of every rank, written by the rank itself on a signal.
 
-A rank that hangs cannot be asked by any other way: the signal's handler is C, needs neither the interpreter's lock nor
-memory, and writes to a file of the node that was opened before anything could hang.
+This works in a rank that hangs: the handler is C, needs neither the interpreter's lock nor memory, and writes to a file
+of the node that was opened before anything could hang.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ class Stacks:
     """Keeps `rank<k>.stacks` open in the attempt's folder on this node: SIGUSR2 writes the stacks there."""
 
     def __init__(self, traces: Path, stem: str, rank: int) -> None:
-        what = f"the stacks of rank {rank}"
-        descriptor = in_attempt_folder(traces, stem, what, lambda folder: _locked_file(folder / f"rank{rank}{STACKS}"))
+        content = f"the stacks of rank {rank}"
+        descriptor = in_attempt_folder(
+            traces, stem, content, lambda folder: _locked_file(folder / f"rank{rank}{STACKS}")
+        )
         self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
         faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True)
 

@@ -1,4 +1,4 @@
-"""Shared memory that dead ranks left on a node: found by name, owner and age, and by that no living process has it."""
+"""Removes shared memory of dead ranks from a node: by name, owner and age, and if no living process uses it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _changed_ns(status: os.stat_result) -> int:
 def _files_in_use() -> Iterator[tuple[int, int]]:
     """(device, inode) of all files that processes of this user map or have open.
 
-    What the kernel does not let a user look at, other users' processes and those with more rights, is none of his runs.
+    Processes that the kernel hides, other users' and those with more rights, are not of this user's runs.
     """
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():

@@ -20,13 +20,12 @@ from hpc.backends.settings import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
+from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec
-from hpc.model.timestamps import STAMPS
-from hpc.model.trace import Trace, TraceError
+from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
-from hpc.node_agent.copying import Copier
-from hpc.node_agent.nodes import gather_telemetry
-from hpc.node_agent.recorder import Recorder, Recording
+from hpc.node_agent.agent import NodeAgent, Recording
 from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import name_ranks
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
 
 WAITS_S = (1.0, 4.0, 15.0)
 """How long a trace waits for a file system that does not answer, before each further try."""
+MAX_NUMBERS = 1 << 26
+"""How many numbers the telemetry of a trace has at most (half a GiB): beyond that every node leaves out samples."""
+_TELEMETRY_TAG = 79
 # What a server that restarts, a stale handle and a mount that is gone look like. Room and rights do not come back so.
 _MAY_COME_BACK = frozenset(
     {errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.ENOENT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN}
@@ -50,20 +52,19 @@ _MAY_COME_BACK = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RankPayload:
-    """What one rank contributes to the trace; `facts` describes the rank.
+    """What one rank contributes to the trace.
 
-    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `recorder` and
-    `copier` are the helpers of this rank's node where this rank started them. A trace can do without these: `problems`
-    has, by name, the reason for each that is missing.
+    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `agent` is the
+    helper of this rank's node where this rank started it. A trace can do without these: `problems` has, by name, the
+    reason for each that is missing.
     """
 
     journal: Journal
     clock: GlobalClock
-    facts: dict[str, Any]
+    report: RankReport
     losses: Callable[[], Sequence[float]]
     workload: Any
-    recorder: Recorder | None
-    copier: Copier | None
+    agent: NodeAgent | None
     problems: dict[str, str]
 
 
@@ -74,9 +75,9 @@ def write_gathered(
 
     A failure in an optional part does not lose the trace: the part is missing, and facts and evidence state the reason.
     """
-    points, problems = payload.clock.points, payload.problems
+    points, problems, agent = payload.clock.points, payload.problems, payload.agent
     nothing = np.full(run.steps, np.nan)
-    recording = None if payload.recorder is None else attempted(problems, "telemetry", payload.recorder.stop, None)
+    recording = None if agent is None else attempted(problems, "telemetry", agent.stop_telemetry, None)
     arrays: dict[str, Array] = {
         "stamps": np.frombuffer(payload.journal.stamps, np.int64).reshape(run.steps, len(STAMPS)),
         "samples": np.frombuffer(payload.journal.samples, np.int64).astype(np.int32),
@@ -123,14 +124,13 @@ def _injected(workload: Any, steps: int) -> Array | None:
 
 def _encoded(payload: RankPayload, recording: Recording | None, rank: int) -> str:
     """The rank's clock domain, its facts and its problems as JSON."""
-    if payload.copier is not None:
-        payload.facts["copies"] = attempted(payload.problems, "copies", payload.copier.facts, None)
+    report, problems = payload.report, payload.problems
+    if payload.agent is not None and payload.agent.copying is not None:
+        report = replace(report, copies=attempted(problems, "copies", payload.agent.copy_facts, None))
     if recording is not None:
-        payload.facts["telemetry"] = recording.facts
-    facts = attempted(
-        payload.problems, "facts", lambda: json.dumps(payload.facts, default=str), json.dumps({"rank": rank})
-    )
-    return json.dumps([payload.clock.domain, json.loads(facts), payload.problems])
+        report = replace(report, telemetry=recording.facts)
+    facts = attempted(problems, "facts", lambda: json.dumps(report.as_json(), default=str), json.dumps({"rank": rank}))
+    return json.dumps([payload.clock.domain, json.loads(facts), problems])
 
 
 def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, gathered: Mapping[str, Any]) -> Trace:
@@ -145,9 +145,10 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         "job": attempted(problems, "job", lambda: describe_job(os.environ), unknown),
         "project": attempted(problems, "project", describe_project, unknown),
     }
-    losses_known = not any("losses" in each for _, _, each in described) and run.diagnostic != COLLECTIVES
+    of_ranks = [problems_of_rank for _, _, problems_of_rank in described]
+    losses_known = not any("losses" in names for names in of_ranks) and run.diagnostic != COLLECTIVES
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
-    sentences += _missing([*((rank, each) for rank, (_, _, each) in enumerate(described)), (0, problems)])
+    sentences += _missing([*enumerate(of_ranks), (0, problems)])
     return Trace(
         run=run,
         attempt=attempt,
@@ -168,9 +169,9 @@ def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:
     """A sentence for each missing part, with its ranks; `problems` has pairs of rank and problems by name."""
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, of_rank in problems:
-        for what, reason in of_rank.items():
-            ranks.setdefault((what, reason), []).append(rank)
-    return [f"{what} missing on {name_ranks(where)} ({reason})" for (what, reason), where in ranks.items()]
+        for problem in of_rank.items():
+            ranks.setdefault(problem, []).append(rank)
+    return [f"{part} missing on {name_ranks(of_part)} ({reason})" for (part, reason), of_part in ranks.items()]
 
 
 def _without_decoration(trace: Trace, error: Exception) -> Trace:
@@ -207,7 +208,7 @@ def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] =
         print(f"{without_secrets(str(failure))}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
         sleep(wait_s)
 
-    def keep(local: Path) -> Path:
+    def write_here(local: Path) -> Path:
         try:
             write_trace(local / name, trace)
         except TraceUnwritable as error:
@@ -215,7 +216,7 @@ def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] =
         return local / name
 
     try:
-        local = in_attempt_folder(folder.path, folder.stem, "the trace", keep)
+        local = in_attempt_folder(folder.path, folder.stem, "the trace", write_here)
     except JournalError as error:
         raise TraceKept(f"{failure}; nor to this node: {error}", "") from failure
     raise TraceKept(f"{failure}; the whole trace is kept at {host_path(local)}", host_path(local)) from failure
@@ -234,6 +235,46 @@ def _gather(comm: Intracomm, array: Array) -> Array | None:
     everyone = np.empty((comm.size, *array.shape), array.dtype) if comm.rank == 0 else None
     comm.Gather(np.ascontiguousarray(array), everyone)
     return everyone
+
+
+def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry | None:
+    """The telemetry of all nodes, on rank 0; None on other ranks, and where no helper read anything. Collective.
+
+    Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others. Raises
+    MemoryError on rank 0 alone, where the recordings do not fit into memory; no rank sends anything then.
+    """
+    own = recording if recording is not None and len(recording.local_ns) else None
+    sizes = comm.gather(None if own is None else (own.series, len(own.local_ns)))
+    recorded = {} if sizes is None else {rank: size for rank, size in enumerate(sizes) if size is not None}
+    series = tuple(dict.fromkeys(name for names, _ in recorded.values() for name in names))
+    longest = max((samples for _, samples in recorded.values()), default=0)
+    every = max(1, -(-len(recorded) * longest * len(series) // MAX_NUMBERS))
+    failure: MemoryError | None = None
+    try:
+        local_ns = np.full((len(recorded), -(-longest // every)), ABSENT, np.int64)
+        values = np.full((*local_ns.shape, len(series)), np.nan)
+    except MemoryError as error:
+        every, failure = 0, error
+    every = int(comm.bcast(every))
+    if own is not None and comm.rank != 0 and every:
+        comm.Send(np.ascontiguousarray(own.local_ns[::every]), 0, _TELEMETRY_TAG)
+        comm.Send(np.ascontiguousarray(own.values[::every]), 0, _TELEMETRY_TAG)
+    if failure is not None:
+        raise failure
+    if not recorded:
+        return None
+    for node, (rank, (names, samples)) in enumerate(recorded.items()):
+        count = -(-samples // every)
+        if rank == 0:
+            assert own is not None
+            rows_ns, rows = own.local_ns[::every], own.values[::every]
+        else:
+            rows_ns, rows = np.empty(count, np.int64), np.empty((count, len(names)))
+            comm.Recv(rows_ns, rank, _TELEMETRY_TAG)
+            comm.Recv(rows, rank, _TELEMETRY_TAG)
+        local_ns[node, :count] = rows_ns
+        values[node, :count, [series.index(name) for name in names]] = rows.T
+    return Telemetry(ranks=np.array(list(recorded), np.int64), local_ns=local_ns, values=values, series=series)
 
 
 def _odd_losses(losses: Array) -> str:

@@ -80,7 +80,7 @@ class Failure:
     def _leave_note(self) -> None:
         """Leaves the note in the traces folder; where that cannot be written, on this node, where `collect` finds it.
 
-        Ranks that lost this one leave theirs too, maybe earlier: hpc.model.verdict tells causes from consequences.
+        Ranks that lost this one leave theirs too, maybe earlier: hpc.model.verdict separates causes from consequences.
         """
         note = RankNote(
             rank=self.rank,

@@ -24,7 +24,7 @@ COMMANDS = (
 """Modules that people run; each ends with `run`."""
 RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}
 """Commands of earlier versions, with their present names."""
-PROGRAMS = ("hpc.node_agent.copier", "hpc.rank", "hpc.node_agent", "launch.step")
+PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
 """Packages that every command may import, as setup.py requires them."""

@@ -25,6 +25,15 @@ def ranges(numbers: Iterable[int], max_shown: int | None = None) -> str:
     return ", ".join(parts[:max_shown] + ["…"] * (max_shown is not None and len(parts) > max_shown))
 
 
+def read_ranges(text: str) -> list[int]:
+    """The numbers in `0-3,8`, as the kernel writes lists of cores. Raises ValueError on anything else."""
+    numbers: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
 def first_of(texts: Sequence[str], max_shown: int, separator: str = ", ") -> str:
     """`a, b and 3 more`: the first `max_shown` of the texts, and the number of the others."""
     more = f" and {len(texts) - max_shown} more" if len(texts) > max_shown else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -112,8 +111,8 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     if not steps:
         raise TraceError("it has no measured block")
     borders, merged = _borders(trace, missing)
-    nodes = tuple(int(facts.get("node_rank", 0)) for facts in trace.ranks)
-    device_ns = [float(facts.get("stamp_bound_ns") or 0) for facts in trace.ranks]
+    nodes = tuple(report.node_rank or 0 for report in trace.reports)
+    device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
     comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
     collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders) if comparable else None
     checks = _StampChecks(borders)
@@ -150,7 +149,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         median_step_ns=float(np.median(np.concatenate([np.diff(block_ns) for block_ns in blocks_ns]))),
         skew_ns=skew_ns / steps,
         pauses_ns=tuple(after[0] - before[1] for before, after in pairwise(edges_ns)),
-        hosts=tuple(str(facts.get("hostname", "")) for facts in trace.ranks),
+        hosts=tuple(report.hostname or "" for report in trace.reports),
         nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=collector.arrivals() if collector else None,
         problems=checks.errors(ranks * steps),
     )  # fmt: skip
@@ -247,10 +246,8 @@ def _missing(trace: Trace) -> Missing:
 def _backend_words(trace: Trace, name: str) -> tuple[str, ...]:
     """The different values that the backend gives by that name, on all ranks together."""
     values: dict[str, None] = {}
-    facts: Mapping[str, Any]
-    for facts in (trace.environment, *trace.ranks):
-        backend = facts.get("backend")
-        value = (backend.get(name) if isinstance(backend, Mapping) else None) or ()
+    for report in trace.reports:
+        value = report.backend_fact(name) or ()
         listed = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
         values |= dict.fromkeys(map(str, listed))
     return tuple(values)

@@ -126,7 +126,7 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
     telemetry = trace.telemetry
     if telemetry is None:
         return None
-    hosts = [str(trace.ranks[rank].get("hostname") or f"rank {rank}") for rank in telemetry.ranks]
+    hosts = [trace.reports[rank].hostname or f"rank {rank}" for rank in telemetry.ranks]
     block = _block_of_samples(trace, telemetry)
     samples = dict(zip(hosts, (block >= 0).sum(axis=1).tolist(), strict=True))
     figures: dict[str, dict[str, Figure]] = {}

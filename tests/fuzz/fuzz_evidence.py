@@ -37,7 +37,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.model.verdict import JobEnd
-from hpc.node_agent.copier import Copies
+from hpc.node_agent.copies import Copies
 from hpc.recovery import recover
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION
 from hpc.recovery.journal_reader import read_journals

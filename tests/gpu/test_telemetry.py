@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpc.node_agent.recorder import Recorder, Recording
-from hpc.node_agent.sources import Beside
+from hpc.node_agent.agent import NodeAgent, Recording, Telemetry
+from hpc.node_agent.sources import RankProcess
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,12 @@ def nvml() -> Any:
 
 
 def recorded(*uuids: str) -> Recording:
-    recorder = Recorder([Beside.this_process()], uuids)
-    recorder.start()
-    return recorder.stop()
+    agent = NodeAgent([RankProcess.this_process()], telemetry=Telemetry(gpus=uuids))
+    agent.start()
+    recording = agent.stop_telemetry()
+    agent.end()
+    assert recording is not None
+    return recording
 
 
 def test_a_gpu_tells_its_clocks_power_and_memory(nvml: Any) -> None:

@@ -40,8 +40,7 @@ def only_trace(traces: Path) -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("backend", "size"),
-    [*((name, 2) for name, entry in BACKENDS.items() if entry.collectives), ("mpi", 4)],
+    ("backend", "size"), [*((name, 2) for name, entry in BACKENDS.items() if entry.collectives), ("mpi", 4)]
 )
 def test_every_collective_of_a_backend_gives_what_it_must(
     ranks: Ranks, tmp_path: Path, backend: str, size: int
@@ -60,9 +59,9 @@ def test_every_collective_of_a_backend_gives_what_it_must(
     assert (trace.run.nodes, trace.run.ranks_per_node, trace.run.gpus_per_node) == (1, size, 0)
 
     times = collective_times(trace)
-    assert [(one.operation, one.bytes) for one in times] == [(name, n) for name in operations for n in (1024, 16384)]
-    assert [(one.wrong, one.iterations) for one in times] == [(0, 3)] * len(times)
-    assert all(0 < one.time_ns <= one.slowest_ns for one in times)
+    assert [(call.operation, call.bytes) for call in times] == [(name, n) for name in operations for n in (1024, 16384)]
+    assert [(call.wrong, call.iterations) for call in times] == [(0, 3)] * len(times)
+    assert all(0 < call.time_ns <= call.slowest_ns for call in times)
     assert set(curves(trace)) == set(operations)
     assert table(trace) in done.stdout
     assert f"# {backend} by {trace.environment['backend']['transport']} on 1 nodes x {size} ranks, CPUs" in done.stdout
@@ -78,9 +77,9 @@ def stamps_are_those_of_calls(trace: Trace) -> None:
     assert (np.diff(taken, axis=2) >= 0).all()
     assert (np.diff(trace.stamps[:, :, [GRADS_READY, REDUCED]], axis=2) > 0).all()
     assert (trace.stamps[:, :, FORWARD_END] == np.iinfo(np.int64).min).all()
-    for first, past in trace.blocks:
-        inside = slice(first - 4, past)
-        assert (trace.stamps[:, inside, BEGIN] == trace.stamps[:, first - 5 : past - 1, END]).all()
+    for first, stop in trace.blocks:
+        inside = slice(first - 4, stop)
+        assert (trace.stamps[:, inside, BEGIN] == trace.stamps[:, first - 5 : stop - 1, END]).all()
     # Before the first step, before each block, after the last.
     assert trace.clock_local_ns.shape[1] == len(trace.blocks) + 2
     assert (trace.steps_completed == trace.run.steps).all()
@@ -96,8 +95,8 @@ def test_a_wrong_result_ends_the_run_as_invalid(ranks: Ranks, tmp_path: Path, op
     assert f"{operation} of 1024 bytes by mpi gives wrong results: 1 of 512 elements, on 1 of 2 ranks" in note.message
     assert "first on rank 1" in note.message
     assert not list(tmp_path.glob("*.h5"))
-    left = next(tmp_path.glob("*.rank*.json")).name
-    collect(tmp_path, re.sub(r"\.rank\d+\.json", "", left))
+    note_name = next(tmp_path.glob("*.rank*.json")).name
+    collect(tmp_path, re.sub(r"\.rank\d+\.json", "", note_name))
 
 
 @pytest.mark.parametrize("place", ["file", "/proc/sys/kernel"])
@@ -139,8 +138,8 @@ REFUSED = [
 
 def test_what_cannot_be_measured_is_one_line_each(ranks: Ranks, tmp_path: Path) -> None:
     traces = tmp_path / "traces"
-    asked = [["--backend", "mpi", "--traces", str(traces), *SMALL, *words] for words, _ in REFUSED]
-    done = ranks(2, HERE / "collectives_refused.py", json.dumps(asked))
+    commands = [["--backend", "mpi", "--traces", str(traces), *SMALL, *words] for words, _ in REFUSED]
+    done = ranks(2, HERE / "collectives_refused.py", json.dumps(commands))
     assert json.loads(done.stdout) == [2] * len(REFUSED)
     lines = [line for line in done.stderr.splitlines() if line.startswith("hpc.collectives: ")]
     assert len(lines) == len(REFUSED), done.stderr
@@ -159,9 +158,9 @@ def test_one_rank_has_nobody_to_talk_to(ranks: Ranks, tmp_path: Path) -> None:
 def test_a_launch_by_hand_keeps_the_promises_that_it_is_given(ranks: Ranks, tmp_path: Path) -> None:
     collectives(ranks, 2, tmp_path, "mpi", "--operations", "all-reduce", "--check", "load=off", "--check",
                 "same_framework=alarm")  # fmt: skip
-    found = only_trace(tmp_path).environment["preflight"]
-    assert "load" not in found
-    assert found["same_framework"]["severity"] == "alarm"
+    checks = only_trace(tmp_path).environment["preflight"]
+    assert "load" not in checks
+    assert checks["same_framework"]["severity"] == "alarm"
     refused = collectives(ranks, 2, tmp_path, "mpi", "--check", "load=deadly", check=False)
     assert refused.returncode != 0
     assert "check load: level 'deadly' is not one of fatal, alarm, off" in refused.stderr
@@ -207,7 +206,7 @@ def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
         assert says in done.stdout
     (path,) = (tmp_path / "traces").glob("*collectives*.h5")
     trace = read_trace(path)
-    assert [(one.operation, one.bytes) for one in collective_times(trace)][:2] == [
+    assert [(call.operation, call.bytes) for call in collective_times(trace)][:2] == [
         ("all-reduce", 1024),
         ("all-reduce", 4096),
     ]

@@ -47,8 +47,8 @@ class Started:
         def start(_: int, *argv: object, **how: object) -> subprocess.Popen[str]:
             whole = [command, "-n", str(size), sys.executable, *map(str, argv)]
             env = {**os.environ, **RANKS_ENV}
-            with (folder / "said").open("w") as said:
-                return subprocess.Popen(whole, env=env, cwd=ROOT, stdout=said, stderr=said, text=True)
+            with (folder / "said").open("w") as output:
+                return subprocess.Popen(whole, env=env, cwd=ROOT, stdout=output, stderr=output, text=True)
 
         attempt = Attempt(start, folder, spec(workload=f"{FILE}:{workload}"), *words)  # type: ignore[arg-type]
         self.launcher: subprocess.Popen[str] = attempt.done  # type: ignore[assignment]
@@ -98,8 +98,8 @@ def test_of_killed_ranks_every_step_is_there_and_no_shared_memory(
     assert made.launcher.wait(120) != 0
     wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in processes))
     assert journal(["collect", "--stem", made.stem, "--to", str(made.traces)]) == 0
-    said = capsys.readouterr().out
-    assert "collected the journals of 2 ranks" in said
+    output = capsys.readouterr().out
+    assert "collected the journals of 2 ranks" in output
     assert recover([str(tmp_path), "--stem", made.stem]) == 0
     trace = made.trace()
     assert (trace.outcome, trace.recovered) == (Outcome.RANK_FAIL, True)

@@ -39,8 +39,8 @@ def busy_processes() -> Iterator[None]:
     """Four that are of nobody's job (a session, a parent and an environment of their own) and never rest: however they
     share the cores with two waiting ranks, more than half a core is theirs."""
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SPIN!r}], start_new_session=True)"
-    alone = {name: value for name, value in os.environ.items() if not name.endswith("JOB_ID")}
-    starter = subprocess.Popen([sys.executable, "-c", code], env=alone, stdout=subprocess.PIPE, text=True)
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("JOB_ID")}
+    starter = subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     group = int(starter.stdout.readline())
     starter.wait()
@@ -70,15 +70,15 @@ def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
 class Looked:
     """`python -m hpc.preflight` on real ranks, and the file that it left."""
 
-    def __init__(self, ranks: Ranks, folder: Path, *words: str, size: int = 2, **asked: Any) -> None:
-        asked_env = asked.pop("env_of_ranks", None)
-        (folder / "run.json").write_text(json.dumps(spec(**asked).to_json()))
+    def __init__(self, ranks: Ranks, folder: Path, *words: str, size: int = 2, **changes: Any) -> None:
+        asked_env = changes.pop("env_of_ranks", None)
+        (folder / "run.json").write_text(json.dumps(spec(**changes).to_json()))
         self.argv = ["--run", str(folder / "run.json"), "--out", str(folder / "found.json"), *words]
         self.done = ranks(size, Path("-m"), "hpc.preflight", *self.argv, check=False, env=asked_env)
-        self.found = json.loads((folder / "found.json").read_text()) if (folder / "found.json").exists() else {}
+        self.report = json.loads((folder / "found.json").read_text()) if (folder / "found.json").exists() else {}
 
     def states(self) -> dict[str, str]:
-        return {finding["name"]: finding["state"] for finding in self.found["findings"]}
+        return {finding["name"]: finding["state"] for finding in self.report["findings"]}
 
 
 def test_the_checks_alone_look_at_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_the_checks_alone_look_at_all_ranks(ranks: Ranks, tmp_path: Path) -> Non
     assert looked.done.returncode == 0, looked.done.stderr
     assert set(looked.states()) == ON_CPUS - {"same_framework"}
     assert looked.states()["mpi_size"] == looked.states()["ranks_per_node"] == "ok"
-    assert [rank["rank"] for rank in looked.found["ranks"]] == [0, 1]
-    first, second = looked.found["ranks"]
+    assert [rank["rank"] for rank in looked.report["ranks"]] == [0, 1]
+    first, second = looked.report["ranks"]
     assert first["about_node"]["memory_bytes"] > 0
     assert second["about_node"] is None
     assert "ok mpi_size: MPI sees 2 ranks, as asked" in looked.done.stdout
@@ -109,32 +109,38 @@ def test_ranks_that_share_a_gpu_end_before_they_touch_it(
 ) -> None:
     """The driver is a FAKE with two GPUs; a launcher that binds both ranks to one of them is not."""
     env = {"PYTHONPATH": f"{HERE / 'fake_driver'}:{ROOT}", "CUDA_VISIBLE_DEVICES": visible}
-    asked = {"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2, "env_of_ranks": env}
-    looked = Looked(ranks, tmp_path, **asked)
-    fatal = {one["name"] for one in looked.found["findings"] if (one["severity"], one["state"]) == ("fatal", "failed")}
+    changes = {"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2, "env_of_ranks": env}
+    looked = Looked(ranks, tmp_path, **changes)
+    fatal = {
+        finding["name"]
+        for finding in looked.report["findings"]
+        if (finding["severity"], finding["state"]) == ("fatal", "failed")
+    }
     assert fatal == failed
     assert looked.done.returncode == (3 if failed else 0)
-    assert [len(rank["in_sight"]) for rank in looked.found["ranks"]] == [2, 2]
-    drives = [rank["devices"][0][0] for rank in looked.found["ranks"]]
+    assert [len(rank["in_sight"]) for rank in looked.report["ranks"]] == [2, 2]
+    drives = [rank["devices"][0][0] for rank in looked.report["ranks"]]
     assert drives == (["1", "1"] if failed else ["0", "1"])
-    assert {one["name"] for one in looked.found["findings"] if one["state"] == "unknown"} == {"cores_near_gpu"}
+    assert {finding["name"] for finding in looked.report["findings"] if finding["state"] == "unknown"} == {
+        "cores_near_gpu"
+    }
 
 
 @pytest.mark.parametrize(
-    ("size", "asked", "name", "says"),
+    ("size", "changes", "name", "says"),
     [
         (3, {}, "mpi_size", "asked for 2 ranks, MPI sees 3"),
         (2, {"nodes": 2, "ranks_per_node": 1}, "ranks_per_node", "asked for 2 nodes with 1 ranks each; found 1 with 2"),
     ],
 )
 def test_what_is_fatal_ends_with_3_and_is_written(
-    ranks: Ranks, tmp_path: Path, size: int, asked: dict[str, Any], name: str, says: str
+    ranks: Ranks, tmp_path: Path, size: int, changes: dict[str, Any], name: str, says: str
 ) -> None:
-    looked = Looked(ranks, tmp_path, size=size, **asked)
+    looked = Looked(ranks, tmp_path, size=size, **changes)
     assert looked.done.returncode == 3
     (finding,) = [
         finding
-        for finding in looked.found["findings"]
+        for finding in looked.report["findings"]
         if finding["state"] == "failed" and finding["severity"] == "fatal"
     ]
     assert (finding["name"], finding["severity"]) == (name, "fatal")
@@ -145,15 +151,15 @@ def test_what_is_fatal_ends_with_3_and_is_written(
 def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
     looked = Looked(ranks, tmp_path)
     (tmp_path / "found.json").unlink()
-    alone = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
-    alone |= {"SLURM_NTASKS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
+    environ |= {"SLURM_NTASKS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     argv = [sys.executable, "-m", "hpc.preflight", *looked.argv]
-    two = [subprocess.Popen(argv, env={**alone, "SLURM_PROCID": str(rank)}, cwd=Path.cwd()) for rank in range(2)]
-    assert [one.wait(timeout=120) for one in two] == [3, 3]
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert (found["launched"]["size"], found["ranks"]) == (1, [])
-    assert [(one["name"], one["state"]) for one in found["findings"]] == [("mpi_size", "failed")]
-    assert "pmix or pmi2" in found["findings"][0]["fix"]
+    two = [subprocess.Popen(argv, env={**environ, "SLURM_PROCID": str(rank)}, cwd=Path.cwd()) for rank in range(2)]
+    assert [process.wait(timeout=120) for process in two] == [3, 3]
+    report = json.loads((tmp_path / "found.json").read_text())
+    assert (report["launched"]["size"], report["ranks"]) == (1, [])
+    assert [(finding["name"], finding["state"]) for finding in report["findings"]] == [("mpi_size", "failed")]
+    assert "pmix or pmi2" in report["findings"][0]["fix"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "run.json"]
 
 
@@ -168,14 +174,14 @@ def test_words_that_are_no_check_are_refused(ranks: Ranks, tmp_path: Path) -> No
 
 def test_what_was_found_is_in_the_trace(attempt: Callable[..., Attempt]) -> None:
     made = attempt(spec())
-    found = made.trace().environment["preflight"]
-    assert set(found) == ON_CPUS
-    assert {name: finding["severity"] for name, finding in found.items()} == {
+    report = made.trace().environment["preflight"]
+    assert set(report) == ON_CPUS
+    assert {name: finding["severity"] for name, finding in report.items()} == {
         name: CHECKS[name].level for name in ON_CPUS
     }
-    assert found["mpi_size"]["state"] == found["same_framework"]["state"] == "ok"
-    first, second = made.trace().ranks
-    assert first["start"]["node"]["memory_free_bytes"] > 0
+    assert report["mpi_size"]["state"] == report["same_framework"]["state"] == "ok"
+    finding, second = made.trace().ranks
+    assert finding["start"]["node"]["memory_free_bytes"] > 0
     assert "start" in second
     assert made.left_nothing_but_its_trace()
 

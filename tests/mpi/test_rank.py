@@ -156,7 +156,7 @@ def test_no_step_no_trace(attempt: Callable[..., Attempt], capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("asked", "outcome", "status", "says"),
+    ("planned", "outcome", "status", "says"),
     [
         ({"workload": f"{NUMPY}:RaisesInItsFactory"}, "launch_fail", 5, "my data is not here"),
         ({"workload": f"{NUMPY}:Missing"}, "launch_fail", 5, "Missing"),
@@ -179,9 +179,9 @@ def test_no_step_no_trace(attempt: Callable[..., Attempt], capsys: pytest.Captur
     ],
 )  # fmt: skip
 def test_what_cannot_be_ends_with_a_note_that_says_why(
-    attempt: Callable[..., Attempt], asked: dict[str, Any], outcome: str, status: int, says: str
+    attempt: Callable[..., Attempt], planned: dict[str, Any], outcome: str, status: int, says: str
 ) -> None:
-    made, note = failed(attempt, spec(**asked), env={"CUDA_VISIBLE_DEVICES": ""})
+    made, note = failed(attempt, spec(**planned), env={"CUDA_VISIBLE_DEVICES": ""})
     assert (note.outcome, made.done.returncode) == (outcome, status)
     assert says in note.message
     assert not list(made.traces.glob("*.h5"))
@@ -222,7 +222,7 @@ def test_samples_are_those_really_seen(attempt: Callable[..., Attempt]) -> None:
     assert (attempt(spec(workload=f"{NUMPY}:SeesFewerSamples")).trace().samples == 1).all()
 
 
-def alone(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
+def single(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`python -m hpc.rank` as one process that nothing has launched."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
     return subprocess.run(
@@ -232,18 +232,18 @@ def alone(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("env", "cure"), [({}, "srun or mpiexec"), ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, "pmix or pmi2")]
+    ("env", "fix"), [({}, "srun or mpiexec"), ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1"}, "pmix or pmi2")]
 )
 def test_singletons_end_at_once_and_name_the_cure(
-    attempt: Callable[..., Attempt], env: dict[str, str], cure: str
+    attempt: Callable[..., Attempt], env: dict[str, str], fix: str
 ) -> None:
     made = attempt(spec(), size=2)
-    done = alone(*made.argv, **env)
+    done = single(*made.argv, **env)
     assert done.returncode == 3
     (note,) = made.notes()
     assert note.outcome is Outcome.INVALID
     assert "asked for 2 ranks, MPI sees 1" in note.message
-    assert cure in note.message
+    assert fix in note.message
 
 
 def test_too_few_ranks_are_invalid(attempt: Callable[..., Attempt]) -> None:
@@ -254,7 +254,7 @@ def test_too_few_ranks_are_invalid(attempt: Callable[..., Attempt]) -> None:
 
 def test_no_mpi_is_a_failed_launch_with_the_cure(attempt: Callable[..., Attempt]) -> None:
     made = attempt(spec())
-    done = alone(*made.argv, MPI4PY_LIBMPI="/nowhere/libmpi.so", SLURM_PROCID="1")
+    done = single(*made.argv, MPI4PY_LIBMPI="/nowhere/libmpi.so", SLURM_PROCID="1")
     assert done.returncode == 5
     (note,) = made.notes()
     assert (note.rank, note.outcome) == (1, Outcome.LAUNCH_FAIL)
@@ -265,14 +265,14 @@ def test_a_description_changed_by_hand_is_refused(attempt: Callable[..., Attempt
     made = attempt(spec())
     description = Path(made.argv[0])
     description.write_text(description.read_text().replace('"seed": 0', '"seed": 1'))
-    done = alone(*made.argv)
+    done = single(*made.argv)
     assert done.returncode == 5
     assert "changed by hand" in done.stderr
 
 
 def test_an_attempt_does_not_overwrite_a_trace(attempt: Callable[..., Attempt]) -> None:
     made = attempt(spec(ranks_per_node=1))
-    done = alone(*made.argv, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    done = single(*made.argv, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     assert done.returncode == 1
     assert "never overwritten" in made.notes()[0].message
     assert made.trace().outcome is Outcome.OK

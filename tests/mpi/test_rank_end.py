@@ -64,10 +64,10 @@ def test_a_script_that_cannot_be_read_is_missing_and_that_is_said(ranks: Ranks, 
     made = Attempt(ranks, tmp_path, spec(), "--script", str(missing))
     trace = made.trace()
     assert (trace.outcome, trace.script) == (Outcome.OK, "")
-    why = f"FileNotFoundError: [Errno 2] No such file or directory: '{missing}'"
-    assert trace.evidence == f"script missing on rank 0 ({why})"
-    assert (trace.ranks[0]["problems"], "problems" in trace.ranks[1]) == ({"script": why}, False)
-    assert f"script: {why}" in made.done.stderr
+    reason = f"FileNotFoundError: [Errno 2] No such file or directory: '{missing}'"
+    assert trace.evidence == f"script missing on rank 0 ({reason})"
+    assert (trace.ranks[0]["problems"], "problems" in trace.ranks[1]) == ({"script": reason}, False)
+    assert f"script: {reason}" in made.done.stderr
     assert made.left_nothing_but_its_trace()
 
 
@@ -85,11 +85,11 @@ def test_losses_that_cannot_be_had_cost_no_trace(attempt: Callable[..., Attempt]
 def test_what_describes_a_run_costs_no_trace(attempt: Callable[..., Attempt]) -> None:
     made = attempt("BreaksWhatDescribes", telemetry="on", check=True)
     trace = made.trace()
-    why = "RuntimeError: out of order"
-    assert trace.ranks[0]["problems"] == {"telemetry": why, "copies": why}
-    assert trace.environment["problems"] == {"environment": why, "job": why, "project": why}
+    reason = "RuntimeError: out of order"
+    assert trace.ranks[0]["problems"] == {"telemetry": reason, "copies": reason}
+    assert trace.environment["problems"] == {"environment": reason, "job": reason, "project": reason}
     for what in ("telemetry", "copies", "environment", "job", "project"):
-        assert f"{what} missing on rank 0 ({why})" in trace.evidence
+        assert f"{what} missing on rank 0 ({reason})" in trace.evidence
     assert trace.telemetry is None and np.isfinite(trace.losses).all()
 
 

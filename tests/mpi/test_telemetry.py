@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 def helpers(mark: str) -> list[str]:
     """Helpers that live and were started beneath a process with this mark in its environment."""
-    found = []
+    processes = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             marked = f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0")
@@ -28,21 +28,23 @@ def helpers(mark: str) -> list[str]:
         except OSError:
             continue  # ended meanwhile, or another user's
         if marked and b"hpc.node_agent" in words:
-            found.append(process.name)
-    return found
+            processes.append(process.name)
+    return processes
 
 
 def test_a_run_brings_telemetry_on_the_clock_of_its_stamps(ranks: Ranks, tmp_path: Path) -> None:
     begin_ns = time.perf_counter_ns()
     trace = Attempt(ranks, tmp_path, spec()).trace()
-    told = trace.telemetry
-    assert told is not None
-    assert told.ranks.tolist() == [0]
-    assert (np.diff(told.local_ns) > 0).all()
-    assert told.local_ns[0, 0] > begin_ns  # on a busy machine the helper's first look may come after the first step
-    assert trace.stamps[0, -1, END] < told.local_ns[0, -1] < time.perf_counter_ns()
+    telemetry = trace.telemetry
+    assert telemetry is not None
+    assert telemetry.ranks.tolist() == [0]
+    assert (np.diff(telemetry.local_ns) > 0).all()
+    assert (
+        telemetry.local_ns[0, 0] > begin_ns
+    )  # on a busy machine the helper's first look may come after the first step
+    assert trace.stamps[0, -1, END] < telemetry.local_ns[0, -1] < time.perf_counter_ns()
     for rank in range(2):
-        seconds = told.values[0, :, list(told.series).index(f"local_rank{rank}.cpu_s")]
+        seconds = telemetry.values[0, :, list(telemetry.series).index(f"local_rank{rank}.cpu_s")]
         assert (seconds > 0).all()
         assert (np.diff(seconds) >= 0).all()
     facts = trace.ranks[0]["telemetry"]
@@ -72,9 +74,9 @@ def test_no_helper_outlives_its_run(ranks: Ranks, tmp_path: Path, workload: str)
     made = Attempt(ranks, tmp_path, run, env={MARK: mark}, check=False)
     assert (made.done.returncode == 0) == (workload == "Line")
     until = time.monotonic() + PATIENCE_S
-    while (left := helpers(mark)) and time.monotonic() < until:
+    while (alive := helpers(mark)) and time.monotonic() < until:
         time.sleep(0.1)
-    assert not left
+    assert not alive
 
 
 def gathered(ranks: Ranks, limit: int, who: str = "some") -> Any:
@@ -97,9 +99,9 @@ def test_nodes_with_different_series_and_lengths_are_brought_together(ranks: Ran
 
 def test_of_too_many_samples_every_node_leaves_out_alike(ranks: Ranks) -> None:
     """30 numbers are too many for 20: every other sample stays."""
-    found = gathered(ranks, 20)
-    assert found["local_ns"] == [[0, 2, 4], [300, 302, ABSENT]]
-    assert found["values"][1] == [[-1, 3000, 3001], [-1, 3020, 3021], [-1, -1, -1]]
+    processes = gathered(ranks, 20)
+    assert processes["local_ns"] == [[0, 2, 4], [300, 302, ABSENT]]
+    assert processes["values"][1] == [[-1, 3000, 3001], [-1, 3020, 3021], [-1, -1, -1]]
 
 
 def test_where_nobody_recorded_there_is_no_telemetry(ranks: Ranks) -> None:

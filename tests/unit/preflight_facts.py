@@ -51,4 +51,4 @@ def seen(changes: Mapping[int, Mapping[str, Any]] | None = None, **other: Any) -
 
 def findings(looked_at: Seen, **levels: Any) -> dict[str, Finding]:
     """What all stages find, the later in place of the earlier."""
-    return {found.name: found for stage in Stage for found in judge(stage, looked_at, levels)}
+    return {finding.name: finding for stage in Stage for finding in judge(stage, looked_at, levels)}

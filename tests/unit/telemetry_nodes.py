@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hpc.node_agent.__main__ import Readings
-from hpc.node_agent.sources import Beside, sources_of_node
+from hpc.node_agent.sources import RankProcess, sources_of_node
+from hpc.node_agent.telemetry import Readings
 
-RANK = Beside(pid=17, cores=(0, 1), pid_namespace="pid:[1]")
+RANK = RankProcess(pid=17, cores=(0, 1), pid_namespace="pid:[1]")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 PROC = {
@@ -75,13 +75,13 @@ class Node:
         link.unlink(missing_ok=True)
         link.symlink_to(name)
 
-    def readings(self, *ranks: Beside) -> Readings:
+    def readings(self, *ranks: RankProcess) -> Readings:
         sources = sources_of_node(ranks or (RANK,), self.proc, self.sys)
         return Readings({what: source for what, source in sources.items() if what != "telemetry"})
 
-    def read(self, *ranks: Beside) -> dict[str, float]:
-        found = self.readings(*ranks)
-        return dict(zip(found.series, found.read(), strict=True))
+    def read(self, *ranks: RankProcess) -> dict[str, float]:
+        node_readings = self.readings(*ranks)
+        return dict(zip(node_readings.series, node_readings.read(), strict=True))
 
 
 UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000")

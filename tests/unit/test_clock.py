@@ -36,7 +36,7 @@ def test_kernels_without_time_namespaces_have_one_clock_a_boot(tmp_path):
     assert clock_domain(make_proc(tmp_path / "c", "boot-2", None)) != here
 
 
-def test_where_nothing_names_the_clock_each_process_has_its_own(tmp_path):
+def test_each_process_has_its_own_clock_if_nothing_names_it(tmp_path):
     assert clock_domain(make_proc(tmp_path, None, "time:[1]")).endswith(f"/{os.getpid()}")
 
 
@@ -102,8 +102,8 @@ def test_a_star_of_one_is_refused():
 
 
 def alone(slept) -> GlobalClock:
-    told = iter(slept)
-    return GlobalClock(Alone(), slept=lambda: next(told))
+    reported = iter(slept)
+    return GlobalClock(Alone(), slept=lambda: next(reported))
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,16 @@ def alone(slept) -> GlobalClock:
         [(5, 10), None],
     ],
 )
-def test_a_system_that_may_have_been_awake_all_the_time_is_taken(slept):
+def test_a_system_that_may_never_have_been_suspended_is_accepted(slept):
     clock = alone(slept)
     for _ in slept:
         clock.synchronise()
     assert len(clock.points) == len(slept)
 
 
-@pytest.mark.parametrize(("again", "words"), [((14, 20), "0.000 s"), ((3_000_000_010, 3_000_000_050), "3.000 s")])
-def test_a_system_that_was_suspended_is_named_with_how_long(again, words):
-    clock = alone([(0, 7), (5, 10), again])
+@pytest.mark.parametrize(("third", "words"), [((14, 20), "0.000 s"), ((3_000_000_010, 3_000_000_050), "3.000 s")])
+def test_a_suspended_system_is_named_with_the_duration(third, words):
+    clock = alone([(0, 7), (5, 10), third])
     clock.synchronise()
     clock.synchronise()
     with pytest.raises(ClockError, match=f"the system of rank 0 on .* was suspended for {words} since"):
@@ -134,7 +134,7 @@ def test_a_system_that_was_suspended_is_named_with_how_long(again, words):
     assert len(clock.points) == 2
 
 
-def test_this_system_says_how_long_it_slept():
+def test_the_suspended_time_of_this_system_is_read():
     first, second = slept_ns(), slept_ns()
     if first is None:
         pytest.skip("this system has no CLOCK_BOOTTIME")
@@ -143,5 +143,5 @@ def test_this_system_says_how_long_it_slept():
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_clock_that_cannot_be_makes_a_run_invalid(training):
+def test_an_impossible_clock_makes_a_run_invalid(training):
     assert outcome_of(ClockError("stepped"), training) is Outcome.INVALID

@@ -17,7 +17,7 @@ import pytest
 
 from hpc.model.files import FolderReplaced
 from hpc.model.timestamps import ABSENT
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery import folders, stacks
 from hpc.recovery.__main__ import main
 from hpc.recovery.collect import collect
@@ -54,15 +54,15 @@ def written(traces: Path, rank: int, steps: int = 3, completed: int = 2) -> Jour
     return made
 
 
-def test_what_was_recorded_is_read_back_from_the_moved_files(traces: Path) -> None:
+def test_collected_journals_hold_what_was_recorded(traces: Path) -> None:
     ranks = [written(traces, rank, completed=rank) for rank in (0, 1, 2)]
     assert [rank.steps_completed for rank in ranks] == [0, 1, 2]
     assert collect(traces, STEM) == 3
-    found = read_journals(traces / f"{STEM}.partial")
-    assert [journal.facts["world"] for journal in found] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
-    assert [journal.steps_completed for journal in found] == [0, 1, 2]
-    assert found[2].stamps.tolist() == [*range(12), *[ABSENT] * 6]
-    assert found[2].samples.tolist() == [4, 4, ABSENT]
+    journals = read_journals(traces / f"{STEM}.partial")
+    assert [journal.facts["world"] for journal in journals] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+    assert [journal.steps_completed for journal in journals] == [0, 1, 2]
+    assert journals[2].stamps.tolist() == [*range(12), *[ABSENT] * 6]
+    assert journals[2].samples.tolist() == [4, 4, ABSENT]
     assert collect(traces, STEM) == 0
 
 
@@ -85,7 +85,7 @@ def test_the_same_attempt_of_another_sweep_is_left_alone(traces: Path, tmp_path:
     assert collect(traces, STEM) == 1
 
 
-def test_the_folder_tells_when_the_first_rank_came(traces: Path) -> None:
+def test_the_folder_has_the_age_of_the_first_rank(traces: Path) -> None:
     folder = attempt_folder(traces, STEM)
     os.utime(folder / "begun", (1, 1))
     assert attempt_folder(traces, STEM) == folder
@@ -107,33 +107,33 @@ def test_stacks_are_collected_and_a_trace_and_a_note_that_could_not_be_written(t
 def test_a_trace_that_was_recovered_before_the_whole_one_came_is_not_overwritten(
     traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = attempt_folder(traces, STEM) / f"{STEM}.h5"
-    kept.write_text("whole")
-    (traces / kept.name).write_text("recovered")
+    trace_path = attempt_folder(traces, STEM) / f"{STEM}.h5"
+    trace_path.write_text("whole")
+    (traces / trace_path.name).write_text("recovered")
     assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 0
-    assert f"another trace of it is there; kept: {socket.gethostname()}:{kept}" in capsys.readouterr().err
-    assert (traces / kept.name).read_text() == "recovered"
+    assert f"another trace of it is there; kept: {socket.gethostname()}:{trace_path}" in capsys.readouterr().err
+    assert (traces / trace_path.name).read_text() == "recovered"
 
 
-def test_what_cannot_be_moved_stays_and_is_named(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_cannot_be_moved_stay_and_are_named(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = written(traces, 0)
     (traces / f"{STEM}.partial").write_text("in the way")
     assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 1
-    kept = f"kept: {socket.gethostname()}:{made.folder}"
-    assert kept in capsys.readouterr().err
-    assert (traces / f"{STEM}.kept").read_text() == f"{kept}\n"
+    line = f"kept: {socket.gethostname()}:{made.folder}"
+    assert line in capsys.readouterr().err
+    assert (traces / f"{STEM}.kept").read_text() == f"{line}\n"
     (traces / f"{STEM}.partial").unlink()
     assert collect(traces, STEM) == 1
 
 
-def test_what_was_collected_takes_the_place_of_a_copy(traces: Path) -> None:
+def test_a_collected_journal_replaces_a_copy(traces: Path) -> None:
     written(traces, 0, completed=2)
     partial = traces / f"{STEM}.partial"
     partial.mkdir()
     (partial / "rank0.stamps").write_bytes(b"a copy")
     assert collect(traces, STEM) == 1
-    (found,) = read_journals(partial)
-    assert (found.steps_completed, found.whole) == (2, True)
+    (journal,) = read_journals(partial)
+    assert (journal.steps_completed, journal.whole) == (2, True)
 
 
 def test_facts_are_added_and_replaced(traces: Path) -> None:
@@ -141,8 +141,8 @@ def test_facts_are_added_and_replaced(traces: Path) -> None:
     made.note(clock=[1])
     made.note(clock=[1, 2])
     collect(traces, STEM)
-    (found,) = read_journals(traces / f"{STEM}.partial")
-    assert (found.facts["world"], found.facts["clock"]) == ({"rank": 0}, [1, 2])
+    (journal,) = read_journals(traces / f"{STEM}.partial")
+    assert (journal.facts["world"], journal.facts["clock"]) == ({"rank": 0}, [1, 2])
 
 
 def test_a_rank_that_ends_well_leaves_nothing(traces: Path, places: list[Path]) -> None:
@@ -158,13 +158,13 @@ def test_a_rank_whose_journal_lies_elsewhere_than_its_stacks_leaves_nothing(
     traces: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Node-local memory takes an empty file of stacks, and has no room for stamps."""
-    kept = stacks.Stacks(traces, STEM, 0)
+    stack_file = stacks.Stacks(traces, STEM, 0)
     monkeypatch.setattr(folders, "_bases", lambda: places[::-1])
     journal = Journal(traces, STEM, 0, 4)
     assert journal.folder.parent == places[1] and len(list(places[0].iterdir())) == 1
     journal.remove()
     assert [path for place in places for path in place.iterdir()] == []
-    del kept
+    del stack_file
 
 
 def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> None:
@@ -172,7 +172,7 @@ def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> 
 import os, signal
 from pathlib import Path
 from hpc.recovery import folders
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 made = Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
@@ -189,11 +189,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_clean_removes_the_dead_and_leaves_the_living(
     traces: Path, places: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    living = written(traces, 0)
+    alive = written(traces, 0)
     program = f"""
 from pathlib import Path
 from hpc.recovery import folders
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
@@ -202,7 +202,7 @@ Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
     assert clean() == 1
     assert main(["clean"]) == 0
     assert "0 dead ranks" in capsys.readouterr().out
-    assert living.steps_completed == 2
+    assert alive.steps_completed == 2
     assert collect(traces, STEM) == 1
 
 
@@ -230,25 +230,25 @@ def test_a_rank_that_begins_is_not_cleaned_away(
     locked_file = stacks._locked_file
     monkeypatch.setattr(stacks, "_locked_file", making)
     monkeypatch.setattr(folders, "remove_dead", removing)
-    living = stacks.Stacks(traces, STEM, 0)
+    alive = stacks.Stacks(traces, STEM, 0)
     assert clean() == 0
     assert refused == [fcntl.LOCK_EX, fcntl.LOCK_SH]
-    assert (attempt_folder(traces, STEM) / "rank0.stacks").exists(), living
+    assert (attempt_folder(traces, STEM) / "rank0.stacks").exists(), alive
 
 
 def test_what_was_forgotten_on_the_node_goes_when_the_next_attempt_begins(traces: Path) -> None:
-    old, young, kept = (attempt_folder(traces, stem) for stem in ("old.1", "young.1", "kept.1"))
-    for folder, days in ((old, 8), (young, 6), (kept, 8)):
+    old, young, trace_path = (attempt_folder(traces, stem) for stem in ("old.1", "young.1", "kept.1"))
+    for folder, days in ((old, 8), (young, 6), (trace_path, 8)):
         for name in ("rank0.json", "rank0.stamps"):
             (folder / name).write_text("")
         os.utime(folder / "begun", (time.time() - days * 86400,) * 2)
-    (kept / "kept.1.h5").write_text("")
+    (trace_path / "kept.1.h5").write_text("")
     attempt_folder(traces, "young.1")
     assert old.exists()  # nothing begins there
     attempt_folder(traces, STEM)
     assert not old.exists()
     assert (young / "rank0.stamps").exists()
-    assert [path.name for path in kept.iterdir() if path.name != "begun"] == ["kept.1.h5"]
+    assert [path.name for path in trace_path.iterdir() if path.name != "begun"] == ["kept.1.h5"]
 
 
 def test_nobody_else_can_read_along(traces: Path, places: list[Path]) -> None:
@@ -291,8 +291,8 @@ import os, subprocess, sys
 from pathlib import Path
 from hpc.recovery import folders
 from hpc.recovery.collect import collect
-from hpc.node_agent.copier import Copies
-from hpc.node_agent.copier import RankCopy
+from hpc.node_agent.copies import Copies
+from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 from hpc.recovery.journal_reader import read_journals
 shm, disk, traces = (Path(sys.argv[1]) / name for name in ("shm", "disk", "runs"))
@@ -404,6 +404,6 @@ def test_where_a_node_has_nothing_of_an_attempt_that_is_said_with_the_folder_it_
     written(traces, 0)
     elsewhere = traces.with_name("traecs")
     assert main(["collect", "--stem", STEM, "--to", str(elsewhere)]) == 0
-    said = f"{STEM}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {elsewhere}\n"
-    assert capsys.readouterr().out == said
+    output = f"{STEM}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {elsewhere}\n"
+    assert capsys.readouterr().out == output
     assert not elsewhere.exists()

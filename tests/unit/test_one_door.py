@@ -15,8 +15,7 @@ STARTS_PROCESSES = {
 }  # fmt: skip
 OTHERS = {
     "hpc/system/tool.py": "the door itself",
-    "hpc/node_agent/copying.py": "the copier of a rank: lives as long as the rank, told by its standard input",
-    "hpc/node_agent/recorder.py": "the telemetry helper of a node: lives as long as the run",
+    "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
     "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
     "launch/step/attempt.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
     "tools/devcluster/cluster.py": "commands of a person in the development cluster",

@@ -12,6 +12,7 @@ from hpc.backends import InvalidRun
 from hpc.measure.world import World
 from hpc.model.checks import CHECKS, CheckError, Level, read_levels
 from hpc.model.findings import Finding, State
+from hpc.model.rank_report import RankReport
 from hpc.preflight.compare import LOOKS, judge
 from hpc.preflight.result import numbers
 from hpc.preflight.run import Expectations, Preflight
@@ -39,10 +40,10 @@ def test_the_table_and_the_functions_name_the_same_checks() -> None:
     assert all(check.fix for check in CHECKS.values())
 
 
-def test_where_all_is_well_every_check_is_ok() -> None:
-    found = findings(seen(expect_transport="ib"))
-    assert set(found) == set(CHECKS)
-    assert {finding.name: finding.text for finding in found.values() if finding.state is not State.OK} == {}
+def test_every_check_is_ok_on_sound_facts() -> None:
+    by_name = findings(seen(expect_transport="ib"))
+    assert set(by_name) == set(CHECKS)
+    assert {finding.name: finding.text for finding in by_name.values() if finding.state is not State.OK} == {}
 
 
 FIRES: list[tuple[str, dict[int, dict[str, Any]], dict[str, Any], str]] = [
@@ -80,12 +81,12 @@ def test_every_check_has_a_case_that_fires() -> None:
 def test_a_check_fires_and_leaves_the_others_alone(
     name: str, changes: dict[int, dict[str, Any]], other: dict[str, Any], says: str
 ) -> None:
-    found = findings(seen(changes, **other))
-    assert found[name].state is State.FAILED
-    assert says in found[name].text
-    assert found[name].fix
-    assert found[name].severity == CHECKS[name].level
-    beside = {each.name for each in found.values() if each.state is State.FAILED} - {name}
+    by_name = findings(seen(changes, **other))
+    assert by_name[name].state is State.FAILED
+    assert says in by_name[name].text
+    assert by_name[name].fix
+    assert by_name[name].severity == CHECKS[name].level
+    beside = {each.name for each in by_name.values() if each.state is State.FAILED} - {name}
     assert beside <= {"transport": {"transport_in_node"}}.get(name, set())
 
 
@@ -105,43 +106,43 @@ UNKNOWN: list[tuple[str, dict[int, dict[str, Any]], str]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "says"), UNKNOWN)
-def test_a_check_that_cannot_look_says_so(name: str, changes: dict[int, dict[str, Any]], says: str) -> None:
-    found = findings(seen(changes, expect_transport="ib"))[name]
-    assert found.state is State.UNKNOWN
-    assert says in found.text
-    assert found.fix == ""
-    assert not found.fatal
+def test_a_check_without_facts_is_unknown(name: str, changes: dict[int, dict[str, Any]], says: str) -> None:
+    by_name = findings(seen(changes, expect_transport="ib"))[name]
+    assert by_name.state is State.UNKNOWN
+    assert says in by_name.text
+    assert by_name.fix == ""
+    assert not by_name.fatal
 
 
-def test_what_says_nothing_of_a_run_is_not_made() -> None:
+def test_checks_that_do_not_apply_are_not_made() -> None:
     assert GPU_CHECKS.isdisjoint(findings(seen(run=CPUS, expect_transport="socket")))
     assert {"transport", "fabric"}.isdisjoint(findings(seen()))
     assert {"transport", "fabric"}.isdisjoint(findings(seen(expect_transport="ib", simulated=True)))
 
 
-def test_ranks_that_are_not_bound_are_no_fault_where_there_are_cores_enough() -> None:
-    found = findings(seen(every(cores=(0, 1, 2, 3))))["cores"]
-    assert (found.state, found.text) == (State.OK, "ranks are not bound; there are cores enough")
+def test_unbound_ranks_with_enough_cores_are_ok() -> None:
+    by_name = findings(seen(every(cores=(0, 1, 2, 3))))["cores"]
+    assert (by_name.state, by_name.text) == (State.OK, "ranks are not bound; there are cores enough")
 
 
 def test_simulated_nodes_share_the_cores_of_their_machine() -> None:
-    there = every(hostname="here")
-    assert findings(seen(there))["cores"].state is State.OK
-    assert findings(seen(there, simulated=True))["cores"].state is State.FAILED
+    together = every(hostname="here")
+    assert findings(seen(together))["cores"].state is State.OK
+    assert findings(seen(together, simulated=True))["cores"].state is State.FAILED
 
 
 def test_a_machine_of_simulated_nodes_is_busy_once() -> None:
-    there = every(hostname="here", about_node={"busy_cores": 1.5})
-    assert findings(seen(there, simulated=True))["load"].text.count("here: ") == 1
-    assert findings(seen(there))["load"].text.count("here: ") == 2
+    together = every(hostname="here", about_node={"busy_cores": 1.5})
+    assert findings(seen(together, simulated=True))["load"].text.count("here: ") == 1
+    assert findings(seen(together))["load"].text.count("here: ") == 2
 
 
-def test_collnet_beside_the_network_is_not_taken_for_another() -> None:
+def test_collnet_beside_the_network_is_no_other_transport() -> None:
     changes = every(**by(NET_IB=(2,), COLLNET_SHARP=(), P2P_IPC=(1,)))
     assert findings(seen(changes, expect_transport="ib"))["transport"].state is State.OK
 
 
-def test_slices_of_gpus_are_not_taken_for_hidden_ones() -> None:
+def test_slices_of_gpus_are_not_hidden_gpus() -> None:
     changes = {number: {"devices": (f"mig-{number}",)} for number in range(4)}
     assert findings(seen(changes))["gpus_in_sight"].state is State.OK
 
@@ -154,7 +155,7 @@ def test_a_site_changes_levels_and_switches_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "says"),
+    ("setting", "says"),
     [
         ("laod=fatal", "unknown check 'laod'; known: mpi_size, ranks_per_node"),
         ("load=deadly", "level 'deadly' is not one of fatal, alarm, off"),
@@ -162,14 +163,14 @@ def test_a_site_changes_levels_and_switches_off() -> None:
         ("mpi_size=off", "mpi_size is always fatal"),
     ],
 )
-def test_what_is_no_check_and_no_level_is_refused(word: str, says: str) -> None:
+def test_unknown_checks_and_levels_are_refused(setting: str, says: str) -> None:
     assert read_levels(["load=fatal", "mpi_size=fatal"]) == {"load": Level.FATAL, "mpi_size": Level.FATAL}
     with pytest.raises(CheckError, match=says):
-        read_levels([word])
+        read_levels([setting])
 
 
 @pytest.mark.parametrize(
-    ("size", "variables", "cure"),
+    ("size", "variables", "fix"),
     [
         (1, {}, "srun or mpiexec"),
         (1, {"SLURM_NTASKS": "4"}, "pmix or pmi2"),
@@ -178,12 +179,12 @@ def test_what_is_no_check_and_no_level_is_refused(word: str, says: str) -> None:
         (2, {"OMPI_COMM_WORLD_SIZE": "2"}, "--nodes=2 --ntasks-per-node=2 (mpiexec: -n 4)"),
     ],
 )
-def test_too_few_ranks_name_the_cure_that_fits(size: int, variables: dict[str, str], cure: str) -> None:
+def test_too_few_ranks_name_the_fix_that_fits(size: int, variables: dict[str, str], fix: str) -> None:
     launched = dataclasses.replace(LAUNCHED, size=size, variables=variables)
-    assert cure in findings(seen(launched=launched))["mpi_size"].fix
+    assert fix in findings(seen(launched=launched))["mpi_size"].fix
 
 
-def test_a_fatal_check_that_failed_ends_the_run_with_name_and_cure() -> None:
+def test_a_failed_fatal_check_ends_the_run_with_its_name_and_fix() -> None:
     preflight = Preflight(RUN, Expectations())
     preflight.started(4, "")
     preflight.demand()
@@ -192,13 +193,13 @@ def test_a_fatal_check_that_failed_ends_the_run_with_name_and_cure() -> None:
         preflight.demand()
 
 
-def test_many_ranks_are_told_in_few_words() -> None:
+def test_texts_about_many_ranks_are_short() -> None:
     assert numbers([3, 1, 2, 9]) == "1-3, 9"
     assert numbers(range(0, 100, 2)) == "0, 2, 4, 6, 8, 10, 12, 14, …"
     crowd = [dataclasses.replace(seen().ranks[0], rank=number, cores=(number % 2,)) for number in range(1000)]
-    found = [found for stage in LOOKS for found in judge(stage, seen(ranks=crowd), {})]
-    assert all(len(finding.text) < 600 for finding in found)
-    assert any(isinstance(finding, Finding) and finding.state is State.FAILED for finding in found)
+    by_name = [by_name for stage in LOOKS for by_name in judge(stage, seen(ranks=crowd), {})]
+    assert all(len(finding.text) < 600 for finding in by_name)
+    assert any(isinstance(finding, Finding) and finding.state is State.FAILED for finding in by_name)
 
 
 class FakeComm:
@@ -211,7 +212,9 @@ class FakeComm:
         return [mine, other]
 
 
-def test_what_nccl_took_is_held_against_the_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_transport_of_nccl_is_compared_with_the_expected_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE"):
         monkeypatch.setenv(name, "to be restored")
         monkeypatch.delenv(name)
@@ -222,15 +225,17 @@ def test_what_nccl_took_is_held_against_the_promise(tmp_path: Path, monkeypatch:
         run, Expectations(expect_transport="ib", levels={"fabric": Level.OFF, "gpu_per_rank": Level.OFF})
     )
     preflight.met(comm, world)
-    preflight.let_nccl_tell(tmp_path)
-    facts: dict[str, Any] = {"device": {"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, "software": {"nccl": "2.27"}}
-    preflight.built(comm, facts)
-    assert facts["preflight"]["same_nccl"]["text"] == "NCCL 2.27 on all ranks"
-    preflight.stepped(comm, facts)
-    assert facts["preflight"]["transport"]["state"] == "unknown"
-    assert "wrote nothing" in facts["nccl"]["unread"]
+    preflight.enable_nccl_log(tmp_path)
+    report = RankReport(device={"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, software={"nccl": "2.27"})
+    report = preflight.built(comm, report)
+    assert report.preflight and report.preflight["same_nccl"]["text"] == "NCCL 2.27 on all ranks"
+    report = preflight.stepped(comm, report)
+    assert report.preflight and report.preflight["transport"]["state"] == "unknown"
+    assert report.nccl and "wrote nothing" in report.nccl["unread"]
     (tmp_path / "nccl.rank0").write_text("n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n")
     with pytest.raises(InvalidRun, match="transport: the site promises ib; rank 0 on n0 goes by NET/Socket"):
-        preflight.stepped(comm, facts)
-    assert facts["nccl"]["peers"] == {"NET/Socket": (1,)}
-    assert facts["preflight"]["transport"]["fix"].startswith("see why NCCL took another")
+        preflight.stepped(comm, report)
+    transports = preflight.ranks[0].transports
+    assert transports is not None and transports.peers == {"NET/Socket": (1,)}
+    transport = next(finding for finding in preflight.findings if finding.name == "transport")
+    assert transport.fix.startswith("see why NCCL took another")

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from hpc.preflight import others
+from hpc.preflight import background_load
+from hpc.preflight.background_load import Hidden, Process, busy_others, of_this_job, processes
 from hpc.preflight.facts import fabrics, facts_of_node, free_memory
-from hpc.preflight.gpus import NoDriver, by_nvidia_smi, by_nvml, cores_of_list, devices_of_rank
-from hpc.preflight.others import Hidden, Process, busy_others, of_this_job, processes
+from hpc.preflight.gpus import NoDriver, by_nvidia_smi, by_nvml, devices_of_rank
+from hpc.system.text import read_ranges
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
 GIB = 1 << 30
@@ -68,32 +69,37 @@ def nvidia_smi(words: Sequence[str]) -> str:
     return SMI[words[0].partition("=")[0]]
 
 
-def test_both_ways_of_asking_the_driver_tell_the_same(devices: Path) -> None:
-    one, two = by_nvml(FakeDriver(), devices)
-    assert (one.uuid, one.name, one.driver, one.memory_bytes) == (BARE[0], "NVIDIA H200", "580.65", 80 * GIB)
-    assert (one.near_cores, two.near_cores) == ((0, 1, 2, 3, 8), ())
-    assert (one.processes, two.processes) == ((), (f"pid {2**22 + 1} 2.0 GiB",))
+def test_nvml_and_nvidia_smi_agree(devices: Path) -> None:
+    gpu_0, gpu_1 = by_nvml(FakeDriver(), devices)
+    assert (gpu_0.uuid, gpu_0.name, gpu_0.driver, gpu_0.memory_bytes) == (BARE[0], "NVIDIA H200", "580.65", 80 * GIB)
+    assert (gpu_0.near_cores, gpu_1.near_cores) == ((0, 1, 2, 3, 8), ())
+    assert (gpu_0.processes, gpu_1.processes) == ((), (f"pid {2**22 + 1} 2.0 GiB",))
     first, second = by_nvidia_smi(nvidia_smi, devices)
-    assert (first.uuid, first.name, first.driver, first.near_cores) == (one.uuid, one.name, one.driver, one.near_cores)
+    assert (first.uuid, first.name, first.driver, first.near_cores) == (
+        gpu_0.uuid,
+        gpu_0.name,
+        gpu_0.driver,
+        gpu_0.near_cores,
+    )
     assert (second.used_bytes, second.processes) == (
         2052 << 20,
         ("/usr/bin/python3 (pid 77) 2.0 GiB", "[Not Found] (pid 78)"),
     )
 
 
-def test_a_driver_that_does_not_answer_is_named() -> None:
-    class Broken(FakeDriver):
+def test_a_failing_driver_is_named() -> None:
+    class Refusing(FakeDriver):
         def nvmlInit(self) -> None:
             raise self.NVMLError("Driver/library version mismatch")
 
     with pytest.raises(NoDriver, match="NVML: Driver/library version mismatch"):
-        by_nvml(Broken())
+        by_nvml(Refusing())
     with pytest.raises(NoDriver, match="has no attribute"):
         by_nvml(FakeNvml())
 
 
 @pytest.mark.parametrize(
-    ("visible", "place", "driven", "found"),
+    ("visible", "place", "driven", "uuids"),
     [
         (None, 1, 1, (BARE[1],)),
         (None, 2, 1, ()),
@@ -109,10 +115,10 @@ def test_a_driver_that_does_not_answer_is_named() -> None:
     ],
 )
 def test_the_gpu_of_a_rank_is_the_one_that_backends_take(
-    devices: Path, visible: str | None, place: int, driven: int, found: tuple[str, ...]
+    devices: Path, visible: str | None, place: int, driven: int, uuids: tuple[str, ...]
 ) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert devices_of_rank(by_nvml(FakeDriver(), devices), place, driven, environ) == found
+    assert devices_of_rank(by_nvml(FakeDriver(), devices), place, driven, environ) == uuids
 
 
 def test_slices_of_a_gpu_are_left_to_the_framework(devices: Path) -> None:
@@ -121,8 +127,10 @@ def test_slices_of_a_gpu_are_left_to_the_framework(devices: Path) -> None:
 
 
 def test_lists_of_cores() -> None:
-    assert cores_of_list("0-2,8\n") == (0, 1, 2, 8)
-    assert cores_of_list("\n") == ()
+    assert read_ranges("0-2,8\n") == [0, 1, 2, 8]
+    assert read_ranges("\n") == []
+    with pytest.raises(ValueError, match="invalid literal"):
+        read_ranges("a-b")
 
 
 # Processes of others
@@ -132,7 +140,7 @@ def process(pid: int, busy: int, parent: int = 1, name: str = "x", kernel: bool 
     return Process(pid=pid, parent=parent, name=name, kernel=kernel, begun_ticks=begun, busy_ticks=busy)
 
 
-def test_what_others_keep_busy_is_added_up() -> None:
+def test_cores_busy_with_other_processes_are_added_up() -> None:
     hertz = os.sysconf("SC_CLK_TCK")
     before = {n: process(n, 0) for n in (2, 3, 4, 6)} | {5: process(5, 0, kernel=True)}
     after = {
@@ -153,7 +161,7 @@ def proc_of(folder: Path, environs: dict[int, str], cgroups: dict[int, str]) -> 
 
 
 def test_processes_of_this_job_are_known_by_its_number_its_cgroup_and_its_launcher(tmp_path: Path) -> None:
-    there = {
+    by_pid = {
         10: process(10, 0),  # the script
         20: process(20, 0, parent=10),  # its launcher
         30: process(30, 0, parent=20),  # this rank
@@ -169,13 +177,13 @@ def test_processes_of_this_job_are_known_by_its_number_its_cgroup_and_its_launch
         {30: "A=1\0SLURM_JOB_ID=5\0", 40: "SLURM_JOB_ID=5\0B=2", 60: "SLURM_JOB_ID=55\0"},
         {30: "0::/slurm/uid_1/job_5/step_0\n", 50: "0::/slurm/uid_1/job_5/step_1\n", 60: "0::/slurm/job_55\n"},
     )
-    assert of_this_job(there, there, proc, me=30) == {10, 20, 30, 31, 32, 40, 50}
-    assert of_this_job([60, 40], there, proc, me=30) == {40}
+    assert of_this_job(by_pid, by_pid, proc, me=30) == {10, 20, 30, 31, 32, 40, 50}
+    assert of_this_job([60, 40], by_pid, proc, me=30) == {40}
 
 
 def test_processes_that_the_kernel_hides_are_no_quiet_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=invisible 0 0\n")
-    monkeypatch.setattr(others.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(background_load.os, "geteuid", lambda: 1000)
     with pytest.raises(Hidden, match="hidepid=invisible"):
         processes(tmp_path)
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=0 0 0\n")
@@ -220,7 +228,7 @@ MEMINFO = "MemTotal: 64000 kB\nMemFree: 1000 kB\nMemAvailable: 32000 kB\n"
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "files", "left"),
+    ("cgroup", "files", "free_bytes"),
     [
         ("", {}, (64000 * 1024, 32000 * 1024)),
         ("0::/job\n", {"job/memory.max": "max", "job/memory.current": "5"}, (64000 * 1024, 32000 * 1024)),
@@ -245,19 +253,19 @@ MEMINFO = "MemTotal: 64000 kB\nMemFree: 1000 kB\nMemAvailable: 32000 kB\n"
     ],
 )  # fmt: skip
 def test_memory_is_the_nodes_or_what_its_cgroups_leave(
-    tmp_path: Path, cgroup: str, files: dict[str, str], left: tuple[int, int]
+    tmp_path: Path, cgroup: str, files: dict[str, str], free_bytes: tuple[int, int]
 ) -> None:
     put(tmp_path / "proc/meminfo", MEMINFO)
     put(tmp_path / "proc/self/cgroup", cgroup)
     for name, text in files.items():
         put(tmp_path / "sys/fs/cgroup" / name, f"{text}\n")
-    assert free_memory(tmp_path / "proc", tmp_path / "sys") == (*left, "")
+    assert free_memory(tmp_path / "proc", tmp_path / "sys") == (*free_bytes, "")
 
 
 def test_memory_that_cannot_be_told_is_none(tmp_path: Path) -> None:
-    total, free, why = free_memory(tmp_path, tmp_path)
+    total, free, reason = free_memory(tmp_path, tmp_path)
     assert (total, free) == (None, None)
-    assert "meminfo does not tell it" in why
+    assert "meminfo does not tell it" in reason
 
 
 def test_adapters_count_where_a_port_is_up(tmp_path: Path) -> None:
@@ -268,10 +276,10 @@ def test_adapters_count_where_a_port_is_up(tmp_path: Path) -> None:
 
 
 def test_this_machine_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(others.time, "sleep", lambda _: None)  # how long it looks is no matter here
-    found = facts_of_node()
-    assert found.memory_bytes is not None
-    assert found.memory_free_bytes is not None
-    assert 0 < found.memory_free_bytes <= found.memory_bytes
-    assert found.busy_cores is not None or found.unread["busy_cores"]
-    assert dataclasses.asdict(found)
+    monkeypatch.setattr(background_load.time, "sleep", lambda _: None)  # how long it looks is no matter here
+    node = facts_of_node()
+    assert node.memory_bytes is not None
+    assert node.memory_free_bytes is not None
+    assert 0 < node.memory_free_bytes <= node.memory_bytes
+    assert node.busy_cores is not None or node.unread["busy_cores"]
+    assert dataclasses.asdict(node)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hpc.preflight.transports import (
+    enable_nccl_log,
     file_of,
     fits,
     goes_by_network,
     kind_of,
-    let_nccl_tell,
     parse,
     read_transports,
     unread_reason,
@@ -78,8 +78,8 @@ n0:1:1 [0] NCCL INFO Connected NVLS tree
 def test_what_nccl_says_of_its_connections(
     text: str, peers: dict[str, tuple[int, ...]], version: str, network: str, nvls: bool
 ) -> None:
-    found = parse(text.splitlines())
-    assert (found.peers, found.version, found.network, found.nvls) == (peers, version, network, nvls)
+    parsed = parse(text.splitlines())
+    assert (parsed.peers, parsed.version, parsed.network, parsed.nvls) == (peers, version, network, nvls)
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def test_a_promise_is_kept_or_broken(kind: str, expected: str, fit: bool) -> Non
 
 def test_nccl_is_told_to_write_and_a_persons_settings_stay(tmp_path: Path) -> None:
     environ = {"PATH": "/bin"}
-    name = let_nccl_tell(tmp_path / "100%" / "rank3.nccl", environ)
+    name = enable_nccl_log(tmp_path / "100%" / "rank3.nccl", environ)
     assert environ == {"PATH": "/bin", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": name}
     assert file_of(name, "node7", 42) == tmp_path / "100%" / "rank3.nccl"
     assert file_of("/logs/nccl.%h.%p", "node7.example.org", 42) == Path("/logs/nccl.node7.42")
     for theirs in ({"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG_FILE": "/tmp/x"}):
-        kept = dict(theirs)
-        assert let_nccl_tell(tmp_path, kept) == ""
-        assert kept == theirs
-        assert unread_reason(kept)
+        value = dict(theirs)
+        assert enable_nccl_log(tmp_path, value) == ""
+        assert value == theirs
+        assert unread_reason(value)
     theirs = {"NCCL_DEBUG": "trace", "NCCL_DEBUG_FILE": "/logs/%h/%p.%%.%x"}
-    assert let_nccl_tell(tmp_path, theirs) == "/logs/%h/%p.%%.%x"
+    assert enable_nccl_log(tmp_path, theirs) == "/logs/%h/%p.%%.%x"
     assert file_of("/logs/%h/%p.%%.%x", "n1", 7) == Path("/logs/n1/7.%.%x")
     assert unread_reason(theirs) == ""
 

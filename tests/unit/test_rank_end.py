@@ -33,7 +33,7 @@ def notes(traces: TracesFolder) -> list[RankNote]:
     return [read_rank_note(path) for path in sorted(traces.path.glob(f"{STEM}.rank*.json"))]
 
 
-def test_the_rank_that_failed_by_itself_is_named_though_another_lost_it_first(traces: TracesFolder) -> None:
+def test_the_cause_is_named_though_a_rank_that_lost_it_was_first(traces: TracesFolder) -> None:
     failure(traces, 0, ConnectionResetError("Connection reset by peer"), step=5).report()
     failure(traces, 1, ValueError("my own fault")).report()
     assert [(note.rank, note.notes_before) for note in notes(traces)] == [(0, 0), (1, 1)]
@@ -42,7 +42,7 @@ def test_the_rank_that_failed_by_itself_is_named_though_another_lost_it_first(tr
     assert verdict.evidence[0].startswith("rank 1 ") and "my own fault" in verdict.evidence[0]
 
 
-def test_among_ranks_that_failed_by_themselves_the_first_note_counts(traces: TracesFolder) -> None:
+def test_the_first_note_counts_among_ranks_that_failed_by_themselves(traces: TracesFolder) -> None:
     """What a library raises on a rank whose peer is gone may read like a failure of its own."""
     failure(traces, 1, ValueError("the cause")).report()
     failure(traces, 0, RuntimeError("a collective failed")).report()
@@ -50,7 +50,7 @@ def test_among_ranks_that_failed_by_themselves_the_first_note_counts(traces: Tra
     assert first is not None and first.rank == 1
 
 
-def test_of_many_ranks_that_fail_some_leave_a_note(traces: TracesFolder) -> None:
+def test_only_some_of_many_failing_ranks_leave_a_note(traces: TracesFolder) -> None:
     for rank in range(MAX_SECONDARY_NOTES + 3):
         failure(traces, rank, ConnectionResetError()).report()
     assert len(notes(traces)) == MAX_SECONDARY_NOTES
@@ -61,11 +61,13 @@ def test_of_many_ranks_that_fail_some_leave_a_note(traces: TracesFolder) -> None
     assert first is not None and first.rank == 100
 
 
-def test_a_note_is_left_where_all_files_are_used_up(traces: TracesFolder) -> None:
+def test_a_note_is_left_when_all_file_descriptors_are_used(traces: TracesFolder) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserved, files = ReservedFiles(), []
-    most = max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 16  # other tests may have left many open
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+    max_files = (
+        max(int(path.name) for path in Path("/proc/self/fd").iterdir()) + 16
+    )  # other tests may have left many open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, limits[1]))
     try:
         with pytest.raises(OSError, match="Too many open files") as caught:
             while True:
@@ -80,7 +82,7 @@ def test_a_note_is_left_where_all_files_are_used_up(traces: TracesFolder) -> Non
     assert (note.rank, note.exception) == (1, "OSError")
 
 
-def test_of_an_endless_message_the_beginning_is_kept(traces: TracesFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_endless_message_is_cut(traces: TracesFolder, capsys: pytest.CaptureFixture[str]) -> None:
     failure(traces, 1, ValueError("a tensor of " + "0." * (1 << 22))).report()
     (note,) = notes(traces)  # whoever reads notes reads none of more than 4 MiB
     assert note.message.startswith("a tensor of 0.0.")
@@ -88,7 +90,7 @@ def test_of_an_endless_message_the_beginning_is_kept(traces: TracesFolder, capsy
 
 
 @pytest.mark.parametrize("another", [False, True])
-def test_where_the_folder_has_gone_the_note_stays_on_the_node(
+def test_the_note_stays_on_the_node_when_the_folder_is_gone(
     traces: TracesFolder, tmp_path: Path, another: bool
 ) -> None:
     traces.path.rename(tmp_path / "away")
@@ -100,9 +102,7 @@ def test_where_the_folder_has_gone_the_note_stays_on_the_node(
     assert read_rank_note(path).message == "no folder"
 
 
-def test_whatever_goes_wrong_with_the_report_all_ranks_are_ended(
-    traces: TracesFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_ranks_end_when_the_report_fails(traces: TracesFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
 
     class Comm:
@@ -117,7 +117,7 @@ def test_whatever_goes_wrong_with_the_report_all_ranks_are_ended(
     assert ended == [EXIT_STATUS[Outcome.OOM]]
 
 
-def test_what_a_trace_can_do_without_is_a_problem_unless_the_run_is_invalid() -> None:
+def test_a_missing_optional_part_is_a_problem_unless_the_run_is_invalid() -> None:
     problems: dict[str, str] = {}
     assert attempted(problems, "number", lambda: int("x"), 7) == 7
     assert problems == {"number": "ValueError: invalid literal for int() with base 10: 'x'"}

@@ -18,6 +18,7 @@ from hpc.model.evidence import judge_ended
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.recovery import recover as recover_module
 from hpc.recovery.collect import collect
@@ -60,13 +61,18 @@ def leave(
         (partial / f"rank{rank}{WHOLE}").touch()
 
 
+def recovered(folder: Path) -> Trace:
+    assert main([str(folder)]) == 0
+    return read_trace(folder / f"{STEM}.h5")
+
+
 def test_ranks_that_left_nothing_completed_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave(tmp_path, 0, completed=3, points=2)
     leave(tmp_path, 2, completed=4, points=1)
     (tmp_path / f".{STEM}.h5.n1.77.part").write_text("rank 0 died in the middle of it")
     assert main([str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "ranks completed 0 to 4 of 7 steps (0: rank 1; 3: rank 0; 4: rank 2); nothing is left of rank 1" in said
+    stdout = capsys.readouterr().out
+    assert "ranks completed 0 to 4 of 7 steps (0: rank 1; 3: rank 0; 4: rank 2); nothing is left of rank 1" in stdout
     trace = read_trace(tmp_path / f"{STEM}.h5")
     assert (trace.run, trace.attempt, trace.outcome, trace.recovered) == (RUN, 1, Outcome.RANK_FAIL, True)
     assert trace.steps_completed.tolist() == [3, 0, 4]
@@ -91,8 +97,7 @@ def test_a_run_in_blocks_has_them_again(tmp_path: Path) -> None:
 
 def test_a_rank_that_never_synchronised_leaves_no_clock(tmp_path: Path) -> None:
     leave(tmp_path, 0, completed=1, points=0)
-    assert main([str(tmp_path)]) == 0
-    assert read_trace(tmp_path / f"{STEM}.h5").clock_local_ns.shape == (3, 0)
+    assert recovered(tmp_path).clock_local_ns.shape == (3, 0)
 
 
 @pytest.mark.parametrize(("step", "when"), [(1, "after step 1"), (-1, "before the first step")])
@@ -115,18 +120,17 @@ def test_a_rank_that_died_before_training_completed_nothing(tmp_path: Path) -> N
     leave(tmp_path, 0, completed=2, points=1)
     Journal(tmp_path, STEM, 1, RUN.steps)
     assert collect(tmp_path, STEM) == 1
-    assert main([str(tmp_path)]) == 0
-    assert read_trace(tmp_path / f"{STEM}.h5").steps_completed.tolist() == [2, 0, 0]
+    assert recovered(tmp_path).steps_completed.tolist() == [2, 0, 0]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    for name, why in (("typo", "No such file"), ("file", "Not a directory"), ("long" * 100, "File name too long")):
+    for name, reason in (("typo", "No such file"), ("file", "Not a directory"), ("long" * 100, "File name too long")):
         assert main([str(tmp_path / name)]) == 1
-        assert f"{name}: cannot be read: {why}" in capsys.readouterr().err
+        assert f"{name}: cannot be read: {reason}" in capsys.readouterr().err
 
 
-def test_nothing_completed_nothing_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_trace_is_written_without_a_completed_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave(tmp_path, 0, completed=0, points=1)
     assert main([str(tmp_path)]) == 0
     assert "no rank completed a step" in capsys.readouterr().out
@@ -135,7 +139,7 @@ def test_nothing_completed_nothing_written(tmp_path: Path, capsys: pytest.Captur
     assert "nothing to recover" in capsys.readouterr().out
 
 
-def test_what_cannot_be_recovered_is_named_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_attempt_is_named_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave(tmp_path, 0, completed=2, points=1)
     leave(tmp_path, 1, completed=2, points=1)
     header = tmp_path / f"{STEM}.partial" / "rank1.json"
@@ -152,8 +156,7 @@ def test_what_cannot_be_recovered_is_named_and_stays(tmp_path: Path, capsys: pyt
 def test_of_a_node_that_was_lost_there_is_what_was_copied(tmp_path: Path) -> None:
     leave(tmp_path, 0, completed=4, points=1)
     leave(tmp_path, 1, completed=3, points=1, whole=False)
-    assert main([str(tmp_path)]) == 0
-    trace = read_trace(tmp_path / f"{STEM}.h5")
+    trace = recovered(tmp_path)
     assert (trace.outcome, trace.recovered) == (Outcome.LOST, True)  # nobody says how it ended
     assert trace.steps_completed.tolist() == [4, 3, 0]
     assert "nothing is left of rank 2; of rank 1 there is what was copied last" in trace.evidence
@@ -223,8 +226,7 @@ def test_of_a_copy_that_a_power_cut_tore_the_whole_steps_count(tmp_path: Path) -
         file.seek(2 * row)
         file.write(bytes(row))
     (partial / "rank2.json").write_text("{")
-    assert main([str(tmp_path)]) == 0
-    trace = read_trace(tmp_path / f"{STEM}.h5")
+    trace = recovered(tmp_path)
     assert trace.steps_completed.tolist() == [3, 2, 0]
     assert "nothing is left of rank 2" in trace.evidence
     aside = tmp_path / f"{STEM}.partial.damaged"
@@ -272,8 +274,7 @@ def test_one_damaged_journal_costs_no_other_and_is_kept(
     for rank in range(3):
         leave(tmp_path, rank, completed=3, points=1)
     spoil(tmp_path / f"{STEM}.partial")
-    assert main([str(tmp_path)]) == 0
-    trace = read_trace(tmp_path / f"{STEM}.h5")
+    trace = recovered(tmp_path)
     assert trace.run == RUN and trace.steps_completed.tolist() == [3, 0, 3]
     assert says in trace.evidence
     assert (tmp_path / f"{STEM}.partial.damaged" / "rank1.stamps").exists()
@@ -286,16 +287,14 @@ def test_samples_that_no_step_took_end_what_is_believed(tmp_path: Path, count: i
     with (tmp_path / f"{STEM}.partial" / "rank0.stamps").open("r+b") as file:
         file.seek(RUN.steps * len(STAMPS) * 8 + 3 * 8)
         file.write(array("q", [count] * 4).tobytes())
-    assert main([str(tmp_path)]) == 0
-    assert read_trace(tmp_path / f"{STEM}.h5").steps_completed.tolist() == [3, 0, 0]
+    assert recovered(tmp_path).steps_completed.tolist() == [3, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["rank1.json", "exit.json"])
 def test_damaged_records_do_not_keep_stamps_from_being_recovered(tmp_path: Path, name: str) -> None:
     leave(tmp_path, 0, completed=3, points=1)
     (tmp_path / f"{STEM}.{name}").write_bytes(bytes(40))
-    assert main([str(tmp_path)]) == 0
-    trace = read_trace(tmp_path / f"{STEM}.h5")
+    trace = recovered(tmp_path)
     assert trace.outcome is Outcome.RANK_FAIL and f"{STEM}.{name}: cannot be read" in trace.evidence
     assert [path.name for path in tmp_path.glob("*.partial*")] == []
 
@@ -358,9 +357,9 @@ def test_folders_of_other_things_stay_as_they_are(tmp_path: Path, capsys: pytest
     mixed = tmp_path / f"{RUN.run_id}.2.partial"
     (mixed / "rank0.stamps").mkdir(parents=True)
     assert main([str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert STEM in said.out and "film" not in said.out + said.err
-    assert "thesis.2.partial: left alone, chapter in it is nothing that ranks leave" in said.err
+    stdout = capsys.readouterr()
+    assert STEM in stdout.out and "film" not in stdout.out + stdout.err
+    assert "thesis.2.partial: left alone, chapter in it is nothing that ranks leave" in stdout.err
     assert {path.name for path in tmp_path.rglob("chapter")} == {"chapter"}
     assert len(list(tmp_path.rglob("chapter"))) == 2 and mixed.is_dir()
     assert main([str(tmp_path), "--stem", "thesis.2"]) == 1

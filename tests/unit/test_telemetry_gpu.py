@@ -6,8 +6,8 @@ from math import isnan
 
 import pytest
 
-from hpc.node_agent.__main__ import Readings
 from hpc.node_agent.nvidia import THROTTLE_REASONS, gpus
+from hpc.node_agent.telemetry import Readings
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
 
@@ -40,8 +40,8 @@ def test_the_gpus_of_the_ranks_are_read_in_their_order_and_no_others():
     both = read(Readings({"GPU": gpus(named, FakeNvml())}))
     assert "gpu0.ecc_corrected_errors" not in both
     assert both["gpu1.ecc_corrected_errors"] == 3
-    one = Readings({"GPU": gpus(named[:1], FakeNvml())})
-    assert not [name for name in one.series if name.startswith("gpu1")]
+    gpu = Readings({"GPU": gpus(named[:1], FakeNvml())})
+    assert not [name for name in gpu.series if name.startswith("gpu1")]
 
 
 def test_what_a_gpu_does_not_support_is_absent_with_the_drivers_words():
@@ -97,7 +97,7 @@ def test_the_reasons_the_fields_and_the_functions_are_those_of_nvidias_own_modul
         assert hasattr(nvml.c_nvmlValue_t, name)
 
 
-def test_where_there_is_no_driver_its_own_words_say_so():
+def test_a_missing_driver_is_reported_in_its_own_words():
     nvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install -e '.[telemetry]'")
     try:
         nvml.nvmlInit()

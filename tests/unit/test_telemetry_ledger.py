@@ -12,8 +12,8 @@ import pytest
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
-from hpc.node_agent.__main__ import Readings
 from hpc.node_agent.nvidia import gpus
+from hpc.node_agent.telemetry import Readings
 from parse.ledger.notes import telemetry_text
 from parse.ledger.telemetry import (
     QUANTITIES,

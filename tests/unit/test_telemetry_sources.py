@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.node_agent.__main__ import Readings
-from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, Beside, KernelFile, sources_of_node
+from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, KernelFile, RankProcess, sources_of_node
+from hpc.node_agent.telemetry import Readings
 from tests.unit.telemetry_nodes import PAGE_BYTES, PROC, RANK, Node
 
 
@@ -85,7 +85,7 @@ def test_a_process_of_another_namespace_is_not_taken_for_the_rank(node):
 
 def test_where_the_kernel_names_no_namespace_nobody_is_taken_for_the_rank(node):
     (node.proc / "self/ns/pid").unlink()
-    unnamed = Beside(pid=17, cores=(0,), pid_namespace="")
+    unnamed = RankProcess(pid=17, cores=(0,), pid_namespace="")
     assert "processes of ranks" in node.readings(unnamed).absent
 
 
@@ -101,14 +101,14 @@ def test_an_interface_that_goes_is_nan_and_the_rest_stays(node):
 def test_of_very_many_interfaces_the_busiest_are_read(node):
     rows = [f"veth{index}: {index} 0 0 0 0 0 0 0 {index} 0 0 0 0 0 0 0\n" for index in range(100)]
     (node.proc / "net/dev").write_text("".join(rows))
-    found = {name for name in node.read() if name.endswith("sent_bytes") and "veth" in name}
-    assert found == {f"net.veth{index}.sent_bytes" for index in range(100 - MAX_INTERFACES, 100)}
+    values_read = {name for name in node.read() if name.endswith("sent_bytes") and "veth" in name}
+    assert values_read == {f"net.veth{index}.sent_bytes" for index in range(100 - MAX_INTERFACES, 100)}
 
 
 def test_of_very_many_cores_some_are_asked_for_their_frequency(node):
     for core in range(256):
         node.put(node.sys / f"devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{core}000")
-    values = node.read(Beside(pid=17, cores=tuple(range(256)), pid_namespace="pid:[1]"))
+    values = node.read(RankProcess(pid=17, cores=tuple(range(256)), pid_namespace="pid:[1]"))
     cores = list(range(0, 256, 256 // MAX_CORES))
     assert values["ranks_cpu.frequency_mean_mhz"] == pytest.approx(sum(cores) / len(cores))
 
@@ -130,8 +130,8 @@ def test_a_file_longer_than_one_read_is_read_whole(tmp_path):
 
 
 def test_this_machine_itself_tells_what_every_linux_does():
-    found = Readings(sources_of_node([Beside.this_process()]))
-    values = dict(zip(found.series, found.read(), strict=True))
+    values_read = Readings(sources_of_node([RankProcess.this_process()]))
+    values = dict(zip(values_read.series, values_read.read(), strict=True))
     assert values["cpu.busy_s"] > 0
     assert values["local_rank0.minor_faults"] > 0
     assert values["memory.available_bytes"] > 0

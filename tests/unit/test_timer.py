@@ -37,7 +37,7 @@ def test_steps_begin_where_the_one_before_ended() -> None:
     ]
 
 
-def test_of_several_gradients_the_last_counts_and_what_was_not_marked_is_absent() -> None:
+def test_the_last_of_several_gradients_counts_and_unmarked_stamps_are_absent() -> None:
     timer = HostTimer(2, clock=count(0).__next__)
     timer.begin(0)
     timer.batch_ready()
@@ -49,7 +49,7 @@ def test_of_several_gradients_the_last_counts_and_what_was_not_marked_is_absent(
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])
-def test_marks_record_into_a_buffer_that_fits_and_no_other(kind: str) -> None:
+def test_a_timer_records_only_into_a_buffer_that_fits(kind: str) -> None:
     device = FakeDevice()
     timer: StepTimer = HostTimer(2) if kind == "host" else DeviceTimer(2, device.event, device)
     buffer = memoryview(array("q", [ABSENT] * 12))
@@ -119,7 +119,7 @@ def test_device_events_become_times_of_the_host(drift: float) -> None:
     assert np.abs(np.reshape(timer.stamps, (steps, 6)) - np.array(true_ns)).max() < 1000
 
 
-def test_nothing_waits_for_the_device_inside_a_stretch() -> None:
+def test_nothing_waits_for_the_device_inside_a_segment() -> None:
     device = FakeDevice()
     timer = DeviceTimer(3, device.event, device, clock=device.host_clock)
     timer.begin(0)
@@ -133,7 +133,7 @@ def test_nothing_waits_for_the_device_inside_a_stretch() -> None:
     assert ABSENT not in timer.stamps
 
 
-def test_a_stretch_that_holds_nothing_resolves_to_nothing() -> None:
+def test_an_empty_segment_resolves_to_nothing() -> None:
     device = FakeDevice()
     timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
     timer.resolve()
@@ -143,7 +143,7 @@ def test_a_stretch_that_holds_nothing_resolves_to_nothing() -> None:
     assert set(timer.stamps[1:]) == {ABSENT}
 
 
-def test_an_optional_mark_that_is_left_out_stays_absent_on_a_device_too() -> None:
+def test_an_omitted_stamp_is_absent_on_a_device_too() -> None:
     device = FakeDevice()
     timer = DeviceTimer(1, device.event, device, clock=device.host_clock)
     timer.begin(0)
@@ -155,7 +155,7 @@ def test_an_optional_mark_that_is_left_out_stays_absent_on_a_device_too() -> Non
     assert [stamp == ABSENT for stamp in timer.stamps] == [False, False, True, False, False, False]
 
 
-def test_two_stretches_have_anchors_of_their_own() -> None:
+def test_each_segment_has_anchors_of_its_own() -> None:
     device = FakeDevice()
     timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
     for step in range(2):
@@ -170,7 +170,7 @@ def test_two_stretches_have_anchors_of_their_own() -> None:
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=40, max_size=40))
-def test_the_bound_covers_what_reading_the_host_clock_took(steps_ns: list[int]) -> None:
+def test_the_bound_covers_the_time_of_reading_the_host_clock(steps_ns: list[int]) -> None:
     device = FakeDevice(host_steps_ns=iter(steps_ns))
     timer = DeviceTimer(1, device.event, device, clock=device.host_clock)
     timer.begin(0)

@@ -51,7 +51,7 @@ class Witness:
             raise RuntimeError("the step failed")
         self.calls.append(index)
         self.collecting[index] = gc.isenabled()
-        self.garbage.append(sum(isinstance(one, Cycle) for one in gc.get_objects()))
+        self.garbage.append(sum(isinstance(item, Cycle) for item in gc.get_objects()))
         Cycle()
         timer.end()
         return 10 + index
@@ -71,11 +71,11 @@ def run(warmup_steps: int, measured_steps: int = 3, block_steps: int = 0) -> Run
     )  # fmt: skip
 
 
-def trained(witness: Witness, asked: RunSpec) -> tuple[list[list[int]], list[int], list[int]]:
+def trained(witness: Witness, spec: RunSpec) -> tuple[list[list[int]], list[int], list[int]]:
     """Blocks, samples, and the stamps one after the other."""
-    samples = memoryview(array("q", [ABSENT]) * asked.steps)
-    timer = Witnessed(asked.steps, witness.calls)
-    blocks = train(cast(Backend, witness), asked, timer, samples, witness.synchronise)
+    samples = memoryview(array("q", [ABSENT]) * spec.steps)
+    timer = Witnessed(spec.steps, witness.calls)
+    blocks = train(cast(Backend, witness), spec, timer, samples, witness.synchronise)
     return blocks, samples.tolist(), timer.stamps.tolist()
 
 
@@ -86,7 +86,7 @@ def collector() -> Any:
     gc.enable()
 
 
-def test_from_five_steps_before_the_window_on_nothing_but_steps_happens() -> None:
+def test_only_steps_run_from_five_steps_before_the_window() -> None:
     witness = Witness()
     blocks, samples, _ = trained(witness, run(warmup_steps=7))
     assert witness.calls == [
@@ -109,9 +109,9 @@ def test_the_shortest_warm_up_is_all_quiet() -> None:
 
 def test_each_block_is_entered_through_unmeasured_steps_after_the_clocks() -> None:
     witness = Witness()
-    asked = run(warmup_steps=6, measured_steps=8, block_steps=3)
-    blocks, samples, stamps = trained(witness, asked)
-    assert blocks == asked.blocks == [[6, 9], [14, 17], [22, 24]]
+    spec = run(warmup_steps=6, measured_steps=8, block_steps=3)
+    blocks, samples, stamps = trained(witness, spec)
+    assert blocks == spec.blocks == [[6, 9], [14, 17], [22, 24]]
     assert witness.calls == [
         "synchronise", "begin 0", 0, "resolve", "settle",
         "synchronise", "begin 1", *range(1, 9), "resolve", "settle",
@@ -125,7 +125,7 @@ def test_each_block_is_entered_through_unmeasured_steps_after_the_clocks() -> No
     assert tiled == [step for step in range(1, 24) if step not in (1, 9, 17)]
 
 
-def test_what_only_the_collector_frees_is_freed_between_blocks() -> None:
+def test_garbage_is_collected_between_blocks() -> None:
     witness = Witness()
     trained(witness, run(warmup_steps=5, measured_steps=6, block_steps=3))
     assert witness.garbage == [*range(8), *range(8)]
@@ -133,7 +133,7 @@ def test_what_only_the_collector_frees_is_freed_between_blocks() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("fails_at", [None, 8])
-def test_the_collector_is_afterwards_as_it_was(enabled: bool, fails_at: int | None) -> None:
+def test_the_collector_is_restored_afterwards(enabled: bool, fails_at: int | None) -> None:
     (gc.enable if enabled else gc.disable)()
     frozen = gc.get_freeze_count()
     witness = Witness(fails_at)

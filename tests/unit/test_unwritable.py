@@ -43,7 +43,7 @@ def mounting() -> tuple[str, ...]:
 
 
 def test_at_whatever_byte_the_room_ends_it_is_an_error_and_nothing_is_left(tmp_path: Path) -> None:
-    said = run(
+    output = run(
         """
         import os, resource, sys
         from pathlib import Path
@@ -69,7 +69,7 @@ def test_at_whatever_byte_the_room_ends_it_is_an_error_and_nothing_is_left(tmp_p
         """,
         tmp_path,
     )
-    assert int(said.split()[0]) > 100
+    assert int(output.split()[0]) > 100
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
     place, local = tmp_path / "place", tmp_path / "local"
     place.mkdir()
     local.mkdir()
-    said = run(
+    output = run(
         """
         import subprocess, sys
         from pathlib import Path
@@ -108,11 +108,10 @@ def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
         mount,
         wrapped=mounting,
     )
-    (kept,) = local.glob("rankwise-7/*/x.1.h5")
-    assert (
-        f"{place}/x.1.h5: cannot be written ({says}); the whole trace is kept at {os.uname().nodename}:{kept}" in said
-    )
-    assert read_trace(kept).run_id == make_trace().run_id
+    (trace_path,) = local.glob("rankwise-7/*/x.1.h5")
+    place_of_trace = f"{os.uname().nodename}:{trace_path}"
+    assert f"{place}/x.1.h5: cannot be written ({says}); the whole trace is kept at {place_of_trace}" in output
+    assert read_trace(trace_path).run_id == make_trace().run_id
 
 
 @pytest.mark.parametrize("steps", [1000, 20])
@@ -120,13 +119,13 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
     """Long journals have no room from the start; short ones lack it for their header."""
     place = tmp_path / "place"
     place.mkdir()
-    said = run(
+    output = run(
         """
         import subprocess, sys
         from pathlib import Path
         from hpc.recovery import folders
         from hpc.recovery.journal import Journal
-        from hpc.node_agent.copier import Copies
+        from hpc.node_agent.copies import Copies
         from hpc.recovery.journal_reader import read_journals
         place, steps = Path(sys.argv[1]), int(sys.argv[2])
         folders._bases = lambda: [place.parent / "shm"]
@@ -134,7 +133,7 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         made = Journal(place, "x.1", 0, steps)
         made.stamps[:12] = memoryview(bytes(range(96))).cast("q")
         made.samples[0] = made.samples[1] = 4
-        copies = Copies({0: made.folder}, place / "x.1.partial", 10.0)
+        copies = Copies({0: made.folder}, place / "x.1.partial", 10.0, lambda **facts: print(facts))
         copies.look()
         assert not [found for found in read_journals(place / "x.1.partial", []) if found.steps_completed]
         copies.look()
@@ -148,8 +147,8 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         str(steps),
         wrapped=mounting,
     )
-    assert said.count("No space left on device") == 1
-    assert said.splitlines()[-1] == "2 steps"
+    assert output.count("No space left on device") == 1
+    assert output.splitlines()[-1] == "2 steps"
 
 
 @pytest.fixture
@@ -209,8 +208,8 @@ def test_one_that_does_not_come_back_is_waited_for_some_time(
     with pytest.raises(TraceKept, match="No such file or directory") as caught:
         write_or_keep(TracesFolder(tmp_path / "gone", "x.1"), make_trace())
     assert waited == list(gather.WAITS_S)
-    (kept,) = node.glob("*/x.1.h5")
-    assert caught.value.kept == f"{os.uname().nodename}:{kept}"
+    (trace_path,) = node.glob("*/x.1.h5")
+    assert caught.value.kept == f"{os.uname().nodename}:{trace_path}"
 
 
 def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +248,7 @@ def test_a_trace_that_is_there_is_no_reason_to_try_again(tmp_path: Path, node: P
 def test_a_full_shared_memory_does_not_keep_a_trace_that_the_next_place_has_room_for(
     tmp_path: Path, mounting: tuple[str, ...]
 ) -> None:
-    said = run(
+    output = run(
         """
         import subprocess, sys
         from pathlib import Path
@@ -270,4 +269,4 @@ def test_a_full_shared_memory_does_not_keep_a_trace_that_the_next_place_has_room
         tmp_path,
         wrapped=mounting,
     )
-    assert f":{tmp_path}/disk/rankwise-7/x.1-" in said
+    assert f":{tmp_path}/disk/rankwise-7/x.1-" in output

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from hpc.node_agent import nodes
-from hpc.node_agent.recorder import Recording
+from hpc.node_agent.agent import Recording
+from hpc.run import gather
 
 
 def recording(rank, samples, series):
@@ -19,14 +19,14 @@ def recording(rank, samples, series):
 
 
 comm = MPI.COMM_WORLD
-nodes.MAX_NUMBERS = int(sys.argv[1])
-own = {0: recording(0, 5, ("a", "b")), 2: recording(2, 0, ()), 3: recording(3, 3, ("b", "c"))}
+gather.MAX_NUMBERS = int(sys.argv[1])
+recordings = {0: recording(0, 5, ("a", "b")), 2: recording(2, 0, ()), 3: recording(3, 3, ("b", "c"))}
 if sys.argv[2] == "nobody":
-    own = {}
-told = nodes.gather_telemetry(comm, own.get(comm.rank))
-assert comm.rank == 0 or told is None
+    recordings = {}
+telemetry = gather.gather_telemetry(comm, recordings.get(comm.rank))
+assert comm.rank == 0 or telemetry is None
 if comm.rank == 0:
-    print(json.dumps(told and {
-        "ranks": told.ranks.tolist(), "local_ns": told.local_ns.tolist(), "series": told.series,
-        "values": np.where(np.isnan(told.values), -1, told.values).tolist(),
+    print(json.dumps(telemetry and {
+        "ranks": telemetry.ranks.tolist(), "local_ns": telemetry.local_ns.tolist(), "series": telemetry.series,
+        "values": np.where(np.isnan(telemetry.values), -1, telemetry.values).tolist(),
     }))  # fmt: skip

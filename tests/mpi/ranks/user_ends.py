@@ -104,15 +104,14 @@ class BreaksWhatDescribes(Line):
         return super().forward(batch)
 
     def breaks(self):
-        from hpc.node_agent.copying import Copier
-        from hpc.node_agent.recorder import Recorder
+        from hpc.node_agent.agent import NodeAgent
         from hpc.run import gather
 
         def fails(*args):
             raise RuntimeError("out of order")
 
         gather.describe_project = gather.describe_job = gather.in_common = fails
-        Recorder.stop = Copier.facts = fails
+        NodeAgent.stop_telemetry = NodeAgent.copy_facts = fails
 
 
 class CannotBeStored(Line):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.recovery import stale_shm as leftovers
+from hpc.recovery import stale_shm
 from hpc.recovery.stale_shm import remove_shared_memory
 
 NAMES = (
@@ -30,24 +30,23 @@ def make(folder: Path, name: str, changed_s: float = 200.0) -> Path:
 @pytest.fixture(autouse=True)
 def changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a change is that of the content alone: nobody can set st_ctime back."""
-    monkeypatch.setattr(leftovers, "_changed_ns", lambda status: status.st_mtime_ns)
+    monkeypatch.setattr(stale_shm, "_changed_ns", lambda status: status.st_mtime_ns)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_known_libraries_leave_is_removed(tmp_path: Path, name: str) -> None:
+def test_segments_of_known_libraries_are_removed(tmp_path: Path, name: str) -> None:
     make(tmp_path, name)
     assert remove_shared_memory(100 * 10**9, tmp_path) == [name]
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["my_results", "rankwise-1000", "nccl", "sem.mine", "psm_and_more", "torch_model.pt"])
-def test_what_nobody_knows_stays(tmp_path: Path, name: str) -> None:
-    make(tmp_path, name)
-    assert remove_shared_memory(100 * 10**9, tmp_path) == []
-
-
-def test_what_was_there_before_the_attempt_stays(tmp_path: Path) -> None:
-    make(tmp_path, "nccl-Q1w2E3", changed_s=99)
+@pytest.mark.parametrize(
+    ("name", "changed_s"),
+    [*((name, 200) for name in ("my_results", "rankwise-1000", "nccl", "sem.mine", "psm_and_more", "torch_model.pt")),
+     ("nccl-Q1w2E3", 99)],
+)  # fmt: skip
+def test_unknown_names_and_segments_older_than_the_attempt_stay(tmp_path: Path, name: str, changed_s: float) -> None:
+    make(tmp_path, name, changed_s)
     assert remove_shared_memory(100 * 10**9, tmp_path) == []
 
 
@@ -58,21 +57,21 @@ def test_links_and_folders_stay(tmp_path: Path) -> None:
     assert remove_shared_memory(0, tmp_path) == []
 
 
-def test_what_a_living_process_has_open_or_maps_stays(tmp_path: Path) -> None:
+def test_segments_that_a_living_process_uses_stay(tmp_path: Path) -> None:
     opened, mapped = make(tmp_path, "nccl-open"), make(tmp_path, "nccl-mapped")
     program = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
     argv = [sys.executable, "-c", program, str(opened)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
-        assert living.stdout is not None
-        living.stdout.readline()
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         with mapped.open("r+b") as file:
             mapping = mmap.mmap(file.fileno(), 0)
         assert remove_shared_memory(0, tmp_path) == []
         mapping.close()
         assert remove_shared_memory(0, tmp_path) == ["nccl-mapped"]
-        living.communicate()
+        process.communicate()
     assert remove_shared_memory(0, tmp_path) == ["nccl-open"]
 
 
-def test_where_there_is_no_shared_memory_nothing_is_removed(tmp_path: Path) -> None:
+def test_a_missing_folder_is_no_error(tmp_path: Path) -> None:
     assert remove_shared_memory(0, tmp_path / "none") == []

@@ -1,33 +1,21 @@
-"""The process `python -m hpc.node_agent.copier` beside a node's ranks: copies their journals to the traces.
-
-It stands outside the ranks, in a session of its own: whatever ends them, it makes a last copy and ends when no rank of
-the attempt lives on its node. SIGTERM, which comes before a job is killed, has it copy at once; it goes on after that.
-Of a run that ended well it removes the copies, told so on its standard input. docs/recovery.md has the whole way.
-"""
+"""Copies of the journals of a node's ranks in the traces, brought up to date every few seconds (docs/recovery.md)."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import select
-import signal
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from threading import Event
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
-from hpc.node_agent.cores import stand_aside
 from hpc.recovery.folders import BEAT, PARTIAL, lives, traces_folder
 from hpc.recovery.journal import ROW_BYTES, journal_bytes
-from hpc.system.sanitize import deny_world_writing
+from hpc.recovery.progress import completed_steps, read_int64
 
-END_COMMAND = b"end\n"
 _CHUNK_STEPS = 8192
-_ORPHANED_POLL_S = 0.1
 
 
 class RankCopy:
@@ -35,7 +23,8 @@ class RankCopy:
 
     def __init__(self, folder: Path, partial: Path, rank: int) -> None:
         self._header, self._stamps = folder / f"rank{rank}.json", folder / f"rank{rank}.stamps"
-        self._partial = partial
+        self._partial, self._copied_stamps = partial, partial / self._stamps.name
+        self._copied_header, self._beside = partial / self._header.name, partial / f".{self._header.name}.new"
         self._traces = traces_folder(folder, partial.parent, partial.name.removesuffix(PARTIAL))
         self._source = self._target = -1
         self._steps = 0
@@ -57,7 +46,7 @@ class RankCopy:
                 self._close()
                 return
             self._copy_header()
-            completed = self._completed()
+            completed = completed_steps(self._source, self._steps, self._samples)
             rows = self._resolved(completed)
             if rows > self._rows:
                 self._copy(self._rows * ROW_BYTES, rows * ROW_BYTES)
@@ -77,26 +66,14 @@ class RankCopy:
             raise
 
     @property
-    def stands(self) -> bool:
-        """Whether there is a copy of which the last look was good."""
+    def is_current(self) -> bool:
+        """Whether there is a copy, and the last look succeeded."""
         return self._target >= 0
 
     def remove(self) -> None:
         """Removes the copy."""
         for path in (self._copied_stamps, self._copied_header, self._beside):
             path.unlink(missing_ok=True)
-
-    @property
-    def _copied_stamps(self) -> Path:
-        return self._partial / self._stamps.name
-
-    @property
-    def _copied_header(self) -> Path:
-        return self._partial / self._header.name
-
-    @property
-    def _beside(self) -> Path:
-        return self._partial / f".{self._header.name}.new"
 
     def _opened(self) -> bool:
         """Whether there is a journal to copy."""
@@ -151,35 +128,22 @@ class RankCopy:
         self._beside.replace(self._copied_header)
         self._header_seen = seen
 
-    def _completed(self) -> int:
-        """How many steps the rank has completed by now."""
-        done = self._samples
-        while done < self._steps:
-            counts = self._numbers(self._steps * ROW_BYTES + 8 * done, min(_CHUNK_STEPS, self._steps - done))
-            if ABSENT in counts:
-                return done + counts.index(ABSENT)
-            done += len(counts)
-        return done
-
     def _resolved(self, completed: int) -> int:
         """How many of the completed steps have their stamps: a device's come only at the end of a segment."""
         done, width = self._rows, len(STAMPS)
         while done < completed:
-            rows = self._numbers(done * ROW_BYTES, min(_CHUNK_STEPS, completed - done) * width)
+            rows = read_int64(self._source, done * ROW_BYTES, min(_CHUNK_STEPS, completed - done) * width)
             ends = [column.index(ABSENT) for column in (rows[BEGIN::width], rows[END::width]) if ABSENT in column]
             if ends:
                 return done + min(ends)
             done += len(rows) // width
         return done
 
-    def _numbers(self, offset: int, count: int) -> array[int]:
-        return array("q", os.pread(self._source, 8 * count, offset))
-
     def _copy(self, offset: int, stop: int) -> None:
         while offset < stop:
-            piece = os.pread(self._source, min(stop - offset, _CHUNK_STEPS * ROW_BYTES), offset)
-            _write(self._target, piece, offset)
-            offset += len(piece)
+            content = os.pread(self._source, min(stop - offset, _CHUNK_STEPS * ROW_BYTES), offset)
+            _write(self._target, content, offset)
+            offset += len(content)
         os.fdatasync(self._target)
 
     def _close(self) -> None:
@@ -192,34 +156,64 @@ class RankCopy:
 
 
 class Copies:
-    """The copies of a node's ranks, looked after every `interval_s`. `folders` is where the journal of each rank is."""
+    """The copies of a node's ranks in the folder `partial`, looked after every `interval_s`.
 
-    def __init__(self, folders: Mapping[int, Path], partial: Path, interval_s: float) -> None:
-        self.interval_s = interval_s
-        self._folders, self._partial = folders, partial
-        self._of_ranks = [RankCopy(folder, partial, rank) for rank, folder in folders.items()]
+    `folders` has each rank's journal folder, by rank; `report` takes facts for the trace.
+    """
+
+    def __init__(
+        self, folders: Mapping[int, Path], partial: Path, interval_s: float, report: Callable[..., None] | None = None
+    ) -> None:
+        self._folders, self._partial, self._interval_s, self._report = folders, partial, interval_s, report
+        self._copies = [RankCopy(folder, partial, rank) for rank, folder in folders.items()]
         self._beat = partial / f"{os.uname().nodename}{BEAT}"
         self._reported: set[str] = set()
+        self._due, self._done, self._ending, self._remove = Event(), Event(), False, False
+
+    def run(self) -> None:
+        """Looks every interval and after `look_now`, until `end`."""
+        ending = False
+        try:
+            while not ending:
+                self._due.wait(self._interval_s)
+                self._due.clear()
+                ending = self._ending
+                if ending and self._remove:
+                    self.remove()
+                else:
+                    self.look()
+        finally:
+            self._done.set()
+
+    def look_now(self) -> None:
+        """Makes `run` look at once."""
+        self._due.set()
+
+    def end(self, *, remove: bool) -> None:
+        """Makes `run` end, after it has removed the copies or looked a last time, and waits for that."""
+        self._remove, self._ending = remove, True
+        self._due.set()
+        self._done.wait()
 
     def look(self) -> None:
         """Brings all copies up to date. A failure is reported once per reason and tried again by the next look."""
         failed = False
-        for copy in self._of_ranks:
+        for copy in self._copies:
             try:
                 copy.look()
             except OSError as error:
                 failed = True
                 self._complain(error)
         try:
-            if not failed and any(copy.stands for copy in self._of_ranks):
-                self._beat.write_text(f"{self.interval_s:g}\n")
+            if not failed and any(copy.is_current for copy in self._copies):
+                self._beat.write_text(f"{self._interval_s:g}\n")
         except OSError as error:
             self._complain(error)
 
     def remove(self) -> None:
-        """Removes the copies, and their folder where that was all: another node's copier may still have to."""
+        """Removes the copies, and their folder unless another node's copies are still in it."""
         try:
-            for copy in self._of_ranks:
+            for copy in self._copies:
                 copy.remove()
             self._beat.unlink(missing_ok=True)
         except OSError as error:
@@ -228,7 +222,7 @@ class Copies:
             self._partial.rmdir()
 
     def ranks_live(self) -> bool:
-        """Whether any of the ranks is there."""
+        """Whether any of the ranks lives."""
         return any(lives(folder, rank) for rank, folder in self._folders.items())
 
     def _complain(self, error: OSError) -> None:
@@ -238,63 +232,8 @@ class Copies:
         self._reported.add(reason)
         text = f"{error.filename or self._partial}: {reason}"
         print(f"stamps cannot be copied to the traces, tried again ({text})", file=sys.stderr, flush=True)
-        _report(failed=text)
-
-
-def copy_until_over(copies: Copies, wake: int) -> None:
-    """Looks every interval, and whenever `wake` can be read.
-
-    Returns on END_COMMAND from standard input, which removes the copies, or after a last look when standard input has
-    ended and no rank lives.
-    """
-    watched, due_s = [0, wake], monotonic() + copies.interval_s
-    while True:
-        limit_s = max(0.0, due_s - monotonic())
-        ready, _, _ = select.select(watched, [], [], limit_s if 0 in watched else min(limit_s, _ORPHANED_POLL_S))
-        if 0 in ready:
-            if os.read(0, 64).startswith(END_COMMAND):
-                copies.remove()
-                return
-            watched = [wake]
-        over = 0 not in watched and not copies.ranks_live()
-        if wake in ready:
-            os.read(wake, 64)
-        if over or wake in ready or monotonic() >= due_s:
-            copies.look()
-            due_s = monotonic() + copies.interval_s
-        if over:
-            return
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m hpc.node_agent.copier`; a node's first rank starts it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hpc.node_agent.copier", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--to", type=Path, required=True, metavar="PARTIAL", help="the folder of the copies")
-    parser.add_argument("--interval-s", type=float, required=True, help="seconds between two looks")
-    parser.add_argument("--cores", type=int, nargs="*", default=[], help="where the ranks run")
-    parser.add_argument(
-        "--ranks", nargs="+", action="append", required=True, metavar=("FOLDER", "RANK"), help="ranks by their folder"
-    )
-    arguments = parser.parse_args(argv)
-    wake = _catch_signals()
-    deny_world_writing()
-    _report(placed=stand_aside(set(arguments.cores)))
-    folders = {int(rank): Path(folder) for folder, *ranks in arguments.ranks for rank in ranks}
-    copy_until_over(Copies(folders, arguments.to, arguments.interval_s), wake)
-    return 0
-
-
-def _catch_signals() -> int:
-    """Ignores what is sent to all of a job, but for SIGTERM, which makes the returned file readable."""
-    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(each, signal.SIG_IGN)
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    return read
+        if self._report is not None:
+            self._report(failed=text)
 
 
 def _fill(file: int, steps: int) -> None:
@@ -311,13 +250,3 @@ def _write(file: int, content: bytes, offset: int) -> None:
     while view:
         written = os.pwrite(file, view, offset)
         view, offset = view[written:], offset + written
-
-
-def _report(**what: str) -> None:
-    """A line of JSON to the rank that started this; it may be gone."""
-    with suppress(OSError):
-        os.write(1, json.dumps(what).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Processes on this node that are not of this job, and how many cores they keep busy."""
+"""Cores that processes of other jobs keep busy on this node."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def of_this_job(
     return members
 
 
-def look_at_others(look_s: float = LOOK_S) -> tuple[float, tuple[str, ...]]:
+def measure_load(look_s: float = LOOK_S) -> tuple[float, tuple[str, ...]]:
     """Cores that processes of others keep busy on this node, and the busiest of them. Raises Hidden, OSError."""
     begin = time.perf_counter()
     before = processes()
