@@ -19,8 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
-from hpc.backends.settings import options_of_run
+from hpc.backends import (
+    BACKENDS,
+    Backend,
+    InvalidRun,
+    load_backend,
+    load_collectives,
+    missing_modules,
+    options_of_run,
+)
 from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 from hpc.model.outcome import Outcome, stem
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError

@@ -10,15 +10,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
-from hpc.model.options import Option
-from hpc.model.spec import SpecError
+from hpc.model.options import Option, OptionValue, read_options
+from hpc.model.spec import RunSpec, SpecError
+from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpc.measure.timer import StepTimer
     from hpc.measure.world import World
-    from hpc.model.spec import RunSpec
 
 
 class InvalidRun(Exception):
@@ -128,7 +128,7 @@ _LOSS_SCALE = {
     )
 }
 _TORCH_OPTIONS = {
-    "channels_last": Option(default=True, help="NHWC memory format for 4-D tensors"),
+    **CHANNELS_LAST,
     "sgd": Option(default="auto", choices=("auto", "fused", "foreach", "for-loop"), help="SGD implementation"),
     "compile": Option(default=False, help="run the model through torch.compile"),
     **_LOSS_SCALE,
@@ -222,6 +222,12 @@ BACKENDS: Mapping[str, BackendEntry] = {
         collectives=CollectivesEntry(where="hpc.backends.mpi_collectives:MPICollectives"),
     ),
 }
+
+
+def options_of_run(run: RunSpec) -> dict[str, OptionValue]:
+    """Every option of the run's backend and workload, requested or default. Raises OptionError on an unknown one."""
+    workload = {} if is_user_code(run.workload) else WORKLOADS[run.workload].options
+    return read_options({**BACKENDS[run.backend].options, **workload}, run.options)
 
 
 def missing_modules(backend: str) -> list[str]:

@@ -9,13 +9,12 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, InvalidRun, check_workload
+from hpc.backends import BACKENDS, InvalidRun, check_workload, options_of_run
 from hpc.backends.early_collectives import check_twin, of_layers
 from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
-from hpc.backends.settings import options_of_run
 from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.timestamps import INNER
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from hpc.backends.tensorflow_device import describe_device, versions
 from hpc.backends.tensorflow_horovod import TensorFlowHorovod
-from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loop import TensorFlowLoop
 from hpc.backends.tensorflow_multiworker import TensorFlowMultiWorker
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
+from hpc.workloads.tensorflow_base import tf
 
 
 class _Collectives(TensorFlowLoop):

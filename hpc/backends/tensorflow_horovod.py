@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends.horovod_group import describe_horovod, join_horovod, load_horovod
-from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loop import TensorFlowLoop
+from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, WorkloadError, check_workload
+from hpc.backends import BACKENDS, WorkloadError, check_workload, options_of_run
 from hpc.backends.early_collectives import check_twin
 from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
-from hpc.backends.settings import options_of_run
 from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
 from hpc.backends.tensorflow_graph import meetings
-from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loss_scale import LossScale
 from hpc.backends.tensorflow_precision import check_traced, set_precision
 from hpc.measure.timer import StepTimer, host_timer
 from hpc.model.timestamps import INNER
+from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpc.backends.tensorflow_import import tf
+from hpc.workloads.tensorflow_base import tf
 
 _FIRST, _GROWTH, _BACKOFF, _GROWS_AFTER = 2.0**16, 2.0, 0.5, 2000
 """Those of torch.amp.GradScaler, so that frameworks skip alike."""

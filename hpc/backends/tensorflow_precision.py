@@ -6,20 +6,16 @@ from typing import Any
 
 from hpc.backends import InvalidRun
 from hpc.backends.tensorflow_graph import REDUCING, nodes
-from hpc.backends.tensorflow_import import tf
+from hpc.workloads.tensorflow_base import HALVES, compute_dtype, tf
 
-_HALVES = {"bf16": tf.bfloat16, "amp-fp16": tf.float16}
+__all__ = ["check_traced", "compute_dtype", "set_precision"]
+
 _POLICIES = {"bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
 # These move numbers or give them another type; they compute nothing.
 _MOVING = frozenset({
     "Cast", "Const", "Fill", "Identity", "IdentityN", "Placeholder", "PlaceholderWithDefault", "ReadVariableOp",
     "Reshape", "Shape", "StopGradient", "Transpose", "ZerosLike", "_Arg", "_Retval",
 })  # fmt: skip
-
-
-def compute_dtype(precision: str) -> Any:
-    """In what a model multiplies: parameters and loss stay in float32."""
-    return _HALVES.get(precision, tf.float32)
 
 
 def set_precision(precision: str) -> None:
@@ -31,8 +27,8 @@ def set_precision(precision: str) -> None:
 
 def check_traced(precision: str, graph: Any, workload: str) -> None:
     """Raises InvalidRun where the traced graph does not compute in the precision of the run."""
-    computed = {half for half in _HALVES.values() if _computes_in(half, graph)}
-    requested = _HALVES.get(precision)
+    computed = {half for half in HALVES.values() if _computes_in(half, graph)}
+    requested = HALVES.get(precision)
     if requested is not None and requested not in computed:
         raise InvalidRun(
             f"precision {precision} was asked for; nothing in the step of {workload} computes in {requested.name}: "

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpc.backends import BACKENDS, check_workload
+from hpc.backends import BACKENDS, check_workload, options_of_run
 from hpc.backends.early_collectives import check_twin, of_layers
 from hpc.backends.loss_scale import static_scale
 from hpc.backends.losses import Losses
-from hpc.backends.settings import options_of_run
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
 from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.timestamps import INNER

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.options import Option
-from hpc.model.spec import COLLECTIVES, is_user_code
+from hpc.model.options import Option, OptionValue, read_options
+from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
 from hpc.workloads.delays import parse_delays
 from hpc.workloads.user_code import code_digest
 
-__all__ = ["WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
+__all__ = ["CHANNELS_LAST", "WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
+
+CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format for 4-D tensors")}
+"""An option of the torch backends that the images of `resnet50` follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,16 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         options=COLLECTIVE_OPTIONS,
     ),
 }
+
+
+def workload_options(run: RunSpec) -> dict[str, OptionValue]:
+    """The options of the run's workload; a person's own file has none."""
+    return options_in({} if is_user_code(run.workload) else WORKLOADS[run.workload].options, run)
+
+
+def options_in(table: Mapping[str, Option], run: RunSpec) -> dict[str, OptionValue]:
+    """The options of a table, requested by the run or default; other options of the run are left out."""
+    return read_options(table, {name: text for name, text in run.options.items() if name in table})
 
 
 def load_factory(workload: str, framework: str) -> Any:

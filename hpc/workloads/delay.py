@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hpc.backends.settings import options_of_run
 from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
+from hpc.workloads import workload_options
 from hpc.workloads.delays import check_ranks, parse_delays
 
 PHASES = ("data", "compute", "transfer", "update")
@@ -23,7 +23,7 @@ PHASES = ("data", "compute", "transfer", "update")
 
 def sleeps_of(run: RunSpec) -> dict[str, OptionValue]:
     """The run's options by name; without a reduction its sleep, `transfer_ms`, is 0."""
-    options = dict(options_of_run(run))
+    options = dict(workload_options(run))
     return options if run.reduction == "on" else {**options, "transfer_ms": "0"}
 
 

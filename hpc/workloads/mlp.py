@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from hpc.backends.settings import options_of_run
 from hpc.model.spec import RunSpec
+from hpc.workloads import workload_options
 
 FEATURES, CLASSES = 64, 10
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float32]
 
 def sizes(run: RunSpec) -> list[int]:
     """Features before the first layer and after each; options `width` and `depth` size the hidden ones."""
-    options = options_of_run(run)
+    options = workload_options(run)
     return [FEATURES, *[int(options["width"])] * int(options["depth"]), CLASSES]
 
 

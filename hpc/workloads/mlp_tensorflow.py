@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
-from hpc.backends.tensorflow_precision import compute_dtype
 from hpc.model.spec import RunSpec
 from hpc.workloads.mlp import LEARNING_RATE, MOMENTUM, initial_values, synthetic_batch
-from hpc.workloads.momentum_tensorflow import Momentum
+from hpc.workloads.tensorflow_base import Momentum, compute_dtype, tf
 
 
 class MLP(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc.backends.settings import options_of_run
 from hpc.model.spec import RunSpec
+from hpc.workloads import workload_options
 
 CLASSES = 1000
 EXPANSION = 4
@@ -92,7 +92,7 @@ def convolutions() -> Iterator[Convolution]:
 
 def recipe_of(run: RunSpec) -> Recipe:
     """The recipe that the run asks for."""
-    return RECIPES[str(options_of_run(run)["recipe"])]
+    return RECIPES[str(workload_options(run)["recipe"])]
 
 
 def initial_values(run: RunSpec) -> dict[str, Array]:
@@ -120,7 +120,7 @@ def initial_values(run: RunSpec) -> dict[str, Array]:
 
 def synthetic_batch(run: RunSpec, rank: int) -> tuple[Array, npt.NDArray[np.int64]]:
     """Normal images [N, 3, H, W] and random labels [N] of a rank, from the run's seed and the rank; N per rank."""
-    size = int(options_of_run(run)["image_size"])
+    size = int(workload_options(run)["image_size"])
     random = np.random.default_rng((run.seed, rank))
     images = random.standard_normal((run.rank_batch_size, 3, size, size), np.float32)
     return images, random.integers(CLASSES, size=run.rank_batch_size)

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from hpc.backends.tensorflow_precision import compute_dtype
 from hpc.model.spec import RunSpec
-from hpc.workloads.momentum_tensorflow import Momentum
 from hpc.workloads.resnet50 import (
     BN_EPSILON,
     BN_MOMENTUM,
@@ -22,6 +19,7 @@ from hpc.workloads.resnet50 import (
     recipe_of,
     synthetic_batch,
 )  # fmt: skip
+from hpc.workloads.tensorflow_base import Momentum, compute_dtype, tf
 
 
 class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow

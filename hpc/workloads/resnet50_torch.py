@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hpc.backends.settings import options_of_run
 from hpc.model.spec import RunSpec
+from hpc.workloads import CHANNELS_LAST, options_in
 from hpc.workloads.resnet50 import (
     CLASSES,
     EXPANSION,
@@ -87,7 +87,7 @@ class TorchResNet50:
         self.model = ResNet50()
         values = {name: torch.from_numpy(value) for name, value in initial_values(run).items()}
         self.model.load_state_dict({**self.model.state_dict(), **values})
-        layout = torch.channels_last if options_of_run(run).get("channels_last") else torch.contiguous_format
+        layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         images, labels = synthetic_batch(run, rank)
         self._images = torch.from_numpy(images).to(device).contiguous(memory_format=layout)
         self._labels = torch.from_numpy(labels).to(device)

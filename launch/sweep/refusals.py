@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpc.backends import BACKENDS
-from hpc.backends.settings import options_of_run
+from hpc.backends import BACKENDS, options_of_run
 from hpc.model.options import OptionError
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.workloads.delays import check_ranks, parse_delays

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from hpc.backends.tensorflow_loss_scale import LossScale
-from hpc.workloads.momentum_tensorflow import Momentum
+from hpc.workloads.tensorflow_base import Momentum
 
 
 def momentum():
