@@ -270,7 +270,7 @@ def _facts(world: World, backend: Backend) -> dict[str, Any]:
     """What this rank's entry in the trace is made of."""
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
-    described = backend.describe()
+    described = backend.describe().as_json()
     return {
         **asdict(world),
         **describe_host(),

@@ -17,6 +17,7 @@ from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from hpc.backends.facts import BackendFacts
     from hpc.measure.timer import StepTimer
     from hpc.measure.world import World
 
@@ -47,8 +48,8 @@ class Backend(Protocol):
     def losses(self) -> list[float]:
         """Loss of this rank at every step so far; called outside the window only."""
 
-    def describe(self) -> dict[str, Any]:
-        """Versions, device, transports, effective options, and which stamps it cannot honour."""
+    def describe(self) -> BackendFacts:
+        """Versions, device, transport, effective options, absent stamps. Called after `build`."""
 
     def parameters(self) -> list[Any]:
         """The model's trainable parameters as numpy arrays, in the model's order: what the contract test compares."""
@@ -57,21 +58,8 @@ class Backend(Protocol):
         """Leaves the group and frees the device."""
 
 
-WORKLOAD = ("model", "batch", "loss", "optimizer", "samples")
-"""What a workload of every framework but numpy offers (docs/workloads.md)."""
-
-
 class WorkloadError(Exception):
     """A workload is not what its backend can train; the text names what is missing."""
-
-
-def check_workload(workload: Any, framework: str) -> None:
-    """Raises WorkloadError where the workload lacks a piece of what a backend trains."""
-    if missing := [name for name in WORKLOAD if not hasattr(workload, name)]:
-        raise WorkloadError(
-            f"{type(workload).__name__} has no {', '.join(missing)}; a {framework} workload has "
-            f"{', '.join(WORKLOAD)} (docs/workloads.md)"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +76,7 @@ class BackendEntry:
     """Where a backend lives, the framework that its workloads are written for, what it can be told.
 
     `modules` maps each module that it imports to the command that installs it. `one_rank_per_node` says that one rank
-    drives all GPUs of its node, `no_twin` why it cannot leave gradients unreduced; empty where it can.
+    drives all GPUs of its node, `no_sync_unsupported` why it cannot leave gradients unreduced; empty where it can.
     `collectives` is None where nothing goes from rank to rank. `uses_gpus` is False for a backend that runs on CPUs
     wherever it is, `cpu_precisions` are those that it trains in there.
     """
@@ -98,7 +86,7 @@ class BackendEntry:
     modules: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Option] = field(default_factory=dict)
     one_rank_per_node: bool = False
-    no_twin: str = ""
+    no_sync_unsupported: str = ""
     collectives: CollectivesEntry | None = None
     uses_gpus: bool = True
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16")
@@ -171,7 +159,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         modules=_TORCH,
         options=_TORCH_OPTIONS,
         one_rank_per_node=True,
-        no_twin="one rank drives all GPUs, whose gradients are added up inside backward",
+        no_sync_unsupported="one rank drives all GPUs, whose gradients are added up inside backward",
     ),
     "tensorflow-horovod": BackendEntry(
         where="hpc.backends.tensorflow_horovod:TensorFlowHorovod",
@@ -219,7 +207,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         framework="numpy",
         uses_gpus=False,
         cpu_precisions=("fp32",),
-        collectives=CollectivesEntry(where="hpc.backends.mpi_collectives:MPICollectives"),
+        collectives=CollectivesEntry(where="hpc.backends.mpi:MPICollectives"),
     ),
 }
 

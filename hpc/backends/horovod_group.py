@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
+from hpc.backends.facts import HorovodFacts
 from hpc.backends.horovod_build import build_problem, built_against
 from hpc.model.options import OptionValue
 
@@ -98,17 +99,16 @@ def _number(name: str, value: OptionValue) -> float:
     return float(value)
 
 
-def describe_horovod(hvd: Any, run: RunSpec) -> dict[str, Any]:
-    """What it was built with, and by what it reduces here."""
+def horovod_facts(hvd: Any, run: RunSpec) -> HorovodFacts:
     import horovod
 
-    return {
-        "horovod": horovod.__version__,
-        "horovod_built_against": built_against(),
-        "horovod_mpi_libraries": _mpi_libraries(),
-        "horovod_controller": "mpi" if hvd.mpi_enabled() else "gloo",
-        "horovod_operations": "nccl" if run.gpus_per_node else os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi").lower(),
-    }
+    return HorovodFacts(
+        version=horovod.__version__,
+        built_against=built_against(),
+        mpi_libraries=_mpi_libraries(),
+        controller="mpi" if hvd.mpi_enabled() else "gloo",
+        operations="nccl" if run.gpus_per_node else os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi").lower(),
+    )
 
 
 def _mpi_libraries() -> list[str]:

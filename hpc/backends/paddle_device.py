@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
+from hpc.backends.facts import CPU_DEVICE, DeviceFacts
 
 if TYPE_CHECKING:
     from hpc.measure.world import World
@@ -86,15 +87,14 @@ def versions(paddle: Any) -> dict[str, Any]:
     return {"paddle": paddle.__version__, **{name: str(version) for name, version in libraries.items()}}
 
 
-def describe_device(paddle: Any, index: int | None) -> dict[str, Any]:
-    """Name, id and size of a GPU."""
+def describe_device(paddle: Any, index: int | None) -> DeviceFacts:
     if index is None:
-        return {"kind": "cpu"}
+        return CPU_DEVICE
     properties = paddle.device.cuda.get_device_properties(index)
-    return {
-        "kind": "gpu",
-        "name": properties.name,
-        "uuid": str(properties.uuid) if hasattr(properties, "uuid") else None,
-        "memory_bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-    }
+    return DeviceFacts(
+        kind="gpu",
+        name=properties.name,
+        uuid=str(properties.uuid) if hasattr(properties, "uuid") else None,
+        memory_bytes=properties.total_memory,
+        capability=f"{properties.major}.{properties.minor}",
+    )

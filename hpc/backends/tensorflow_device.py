@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
+from hpc.backends.facts import CPU_DEVICE, DeviceFacts
 from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def check_precision(precision: str, device: str) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """The libraries that make the speed; None where this TensorFlow has none."""
+    """Versions of the libraries that determine the speed; None for one that this TensorFlow lacks."""
     built = tf.sysconfig.get_build_info()
     return {
         "tensorflow": tf.__version__,
@@ -90,18 +91,17 @@ def versions() -> dict[str, Any]:
     }
 
 
-def describe_device(device: str) -> dict[str, Any]:
-    """Name and id of a GPU."""
+def describe_device(device: str) -> DeviceFacts:
     if device == CPU:
-        return {"kind": "cpu"}
+        return CPU_DEVICE
     (visible,) = tf.config.get_visible_devices("GPU")
     details = _details()
-    return {
-        "kind": "gpu",
-        "name": details.get("device_name"),
-        "uuid": _uuid(tf.config.list_physical_devices("GPU").index(visible)),
-        "capability": ".".join(map(str, details.get("compute_capability", ()))),
-    }
+    return DeviceFacts(
+        kind="gpu",
+        name=details.get("device_name"),
+        uuid=_uuid(tf.config.list_physical_devices("GPU").index(visible)),
+        capability=".".join(map(str, details.get("compute_capability", ()))),
+    )
 
 
 def _details() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpc.backends import InvalidRun
+from hpc.backends.facts import CPU_DEVICE, DeviceFacts
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -72,7 +73,7 @@ def set_tf32(allowed: bool) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """The libraries that make the speed; None where this torch has none."""
+    """Versions of the libraries that determine the speed; None for one that this torch lacks."""
     nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]  # torch has none
     return {
         "torch": torch.__version__,
@@ -82,15 +83,14 @@ def versions() -> dict[str, Any]:
     }
 
 
-def describe_device(device: torch.device) -> dict[str, Any]:
-    """Name, id and size of a GPU."""
+def describe_device(device: torch.device) -> DeviceFacts:
     if device.type == "cpu":
-        return {"kind": "cpu"}
+        return CPU_DEVICE
     properties = torch.cuda.get_device_properties(device)
-    return {
-        "kind": "gpu",
-        "name": properties.name,
-        "uuid": str(properties.uuid),
-        "memory_bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-    }
+    return DeviceFacts(
+        kind="gpu",
+        name=properties.name,
+        uuid=str(properties.uuid),
+        memory_bytes=properties.total_memory,
+        capability=f"{properties.major}.{properties.minor}",
+    )

@@ -81,13 +81,13 @@ def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
 
 def no_twins(spec: SweepSpec) -> list[str]:
     """If twins are requested: a line for each backend that has none, with the reason."""
-    reasons = {name: BACKENDS[name].no_twin for name in spec.backend if spec.twin}
+    reasons = {name: BACKENDS[name].no_sync_unsupported for name in spec.backend if spec.twin}
     return [f"no twins of backend {name}: {reason}" for name, reason in reasons.items() if reason]
 
 
 WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
 ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
-WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
+WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_sync_unsupported)
 
 
 def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = HERE / "contract.py"
 ON_CPUS = [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node]
-WITH_TWINS = [name for name in ON_CPUS if not BACKENDS[name].no_twin]
+WITH_TWINS = [name for name in ON_CPUS if not BACKENDS[name].no_sync_unsupported]
 TRAINS_RESNET50 = [name for name in ON_CPUS if BACKENDS[name].framework != "numpy"]
 
 
@@ -130,6 +131,16 @@ def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     trace = made.trace()
     assert trace.outcome is Outcome.RANK_FAIL
     assert trace.steps_completed[1] == 7
+
+
+@over(ON_CPUS)
+def test_facts_have_the_fields_and_values_of_earlier_traces(ranks: Ranks, backend: str) -> None:
+    facts = json.loads(ranks(2, CONTRACT, backend, "facts", "2", "fp32").stdout.splitlines()[0])
+    for versions in {"versions", "horovod_built_against"} & set(facts):
+        facts[versions] = sorted(facts[versions])
+    if "horovod_mpi_libraries" in facts:
+        facts["horovod_mpi_libraries"] = len(facts["horovod_mpi_libraries"])
+    assert facts == json.loads((ROOT / "tests/golden/backend_facts.json").read_text())[backend]
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -35,7 +35,7 @@ def counts_what_is_reduced(found: dict[str, Any], compressed: int = 1) -> bool:
 
 
 def has_no_twin(found: dict[str, Any]) -> bool:
-    return str(found["refused"]).endswith("): this workload has no twin")
+    return str(found["refused"]).endswith("): this workload has no no-sync run")
 
 
 @pytest.mark.parametrize(

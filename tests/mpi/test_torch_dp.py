@@ -37,7 +37,7 @@ print(*found)
         (
             {"gpus_per_node": 2, "reduction": "off"},
             (),
-            "reduction was switched off; torch-dp has no twin: ",
+            "reduction was switched off; torch-dp has no no-sync run: ",
         ),
         ({"gpus_per_node": 2, "nodes": 2}, (), "2 nodes with 1 ranks each were asked for; torch-dp is one rank"),
         ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was asked for; torch.compile does"),

@@ -4,10 +4,12 @@ BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS s
 hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out),
 `alone` (without reduction every rank learns from its own data alone, and none waits for another), `complete` (a rank
 has its gradients complete before another has begun its step), `resnet50` (ranks agree with one another), `falls` (the
-loss on a fixed batch), `samples` (those really seen). Ends with 1, and says what differs, where a check does not hold.
+loss on a fixed batch), `samples` (those really seen), `facts` (printed as JSON). Ends with 1, and says what differs,
+where a check does not hold.
 """
 
 import importlib.util
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -112,8 +114,8 @@ def alone(where, comm, steps, kind, **asked):
         where, comm, steps, lambda framework: of_contract(framework).Workload, one_by_one=True, seed=seed,
         reduction="off", **asked,
     )  # fmt: skip
-    described = done.backend.describe()
-    assert (described["reduces"], described["gradient_bytes"]) == (False, 0)
+    facts = done.backend.describe()
+    assert (facts.reduces, facts.gradient_bytes) == (False, 0)
     mine = of_contract(done.framework).in_order(done.parameters)
     joined_batch = contract_model.learned(done.run, steps)
     apart = max(float(np.abs(a - b).max()) for a, b in zip(mine, joined_batch, strict=True))
@@ -217,6 +219,16 @@ def samples(where, comm, steps):
     return comm.allreduce(done.samples == [kept] * steps, op=MPI.LAND)
 
 
+def facts(where, comm, steps):
+    """Prints the backend's facts as JSON."""
+    run = spec(where, comm, steps)
+    done = Training(where, comm, steps, lambda framework: load_factory(run.workload, framework))
+    if comm.rank == 0:
+        print(json.dumps(done.backend.describe().as_json()))
+    done.backend.leave()
+    return True
+
+
 def main():
     where, check, steps, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     comm = MPI.COMM_WORLD
@@ -226,7 +238,7 @@ def main():
     elif check == "alone":
         right = alone(where, comm, steps, kind, stamps=stamps)
     else:
-        right = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete}[check](
+        right = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete, "facts": facts}[check](
             where, comm, steps
         )
     right = comm.bcast(right)

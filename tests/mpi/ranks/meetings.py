@@ -76,7 +76,7 @@ def built(backend, kind):
     """What it says of itself; TensorFlow's looks through what its first step has traced, and tells who asked before."""
     framework = BACKENDS[backend._run.backend].framework
     backend.build(factory(framework, kind))
-    described = backend.describe()
+    described = backend.describe().as_json()
     if framework == "tensorflow":
         timer = backend.make_timer(backend._run.steps)
         timer.begin(0)

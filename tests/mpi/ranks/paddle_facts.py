@@ -94,7 +94,7 @@ facts = {
     "stamps": [[number for number, stamp in enumerate(row) if stamp != ABSENT] for row in rows],
     "ordered": all(row == sorted(row) for row in taken),
     "losses": backend.losses(),
-    **backend.describe(),
+    **backend.describe().as_json(),
 }
 backend.leave()
 if comm.rank == 0:

@@ -61,7 +61,7 @@ def main(comm):
         "losses": backend.losses(),
         "frameworks": [name for name in ("torch", "jax", "paddle", "horovod") if name in sys.modules],
         "compiled_calls": compiled_calls(backend),
-        **backend.describe(),
+        **backend.describe().as_json(),
     }
     mine = backend.parameters()
     backend.leave()

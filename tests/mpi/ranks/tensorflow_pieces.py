@@ -5,7 +5,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from hpc.backends.tensorflow_loss_scale import LossScale
+from hpc.backends.tensorflow_precision import LossScale
 from hpc.workloads.tensorflow_base import Momentum
 
 

@@ -121,7 +121,7 @@ facts = {
     "taken": sorted({number for row in rows for number in row}),
     "ordered": all(list(row.values()) == sorted(row.values()) for row in rows),
     "losses": backend.losses()[:STEPS],
-    **backend.describe(),
+    **backend.describe().as_json(),
 }
 backend.leave()
 if comm.rank == 0:
