@@ -32,9 +32,9 @@ class WorkloadEntry:
 WORKLOADS: Mapping[str, WorkloadEntry] = {
     "resnet50": WorkloadEntry(
         factories={
-            "torch": "hpc.workloads.resnet50_torch:TorchResNet50",
-            "tensorflow": "hpc.workloads.resnet50_tensorflow:TensorFlowResNet50",
-            "paddle": "hpc.workloads.resnet50_paddle:PaddleResNet50",
+            "torch": "hpc.workloads.torch_models:TorchResNet50",
+            "tensorflow": "hpc.workloads.tensorflow_models:TensorFlowResNet50",
+            "paddle": "hpc.workloads.paddle_models:PaddleResNet50",
         },
         options={
             "image_size": Option(
@@ -45,9 +45,9 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
     ),
     "mlp": WorkloadEntry(
         factories={
-            "torch": "hpc.workloads.mlp_torch:TorchMLP",
-            "tensorflow": "hpc.workloads.mlp_tensorflow:TensorFlowMLP",
-            "paddle": "hpc.workloads.mlp_paddle:PaddleMLP",
+            "torch": "hpc.workloads.torch_models:TorchMLP",
+            "tensorflow": "hpc.workloads.tensorflow_models:TensorFlowMLP",
+            "paddle": "hpc.workloads.paddle_models:PaddleMLP",
         },
         options={
             "width": Option(default=256, minimum=1, help="features of each hidden layer"),
@@ -55,7 +55,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
     ),
     "delay": WorkloadEntry(
-        factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.delay_torch:TorchDelay"},
+        factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.torch_delay:TorchDelay"},
         options={
             "data_ms": Option(
                 default="0", help="sleep before the batch is ready: MS, or MS@rank=R;every=N;…", check=parse_delays

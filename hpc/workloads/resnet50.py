@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
+from hpc.workloads.synthetic import random_samples
 
 CLASSES = 1000
 EXPANSION = 4
@@ -91,7 +92,6 @@ def convolutions() -> Iterator[Convolution]:
 
 
 def recipe_of(run: RunSpec) -> Recipe:
-    """The recipe that the run asks for."""
     return RECIPES[str(workload_options(run)["recipe"])]
 
 
@@ -119,8 +119,6 @@ def initial_values(run: RunSpec) -> dict[str, Array]:
 
 
 def synthetic_batch(run: RunSpec, rank: int) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Normal images [N, 3, H, W] and random labels [N] of a rank, from the run's seed and the rank; N per rank."""
+    """Images [N, 3, H, W] and labels [N] of a rank."""
     size = int(workload_options(run)["image_size"])
-    random = np.random.default_rng((run.seed, rank))
-    images = random.standard_normal((run.rank_batch_size, 3, size, size), np.float32)
-    return images, random.integers(CLASSES, size=run.rank_batch_size)
+    return random_samples(run, rank, (3, size, size), CLASSES)

@@ -45,7 +45,7 @@ def learned(workload, images, labels, clear):
 def in_torch(path):
     import torch
 
-    from hpc.workloads.resnet50_torch import ResNet50, TorchResNet50
+    from hpc.workloads.torch_models import ResNet50, TorchResNet50
 
     torch.manual_seed(1)
     model = ResNet50()
@@ -90,7 +90,7 @@ def decays(workload, paddle):
 def in_paddle(path):
     import paddle
 
-    from hpc.workloads.resnet50_paddle import PaddleResNet50, ResNet50, paddle_values
+    from hpc.workloads.paddle_models import PaddleResNet50, ResNet50, paddle_values
 
     of_torch = dict(np.load(path))
     model = ResNet50()

@@ -38,7 +38,7 @@ def by_torch():
     """Outputs in both modes and the running statistics after them; gradients and losses of a training of two ranks."""
     import torch
 
-    from hpc.workloads.resnet50_torch import ResNet50, TorchResNet50
+    from hpc.workloads.torch_models import ResNet50, TorchResNet50
 
     values, images = beginning("torch-ddp")
     model = ResNet50()
@@ -71,7 +71,7 @@ def by_torch():
 def by_tensorflow(left):
     import tensorflow as tf
 
-    from hpc.workloads.resnet50_tensorflow import ResNet50, TensorFlowResNet50, from_torch
+    from hpc.workloads.tensorflow_models import ResNet50, TensorFlowResNet50, from_torch
 
     values, images = beginning("tensorflow-horovod")
     model = ResNet50({name: value for name, value in values.items() if "running" not in name}, tf.float32)

@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 in Paddle."""
+"""ResNet-50 v1.5 and the tiny perceptron in Paddle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import paddle
 from paddle import nn
 
 from hpc.model.spec import RunSpec
+from hpc.workloads import mlp
 from hpc.workloads.resnet50 import (
     BN_EPSILON,
     BN_MOMENTUM,
@@ -20,6 +21,7 @@ from hpc.workloads.resnet50 import (
     recipe_of,
     synthetic_batch,
 )  # fmt: skip
+from hpc.workloads.synthetic import Synthetic
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
@@ -86,7 +88,7 @@ def _stage(inputs: int, width: int, blocks: int, stride: int) -> Any:
 
 
 def paddle_values(values: dict[str, Array]) -> dict[str, Array]:
-    """Values that have torchvision's names and torch's shapes, as Paddle has them."""
+    """Values by torchvision's names in torch's shapes, converted to Paddle's names and shapes."""
     names = {"running_mean": "_mean", "running_var": "_variance"}
     renamed = {}
     for name, value in values.items():
@@ -96,28 +98,21 @@ def paddle_values(values: dict[str, Array]) -> dict[str, Array]:
     return renamed
 
 
-class PaddleResNet50:
-    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+class PaddleResNet50(Synthetic):
+    """ResNet-50 trained by the recipe of the run."""
 
     def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
         self._recipe = recipe_of(run)
         self._learning_rate = self._recipe.learning_rate(run)
         self.model = ResNet50()
         self.model.set_state_dict({**self.model.state_dict(), **paddle_values(initial_values(run))})
-        images, labels = synthetic_batch(run, rank)
-        self._images, self._labels = (paddle.to_tensor(values, place=device) for values in (images, labels))
-
-    def batch(self, step: int) -> tuple[Any, Any]:
-        """The same images [N, 3, H, W] and labels [N] every step."""
-        return self._images, self._labels
+        super().__init__(*(paddle.to_tensor(values, place=device) for values in synthetic_batch(run, rank)))
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
-        """Cross entropy, smoothed where the recipe says so."""
         images, labels = batch
         return nn.functional.cross_entropy(model(images), labels, label_smoothing=self._recipe.label_smoothing)
 
     def optimizer(self, **implementation: Any) -> Any:
-        """SGD as the recipe has it."""
         norms = [p for m in self.model.sublayers() if isinstance(m, nn.BatchNorm2D) for p in (m.weight, m.bias)]
         known = {id(p) for p in norms}
         others = [p for p in self.model.parameters() if not p.stop_gradient and id(p) not in known]
@@ -130,6 +125,23 @@ class PaddleResNet50:
             self._learning_rate, self._recipe.momentum, parameters=groups, **implementation
         )
 
-    def samples(self, batch: tuple[Any, Any]) -> int:
-        """How many images the batch has."""
-        return len(batch[0])
+
+class PaddleMLP(Synthetic):
+    """The perceptron, trained by SGD with momentum."""
+
+    def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
+        layers: list[Any] = []
+        for weight, bias in mlp.initial_values(run):
+            layer = nn.Linear(weight.shape[1], weight.shape[0])
+            layer.set_state_dict({"weight": weight.T.copy(), "bias": bias})  # Paddle has [inputs, outputs]
+            layers += [layer, nn.ReLU()]
+        self.model = nn.Sequential(*layers[:-1])
+        super().__init__(*(paddle.to_tensor(values, place=device) for values in mlp.synthetic_batch(run, rank)))
+
+    def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
+        features, labels = batch
+        return nn.functional.cross_entropy(model(features), labels)
+
+    def optimizer(self, **implementation: Any) -> Any:
+        parameters = self.model.parameters()
+        return paddle.optimizer.Momentum(mlp.LEARNING_RATE, mlp.MOMENTUM, parameters=parameters, **implementation)

@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 in TensorFlow."""
+"""ResNet-50 v1.5 and the tiny perceptron in TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpc.model.spec import RunSpec
+from hpc.workloads import mlp
 from hpc.workloads.resnet50 import (
     BN_EPSILON,
     BN_MOMENTUM,
@@ -19,6 +20,7 @@ from hpc.workloads.resnet50 import (
     recipe_of,
     synthetic_batch,
 )  # fmt: skip
+from hpc.workloads.synthetic import Synthetic
 from hpc.workloads.tensorflow_base import Momentum, compute_dtype, tf
 
 
@@ -94,8 +96,8 @@ def _padded(x: Any, by: int) -> Any:
     return tf.pad(x, [[0, 0], [by, by], [by, by], [0, 0]]) if by else x
 
 
-class TensorFlowResNet50:
-    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+class TensorFlowResNet50(Synthetic):
+    """ResNet-50 trained by the recipe of the run."""
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
         self._recipe = recipe_of(run)
@@ -103,28 +105,50 @@ class TensorFlowResNet50:
         self.model = ResNet50(initial_values(run), compute_dtype(run.precision))
         images, labels = synthetic_batch(run, rank)
         with tf.device(device):
-            self._images = tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
-            self._labels = tf.constant(labels)
-
-    def batch(self, step: int) -> tuple[Any, Any]:
-        """The same images [N, H, W, 3] and labels [N] every step."""
-        return self._images, self._labels
+            super().__init__(tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1))), tf.constant(labels))
 
     def loss(self, model: ResNet50, batch: tuple[Any, Any]) -> Any:
-        """Cross entropy, smoothed where the recipe says so."""
         images, labels = batch
         smoothing = self._recipe.label_smoothing
         wanted = tf.one_hot(labels, CLASSES) * (1 - smoothing) + smoothing / CLASSES
         return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, model(images)))
 
     def optimizer(self) -> Momentum:
-        """SGD as the recipe has it."""
         recipe = self._recipe
         norms = {f"{convolution.norm}.{kind}" for convolution in convolutions() for kind in ("weight", "bias")}
         names = [variable.name.partition(":")[0] for variable in self.model.trainable_variables]
         decays = [0.0 if name in norms and not recipe.norms_decay else recipe.weight_decay for name in names]
         return Momentum(self._learning_rate, recipe.momentum, decays)
 
-    def samples(self, batch: tuple[Any, Any]) -> int:
-        """How many images the batch has."""
-        return len(batch[0])
+
+class MLP(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
+    """Dense layers with ReLU between them, computing in `dtype`; the parameters are float32."""
+
+    def __init__(self, layers: Any, dtype: Any) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self.layers = [(tf.Variable(weight.T), tf.Variable(bias)) for weight, bias in layers]
+
+    def __call__(self, features: Any) -> Any:
+        """Features [N, inputs] to logits [N, outputs], float32."""
+        x = tf.cast(features, self._dtype)
+        for number, (weight, bias) in enumerate(self.layers):
+            x = x if number == 0 else tf.nn.relu(x)
+            x = tf.matmul(x, tf.cast(weight, self._dtype)) + tf.cast(bias, self._dtype)
+        return tf.cast(x, tf.float32)
+
+
+class TensorFlowMLP(Synthetic):
+    """The perceptron, trained by SGD with momentum."""
+
+    def __init__(self, run: RunSpec, device: str, rank: int) -> None:
+        self.model = MLP(mlp.initial_values(run), compute_dtype(run.precision))
+        with tf.device(device):
+            super().__init__(*map(tf.constant, mlp.synthetic_batch(run, rank)))
+
+    def loss(self, model: MLP, batch: tuple[Any, Any]) -> Any:
+        features, labels = batch
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(features)))
+
+    def optimizer(self) -> Momentum:
+        return Momentum(mlp.LEARNING_RATE, mlp.MOMENTUM, [0.0] * len(self.model.trainable_variables))

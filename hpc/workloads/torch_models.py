@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 in torch."""
+"""ResNet-50 v1.5 and the tiny perceptron in torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hpc.model.spec import RunSpec
-from hpc.workloads import CHANNELS_LAST, options_in
+from hpc.workloads import CHANNELS_LAST, mlp, options_in
 from hpc.workloads.resnet50 import (
     CLASSES,
     EXPANSION,
@@ -16,6 +16,7 @@ from hpc.workloads.resnet50 import (
     recipe_of,
     synthetic_batch,
 )  # fmt: skip
+from hpc.workloads.synthetic import Synthetic
 
 
 class Bottleneck(nn.Module):
@@ -78,8 +79,8 @@ def _stage(inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
     return nn.Sequential(Bottleneck(inputs, width, stride), *rest)
 
 
-class TorchResNet50:
-    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+class TorchResNet50(Synthetic):
+    """ResNet-50 trained by the recipe of the run."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
         self._recipe = recipe_of(run)
@@ -88,21 +89,14 @@ class TorchResNet50:
         values = {name: torch.from_numpy(value) for name, value in initial_values(run).items()}
         self.model.load_state_dict({**self.model.state_dict(), **values})
         layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
-        images, labels = synthetic_batch(run, rank)
-        self._images = torch.from_numpy(images).to(device).contiguous(memory_format=layout)
-        self._labels = torch.from_numpy(labels).to(device)
-
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same images [N, 3, H, W] and labels [N] every step."""
-        return self._images, self._labels
+        images, labels = (torch.from_numpy(values).to(device) for values in synthetic_batch(run, rank))
+        super().__init__(images.contiguous(memory_format=layout), labels)
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Cross entropy, smoothed where the recipe says so."""
         images, labels = batch
         return nn.functional.cross_entropy(model(images), labels, label_smoothing=self._recipe.label_smoothing)
 
     def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
-        """SGD as the recipe has it."""
         norms = [p for m in self.model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
         known = {id(p) for p in norms}
         others = [p for p in self.model.parameters() if id(p) not in known]
@@ -113,6 +107,22 @@ class TorchResNet50:
         ]
         return torch.optim.SGD(groups, lr=self._learning_rate, momentum=self._recipe.momentum, **implementation)
 
-    def samples(self, batch: tuple[torch.Tensor, torch.Tensor]) -> int:
-        """How many images the batch has."""
-        return len(batch[0])
+
+class TorchMLP(Synthetic):
+    """The perceptron, trained by SGD with momentum."""
+
+    def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
+        layers: list[nn.Module] = []
+        for weight, bias in mlp.initial_values(run):
+            layer = nn.Linear(weight.shape[1], weight.shape[0])
+            layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+            layers += [layer, nn.ReLU()]
+        self.model = nn.Sequential(*layers[:-1])
+        super().__init__(*(torch.from_numpy(values).to(device) for values in mlp.synthetic_batch(run, rank)))
+
+    def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        features, labels = batch
+        return nn.functional.cross_entropy(model(features), labels)
+
+    def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), mlp.LEARNING_RATE, mlp.MOMENTUM, **implementation)
