@@ -21,6 +21,17 @@ class DeviceFacts:
     memory_bytes: int | None = None
     capability: str | None = None
 
+    @classmethod
+    def of_gpu(cls, properties: Any) -> DeviceFacts:
+        """From the properties that torch and Paddle return."""
+        return cls(
+            kind="gpu",
+            name=properties.name,
+            uuid=str(properties.uuid) if hasattr(properties, "uuid") else None,
+            memory_bytes=properties.total_memory,
+            capability=f"{properties.major}.{properties.minor}",
+        )
+
     def as_json(self) -> dict[str, Any]:
         if self.kind == "cpu":
             return {"kind": "cpu"}
