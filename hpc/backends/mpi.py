@@ -45,7 +45,7 @@ class MPIAllreduce(Training):
         self._losses = Losses(self._run.steps)
 
     def make_timer(self, steps: int) -> StepTimer:
-        return host_timer(self._run.stamps, steps)
+        return host_timer(self._run.timing, steps)
 
     def step(self, index: int, timer: StepTimer) -> int:
         batch = self._workload.batch(index)

@@ -30,7 +30,7 @@ class PaddleFleet(Training):
 
     By NCCL, buckets are reduced on a stream of their own while backward goes on. By gloo, Paddle reduces a bucket as
     soon as its gradients are there, on the thread that computes them: nothing overlaps, and a rank waits for slower
-    ones in the middle of its backward, where its wait looks like compute. With fine stamps gloo is therefore given all
+    ones in the middle of its backward, where its wait looks like compute. With `--timing phases` gloo is given all
     gradients as one bucket, so that nothing is reduced before a rank's own last gradient is complete.
     """
 
@@ -56,7 +56,7 @@ class PaddleFleet(Training):
         workload.model.train()
         self._parameters = [p for p in workload.model.parameters() if not p.stop_gradient]
         self._optimizer = workload.optimizer()
-        self._single_bucket = self._gpu is None and not self._coarse
+        self._single_bucket = self._gpu is None and not self._step_only
         if self._single_bucket:
             whole = ceil(self._reduced_bytes() / _MIB) + 1
             self._options.update(comm_buffer_mb=whole, last_comm_buffer_mb=whole)
@@ -81,15 +81,15 @@ class PaddleFleet(Training):
     def make_timer(self, steps: int) -> StepTimer:
         """Every gradient has a hook: which one arrives last is not known beforehand."""
         self._timer = self._device_timer(steps)
-        hooked = () if self._coarse or self._absent() else self._parameters
+        hooked = () if self._step_only or self._absent() else self._parameters
         self._hooks = [parameter.register_hook(self._complete) for parameter in hooked]
         return self._timer
 
     def _device_timer(self, steps: int) -> StepTimer:
         if self._gpu is None:
-            return host_timer(self._run.stamps, steps)
+            return host_timer(self._run.timing, steps)
         cuda = self._paddle.device.cuda
-        return device_timer(self._run.stamps, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
+        return device_timer(self._run.timing, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
 
     def _complete(self, _: Any) -> None:
         self._timer.grads_ready()

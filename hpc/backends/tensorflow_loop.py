@@ -26,7 +26,7 @@ class TensorFlowLoop(Training):
     """A TensorFlow backend without its strategy. A subclass overrides the methods with one underscore up to `join`.
 
     A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
-    between them; with coarse stamps one function does it all. A no-sync run leaves out `_average`.
+    between them; with `--timing step` one function does it all. A no-sync run leaves out `_average`.
     """
 
     @abstractmethod
@@ -57,7 +57,7 @@ class TensorFlowLoop(Training):
         """The mean over all ranks of each gradient."""
 
     def _loss_and_averaged_gradients(self, batch: Any) -> tuple[Any, list[Any]]:
-        """The framework's own way; used by a coarse step."""
+        """The framework's own way; used by `--timing step`."""
         loss, gradients = self._loss_and_gradients(batch)
         return loss, self._average(gradients)
 
@@ -102,7 +102,7 @@ class TensorFlowLoop(Training):
     def _make_functions(self) -> None:
         # Neither the reduction nor the update is XLA's: Horovod's operations cannot be compiled by it.
         self._loss = tf.function(self._loss_of, jit_compile=True) if self._options["xla"] else self._loss_of
-        self._first = tf.function(self._whole_step if self._coarse else self._computed)
+        self._first = tf.function(self._whole_step if self._step_only else self._computed)
         self._reduce, self._update = tf.function(self._reduced), tf.function(self._apply)
         self._is_checked = False
         self._traced: list[str] = []
@@ -148,11 +148,11 @@ class TensorFlowLoop(Training):
 
     def make_timer(self, steps: int) -> StepTimer:
         # Always the host's: where TensorFlow computes on a GPU, each stamp waits for it.
-        return host_timer(self._run.stamps, steps)
+        return host_timer(self._run.timing, steps)
 
     def step(self, index: int, timer: StepTimer) -> int:
         batch = self._workload.batch(index)
-        if self._coarse:
+        if self._step_only:
             timer.batch_ready()
             self._losses.record(index, self._first(batch))
         else:
@@ -182,7 +182,7 @@ class TensorFlowLoop(Training):
         """Raises InvalidRun where the traced graph is not as requested. Stores its early collectives."""
         traced = self._first.get_concrete_function(batch).graph
         check_traced(self._run.precision, traced, self._run.workload)
-        if self._run.ranks > 1 and not (self._coarse and self._reduces):
+        if self._run.ranks > 1 and not (self._step_only and self._reduces):
             # In place: an earlier caller of `describe` holds the same list and sees these, too.
             self._traced += [f"{name} in the function of the gradients" for name in traced_collectives(traced)]
         check_no_sync(self._run, self._traced)
@@ -203,7 +203,7 @@ class TensorFlowLoop(Training):
         return self._training_facts(
             absent=["forward_end"],
             tf32=tf.config.experimental.tensor_float_32_execution_enabled(),
-            fused=self._coarse,
+            fused=self._step_only,
             synchronises_every_step=self._device != CPU,
         )
 

@@ -83,11 +83,11 @@ class TorchDDP(TorchLoop):
         return replace(facts, options={**facts.options, "static_graph": False, "broadcast_buffers": False})
 
     def make_timer(self, steps: int) -> StepTimer:
-        """Unless stamps are coarse, every gradient gets a hook."""
+        """With `--timing phases` every gradient gets a hook."""
         self._timer = super().make_timer(steps)
         self._last = -1
         self._seen_last: set[int] = set()
-        hooked = enumerate(self._parameters) if not self._coarse else ()
+        hooked = enumerate(self._parameters) if not self._step_only else ()
         self._hooks = [p.register_post_accumulate_grad_hook(self._make_hook(number)) for number, p in hooked]
         return self._timer
 

@@ -86,9 +86,9 @@ class TorchLoop(Training):
 
     def make_timer(self, steps: int) -> StepTimer:
         if self._device.type == "cpu":
-            return host_timer(self._run.stamps, steps)
+            return host_timer(self._run.timing, steps)
         stream = torch.cuda.current_stream(self._device)
-        return device_timer(self._run.stamps, steps, partial(torch.cuda.Event, enable_timing=True), stream)
+        return device_timer(self._run.timing, steps, partial(torch.cuda.Event, enable_timing=True), stream)
 
     def step(self, index: int, timer: StepTimer) -> int:
         batch = self._workload.batch(index)

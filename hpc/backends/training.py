@@ -39,16 +39,16 @@ class Training(ABC):
     def _begin(self, run: RunSpec, rank: int) -> None:
         """Reads the run. Raises OptionError or InvalidRun where an option is not valid."""
         self._run, self._rank = run, rank
-        self._reduces, self._coarse = run.reduction == "on", run.stamps == "coarse"
+        self._reduces, self._step_only = run.reduction == "on", run.timing == "step"
         options = options_of_run(run)
         self._options = {name: options[name] for name in BACKENDS[run.backend].options}
         self._scale = static_scale(self._options.get("loss_scale", "dynamic"))
 
     def _training_facts(self, *, absent: Sequence[str] = (), **facts: Any) -> BackendFacts:
-        """`group_facts` and the facts of a training; `absent` are the stamps that fine timing lacks."""
+        """`group_facts` and the facts of a training; `absent` are the stamps that `--timing phases` lacks."""
         return replace(
             self.group_facts(),
-            absent_stamps=list(INNER if self._coarse else absent),
+            absent_stamps=list(INNER if self._step_only else absent),
             reduces=self._reduces,
             gradient_bytes=self._reduced_bytes() if self._reduces else 0,
             early_collectives=self._early_collectives(),

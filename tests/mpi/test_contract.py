@@ -53,8 +53,8 @@ def test_they_do_so_to_the_last_digits_in_fp64(ranks: Ranks, backend: str) -> No
 
 
 @over(ON_CPUS)
-def test_they_do_so_with_coarse_stamps(ranks: Ranks, backend: str) -> None:
-    done = ranks(2, CONTRACT, backend, "joined", "3", "fp32", "coarse")
+def test_they_do_so_with_timing_of_steps(ranks: Ranks, backend: str) -> None:
+    done = ranks(2, CONTRACT, backend, "joined", "3", "fp32", "step")
     assert "joined holds on 2 ranks" in done.stdout
 
 
@@ -66,8 +66,8 @@ def test_without_reduction_ranks_learn_from_their_own_data_and_wait_for_nobody(r
 
 
 @over([name for name in WITH_TWINS if name not in ("mpi", "torch-ddp", "paddle-fleet")])
-def test_they_do_so_where_coarse_stamps_take_another_way(ranks: Ranks, backend: str) -> None:
-    done = ranks(2, CONTRACT, backend, "alone", "3", "fp32", "coarse", timeout_s=120)
+def test_they_do_so_where_timing_of_steps_takes_another_way(ranks: Ranks, backend: str) -> None:
+    done = ranks(2, CONTRACT, backend, "alone", "3", "fp32", "step", timeout_s=120)
     assert "alone holds on 2 ranks" in done.stdout
 
 

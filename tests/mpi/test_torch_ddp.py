@@ -62,7 +62,7 @@ def test_a_twin_is_stamped_as_what_it_is_the_twin_of(ranks: Ranks) -> None:
 
 
 def test_coarse_stamps_leave_out_what_lies_inside_a_step_and_its_hooks(ranks: Ranks) -> None:
-    fine, coarse = facts(ranks), facts(ranks, stamps="coarse")
+    fine, coarse = facts(ranks), facts(ranks, timing="step")
     assert coarse["hooks"] == [0, 0, 0]
     assert coarse["absent_stamps"] == list(INNER)
     assert (fine["taken"], coarse["taken"]) == ([0, 1, 2, 3, 4, 5], [0, 1, 5])

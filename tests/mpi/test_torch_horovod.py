@@ -135,7 +135,7 @@ def test_convolutions_in_channels_last_are_reduced_as_those_that_are_not(ranks: 
 
 
 def test_coarse_stamps_are_begin_batch_and_end_of_the_very_same_steps(ranks: Ranks) -> None:
-    fine, coarse = facts_of(ranks), facts_of(ranks, stamps="coarse")
+    fine, coarse = facts_of(ranks), facts_of(ranks, timing="step")
     assert (coarse["taken"], coarse["absent_stamps"], coarse["ordered"]) == ([0, 1, 5], list(INNER), True)
     assert coarse["losses"] == fine["losses"]
 

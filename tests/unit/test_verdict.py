@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpc.model.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_artifacts
+from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.verdict import RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_end import EXIT_STATUS
@@ -36,7 +37,7 @@ HYDRA = "=   RANK 1 PID 77 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
 
 
 def job(word: str, **more: object) -> JobEnd:
-    return JobEnd(word=word, source="squeue", **more)  # type: ignore[arg-type]
+    return JobEnd(state=word, source="squeue", **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ RUNNING = "JobId=7 JobName=a b JobState=RUNNING Reason=None Requeue=1 Restarts=0
 )
 def test_how_a_job_ends_from_scontrol(text: str, restarts: int, expected: tuple[str, bool] | None) -> None:
     end = job_end(text, restarts)
-    assert (None if end is None else (end.word, end.requeued)) == expected
+    assert (None if end is None else (end.state, end.requeued)) == expected
 
 
 def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord | None:
@@ -179,14 +180,14 @@ def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord
 
 
 def test_the_record_has_all_that_was_left(tmp_path: Path) -> None:
-    replace(BOOM, kept="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
+    replace(BOOM, local_copies="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
     (tmp_path / "a_r1.2.kept").write_text("kept: node1:/dev/shm/y\n")
     record = judged(tmp_path)
     assert record is not None
     assert describe(record) == "rank_fail: rank 1 on node2 after step 4: ValueError: boom"
     assert (record.run_id, record.attempt, record.restart_count, record.job_id) == ("a_r1", 2, 1, "7")
     assert (record.nodelist, record.begin_unix_s, record.exit_status) == ("node[1-2]", 5, 143)
-    assert record.kept == "node2:/tmp/x.h5, node1:/dev/shm/y"
+    assert record.local_copies == "node2:/tmp/x.h5, node1:/dev/shm/y"
 
 
 def test_a_hang_is_believed_before_a_signal(tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path:
     began(tmp_path, "a_r6.1", "7", 0)
     (tmp_path / "a_r6.1.begin.json").rename(tmp_path / "b_r6.1.begin.json")  # says another name than it has
     (tmp_path / "a_r2.1.signal").write_text("SIGTERM at noon\n")
-    end = JobEnd(word="", source="SLURM_RESTART_COUNT", restarts=2, requeued=True)
+    end = JobEnd(state="", source="SLURM_RESTART_COUNT", restarts=2, requeued=True)
     outcomes = [":".join(line.split(":")[:2]) for line in closed(tmp_path, "7", end, before=2)]
     assert outcomes == ["a_r1.1: node_fail", "a_r2.1: preempted"]
     assert {path.name for path in tmp_path.glob("*.exit.json")} == {"a_r1.1.exit.json", "a_r2.1.exit.json"}
@@ -268,14 +269,14 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path:
 @pytest.mark.parametrize(("word", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
 def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: str) -> None:
     began(tmp_path, "a_r1.1", "8", 0)
-    closed(tmp_path, "8", JobEnd(word=word, source="scontrol show job"))
+    closed(tmp_path, "8", JobEnd(state=word, source="scontrol show job"))
     assert read_exit_record(tmp_path / "a_r1.1.exit.json").outcome == outcome
 
 
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
-    left = read_artifacts(tmp_path, "a_r1.2")
-    assert (left.trace, left.steps) == (False, -1)
+    left = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
+    assert (left.look.whole, left.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 

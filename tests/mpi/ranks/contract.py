@@ -1,4 +1,4 @@
-"""What every backend must do, on real ranks: `contract.py BACKEND CHECK STEPS TYPE [coarse]`.
+"""What every backend must do, on real ranks: `contract.py BACKEND CHECK STEPS TYPE [step]`.
 
 BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS steps with other data on every rank all
 hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out),
@@ -232,11 +232,11 @@ def facts(where, comm, steps):
 def main():
     where, check, steps, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     comm = MPI.COMM_WORLD
-    stamps = "coarse" if "coarse" in sys.argv else "fine"
+    timing = "step" if "step" in sys.argv else "phases"
     if check in ("joined", "broken"):
-        right = joined(where, comm, steps, kind, broken=check == "broken", stamps=stamps)
+        right = joined(where, comm, steps, kind, broken=check == "broken", timing=timing)
     elif check == "alone":
-        right = alone(where, comm, steps, kind, stamps=stamps)
+        right = alone(where, comm, steps, kind, timing=timing)
     else:
         right = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete, "facts": facts}[check](
             where, comm, steps
