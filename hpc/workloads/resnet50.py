@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,15 @@ class Recipe:
     fan: str
 
     def learning_rate(self, run: RunSpec) -> float:
-        """The rate for the global batch of a run."""
         return self.learning_rate_per_sample * run.global_batch_size
+
+    def groups(self, norms: list[Any], others: list[Any]) -> list[dict[str, Any]]:
+        """Parameter groups, in the form of torch and Paddle, of batch norms and of other layers."""
+        decay = self.weight_decay
+        return [
+            {"params": others, "weight_decay": decay},
+            {"params": norms, "weight_decay": decay if self.norms_decay else 0.0},
+        ]
 
 
 RECIPES: Mapping[str, Recipe] = {
