@@ -118,17 +118,17 @@ def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     pids.mkdir()
     workload = f"{HERE / 'user_killed.py'}:{BACKENDS[backend].framework}"
     # The time limit is that of a hang: nothing here is timed.
-    made = Attempt(ranks, tmp_path, spec(backend=backend, workload=workload), check=False, env={"PIDS": str(pids)})
-    assert made.done.returncode != 0
+    attempt = Attempt(ranks, tmp_path, spec(backend=backend, workload=workload), check=False, env={"PIDS": str(pids)})
+    assert attempt.done.returncode != 0
     started = [int(path.name) for path in pids.iterdir()]
     assert len(started) == 2
     limit = time.monotonic() + 120
     while any(Path(f"/proc/{pid}").exists() for pid in started):
         assert time.monotonic() < limit, "a rank outlived its run"
         time.sleep(0.05)
-    assert collect(made.traces, made.stem) == 2
-    assert recover([str(made.traces)]) == 0
-    trace = made.trace()
+    assert collect(attempt.traces, attempt.stem) == 2
+    assert recover([str(attempt.traces)]) == 0
+    trace = attempt.trace()
     assert trace.outcome is Outcome.RANK_FAIL
     assert trace.steps_completed[1] == 7
 
@@ -155,8 +155,8 @@ def test_a_backend_imports_its_own_framework_and_no_other(name: str) -> None:
 
 
 def test_one_process_for_all_devices_of_a_node_is_invalid_on_cpus(ranks: Ranks, tmp_path: Path) -> None:
-    made = Attempt(ranks, tmp_path, spec(backend="torch-dp", workload="mlp"), check=False)
-    (note, *_) = made.notes()
-    assert (note.outcome, made.done.returncode) == (Outcome.INVALID, 3)
+    attempt = Attempt(ranks, tmp_path, spec(backend="torch-dp", workload="mlp"), check=False)
+    (note, *_) = attempt.notes()
+    assert (note.outcome, attempt.done.returncode) == (Outcome.INVALID, 3)
     assert "bare model" in note.message
-    collect(made.traces, made.stem)
+    collect(attempt.traces, attempt.stem)

@@ -14,28 +14,28 @@ NORM = ["synchronised batch norm"]
 BROADCAST = ["DDP broadcasts buffers before each forward"]
 
 
-def facts(ranks: Ranks, backend: str, size: int = 2, **asked: Any) -> dict[str, Any]:
+def facts(ranks: Ranks, backend: str, size: int = 2, **fields: Any) -> dict[str, Any]:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
-    done = ranks(size, HERE / "meetings.py", json.dumps({"backend": backend, **asked}))
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    done = ranks(size, HERE / "meetings.py", json.dumps({"backend": backend, **fields}))
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def met(found: dict[str, Any]) -> list[list[str]]:
+def early_collectives(result: dict[str, Any]) -> list[list[str]]:
     kinds = ("plain", "norm", "synchronised", "twin")
-    return [found[kind]["meets_before_gradients"] for kind in kinds if kind in found]
+    return [result[kind]["meets_before_gradients"] for kind in kinds if kind in result]
 
 
-def counts_what_is_reduced(found: dict[str, Any], compressed: int = 1) -> bool:
-    norm, twin = found["norm"], found["twin"]
+def counts_what_is_reduced(result: dict[str, Any], compressed: int = 1) -> bool:
+    norm, no_sync = result["norm"], result["twin"]
     assert norm["gradient_bytes"] * compressed == norm["parameter_bytes"] > 0
-    assert (twin["gradient_bytes"], twin["parameter_bytes"]) == (0, norm["parameter_bytes"])
-    return (norm["reduces"], twin["reduces"]) == (True, False)
+    assert (no_sync["gradient_bytes"], no_sync["parameter_bytes"]) == (0, norm["parameter_bytes"])
+    return (norm["reduces"], no_sync["reduces"]) == (True, False)
 
 
-def has_no_twin(found: dict[str, Any]) -> bool:
-    return str(found["refused"]).endswith("): this workload has no no-sync run")
+def has_no_no_sync_run(result: dict[str, Any]) -> bool:
+    return str(result["refused"]).endswith("): this workload has no no-sync run")
 
 
 @pytest.mark.parametrize(
@@ -45,33 +45,33 @@ def has_no_twin(found: dict[str, Any]) -> bool:
 def test_ranks_meet_in_synchronised_batch_norm(
     ranks: Ranks, backend: str, options: dict[str, str], compressed: int
 ) -> None:
-    found = facts(ranks, backend, options=options)
-    assert met(found) == [[], [], NORM, []]
-    assert has_no_twin(found)
-    assert counts_what_is_reduced(found, compressed)
+    result = facts(ranks, backend, options=options)
+    assert early_collectives(result) == [[], [], NORM, []]
+    assert has_no_no_sync_run(result)
+    assert counts_what_is_reduced(result, compressed)
 
 
 def test_ranks_meet_where_buffers_are_broadcast_and_not_in_a_twin(ranks: Ranks) -> None:
-    found = facts(ranks, "torch-ddp", options={"broadcast_buffers": "on"})
-    assert met(found) == [[], BROADCAST, []]
-    assert has_no_twin(found)
-    assert counts_what_is_reduced(found)
+    result = facts(ranks, "torch-ddp", options={"broadcast_buffers": "on"})
+    assert early_collectives(result) == [[], BROADCAST, []]
+    assert has_no_no_sync_run(result)
+    assert counts_what_is_reduced(result)
 
 
 def test_one_rank_meets_nobody(ranks: Ranks) -> None:
-    found = facts(ranks, "torch-horovod", size=1)
-    assert met(found) == [[], [], [], []]
-    assert not found["refused"]
+    result = facts(ranks, "torch-horovod", size=1)
+    assert early_collectives(result) == [[], [], [], []]
+    assert not result["refused"]
 
 
 def test_tensorflow_finds_meetings_in_what_it_traced(ranks: Ranks) -> None:
-    found = facts(ranks, "tensorflow-multiworker")
-    (said,) = found["synchronised"]["meets_before_gradients"]
-    assert said.startswith("CollectiveReduceV2 (")
-    assert said.endswith(" in the function of the gradients")
-    assert met(found) == [[], [], [said], []]
-    assert has_no_twin(found)
-    assert counts_what_is_reduced(found)
+    result = facts(ranks, "tensorflow-multiworker")
+    (reason,) = result["synchronised"]["meets_before_gradients"]
+    assert reason.startswith("CollectiveReduceV2 (")
+    assert reason.endswith(" in the function of the gradients")
+    assert early_collectives(result) == [[], [], [reason], []]
+    assert has_no_no_sync_run(result)
+    assert counts_what_is_reduced(result)
 
 
 def test_tensorflows_compressed_gradients_are_counted_as_they_are_reduced(ranks: Ranks) -> None:

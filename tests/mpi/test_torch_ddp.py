@@ -16,20 +16,20 @@ def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> No
 
 
 def test_ranks_of_several_hosts_meet_on_the_interface_that_was_named(ranks: Ranks) -> None:
-    found = facts(ranks, "apart")
-    assert found["listening"] == ["0100007F"]
-    assert found["ordered"]
+    result = facts(ranks, "apart")
+    assert result["listening"] == ["0100007F"]
+    assert result["ordered"]
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are(ranks: Ranks) -> None:
-    said = refused(ranks, "apart", size=2, env={"GLOO_SOCKET_IFNAME": "ib7"})
-    assert "InvalidRun: interface ib7 was asked for" in said
-    assert "lo 127.0.0.1" in said
+    message = refused(ranks, "apart", size=2, env={"GLOO_SOCKET_IFNAME": "ib7"})
+    assert "InvalidRun: interface ib7 was asked for" in message
+    assert "lo 127.0.0.1" in message
 
 
 def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
-    found = facts(ranks)
-    assert found["options"] == {
+    result = facts(ranks)
+    assert result["options"] == {
         "bucket_cap_mb": 25.0,
         "static_graph": True,
         "gradient_as_bucket_view": True,
@@ -39,26 +39,26 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
         "compile": False,
         "loss_scale": "dynamic",
     }
-    assert (found["transport"], found["threads"], found["tf32"]) == ("gloo", 2, False)
-    assert (found["absent_stamps"], found["fused"], found["synchronises_every_step"]) == ([], True, False)
-    assert found["ordered"]
+    assert (result["transport"], result["threads"], result["tf32"]) == ("gloo", 2, False)
+    assert (result["absent_stamps"], result["fused"], result["synchronises_every_step"]) == ([], True, False)
+    assert result["ordered"]
     # All hooks until it is known which gradient comes last, then only that one's.
-    assert found["hooks"] == [found["parameters"], 1, 1]
+    assert result["hooks"] == [result["parameters"], 1, 1]
 
 
 def test_all_hooks_stay_where_the_graph_may_change(ranks: Ranks) -> None:
-    found = facts(ranks, options={"static_graph": "off"})
-    assert found["hooks"] == [found["parameters"]] * 3
+    result = facts(ranks, options={"static_graph": "off"})
+    assert result["hooks"] == [result["parameters"]] * 3
 
 
 def test_a_twin_is_stamped_as_what_it_is_the_twin_of(ranks: Ranks) -> None:
-    found, twin = facts(ranks), facts(ranks, reduction="off")
-    assert (twin["taken"], twin["ordered"], twin["absent_stamps"]) == ([0, 1, 2, 3, 4, 5], True, [])
-    assert twin["hooks"] == found["hooks"]
+    result, no_sync = facts(ranks), facts(ranks, reduction="off")
+    assert (no_sync["taken"], no_sync["ordered"], no_sync["absent_stamps"]) == ([0, 1, 2, 3, 4, 5], True, [])
+    assert no_sync["hooks"] == result["hooks"]
     # A static graph would be reduced once.
-    assert {**twin["options"], "static_graph": True} == found["options"]
-    assert twin["losses"][0] == found["losses"][0]
-    assert twin["losses"][1:] != found["losses"][1:]
+    assert {**no_sync["options"], "static_graph": True} == result["options"]
+    assert no_sync["losses"][0] == result["losses"][0]
+    assert no_sync["losses"][1:] != result["losses"][1:]
 
 
 def test_coarse_stamps_leave_out_what_lies_inside_a_step_and_its_hooks(ranks: Ranks) -> None:

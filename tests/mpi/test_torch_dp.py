@@ -28,7 +28,7 @@ print(*found)
 
 
 @pytest.mark.parametrize(
-    ("asked", "words", "says"),
+    ("fields", "switches", "message"),
     [
         ({}, (), "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model"),
         ({"gpus_per_node": 2}, (), "2 GPUs per node were asked for; torch "),
@@ -44,9 +44,9 @@ print(*found)
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(
-    ranks: Ranks, asked: dict[str, Any], words: tuple[str, ...], says: str
+    ranks: Ranks, fields: dict[str, Any], switches: tuple[str, ...], message: str
 ) -> None:
-    assert f"InvalidRun: {says}" in refused(ranks, *words, backend="torch-dp", **asked)
+    assert f"InvalidRun: {message}" in refused(ranks, *switches, backend="torch-dp", **fields)
 
 
 def test_its_threads_train_in_the_precision_asked_for() -> None:

@@ -29,14 +29,14 @@ TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
 LIKE_A_BACKEND = {"KerasDistributedOptimizer": "tensorflow-horovod"}
 
 
-def spec(name, comm, steps, **asked):
+def spec(name, comm, steps, **fields):
     usual = {
         "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": name,
         "workload": "delay" if name == "mpi" else "mlp", "batch_size": contract_model.LOCAL, "precision": "fp32",
         "scaling": "weak", "warmup_steps": 5, "measured_steps": max(1, steps - 5), "repeat": 1, "seed": 0,
         "site": "here",
     }  # fmt: skip
-    return RunSpec(**{**usual, **asked})
+    return RunSpec(**{**usual, **fields})
 
 
 def loaded(where):
@@ -58,22 +58,22 @@ class Training:
     """
 
     def __init__(
-        self, where, comm, steps, factory=None, change=None, one_by_one=False, through=lambda timer, _: timer, **asked
+        self, where, comm, steps, factory=None, change=None, sequential=False, through=lambda timer, _: timer, **fields
     ):
         self.backend, name = loaded(where)
         self.framework = BACKENDS[name].framework
-        self.run = spec(name, comm, steps, **asked)
+        self.run = spec(name, comm, steps, **fields)
         self.backend.join(self.run, world_from_mpi(comm), comm)
         self.backend.build(factory(self.framework))
         if change is not None:
             change(self.backend)
         timer = through(self.backend.make_timer(self.run.steps), self.backend)
-        if one_by_one and comm.rank:
+        if sequential and comm.rank:
             comm.recv(source=comm.rank - 1)
         timer.begin(0)
         self.samples = [self.backend.step(step, timer) for step in range(steps)]
         timer.resolve()
-        if one_by_one and comm.rank + 1 < comm.size:
+        if sequential and comm.rank + 1 < comm.size:
             comm.send("ended", dest=comm.rank + 1)
         self.losses = self.backend.losses()
         self.parameters = [value.copy() for value in self.backend.parameters()]
@@ -84,7 +84,7 @@ def of_contract(framework):
     return import_module(f"contract_{framework}")
 
 
-def joined(where, comm, steps, kind, broken=False, **asked):
+def joined(where, comm, steps, kind, broken=False, **fields):
     """Prints what differs from one process on the joined batch; True where nothing does."""
     seed = {"fp32": 32, "fp64": 64}[kind]
 
@@ -92,35 +92,37 @@ def joined(where, comm, steps, kind, broken=False, **asked):
         if broken:
             of_contract(BACKENDS[where].framework).break_averaging(backend)
 
-    done = Training(where, comm, steps, lambda framework: of_contract(framework).Workload, change, seed=seed, **asked)
+    done = Training(where, comm, steps, lambda framework: of_contract(framework).Workload, change, seed=seed, **fields)
     assert len(done.losses) == done.run.steps
     assert np.isfinite(done.losses[:steps]).all()
     assert done.samples == [contract_model.LOCAL] * steps
-    everyone = comm.gather(of_contract(done.framework).in_order(done.parameters))
+    gathered = comm.gather(of_contract(done.framework).in_order(done.parameters))
     right = True
     if comm.rank == 0:
-        before, wanted = contract_model.first_values(done.run, 0), contract_model.learned(done.run, steps)
-        moved = max(float(np.abs(a - b).max()) for a, b in zip(wanted, before, strict=True))
+        before, joined_values = contract_model.first_values(done.run, 0), contract_model.learned(done.run, steps)
+        moved = max(float(np.abs(a - b).max()) for a, b in zip(joined_values, before, strict=True))
         assert moved > 1e-3, "nothing was learned: the check would prove nothing"
-        right = False not in [_agrees(rank, values, everyone[0], wanted, kind) for rank, values in enumerate(everyone)]
+        right = False not in [
+            _agrees(rank, values, gathered[0], joined_values, kind) for rank, values in enumerate(gathered)
+        ]
     done.backend.leave()
     return right
 
 
-def alone(where, comm, steps, kind, **asked):
+def alone(where, comm, steps, kind, **fields):
     """Prints what differs from one process on each rank's own data; True where nothing does. Hangs where ranks wait."""
     seed = {"fp32": 32, "fp64": 64}[kind]
     done = Training(
-        where, comm, steps, lambda framework: of_contract(framework).Workload, one_by_one=True, seed=seed,
-        reduction="off", **asked,
+        where, comm, steps, lambda framework: of_contract(framework).Workload, sequential=True, seed=seed,
+        reduction="off", **fields,
     )  # fmt: skip
     facts = done.backend.describe()
     assert (facts.reduces, facts.gradient_bytes) == (False, 0)
-    mine = of_contract(done.framework).in_order(done.parameters)
+    values = of_contract(done.framework).in_order(done.parameters)
     joined_batch = contract_model.learned(done.run, steps)
-    apart = max(float(np.abs(a - b).max()) for a, b in zip(mine, joined_batch, strict=True))
+    apart = max(float(np.abs(a - b).max()) for a, b in zip(values, joined_batch, strict=True))
     assert apart > 1e-3, "as far from the joined batch as rounding: the check would prove nothing"
-    right = _agrees(comm.rank, mine, mine, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
+    right = _agrees(comm.rank, values, values, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
     done.backend.leave()
     return comm.allreduce(right, op=MPI.LAND)
 
@@ -164,15 +166,15 @@ def complete(where, comm, steps):
     return (done.stamps[:, 3] > done.stamps[:, 1]).all()
 
 
-def _agrees(rank, values, of_rank_0, wanted, kind, of="the joined batch"):
-    for number, (found, its) in enumerate(zip(values, wanted, strict=True)):
-        if found.dtype != {"fp32": np.float32, "fp64": np.float64}[kind]:
-            print(f"rank {rank}, parameter {number}: is {found.dtype} under {kind}")
+def _agrees(rank, values, of_rank_0, joined_values, kind, reference="the joined batch"):
+    for number, (actual, expected) in enumerate(zip(values, joined_values, strict=True)):
+        if actual.dtype != {"fp32": np.float32, "fp64": np.float64}[kind]:
+            print(f"rank {rank}, parameter {number}: is {actual.dtype} under {kind}")
             return False
-        if not (off := float(np.abs(found - its).max())) <= TOLERANCE[kind]:
-            print(f"rank {rank}, parameter {number}: {off:.3g} off {of}")
+        if not (off := float(np.abs(actual - expected).max())) <= TOLERANCE[kind]:
+            print(f"rank {rank}, parameter {number}: {off:.3g} off {reference}")
             return False
-        if not np.array_equal(found, of_rank_0[number]):
+        if not np.array_equal(actual, of_rank_0[number]):
             print(f"rank {rank}, parameter {number}: not equal to rank 0's")
             return False
     return True
@@ -186,8 +188,8 @@ def resnet50(where, comm, steps):
     )  # fmt: skip
     before = comm.allgather(done.losses[0])
     assert comm.size == 1 or len(set(before)) > 1, "all ranks saw the same images: the check would prove nothing"
-    everyone = [comm.bcast(value) for value in done.parameters]
-    same = [np.array_equal(mine, its) for mine, its in zip(done.parameters, everyone, strict=True)]
+    gathered = [comm.bcast(value) for value in done.parameters]
+    same = [np.array_equal(values, expected) for values, expected in zip(done.parameters, gathered, strict=True)]
     right = comm.allreduce(all(same), op=MPI.LAND)
     if not right and not all(same):
         print(f"rank {comm.rank}: {same.count(False)} of {len(same)} parameters differ from rank 0's")
@@ -209,14 +211,14 @@ def falls(where, comm, steps):
 def samples(where, comm, steps):
     """Every rank counts what it really saw, which is not what was asked for."""
 
-    kept = contract_model.LOCAL - 1 - comm.rank
+    rows = contract_model.LOCAL - 1 - comm.rank
 
     def fewer(framework):
-        return type("FewerSamples", (of_contract(framework).Workload,), {"rows": kept})
+        return type("FewerSamples", (of_contract(framework).Workload,), {"rows": rows})
 
     done = Training(where, comm, steps, fewer, seed=32)
     done.backend.leave()
-    return comm.allreduce(done.samples == [kept] * steps, op=MPI.LAND)
+    return comm.allreduce(done.samples == [rows] * steps, op=MPI.LAND)
 
 
 def facts(where, comm, steps):

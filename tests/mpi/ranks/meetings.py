@@ -39,15 +39,15 @@ def tensorflow_layer(model, kind):
     from tensorflow import keras
 
     norm = keras.layers.BatchNormalization(synchronized=kind == "synchronised")
-    made = keras.Sequential([keras.Input((OUTPUTS,)), norm])
+    norm_model = keras.Sequential([keras.Input((OUTPUTS,)), norm])
 
     class Both:
         def __init__(self):
-            self.trainable_variables = [*model.trainable_variables, *made.trainable_variables]
-            self.variables = [*model.variables, *made.variables]
+            self.trainable_variables = [*model.trainable_variables, *norm_model.trainable_variables]
+            self.variables = [*model.variables, *norm_model.variables]
 
         def __call__(self, features):
-            return made(model(features), training=True)
+            return norm_model(model(features), training=True)
 
     return Both()
 
@@ -62,9 +62,9 @@ def factory(framework, kind):
             if kind != "plain":
                 self.model = LAYERS[framework](self.model, kind)
 
-        def optimizer(self, **how):
+        def optimizer(self, **implementation):
             if framework != "tensorflow":
-                return super().optimizer(**how)
+                return super().optimizer(**implementation)
             from tensorflow import keras
 
             return keras.optimizers.SGD(0.01)

@@ -29,10 +29,10 @@ LISTENING, CONNECTED = "0A", "01"
 
 def sockets(state):
     """Local addresses and inodes of this process's sockets in a state, from the kernel's own table."""
-    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    links = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return {(row[1].split(":")[0], row[9]) for row in rows if row[3] == state and f"socket:[{row[9]}]" in own}
+    return {(row[1].split(":")[0], row[9]) for row in rows if row[3] == state and f"socket:[{row[9]}]" in links}
 
 
 def catches(signal_number):
@@ -41,7 +41,7 @@ def catches(signal_number):
     return bool(int(caught.split()[1], 16) >> (signal_number - 1) & 1)
 
 
-def found_taken(comm, requested_interface):
+def endpoints_taken(comm, requested_interface):
     """The endpoints, of which somebody has taken rank 0's."""
     chosen = addresses.endpoints(comm, requested_interface)
     if comm.rank == 0:
@@ -52,14 +52,14 @@ def found_taken(comm, requested_interface):
 
 if sys.argv[1] == "taken":
     somebody = socket.socket()
-    paddle_group.endpoints = found_taken
+    paddle_group.endpoints = endpoints_taken
     sys.exit(hpc.rank.main(sys.argv[2:]))
 
 comm = MPI.COMM_WORLD
-words = sys.argv[2:]
-if "apart" in words:
+switches = sys.argv[2:]
+if "apart" in switches:
     addresses._network_stack = lambda: (str(comm.rank), "")
-if "unnamed" in words:
+if "unnamed" in switches:
     paddle_group.transport = lambda gpu: "auto"
     os.chdir(tempfile.mkdtemp())  # Paddle leaves an http.log where it is then
 before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
@@ -75,7 +75,7 @@ try:
 except InvalidRun:
     traceback.print_exc()
     comm.Abort(3)
-made = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
+opened = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
 backend.build(load_factory(run.workload, "paddle"))
 timer = backend.make_timer(run.steps)
 timer.begin(0)
@@ -86,8 +86,8 @@ timer.resolve()
 rows = [timer.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
 taken = [[stamp for stamp in row if stamp != ABSENT] for row in rows]
 facts = {
-    "listening": made[LISTENING],
-    "connected": made[CONNECTED],
+    "listening": opened[LISTENING],
+    "connected": opened[CONNECTED],
     "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
     "catches_termination": catches(signal.SIGTERM),
     "others": [name for name in ("torch", "tensorflow", "horovod", "jax") if name in sys.modules],

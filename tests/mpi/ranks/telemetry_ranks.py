@@ -20,13 +20,13 @@ def recording(rank, samples, series):
 
 comm = MPI.COMM_WORLD
 nodes.MAX_NUMBERS = int(sys.argv[1])
-own = {0: recording(0, 5, ("a", "b")), 2: recording(2, 0, ()), 3: recording(3, 3, ("b", "c"))}
+recorder_facts = {0: recording(0, 5, ("a", "b")), 2: recording(2, 0, ()), 3: recording(3, 3, ("b", "c"))}
 if sys.argv[2] == "nobody":
-    own = {}
-told = nodes.gather_telemetry(comm, own.get(comm.rank))
-assert comm.rank == 0 or told is None
+    recorder_facts = {}
+facts = nodes.gather_telemetry(comm, recorder_facts.get(comm.rank))
+assert comm.rank == 0 or facts is None
 if comm.rank == 0:
-    print(json.dumps(told and {
-        "ranks": told.ranks.tolist(), "local_ns": told.local_ns.tolist(), "series": told.series,
-        "values": np.where(np.isnan(told.values), -1, told.values).tolist(),
+    print(json.dumps(facts and {
+        "ranks": facts.ranks.tolist(), "local_ns": facts.local_ns.tolist(), "series": facts.series,
+        "values": np.where(np.isnan(facts.values), -1, facts.values).tolist(),
     }))  # fmt: skip

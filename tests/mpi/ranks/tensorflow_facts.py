@@ -21,8 +21,8 @@ THIEF = socket.socket()
 
 
 def take_the_port_of_rank_1(comm, backend):
-    def endpoints(*asked):
-        chosen = addresses.endpoints(*asked)
+    def endpoints(*arguments):
+        chosen = addresses.endpoints(*arguments)
         if comm.rank == 1:
             THIEF.bind(("", int(chosen[1].rpartition(":")[2])))
             THIEF.listen()

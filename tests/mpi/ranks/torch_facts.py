@@ -29,52 +29,52 @@ TOLD = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 
 def listening():
     """Local addresses that this process listens on, from the kernel's own table."""
-    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    links = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return sorted({row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own})
+    return sorted({row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links})
 
 
-def pretend(words):
-    if "apart" in words:
+def pretend(switches):
+    if "apart" in switches:
         addresses._network_stack = lambda: (str(comm.rank), "")
-    if "another" in words:
+    if "another" in switches:
         horovod_build.built_against = lambda: {"torch": "1.13.1"}
-    if "twice" in words:
+    if "twice" in switches:
         horovod_group._mpi_libraries = lambda: ["/opt/a/libmpi.so.12", "/usr/lib/libmpi.so.40"]
-    if "one_gpu" in words:
+    if "one_gpu" in switches:
         import torch
 
         torch.cuda.is_available = lambda: True
         torch.cuda.device_count = lambda: 1
-    if "unloadable" in words:
+    if "unloadable" in switches:
         sys.modules["horovod.torch"] = None
-    if "without_nccl" in words:
+    if "without_nccl" in switches:
         from hpc.backends import torch_loop
 
         torch_loop.device_of_rank = lambda *_: torch_loop.torch.device("cpu")
-    for word, (function, value) in SAID_BY_HOROVOD.items():
-        if word in words:
+    for switch, (function, value) in SAID_BY_HOROVOD.items():
+        if switch in switches:
             import horovod.torch
 
             setattr(horovod.torch, function, lambda value=value: value)
 
 
-def factory(words):
-    found = load_factory(run.workload, "torch")
+def factory(switches):
+    workload = load_factory(run.workload, "torch")
 
-    class Changed(found):
+    class Changed(workload):
         def __init__(self, run, device, rank):
             super().__init__(run, device, rank)
-            if "apart_at_first" in words:
+            if "apart_at_first" in switches:
                 for parameter in self.model.parameters():
                     parameter.data.add_(rank)
 
-        def optimizer(self, **how):
-            made = super().optimizer(**how)
-            if "hooked" in words:
-                made.register_step_pre_hook(lambda *_: None)
-            return made
+        def optimizer(self, **implementation):
+            optimizer = super().optimizer(**implementation)
+            if "hooked" in switches:
+                optimizer.register_step_pre_hook(lambda *_: None)
+            return optimizer
 
     return Changed
 
@@ -86,8 +86,8 @@ def rows_of(timer):
 
 
 comm = MPI.COMM_WORLD
-words = sys.argv[2:]
-pretend(words)
+switches = sys.argv[2:]
+pretend(switches)
 before = listening()
 usual = {
     "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "torch-ddp",
@@ -99,7 +99,7 @@ backend = load_backend(run.backend)
 try:
     backend.join(run, world_from_mpi(comm), comm)
     after = listening()
-    backend.build(factory(words))
+    backend.build(factory(switches))
 except (InvalidRun, OptionError, WorkloadError):
     traceback.print_exc()
     comm.Abort(3)
