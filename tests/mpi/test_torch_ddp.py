@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
-import pytest
-
 from hpc.model.timestamps import INNER
 from tests.mpi.attempts import Ranks
 from tests.mpi.facts import facts, refused
@@ -68,22 +64,3 @@ def test_coarse_stamps_leave_out_what_lies_inside_a_step_and_its_hooks(ranks: Ra
     assert (fine["taken"], coarse["taken"]) == ([0, 1, 2, 3, 4, 5], [0, 1, 5])
     assert coarse["ordered"]
     assert coarse["losses"] == fine["losses"]
-
-
-@pytest.mark.parametrize("sgd", ["foreach", "for-loop"])
-def test_the_optimizer_asked_for_is_the_one_used(ranks: Ranks, sgd: str) -> None:
-    assert facts(ranks, size=1, options={"sgd": sgd})["options"]["sgd"] == sgd
-
-
-def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks) -> None:
-    fp32, bf16 = facts(ranks, precision="fp32"), facts(ranks, precision="bf16")
-    assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
-    assert bf16["losses"] != fp32["losses"]
-
-
-def test_a_compiled_model_learns_the_same(ranks: Ranks) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("torch.compile needs a C++ compiler on a CPU: apt-get install g++")
-    plain, compiled = facts(ranks), facts(ranks, options={"compile": "on"})
-    assert compiled["losses"] == pytest.approx(plain["losses"], rel=1e-4)
-    assert compiled["ordered"]

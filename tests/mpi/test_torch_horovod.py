@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
         "compile": False,
         "loss_scale": "dynamic",
     }
-    assert result["told"] == {"HOROVOD_FUSION_THRESHOLD": 128 * 2**20, "HOROVOD_CYCLE_TIME": 1}
+    assert result["variables"] == {"HOROVOD_FUSION_THRESHOLD": 128 * 2**20, "HOROVOD_CYCLE_TIME": 1}
     assert (result["transport"], result["threads"], result["tf32"]) == ("mpi", 2, False)
     assert (result["absent_stamps"], result["fused"], result["synchronises_every_step"]) == ([], True, False)
     assert (result["taken"], result["ordered"]) == ([0, 1, 2, 3, 4, 5], True)
@@ -56,13 +55,13 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
 def test_settings_asked_for_are_those_told(ranks: Ranks) -> None:
     result = horovod_facts(ranks, options={"fusion_threshold_mb": "20000.5", "cycle_time_ms": "0.25"})
     assert (result["options"]["fusion_threshold_mb"], result["options"]["cycle_time_ms"]) == (20000.5, 0.25)
-    assert result["told"] == {"HOROVOD_FUSION_THRESHOLD": 20000.5 * 2**20, "HOROVOD_CYCLE_TIME": 0.25}
+    assert result["variables"] == {"HOROVOD_FUSION_THRESHOLD": 20000.5 * 2**20, "HOROVOD_CYCLE_TIME": 0.25}
 
 
 def test_the_runs_environment_goes_before_the_options(ranks: Ranks) -> None:
     result = horovod_facts(ranks, env={"HOROVOD_FUSION_THRESHOLD": "1048576"}, options={"fusion_threshold_mb": "64"})
     assert result["options"]["fusion_threshold_mb"] == 1.0
-    assert result["told"]["HOROVOD_FUSION_THRESHOLD"] == 2**20
+    assert result["variables"]["HOROVOD_FUSION_THRESHOLD"] == 2**20
 
 
 @pytest.mark.parametrize(
@@ -143,24 +142,6 @@ def test_coarse_stamps_are_begin_batch_and_end_of_the_very_same_steps(ranks: Ran
 def test_ranks_that_begin_apart_go_on_together(ranks: Ranks) -> None:
     # Weights and buffers of rank 0 are everybody's: else two ranks with other weights would learn something else.
     assert horovod_facts(ranks, "apart_at_first")["losses"] == horovod_facts(ranks)["losses"]
-
-
-def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks) -> None:
-    fp32, bf16 = horovod_facts(ranks, precision="fp32"), horovod_facts(ranks, precision="bf16")
-    assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
-    assert bf16["losses"] != fp32["losses"]
-
-
-def test_the_optimizer_asked_for_is_the_one_used(ranks: Ranks) -> None:
-    assert horovod_facts(ranks, size=1, options={"sgd": "foreach"})["options"]["sgd"] == "foreach"
-
-
-def test_a_compiled_model_learns_the_same(ranks: Ranks) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("torch.compile needs a C++ compiler on a CPU: apt-get install g++")
-    plain, compiled = horovod_facts(ranks), horovod_facts(ranks, options={"compile": "on"})
-    assert compiled["losses"] == pytest.approx(plain["losses"], rel=1e-4)
-    assert compiled["ordered"]
 
 
 def test_the_stamps_hold_the_sleeps_that_were_injected(ranks: Ranks, tmp_path: Path) -> None:

@@ -19,24 +19,20 @@ from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).parent))
 import contract_model
+from common import run_of
 
 from hpc.backends import BACKENDS, load_backend
 from hpc.measure.world import world_from_mpi
-from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
 
 TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
 LIKE_A_BACKEND = {"KerasDistributedOptimizer": "tensorflow-horovod"}
 
 
-def spec(name, comm, steps, **fields):
-    usual = {
-        "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": name,
-        "workload": "delay" if name == "mpi" else "mlp", "batch_size": contract_model.LOCAL, "precision": "fp32",
-        "scaling": "weak", "warmup_steps": 5, "measured_steps": max(1, steps - 5), "repeat": 1, "seed": 0,
-        "site": "here",
-    }  # fmt: skip
-    return RunSpec(**{**usual, **fields})
+def spec(name, steps, **fields):
+    workload = "delay" if name == "mpi" else "mlp"
+    batch_size, measured_steps = contract_model.LOCAL, max(1, steps - 5)
+    return run_of(fields, backend=name, workload=workload, batch_size=batch_size, measured_steps=measured_steps)
 
 
 def loaded(where):
@@ -62,7 +58,7 @@ class Training:
     ):
         self.backend, name = loaded(where)
         self.framework = BACKENDS[name].framework
-        self.run = spec(name, comm, steps, **fields)
+        self.run = spec(name, steps, **fields)
         self.backend.join(self.run, world_from_mpi(comm), comm)
         self.backend.build(factory(self.framework))
         if change is not None:
@@ -223,7 +219,7 @@ def samples(where, comm, steps):
 
 def facts(where, comm, steps):
     """Prints the backend's facts as JSON."""
-    run = spec(where, comm, steps)
+    run = spec(where, steps)
     done = Training(where, comm, steps, lambda framework: load_factory(run.workload, framework))
     if comm.rank == 0:
         print(json.dumps(done.backend.describe().as_json()))

@@ -1,8 +1,8 @@
-"""Facts of a paddle-fleet run on real ranks, as JSON of rank 0: `paddle_facts.py RUN-FIELDS-AS-JSON [WORD …]`.
+"""Facts of a paddle-fleet run on real ranks, as JSON of rank 0: `paddle_facts.py RUN-FIELDS-AS-JSON [SWITCH …]`.
 
-Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
-different hosts have; `unnamed` tells Paddle no way to reduce. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one rank
-of a whole run whose address is taken before Paddle binds it.
+Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on
+different hosts have; `unnamed` gives Paddle an unknown transport. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one
+rank of a whole run whose address is taken before Paddle binds it.
 """
 
 import json
@@ -14,25 +14,16 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from common import CONNECTED, LISTENING, requested_run, sockets
 from mpi4py import MPI
 
 import hpc.rank
 from hpc.backends import InvalidRun, addresses, load_backend, paddle_group
 from hpc.measure.world import world_from_mpi
-from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
 
 STEPS = 3
-LISTENING, CONNECTED = "0A", "01"
-
-
-def sockets(state):
-    """Local addresses and inodes of this process's sockets in a state, from the kernel's own table."""
-    links = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return {(row[1].split(":")[0], row[9]) for row in rows if row[3] == state and f"socket:[{row[9]}]" in links}
 
 
 def catches(signal_number):
@@ -63,12 +54,7 @@ if "unnamed" in switches:
     paddle_group.transport = lambda gpu: "auto"
     os.chdir(tempfile.mkdtemp())  # Paddle leaves an http.log where it is then
 before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
-usual = {
-    "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "paddle-fleet",
-    "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
-    "measured_steps": STEPS, "repeat": 1, "seed": 0, "site": "here",
-}  # fmt: skip
-run = RunSpec(**usual | json.loads(sys.argv[1]))
+run = requested_run(cpus_per_rank=2, backend="paddle-fleet")
 backend = load_backend(run.backend)
 try:
     backend.join(run, world_from_mpi(comm), comm)

@@ -1,14 +1,14 @@
-"""What TensorFlow backends refuse, one after the other, as JSON: for each its kind and what it says. One process."""
+"""Refusals of TensorFlow backends as JSON: the type and the text of each exception. One process."""
 
 import json
 from functools import partial
 from pathlib import Path
 
+from common import run_of
 from mpi4py import MPI
 
 from hpc.backends import load_backend
 from hpc.measure.world import world_from_mpi
-from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
 
 USERS = Path(__file__).with_name("user_tensorflow.py")
@@ -30,12 +30,7 @@ REFUSED_WORKLOADS = (
 
 
 def joined(**fields):
-    usual = {
-        "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": "tensorflow-horovod",
-        "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
-        "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
-    }  # fmt: skip
-    run = RunSpec(**{**usual, **fields})
+    run = run_of(fields, backend="tensorflow-horovod")
     backend = load_backend(run.backend)
     backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)
     return backend

@@ -1,9 +1,9 @@
-"""Facts of a run of a torch backend on real ranks, as JSON of rank 0: `torch_facts.py RUN-FIELDS-AS-JSON [WORD …]`.
+"""Facts of a run of a torch backend on real ranks, as JSON of rank 0: `torch_facts.py RUN-FIELDS-AS-JSON [SWITCH …]`.
 
-Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
-different hosts have; `apart_at_first` gives every rank other weights; `another` says that Horovod was built for another
-torch; `unloadable` that it does not load; `unseen` that it sees this rank only; `without_mpi` and `without_nccl` what
-it lacks; `twice` that a second MPI is loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see
+Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on
+different hosts have; `apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch;
+`unloadable`: it does not load; `unseen`: it sees this rank only; `without_mpi`, `without_nccl`: it lacks those;
+`twice`: a second MPI is loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see
 a GPU.
 """
 
@@ -11,28 +11,24 @@ import json
 import os
 import sys
 import traceback
-from pathlib import Path
 
+from common import LISTENING, requested_run, sockets
 from mpi4py import MPI
 
 from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_build, horovod_group, load_backend
 from hpc.measure.world import world_from_mpi
 from hpc.model.options import OptionError
-from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
 
 STEPS = 3
-SAID_BY_HOROVOD = {"unseen": ("size", 1), "without_mpi": ("mpi_built", False), "without_nccl": ("nccl_built", 0)}
-TOLD = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
+HOROVOD_ANSWERS = {"unseen": ("size", 1), "without_mpi": ("mpi_built", False), "without_nccl": ("nccl_built", 0)}
+VARIABLES = ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME")
 
 
 def listening():
-    """Local addresses that this process listens on, from the kernel's own table."""
-    links = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return sorted({row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links})
+    """Local addresses that this process listens on."""
+    return sorted({address for address, _ in sockets(LISTENING)})
 
 
 def pretend(switches):
@@ -53,7 +49,7 @@ def pretend(switches):
         from hpc.backends import torch_loop
 
         torch_loop.device_of_rank = lambda *_: torch_loop.torch.device("cpu")
-    for switch, (function, value) in SAID_BY_HOROVOD.items():
+    for switch, (function, value) in HOROVOD_ANSWERS.items():
         if switch in switches:
             import horovod.torch
 
@@ -80,7 +76,7 @@ def factory(switches):
 
 
 def rows_of(timer):
-    """Of every step the stamps that were taken, by their number."""
+    """The stamps of every step by their number, without absent ones."""
     rows = [timer.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
     return [{number: stamp for number, stamp in enumerate(row) if stamp != ABSENT} for row in rows]
 
@@ -89,12 +85,7 @@ comm = MPI.COMM_WORLD
 switches = sys.argv[2:]
 pretend(switches)
 before = listening()
-usual = {
-    "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "torch-ddp",
-    "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
-    "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
-}  # fmt: skip
-run = RunSpec(**usual | json.loads(sys.argv[1]))
+run = requested_run(cpus_per_rank=2, backend="torch-ddp")
 backend = load_backend(run.backend)
 try:
     backend.join(run, world_from_mpi(comm), comm)
@@ -112,7 +103,7 @@ for step in range(STEPS):
     backend.release()
 rows = rows_of(timer)
 facts = {
-    "told": {name: float(os.environ[name]) for name in TOLD if name in os.environ},
+    "variables": {name: float(os.environ[name]) for name in VARIABLES if name in os.environ},
     "listening": [address for address in after if address not in before],
     "hooks": hooks,
     "parameters": len(backend._parameters),
