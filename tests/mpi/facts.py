@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from tests.mpi.attempts import HERE, Ranks
@@ -12,27 +13,32 @@ SCRIPT = HERE / "torch_facts.py"
 _facts_of: dict[str, dict[str, Any]] = {}
 
 
-def facts(ranks: Ranks, *switches: str, size: int = 2, **fields: Any) -> dict[str, Any]:
-    """The facts, found once per test session for each run asked for: the same one is many tests' reference."""
-    key = json.dumps([switches, size, fields], sort_keys=True)
+def facts(
+    ranks: Ranks, *switches: str, size: int = 2, together: Sequence[dict[str, Any]] = (), **fields: Any
+) -> dict[str, Any]:
+    """The facts of a run, which is made once per test session, in one start of the ranks with the runs `together` where
+    it is one of these."""
+    key = _key(switches, size, fields)
     if key not in _facts_of:
-        done = ranks(size, SCRIPT, json.dumps(fields), *switches, env=_environment(switches, fields))
-        _facts_of[key] = json.loads(done.stdout.splitlines()[-1])
+        runs = together if fields in together else [fields]
+        done = ranks(size, SCRIPT, json.dumps(runs), *switches, env=_environment(switches, fields))
+        lines = done.stdout.splitlines()[-len(runs) :]
+        _facts_of.update({_key(switches, size, run): json.loads(line) for run, line in zip(runs, lines, strict=True)})
     return _facts_of[key]
 
 
+def _key(switches: tuple[str, ...], size: int, fields: dict[str, Any]) -> str:
+    return json.dumps([switches, size, fields], sort_keys=True)
+
+
 def refused(ranks: Ranks, *switches: str, size: int = 1, **fields: Any) -> str:
-    """What a run that ends as invalid says."""
+    """The standard error of a run that ends as invalid."""
     done: subprocess.CompletedProcess[str]
-    done = ranks(size, SCRIPT, json.dumps(fields), *switches, env=_environment(switches, fields), check=False)
+    done = ranks(size, SCRIPT, json.dumps([fields]), *switches, env=_environment(switches, fields), check=False)
     assert done.returncode == 3, done.stdout + done.stderr
     return done.stderr
 
 
 def _environment(switches: tuple[str, ...], fields: dict[str, Any]) -> dict[str, str]:
     defaults: dict[str, str] = fields.get("env", {})
-    return (
-        defaults
-        if "apart" not in switches or "GLOO_SOCKET_IFNAME" in defaults
-        else {**defaults, "GLOO_SOCKET_IFNAME": "lo"}
-    )
+    return {"GLOO_SOCKET_IFNAME": "lo", **defaults} if "apart" in switches else defaults

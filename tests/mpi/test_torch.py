@@ -19,8 +19,13 @@ def backend(request: pytest.FixtureRequest) -> str:
     return name
 
 
+# One start of the ranks for both: torch-ddp makes several groups in the life of a process.
+TOGETHER = ({"backend": "torch-ddp"}, {"backend": "torch-ddp", "precision": "bf16"})
+
+
 def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks, backend: str) -> None:
-    fp32, bf16 = facts(ranks, backend=backend), facts(ranks, backend=backend, precision="bf16")
+    fp32 = facts(ranks, backend=backend, together=TOGETHER)
+    bf16 = facts(ranks, backend=backend, precision="bf16", together=TOGETHER)
     assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
     assert bf16["losses"] != fp32["losses"]
 

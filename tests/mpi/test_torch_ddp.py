@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpc.model.timestamps import INNER
+from tests.mpi import facts as of_runs
 from tests.mpi.attempts import Ranks
-from tests.mpi.facts import facts, refused
+from tests.mpi.facts import refused
+
+TOGETHER: tuple[dict[str, Any], ...] = (
+    {},
+    {"options": {"static_graph": "off"}},
+    {"reduction": "off"},
+    {"timing": "step"},
+)
+
+
+def facts(ranks: Ranks, *switches: str, **fields: Any) -> dict[str, Any]:
+    return of_runs.facts(ranks, *switches, together=() if switches or "size" in fields else TOGETHER, **fields)
 
 
 def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> None:

@@ -16,7 +16,7 @@ from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.facts import SCRIPT, facts, refused
 
 BACKEND = "torch-horovod"
-ASKED = json.dumps({"backend": BACKEND})
+RUNS = json.dumps([{"backend": BACKEND}])
 TORCH = HERE / "user_torch.py"
 
 
@@ -102,14 +102,14 @@ def test_what_would_go_wrong_unseen_is_refused(ranks: Ranks, switch: str, messag
 
 
 def test_a_horovod_built_for_another_torch_is_said_in_one_line(ranks: Ranks) -> None:
-    lines = [line for line in ranks(1, SCRIPT, ASKED, "another").stderr.splitlines() if line.startswith("rankwise: ")]
+    lines = [line for line in ranks(1, SCRIPT, RUNS, "another").stderr.splitlines() if line.startswith("rankwise: ")]
     assert len(lines) == 1
     assert lines[0].startswith("rankwise: Horovod was built against torch 1.13.1, installed is torch ")
     assert lines[0].endswith("make horovod builds it anew")
 
 
 def test_a_horovod_that_does_not_load_names_the_cure(ranks: Ranks) -> None:
-    done = ranks(1, SCRIPT, ASKED, "another", "unloadable", check=False)
+    done = ranks(1, SCRIPT, RUNS, "another", "unloadable", check=False)
     assert done.returncode != 0
     assert "ImportError: horovod.torch does not load: Horovod was built against torch 1.13.1" in done.stderr
 

@@ -1,16 +1,18 @@
-"""What every backend must do, on real ranks: `contract.py BACKEND CHECK STEPS TYPE [step]`.
+"""What every backend must do, on real ranks: `contract.py BACKEND CHECK:STEPS[:TYPE[:step]] …`.
 
 BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS steps with other data on every rank all
-hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out),
-`alone` (without reduction every rank learns from its own data alone, and none waits for another), `complete` (a rank
-has its gradients complete before another has begun its step), `resnet50` (ranks agree with one another), `falls` (the
-loss on a fixed batch), `samples` (those really seen), `facts` (printed as JSON). Ends with 1, and says what differs,
-where a check does not hold.
+hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out, and
+comes last), `alone` (without reduction every rank learns from its own data alone, and none waits for another),
+`complete` (a rank has its gradients complete before another has begun its step), `resnet50` (ranks agree with one
+another), `falls` (the loss on a fixed batch), `samples` (those really seen), `facts` (printed as JSON). Prints what
+differs, and for each check whether it holds.
 """
 
+import copy
 import importlib.util
 import json
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -36,14 +38,32 @@ def spec(name, steps, **fields):
 
 
 def loaded(where):
-    """The backend and the name in the table whose framework and options it has."""
     path, _, attribute = where.partition(":")
     if not attribute:
-        return load_backend(where), where
+        return load_backend(where)
     module_spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(module_spec)
     module_spec.loader.exec_module(module)
-    return getattr(module, attribute)(), LIKE_A_BACKEND[attribute]
+    return getattr(module, attribute)()
+
+
+_members = []
+
+
+def member(where, run, comm):
+    """A backend that is in the group of ranks, not yet built.
+
+    Horovod, Paddle and TensorFlow make one group in the life of a process. The first check joins it; each later one
+    takes a copy of the backend as it was then, with its own run.
+    """
+    if not _members:
+        _members.append(loaded(where))
+        _members[0].join(run, world_from_mpi(comm), comm)
+    backend = copy.copy(_members[0])
+    if hasattr(backend, "_begin"):
+        backend._begin(run, comm.rank)
+    _members.append(backend)
+    return backend
 
 
 class Training:
@@ -56,10 +76,10 @@ class Training:
     def __init__(
         self, where, comm, steps, factory=None, change=None, sequential=False, through=lambda timer, _: timer, **fields
     ):
-        self.backend, name = loaded(where)
+        name = LIKE_A_BACKEND.get(where.partition(":")[2], where)
         self.framework = BACKENDS[name].framework
         self.run = spec(name, steps, **fields)
-        self.backend.join(self.run, world_from_mpi(comm), comm)
+        self.backend = member(where, self.run, comm)
         self.backend.build(factory(self.framework))
         if change is not None:
             change(self.backend)
@@ -101,7 +121,6 @@ def joined(where, comm, steps, kind, broken=False, **fields):
         right = False not in [
             _agrees(rank, values, gathered[0], joined_values, kind) for rank, values in enumerate(gathered)
         ]
-    done.backend.leave()
     return right
 
 
@@ -119,7 +138,6 @@ def alone(where, comm, steps, kind, **fields):
     apart = max(float(np.abs(a - b).max()) for a, b in zip(values, joined_batch, strict=True))
     assert apart > 1e-3, "as far from the joined batch as rounding: the check would prove nothing"
     right = _agrees(comm.rank, values, values, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
-    done.backend.leave()
     return comm.allreduce(right, op=MPI.LAND)
 
 
@@ -158,7 +176,6 @@ def complete(where, comm, steps):
         return Waiting
 
     done = Training(where, comm, steps, waiting, through=Telling, seed=32)
-    done.backend.leave()
     return (done.stamps[:, 3] > done.stamps[:, 1]).all()
 
 
@@ -189,17 +206,14 @@ def resnet50(where, comm, steps):
     right = comm.allreduce(all(same), op=MPI.LAND)
     if not right and not all(same):
         print(f"rank {comm.rank}: {same.count(False)} of {len(same)} parameters differ from rank 0's")
-    done.backend.leave()
     return right and sum(value.size for value in done.parameters) == 25_557_032
 
 
 def falls(where, comm, steps):
     """The loss of a fixed batch is lower at the end than in the beginning, on every rank."""
-    name = loaded(where)[1] if ":" in where else where
-    workload = {"numpy": "delay"}.get(BACKENDS[name].framework, "mlp")
+    workload = "delay" if where == "mpi" else "mlp"
     done = Training(where, comm, steps, lambda framework: load_factory(workload, framework), workload=workload)
     first, last = done.losses[0], done.losses[steps - 1]
-    done.backend.leave()
     print(f"rank {comm.rank}: loss {first:.4f} to {last:.4f}")
     return comm.allreduce(last < 0.9 * first, op=MPI.LAND)
 
@@ -213,36 +227,36 @@ def samples(where, comm, steps):
         return type("FewerSamples", (of_contract(framework).Workload,), {"rows": rows})
 
     done = Training(where, comm, steps, fewer, seed=32)
-    done.backend.leave()
     return comm.allreduce(done.samples == [rows] * steps, op=MPI.LAND)
 
 
 def facts(where, comm, steps):
     """Prints the backend's facts as JSON."""
-    run = spec(where, steps)
-    done = Training(where, comm, steps, lambda framework: load_factory(run.workload, framework))
+    workload = spec(where, steps).workload
+    done = Training(where, comm, steps, lambda framework: load_factory(workload, framework))
     if comm.rank == 0:
-        print(json.dumps(done.backend.describe().as_json()))
-    done.backend.leave()
+        print(json.dumps(done.backend.describe().as_json()), flush=True)
     return True
 
 
+CHECKS = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete, "facts": facts}
+
+
 def main():
-    where, check, steps, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    """Runs the checks one after the other, in one group of ranks."""
+    where, *cases = sys.argv[1:]
     comm = MPI.COMM_WORLD
-    timing = "step" if "step" in sys.argv else "phases"
-    if check in ("joined", "broken"):
-        right = joined(where, comm, steps, kind, broken=check == "broken", timing=timing)
-    elif check == "alone":
-        right = alone(where, comm, steps, kind, timing=timing)
-    else:
-        right = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete, "facts": facts}[check](
-            where, comm, steps
-        )
-    right = comm.bcast(right)
-    if comm.rank == 0 and right:
-        print(f"{check} holds on {comm.size} ranks")
-    return 0 if right else 1
+    for case in cases:
+        check, steps, *settings = case.split(":")
+        if check in CHECKS:
+            right = CHECKS[check](where, comm, int(steps))
+        else:
+            learning = alone if check == "alone" else partial(joined, broken=check == "broken")
+            kind, timing = [*settings, "phases"][:2]
+            right = learning(where, comm, int(steps), kind, timing=timing)
+        if comm.rank == 0:
+            print(f"{case} {'holds' if right else 'does not hold'} on {comm.size} ranks", flush=True)
+    _members[-1].leave()
 
 
-sys.exit(main())
+main()

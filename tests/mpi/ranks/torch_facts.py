@@ -1,10 +1,11 @@
-"""Facts of a run of a torch backend on real ranks, as JSON of rank 0: `torch_facts.py RUN-FIELDS-AS-JSON [SWITCH …]`.
+"""Facts of runs of a torch backend on real ranks, a line of JSON each: `torch_facts.py LIST-OF-RUN-FIELDS [SWITCH …]`.
 
-Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on
-different hosts have; `apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch;
-`unloadable`: it does not load; `unseen`: it sees this rank only; `without_mpi`, `without_nccl`: it lacks those;
-`twice`: a second MPI is loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see
-a GPU.
+One start of the ranks makes all runs, each with a group of its own (Horovod makes one group in the life of a process).
+
+Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on different hosts have;
+`apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch; `unloadable`: it does
+not load; `unseen`: it sees this rank only; `without_mpi`, `without_nccl`: it lacks those; `twice`: a second MPI is
+loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see a GPU.
 """
 
 import json
@@ -12,7 +13,7 @@ import os
 import sys
 import traceback
 
-from common import LISTENING, requested_run, sockets
+from common import LISTENING, run_of, sockets
 from mpi4py import MPI
 
 from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_build, horovod_group, load_backend
@@ -56,7 +57,7 @@ def pretend(switches):
             setattr(horovod.torch, function, lambda value=value: value)
 
 
-def factory(switches):
+def factory(run, switches):
     workload = load_factory(run.workload, "torch")
 
     class Changed(workload):
@@ -81,39 +82,44 @@ def rows_of(timer):
     return [{number: stamp for number, stamp in enumerate(row) if stamp != ABSENT} for row in rows]
 
 
+def facts_of(fields):
+    before = listening()
+    run = run_of(fields, cpus_per_rank=2, backend="torch-ddp")
+    backend = load_backend(run.backend)
+    try:
+        backend.join(run, world_from_mpi(comm), comm)
+        after = listening()
+        backend.build(factory(run, switches))
+    except (InvalidRun, OptionError, WorkloadError):
+        traceback.print_exc()
+        comm.Abort(3)
+    timer = backend.make_timer(run.steps)
+    timer.begin(0)
+    hooks = []
+    for step in range(STEPS):
+        backend.step(step, timer)
+        hooks.append(sum(len(p._post_accumulate_grad_hooks or ()) for p in backend._parameters))
+        backend.release()
+    rows = rows_of(timer)
+    facts = {
+        "variables": {name: float(os.environ[name]) for name in VARIABLES if name in os.environ},
+        "listening": [address for address in after if address not in before],
+        "hooks": hooks,
+        "parameters": len(backend._parameters),
+        "layouts": sorted({"contiguous" if p.is_contiguous() else "channels_last" for p in backend._parameters}),
+        "implementations": sorted({str(group.get("fused")) for group in backend._optimizer.param_groups}),
+        "taken": sorted({number for row in rows for number in row}),
+        "ordered": all(list(row.values()) == sorted(row.values()) for row in rows),
+        "losses": backend.losses()[:STEPS],
+        **backend.describe().as_json(),
+    }
+    backend.leave()
+    return facts
+
+
 comm = MPI.COMM_WORLD
 switches = sys.argv[2:]
 pretend(switches)
-before = listening()
-run = requested_run(cpus_per_rank=2, backend="torch-ddp")
-backend = load_backend(run.backend)
-try:
-    backend.join(run, world_from_mpi(comm), comm)
-    after = listening()
-    backend.build(factory(switches))
-except (InvalidRun, OptionError, WorkloadError):
-    traceback.print_exc()
-    comm.Abort(3)
-timer = backend.make_timer(run.steps)
-timer.begin(0)
-hooks = []
-for step in range(STEPS):
-    backend.step(step, timer)
-    hooks.append(sum(len(p._post_accumulate_grad_hooks or ()) for p in backend._parameters))
-    backend.release()
-rows = rows_of(timer)
-facts = {
-    "variables": {name: float(os.environ[name]) for name in VARIABLES if name in os.environ},
-    "listening": [address for address in after if address not in before],
-    "hooks": hooks,
-    "parameters": len(backend._parameters),
-    "layouts": sorted({"contiguous" if p.is_contiguous() else "channels_last" for p in backend._parameters}),
-    "implementations": sorted({str(group.get("fused")) for group in backend._optimizer.param_groups}),
-    "taken": sorted({number for row in rows for number in row}),
-    "ordered": all(list(row.values()) == sorted(row.values()) for row in rows),
-    "losses": backend.losses()[:STEPS],
-    **backend.describe().as_json(),
-}
-backend.leave()
-if comm.rank == 0:
-    print(json.dumps(facts))
+for fields in json.loads(sys.argv[1]):
+    if (facts := facts_of(fields)) and comm.rank == 0:
+        print(json.dumps(facts))
