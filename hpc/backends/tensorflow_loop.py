@@ -38,18 +38,18 @@ class TensorFlowLoop(Training):
         return nullcontext()
 
     def _local_variable(self, variable: Any) -> Any:
-        """The variable that lies on this rank's device."""
+        """The copy of the variable on this rank's device."""
         return variable
 
     @abstractmethod
     def _make_equal(self, model: Any) -> None:
-        """Gives all ranks the values that rank 0 begins with."""
+        """Sets all ranks' variables to rank 0's values."""
 
     def _make_optimizer(self) -> Any:
         return self._workload.optimizer()
 
     def _in_replica(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the function as this rank's part of what all ranks do."""
+        """Calls the function in this rank's replica context."""
         return function(*arguments)
 
     @abstractmethod

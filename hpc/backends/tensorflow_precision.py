@@ -9,6 +9,7 @@ from typing import Any
 from hpc.backends import InvalidRun
 from hpc.workloads.tensorflow_base import HALVES, compute_dtype, tf
 
+# Workloads of earlier versions import compute_dtype from here.
 __all__ = ["LossScale", "check_traced", "compute_dtype", "set_precision", "traced_collectives"]
 
 _POLICIES = {"bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
@@ -20,7 +21,7 @@ _MOVING = frozenset({
 _COLLECTIVES = ("Horovod", "Collective")
 """Prefixes of the names of operations that communicate."""
 _FIRST, _GROWTH, _BACKOFF, _GROWS_AFTER = 2.0**16, 2.0, 0.5, 2000
-"""Those of torch.amp.GradScaler, so that frameworks skip alike."""
+"""As in torch.amp.GradScaler, so that frameworks skip the same steps."""
 
 
 def set_precision(precision: str) -> None:
@@ -80,7 +81,7 @@ class LossScale:
         self._good_steps = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def scaled(self, loss: Any) -> Any:
-        """What gradients are taken of: in float32, because the scale alone may be more than float16 can hold."""
+        # In float32, because the scale alone may be more than float16 can hold.
         return tf.cast(loss, tf.float32) * self.scale
 
     def apply(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:

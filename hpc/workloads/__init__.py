@@ -1,4 +1,4 @@
-"""What is trained. A workload is written for a framework; the table says which it has been written for."""
+"""The table of workloads, each with a factory per framework that it is written for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadEntry:
-    """Per framework the factory that makes the workload, and what it can be told."""
+    """`factories` maps frameworks to "module:Class"."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def options_in(table: Mapping[str, Option], run: RunSpec) -> dict[str, OptionVal
 
 
 def load_factory(workload: str, framework: str) -> Any:
-    """The factory of a workload for a framework; of a person's own file, the attribute named after the colon."""
+    """The factory of a workload for a framework; for a person's own file, the attribute after the colon."""
     if is_user_code(workload):
         path, _, attribute = workload.partition(":")
         module_spec = importlib.util.spec_from_file_location("rankwise_user_workload", Path(path))

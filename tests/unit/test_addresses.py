@@ -68,11 +68,11 @@ def test_a_port_that_is_in_use_is_passed_over(port_range: Path, monkeypatch: pyt
             port()
 
 
-@pytest.mark.parametrize(("fields", "found"), [("ib0", "ib0"), ("=ib0,eth0", "ib0"), ("^lo", None), ("", None)])
+@pytest.mark.parametrize(("variable", "interface"), [("ib0", "ib0"), ("=ib0,eth0", "ib0"), ("^lo", None), ("", None)])
 def test_the_interface_is_the_one_that_nccl_or_gloo_would_take(
-    fields: str, interface: str | None, monkeypatch: pytest.MonkeyPatch
+    variable: str, interface: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", fields)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", variable)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     assert requested_interface(gpu=True) == interface
     assert requested_interface(gpu=False) == "lo"
