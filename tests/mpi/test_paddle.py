@@ -33,19 +33,19 @@ def facts(ranks: Ranks, size: int = 2, switches: tuple[str, ...] = (), **fields:
     return result
 
 
-def test_ranks_of_several_hosts_talk_on_the_interface_that_was_named(ranks: Ranks) -> None:
+def test_ranks_of_several_hosts_connect_on_the_named_interface(ranks: Ranks) -> None:
     result = facts(ranks, switches=("apart",))
     assert result["connected"] == ["0100007F"]
     assert result["ordered"]
 
 
-def test_a_group_that_was_not_made_is_an_invalid_run(ranks: Ranks) -> None:
+def test_a_missing_group_is_an_invalid_run(ranks: Ranks) -> None:
     done = ranks(2, FACTS, "{}", "unnamed", check=False)
     assert done.returncode != 0
     assert "InvalidRun: Paddle made no group of the 2 ranks" in done.stderr
 
 
-def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
+def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
     result = facts(ranks)
     # Ranks of one host talk on loopback.
     assert (result["interface"], result["connected"], result["others"]) == ("lo", ["0100007F"], [])
@@ -59,7 +59,7 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
     assert result["ordered"]
 
 
-def test_coarse_stamps_leave_the_buckets_as_they_were_asked_for(ranks: Ranks) -> None:
+def test_timing_of_steps_uses_the_requested_buckets(ranks: Ranks) -> None:
     # Two weights of 600 × 600 float32, 1.4 MiB each: either fills a bucket.
     options = {"width": "600", "depth": "3", "comm_buffer_mb": "1"}
     result = facts(ranks, timing="step", options=options)
@@ -132,7 +132,7 @@ def test_a_persons_own_training_is_measured(attempt: Callable[..., Attempt]) -> 
     assert (trace.losses[:, -1] < trace.losses[:, 0]).all()
 
 
-def test_nobody_waits_before_a_rank_has_its_last_gradient(attempt: Callable[..., Attempt]) -> None:
+def test_ranks_do_not_wait_before_the_last_gradient(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(paddle(workload=f"{USER}:AnswersInTheMiddle")).trace()
     assert trace.outcome is Outcome.OK
     assert (np.diff(trace.stamps, axis=2) >= 0).all()
@@ -159,7 +159,7 @@ def test_a_workload_that_raises_ends_all_ranks(attempt: Callable[..., Attempt]) 
         ({"workload": f"{USER}:LacksLossAndSamples"}, "launch_fail", 5, "loss, samples"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_ends_with_a_note_that_says_why(
+def test_an_impossible_run_ends_with_a_note(
     attempt: Callable[..., Attempt], fields: dict[str, Any], outcome: str, status: int, message: str
 ) -> None:
     ended, note = failed(attempt, **fields)
@@ -169,7 +169,7 @@ def test_what_cannot_be_ends_with_a_note_that_says_why(
     collect(ended.traces, ended.stem)
 
 
-def test_an_address_taken_meanwhile_is_a_failed_launch_that_names_it(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_taken_address_is_a_failed_launch_that_names_it(ranks: Ranks, tmp_path: Path) -> None:
     def with_its_address_taken(size: int, _: Path, __: str, *switches: str, **options: Any) -> Any:
         return ranks(size, FACTS, "taken", *switches, **options)
 

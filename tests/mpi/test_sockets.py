@@ -38,7 +38,7 @@ def mpi_sockets() -> dict[str, Found]:
 
 
 @pytest.mark.parametrize("backend", [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node])
-def test_a_run_opens_nothing_to_everybody_but_what_the_docs_list(
+def test_a_run_listens_only_where_the_documents_say(
     ranks: Ranks, tmp_path: Path, backend: str, mpi_sockets: dict[str, Found]
 ) -> None:
     if missing := missing_modules(backend):
@@ -54,7 +54,7 @@ def test_a_run_opens_nothing_to_everybody_but_what_the_docs_list(
     assert {role for role, _ in result} <= {"rank"}, "a helper of ours listens"
 
 
-def test_what_listens_is_seen() -> None:
+def test_a_listening_socket_is_found() -> None:
     mark = f"mark-{uuid.uuid4()}"
     code = (
         "import socket, sys\n"

@@ -34,13 +34,13 @@ _json: dict[str, dict[str, Any]] = {}
 @pytest.fixture(autouse=True)
 def tensorflow(request: pytest.FixtureRequest) -> None:
     """Skips, with the command that helps, where this machine lacks what a test needs."""
-    fields = request.node.callspec.params.get("backend", STRATEGY) if hasattr(request.node, "callspec") else STRATEGY
-    if missing := missing_modules(fields):
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if missing := missing_modules(parameters.get("backend", STRATEGY)):
         pytest.skip("; ".join(missing))
 
 
 def facts(ranks: Ranks, backend: str, env: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """What ranks/tensorflow_facts.py finds on two ranks; found once for each run asked for."""
+    """The facts that ranks/tensorflow_facts.py prints on two ranks, from one start per run."""
     key = json.dumps([backend, fields], sort_keys=True)
     if key not in _json:
         done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": backend, **fields}), env=env)
@@ -49,7 +49,7 @@ def facts(ranks: Ranks, backend: str, env: dict[str, str] | None = None, **field
 
 
 def alone(script: str, *switches: str) -> Any:
-    """What a script prints that runs in one process, without mpiexec."""
+    """The JSON that a script prints in one process, without mpiexec."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *switches], cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}, timeout=300,
@@ -59,7 +59,7 @@ def alone(script: str, *switches: str) -> Any:
 
 
 @pytest.mark.parametrize("backend", [HOROVOD, STRATEGY])
-def test_by_default_what_is_said_holds(ranks: Ranks, backend: str) -> None:
+def test_the_facts_of_a_default_run(ranks: Ranks, backend: str) -> None:
     result = facts(ranks, backend, env=NUISANCES)
     assert result["frameworks"] == (["horovod"] if backend == HOROVOD else [])
     assert result["versions"]["tensorflow"].startswith("2.")
@@ -88,12 +88,12 @@ def losses(result: dict[str, Any]) -> list[float]:
     return values[:4]
 
 
-def test_both_train_alike(ranks: Ranks) -> None:
+def test_both_backends_learn_the_same(ranks: Ranks) -> None:
     assert losses(facts(ranks, HOROVOD, env=NUISANCES)) == pytest.approx(losses(facts(ranks, STRATEGY, env=NUISANCES)))
 
 
 @pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "step"), (STRATEGY, "phases")])
-def test_options_that_change_the_way_do_not_change_where_it_leads(ranks: Ranks, backend: str, timing: str) -> None:
+def test_options_do_not_change_what_is_learned(ranks: Ranks, backend: str, timing: str) -> None:
     options = {HOROVOD: {"fusion_threshold_mb": "0"}, STRATEGY: {"collective": "ring", "bytes_per_pack_mb": "0.01"}}
     result = facts(ranks, backend, timing=timing, options={"xla": "on", **options[backend]})
     assert result["options"]["xla"] is True
@@ -106,14 +106,14 @@ def test_options_that_change_the_way_do_not_change_where_it_leads(ranks: Ranks, 
     ("backend", "fields"),
     [(HOROVOD, {"options": {"compression": "fp16"}}), (STRATEGY, {"precision": "bf16"})],
 )
-def test_what_computes_or_reduces_in_fewer_digits_shows_it(ranks: Ranks, backend: str, fields: dict[str, Any]) -> None:
+def test_lower_precision_and_compression_change_the_losses(ranks: Ranks, backend: str, fields: dict[str, Any]) -> None:
     few, many = losses(facts(ranks, backend, **fields)), losses(facts(ranks, backend, env=NUISANCES))
     assert few == pytest.approx(many, rel=0.02)
     assert few != pytest.approx(many, rel=1e-6)
 
 
 @pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "phases"), (STRATEGY, "step")])
-def test_keras_learns_what_it_learns_in_one_process(ranks: Ranks, backend: str, timing: str) -> None:
+def test_keras_on_two_ranks_learns_what_one_process_learns(ranks: Ranks, backend: str, timing: str) -> None:
     result = facts(ranks, backend, timing=timing, workload=f"{USERS}:KerasDense")
     assert result["ranks_agree"]
     assert result["off_alone"] <= 1e-6
@@ -142,7 +142,7 @@ def test_a_run_leaves_a_trace(ranks: Ranks, tmp_path: Path, backend: str, fields
     assert attempt.left_nothing_but_its_trace()
 
 
-def test_a_port_that_is_taken_is_called_by_its_name(ranks: Ranks) -> None:
+def test_a_taken_port_is_named(ranks: Ranks) -> None:
     done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": STRATEGY}), "taken", check=False)
     assert done.returncode == 3
     (line,) = [line for line in done.stderr.splitlines() if "PortTaken:" in line]
@@ -150,7 +150,7 @@ def test_a_port_that_is_taken_is_called_by_its_name(ranks: Ranks) -> None:
     assert "chose 127.0.0.1:" in line
 
 
-def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks) -> None:
+def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
     if missing := missing_modules(HOROVOD):
         pytest.skip("; ".join(missing))
     done = ranks(1, HERE / "tensorflow_refusals.py", env={"CUDA_VISIBLE_DEVICES": ""})
@@ -183,7 +183,7 @@ def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks) -> None:
         (HOROVOD, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone"),
     ],
 )
-def test_what_fails_ends_all_ranks_with_a_note(
+def test_a_failure_ends_all_ranks_with_a_note(
     ranks: Ranks, tmp_path: Path, backend: str, size: int, fields: dict[str, Any], outcome: str, step: int, message: str
 ) -> None:
     attempt = Attempt(ranks, tmp_path, spec(backend=backend, ranks_per_node=size, **fields), check=False)

@@ -21,23 +21,23 @@ def facts(ranks: Ranks, *switches: str, **fields: Any) -> dict[str, Any]:
     return of_runs.facts(ranks, *switches, together=() if switches or "size" in fields else TOGETHER, **fields)
 
 
-def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> None:
+def test_ranks_of_one_host_listen_on_loopback_only(ranks: Ranks) -> None:
     assert facts(ranks)["listening"] == ["0100007F"]
 
 
-def test_ranks_of_several_hosts_meet_on_the_interface_that_was_named(ranks: Ranks) -> None:
+def test_ranks_of_several_hosts_listen_on_the_named_interface(ranks: Ranks) -> None:
     result = facts(ranks, "apart")
     assert result["listening"] == ["0100007F"]
     assert result["ordered"]
 
 
-def test_an_interface_that_is_not_there_is_named_with_those_that_are(ranks: Ranks) -> None:
+def test_a_missing_interface_is_named_with_the_existing_ones(ranks: Ranks) -> None:
     message = refused(ranks, "apart", size=2, env={"GLOO_SOCKET_IFNAME": "ib7"})
     assert "InvalidRun: interface ib7 was asked for" in message
     assert "lo 127.0.0.1" in message
 
 
-def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
+def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
     result = facts(ranks)
     assert result["options"] == {
         "bucket_cap_mb": 25.0,
@@ -61,7 +61,7 @@ def test_all_hooks_stay_where_the_graph_may_change(ranks: Ranks) -> None:
     assert result["hooks"] == [result["parameters"]] * 3
 
 
-def test_a_twin_is_stamped_as_what_it_is_the_twin_of(ranks: Ranks) -> None:
+def test_a_no_sync_run_has_the_stamps_of_a_training(ranks: Ranks) -> None:
     result, no_sync = facts(ranks), facts(ranks, reduction="off")
     assert (no_sync["taken"], no_sync["ordered"], no_sync["absent_stamps"]) == ([0, 1, 2, 3, 4, 5], True, [])
     assert no_sync["hooks"] == result["hooks"]
@@ -71,7 +71,7 @@ def test_a_twin_is_stamped_as_what_it_is_the_twin_of(ranks: Ranks) -> None:
     assert no_sync["losses"][1:] != result["losses"][1:]
 
 
-def test_coarse_stamps_leave_out_what_lies_inside_a_step_and_its_hooks(ranks: Ranks) -> None:
+def test_timing_of_steps_takes_no_inner_stamps_and_no_hooks(ranks: Ranks) -> None:
     fine, coarse = facts(ranks), facts(ranks, timing="step")
     assert coarse["hooks"] == [0, 0, 0]
     assert coarse["absent_stamps"] == list(INNER)

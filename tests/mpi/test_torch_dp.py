@@ -43,12 +43,12 @@ print(*found)
         ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was asked for; torch.compile does"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
+def test_an_impossible_run_is_refused_with_the_reason(
     ranks: Ranks, fields: dict[str, Any], switches: tuple[str, ...], message: str
 ) -> None:
     assert f"InvalidRun: {message}" in refused(ranks, *switches, backend="torch-dp", **fields)
 
 
-def test_its_threads_train_in_the_precision_asked_for() -> None:
+def test_its_threads_train_in_the_requested_precision() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_THREAD], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["torch.float16"]

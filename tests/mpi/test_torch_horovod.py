@@ -30,7 +30,7 @@ def horovod_facts(ranks: Ranks, *switches: str, **fields: Any) -> dict[str, Any]
     return facts(ranks, *switches, backend=BACKEND, **fields)
 
 
-def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
+def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
     result = horovod_facts(ranks)
     assert result["options"] == {
         "fusion_threshold_mb": 128.0,
@@ -52,13 +52,13 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
     assert result["implementations"] == ["True"]
 
 
-def test_settings_asked_for_are_those_told(ranks: Ranks) -> None:
+def test_requested_settings_reach_horovod(ranks: Ranks) -> None:
     result = horovod_facts(ranks, options={"fusion_threshold_mb": "20000.5", "cycle_time_ms": "0.25"})
     assert (result["options"]["fusion_threshold_mb"], result["options"]["cycle_time_ms"]) == (20000.5, 0.25)
     assert result["variables"] == {"HOROVOD_FUSION_THRESHOLD": 20000.5 * 2**20, "HOROVOD_CYCLE_TIME": 0.25}
 
 
-def test_the_runs_environment_goes_before_the_options(ranks: Ranks) -> None:
+def test_the_environment_of_a_run_overrides_its_options(ranks: Ranks) -> None:
     result = horovod_facts(ranks, env={"HOROVOD_FUSION_THRESHOLD": "1048576"}, options={"fusion_threshold_mb": "64"})
     assert result["options"]["fusion_threshold_mb"] == 1.0
     assert result["variables"]["HOROVOD_FUSION_THRESHOLD"] == 2**20
@@ -81,7 +81,7 @@ def test_the_runs_environment_goes_before_the_options(ranks: Ranks) -> None:
         ({"gpus_per_node": 2}, "2 GPUs and 1 ranks per node were asked for; torch-horovod drives one GPU per rank"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks, fields: dict[str, Any], message: str) -> None:
+def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks, fields: dict[str, Any], message: str) -> None:
     kind = "OptionError" if message.startswith("option ") else "InvalidRun"
     assert f"{kind}: {message}" in refused(ranks, backend=BACKEND, **fields)
 
@@ -96,19 +96,19 @@ def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks, fields: dict[st
         ("hooked", "WorkloadError: the SGD of the workload has step hooks or state; Horovod makes a new optimizer"),
     ],
 )
-def test_what_would_go_wrong_unseen_is_refused(ranks: Ranks, switch: str, message: str) -> None:
+def test_a_silent_failure_is_refused(ranks: Ranks, switch: str, message: str) -> None:
     gpus = 2 if switch == "without_nccl" else 0
     assert message in refused(ranks, switch, size=2, backend=BACKEND, gpus_per_node=gpus)
 
 
-def test_a_horovod_built_for_another_torch_is_said_in_one_line(ranks: Ranks) -> None:
+def test_a_horovod_built_for_another_torch_is_reported_in_one_line(ranks: Ranks) -> None:
     lines = [line for line in ranks(1, SCRIPT, RUNS, "another").stderr.splitlines() if line.startswith("rankwise: ")]
     assert len(lines) == 1
     assert lines[0].startswith("rankwise: Horovod was built against torch 1.13.1, installed is torch ")
     assert lines[0].endswith("make horovod builds it anew")
 
 
-def test_a_horovod_that_does_not_load_names_the_cure(ranks: Ranks) -> None:
+def test_a_horovod_that_does_not_load_names_the_fix(ranks: Ranks) -> None:
     done = ranks(1, SCRIPT, RUNS, "another", "unloadable", check=False)
     assert done.returncode != 0
     assert "ImportError: horovod.torch does not load: Horovod was built against torch 1.13.1" in done.stderr
@@ -122,7 +122,7 @@ def test_compression_changes_the_last_digits_and_learns(ranks: Ranks) -> None:
     assert compressed["losses"][-1] < compressed["losses"][0]
 
 
-def test_convolutions_in_channels_last_are_reduced_as_those_that_are_not(ranks: Ranks) -> None:
+def test_convolutions_in_channels_last_are_reduced_like_contiguous_ones(ranks: Ranks) -> None:
     def trained(**options: str) -> dict[str, Any]:
         return horovod_facts(ranks, workload="examples/my_training.py:MyTraining", options=options)
 
@@ -133,13 +133,13 @@ def test_convolutions_in_channels_last_are_reduced_as_those_that_are_not(ranks: 
     assert compressed["losses"] == pytest.approx(nchw["losses"], rel=1e-3)
 
 
-def test_coarse_stamps_are_begin_batch_and_end_of_the_very_same_steps(ranks: Ranks) -> None:
+def test_timing_of_steps_does_not_change_the_steps(ranks: Ranks) -> None:
     fine, coarse = horovod_facts(ranks), horovod_facts(ranks, timing="step")
     assert (coarse["taken"], coarse["absent_stamps"], coarse["ordered"]) == ([0, 1, 5], list(INNER), True)
     assert coarse["losses"] == fine["losses"]
 
 
-def test_ranks_that_begin_apart_go_on_together(ranks: Ranks) -> None:
+def test_ranks_with_different_weights_start_from_rank_0(ranks: Ranks) -> None:
     # Weights and buffers of rank 0 are everybody's: else two ranks with other weights would learn something else.
     assert horovod_facts(ranks, "apart_at_first")["losses"] == horovod_facts(ranks)["losses"]
 
@@ -159,7 +159,7 @@ def test_the_stamps_hold_the_sleeps_that_were_injected(ranks: Ranks, tmp_path: P
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_a_run_leaves_a_trace_and_ends_in_peace(ranks: Ranks, tmp_path: Path, size: int) -> None:
+def test_a_run_leaves_a_trace_and_nothing_else(ranks: Ranks, tmp_path: Path, size: int) -> None:
     attempt = Attempt(ranks, tmp_path, spec(backend=BACKEND, workload="mlp", ranks_per_node=size))
     assert attempt.trace().outcome is Outcome.OK
     assert attempt.left_nothing_but_its_trace()

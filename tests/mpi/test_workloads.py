@@ -64,7 +64,7 @@ def test_recipe_001_is_that_of_pytorch_examples(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["ngc", "pytorch-examples"])
-def test_the_batch_is_synthetic_and_of_the_size_asked_for(result: dict[str, Any], recipe: str) -> None:
+def test_the_batch_is_synthetic_and_of_the_requested_size(result: dict[str, Any], recipe: str) -> None:
     facts = result[recipe]
     assert facts["images"] == [64, 3, 32, 32]
     assert facts["channels_last"]

@@ -73,7 +73,7 @@ def wrong(loop: CollectiveLoop) -> list[int | None]:
     return [facts["wrong"] for facts in loop.describe().collectives or ()]
 
 
-def test_a_step_is_one_call_between_its_stamps_and_a_block_is_entered_by_a_checked_one() -> None:
+def test_a_step_is_one_call_and_a_block_begins_with_a_checked_call() -> None:
     group = Recording()
     loop = started(group)
     assert RUN.blocks == [[5, 7], [12, 14]]
@@ -93,7 +93,7 @@ def test_a_step_is_one_call_between_its_stamps_and_a_block_is_entered_by_a_check
     assert group.happened[-1] == "leave"
 
 
-def test_a_wrong_result_ends_it_before_anything_is_timed() -> None:
+def test_a_wrong_result_ends_the_run_before_timing() -> None:
     group = Recording(off_by=1)
     loop = started(group)
     for step in range(7):

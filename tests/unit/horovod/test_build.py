@@ -33,7 +33,7 @@ def kept(machine: Machine) -> list[Path]:
     return list(machine.cache.glob("rankwise/horovod/*/*.whl"))
 
 
-def test_the_right_one_installed_is_left_alone(
+def test_a_fitting_installation_is_not_rebuilt(
     tool: ModuleType, ingredients: ModuleType, machine: Machine, commands: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.install_horovod(built_for=dict(ingredients.find_ingredients().made_of))
@@ -44,7 +44,9 @@ def test_the_right_one_installed_is_left_alone(
     assert capsys.readouterr().out == said
 
 
-def test_it_is_built_imported_kept_and_installed(tool: ModuleType, machine: Machine, commands: list[str]) -> None:
+def test_a_wheel_is_built_imported_stored_and_installed(
+    tool: ModuleType, machine: Machine, commands: list[str]
+) -> None:
     assert tool.main([]) == 0
     [wheel] = kept(machine)
     built, tried, torch, tensorflow, installed = commands
@@ -55,7 +57,7 @@ def test_it_is_built_imported_kept_and_installed(tool: ModuleType, machine: Mach
     assert not (wheel.parent / "building").exists()
 
 
-def test_another_torch_brings_another_wheel_and_the_first_is_kept(
+def test_another_torch_gets_another_wheel_beside_the_first(
     tool: ModuleType, machine: Machine, commands: list[str]
 ) -> None:
     assert tool.main([]) == 0
@@ -71,7 +73,7 @@ def test_another_torch_brings_another_wheel_and_the_first_is_kept(
     assert installed.endswith(str(first))
 
 
-def test_a_wheel_that_was_never_finished_is_not_taken(
+def test_an_unfinished_wheel_is_not_used(
     tool: ModuleType, ingredients: ModuleType, machine: Machine, commands: list[str]
 ) -> None:
     folder = machine.cache / "rankwise" / "horovod" / ingredients.find_ingredients().key
@@ -84,7 +86,7 @@ def test_a_wheel_that_was_never_finished_is_not_taken(
     assert [wheel.read_text() for wheel in kept(machine)] == ["whole"]
 
 
-def test_a_wheel_that_does_not_import_is_not_kept(
+def test_a_wheel_that_does_not_import_is_not_stored(
     tool: ModuleType,
     machine: Machine,
     commands: list[str],
@@ -116,7 +118,9 @@ def test_a_failing_command_shows_its_errors_and_where_its_log_lies(tool: ModuleT
     assert len(lines) < 20
 
 
-def test_two_do_not_build_the_same_at_once(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_builds_exclude_each_other(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits, events = threading.Event(), list[str]()
     monkeypatch.setattr(tool, "say", lambda _text: waits.set())
 
