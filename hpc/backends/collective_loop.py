@@ -57,7 +57,7 @@ class CollectiveLoop:
         self._group.join(run, world, comm)
 
     def build(self, factory: Any) -> None:
-        """See Backend; the factory's workload defines the inputs and the expected results."""
+        """The workload of `factory` defines the inputs and the expected results."""
         self._workload = factory(self._run, None, self._comm.rank)
         self._enters = {first - MIN_WARMUP_STEPS: block for block, (first, _) in enumerate(self._run.blocks)}
         # Updated in place during the run: earlier callers of `describe` see which results have been checked.
