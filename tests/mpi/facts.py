@@ -10,7 +10,7 @@ from typing import Any
 from tests.mpi.attempts import HERE, Ranks
 
 SCRIPT = HERE / "torch_facts.py"
-_facts_of: dict[str, dict[str, Any]] = {}
+_cache: dict[str, dict[str, Any]] = {}
 
 
 def facts(
@@ -19,12 +19,12 @@ def facts(
     """The facts of a run, which is made once per test session, in one start of the ranks with the runs `together` where
     it is one of these."""
     key = _key(switches, size, fields)
-    if key not in _facts_of:
+    if key not in _cache:
         runs = together if fields in together else [fields]
         done = ranks(size, SCRIPT, json.dumps(runs), *switches, env=_environment(switches, fields))
         lines = done.stdout.splitlines()[-len(runs) :]
-        _facts_of.update({_key(switches, size, run): json.loads(line) for run, line in zip(runs, lines, strict=True)})
-    return _facts_of[key]
+        _cache.update({_key(switches, size, run): json.loads(line) for run, line in zip(runs, lines, strict=True)})
+    return _cache[key]
 
 
 def _key(switches: tuple[str, ...], size: int, fields: dict[str, Any]) -> str:
@@ -40,5 +40,5 @@ def refused(ranks: Ranks, *switches: str, size: int = 1, **fields: Any) -> str:
 
 
 def _environment(switches: tuple[str, ...], fields: dict[str, Any]) -> dict[str, str]:
-    defaults: dict[str, str] = fields.get("env", {})
-    return {"GLOO_SOCKET_IFNAME": "lo", **defaults} if "apart" in switches else defaults
+    environment: dict[str, str] = fields.get("env", {})
+    return {"GLOO_SOCKET_IFNAME": "lo", **environment} if "apart" in switches else environment

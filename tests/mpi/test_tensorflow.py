@@ -28,7 +28,7 @@ NUISANCES = {
     "KERAS_BACKEND": "torch",
     "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}',
 }
-_json: dict[str, dict[str, Any]] = {}
+_cache: dict[str, dict[str, Any]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +42,10 @@ def tensorflow(request: pytest.FixtureRequest) -> None:
 def facts(ranks: Ranks, backend: str, env: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
     """The facts that ranks/tensorflow_facts.py prints on two ranks, from one start per run."""
     key = json.dumps([backend, fields], sort_keys=True)
-    if key not in _json:
+    if key not in _cache:
         done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": backend, **fields}), env=env)
-        _json[key] = json.loads(done.stdout.splitlines()[-1])
-    return _json[key]
+        _cache[key] = json.loads(done.stdout.splitlines()[-1])
+    return _cache[key]
 
 
 def alone(script: str, *switches: str) -> Any:

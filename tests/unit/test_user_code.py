@@ -90,7 +90,7 @@ def test_a_link_to_a_parent_folder_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "message"),
     [
         ("main", "class F(:\n", "main.py, line 1: "),
         ("a", "x = 1\ny = (\n", "a.py, line 2: "),
@@ -98,10 +98,10 @@ def test_a_link_to_a_parent_folder_ends(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_python_cannot_parse_is_named_with_the_line(
-    tmp_path: Path, name: str, text: str, words: str
+    tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     put(tmp_path, **{"main": "import a\n", "a": "", name: text})
-    with pytest.raises(SpecError, match=words):
+    with pytest.raises(SpecError, match=message):
         code_digest(f"{tmp_path}/main.py:F")
 
 

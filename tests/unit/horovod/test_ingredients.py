@@ -79,9 +79,9 @@ def test_the_name_version_and_path_of_an_mpi(ingredients: ModuleType, machine: M
 
 def test_one_framework_alone_is_built_alone(ingredients: ModuleType, machine: Machine) -> None:
     machine.lose("torch")
-    found = ingredients.find_ingredients()
-    assert found.frameworks == ["tensorflow"]
-    assert found.settings["HOROVOD_WITHOUT_PYTORCH"] == found.settings["HOROVOD_WITH_TENSORFLOW"] == "1"
+    result = ingredients.find_ingredients()
+    assert result.frameworks == ["tensorflow"]
+    assert result.settings["HOROVOD_WITHOUT_PYTORCH"] == result.settings["HOROVOD_WITH_TENSORFLOW"] == "1"
 
 
 # What is missing
