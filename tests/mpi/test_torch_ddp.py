@@ -72,9 +72,9 @@ def test_a_no_sync_run_has_the_stamps_of_a_training(ranks: Ranks) -> None:
 
 
 def test_timing_of_steps_takes_no_inner_stamps_and_no_hooks(ranks: Ranks) -> None:
-    fine, coarse = facts(ranks), facts(ranks, timing="step")
-    assert coarse["hooks"] == [0, 0, 0]
-    assert coarse["absent_stamps"] == list(INNER)
-    assert (fine["taken"], coarse["taken"]) == ([0, 1, 2, 3, 4, 5], [0, 1, 5])
-    assert coarse["ordered"]
-    assert coarse["losses"] == fine["losses"]
+    phases, step = facts(ranks), facts(ranks, timing="step")
+    assert step["hooks"] == [0, 0, 0]
+    assert step["absent_stamps"] == list(INNER)
+    assert (phases["taken"], step["taken"]) == ([0, 1, 2, 3, 4, 5], [0, 1, 5])
+    assert step["ordered"]
+    assert step["losses"] == phases["losses"]

@@ -134,9 +134,9 @@ def test_convolutions_in_channels_last_are_reduced_like_contiguous_ones(ranks: R
 
 
 def test_timing_of_steps_does_not_change_the_steps(ranks: Ranks) -> None:
-    fine, coarse = horovod_facts(ranks), horovod_facts(ranks, timing="step")
-    assert (coarse["taken"], coarse["absent_stamps"], coarse["ordered"]) == ([0, 1, 5], list(INNER), True)
-    assert coarse["losses"] == fine["losses"]
+    phases, step = horovod_facts(ranks), horovod_facts(ranks, timing="step")
+    assert (step["taken"], step["absent_stamps"], step["ordered"]) == ([0, 1, 5], list(INNER), True)
+    assert step["losses"] == phases["losses"]
 
 
 def test_ranks_with_different_weights_start_from_rank_0(ranks: Ranks) -> None:
