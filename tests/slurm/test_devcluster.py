@@ -153,7 +153,7 @@ def test_nodes_see_neither_spool_nor_tmp_of_one_another_but_the_folders_in_use(
                 pytest.skip("mounting is refused here: nodes have no storage of their own")
             assert {f"{place}/c", str(here)} <= set(cluster.host.shared)
             assert DevCluster.running(cluster.root).host == cluster.host
-            cluster.run("sbatch", "-W", "-N2", "-o", "out", f"--export=ALL,OUTSIDE={outside}", "job.sh")
+            cluster.run("sbatch", "-W", "-N2", "-o", "out", "-e", "err", f"--export=ALL,OUTSIDE={outside}", "job.sh")
         batch, *rows = (here / "out").read_text().splitlines()
         assert batch == "batch node1"
         assert sorted(rows) == ["node1 node1 2 absent present", "node2 node2 2 absent absent"]

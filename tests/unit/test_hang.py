@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.recovery.progress import name_ranks
-from launch.step.hang import Hang, HangWatch, Limits, Phase, Seen, by_steps
+from launch.jobs.options import RunLimits
+from launch.step.hang import Hang, HangWatch, Phase, Seen, by_steps
 
-LIMITS = Limits(start_s=600, steps=10, extra_s=60, copy_s=10)
+LIMITS = RunLimits(start_limit_s=600, hang_steps=10, hang_extra_s=60, copy_s=10)
 EVERY_S = 5.0
 
 
 class Watched:
     """A HangWatch whose looks are taken every five seconds of a time that the test tells."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: RunLimits = LIMITS) -> None:
         self.said: list[str] = []
         self.now_s = 1000.0
         self._watch = HangWatch(limits, self.now_s, self.said.append)
@@ -137,10 +138,10 @@ def test_a_silent_node_leaves_the_scheduler_time_to_say_that_it_is_lost() -> Non
 
 
 def test_without_copies_and_without_ranks_here_nothing_is_known_and_nothing_ended() -> None:
-    watched = Watched(Limits(copy_s=0))
+    watched = Watched(RunLimits(copy_s=0))
     assert watched.until_hang(lambda _: Seen())[0] is None
     assert len(watched.said) == 1 and "copies are off" in watched.said[0]
-    assert Watched(Limits(copy_s=0)).until_hang(lambda _: Seen(local=True))[0] is not None
+    assert Watched(RunLimits(copy_s=0)).until_hang(lambda _: Seen(local=True))[0] is not None
 
 
 @given(st.lists(st.integers(0, 40), unique=True, min_size=1).map(sorted))
