@@ -129,8 +129,8 @@ def _findings(start: Start) -> Iterator[Advice]:
     for finding in start.findings:
         name, text, state = finding.get("name", ""), finding.get("text", ""), finding.get("state", "")
         if state == "failed":
-            say = change if finding.get("level") == "fatal" else note
-            yield say(name, text, finding.get("cure", ""))
+            say = change if finding.get("severity") == "fatal" else note
+            yield say(name, text, finding.get("fix", ""))
         elif state == "unknown":
             yield unknown(name, text)
 

@@ -49,7 +49,7 @@ def look(name: str = "n0", **facts) -> NodeLook:
 
 
 def finding(name: str, state: str, level: str = "fatal") -> dict[str, str]:
-    return {"name": name, "state": state, "level": level, "text": f"{name} is {state}", "cure": f"cure of {name}"}
+    return {"name": name, "state": state, "severity": level, "text": f"{name} is {state}", "fix": f"cure of {name}"}
 
 
 def start(mpi: str = "pmix", *findings: dict[str, str], met: bool = True, **facts) -> Start:
