@@ -28,7 +28,7 @@ class RequestedRun:
     """A run as a plan, a trace or a log describes it; `extra` are the fields that only a later version knows, and of a
     log those that tell its point from others (the folder it lies in).
 
-    `unknown` names the fields of `run` that nobody knows, because a log does not say them: what stands in them is a
+    `unknown` names the fields of `run` that a log does not give: what stands in them is a
     placeholder, never shown and never compared. `nodes` among them: only the number of devices is known; `repeat`: its
     number is not its name's. `target_env` are the environment variables that the target (a site, or this machine) sets
     for every run, as its plan says: those of `run.env` that nobody asked for by `--env`.
@@ -52,13 +52,13 @@ class RequestedRun:
 
     @cached_property
     def baseline_point(self) -> str:
-        """The point at 1n1g with all else equal; one device is on one node, whoever says so or not."""
+        """The point at 1n1g with all else equal; one device is on one node."""
         unknown = tuple(name for name in self.unknown if name != "nodes")
         return _key(dataclasses.replace(self.run.baseline(), repeat=1), self.extra, unknown)
 
     @property
     def case(self) -> str:
-        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where nobody knows on how many nodes."""
+        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where the number of nodes is not known."""
         return f"{self.run.devices}g" if "nodes" in self.unknown else self.run.case
 
     @property
@@ -119,7 +119,7 @@ class Machine:
 class FromLog:
     """Where a run's numbers come from that was read from a log. Speeds in samples/s; None where the log has none.
 
-    `window` says it in words: `steps 20 to 120 of epoch 0`. `wall_clock` comes from time stamps, `printed` is the mean
+    `window` in words: `steps 20 to 120 of epoch 0`. `wall_clock` comes from time stamps, `printed` is the mean
     of what the log prints. `remarks` are what is odd about this log, each a line.
     """
 
@@ -133,10 +133,10 @@ class FromLog:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One launch of a run. No `outcome`: it began and nothing says how it ended.
+    """One launch of a run. No `outcome`: it began and has no record of its end.
 
     `record` is its exit record, where one is here.
-    `problem` says why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
+    `problem` is why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
     means that the log reaches the end of the window, and there is no outcome where it does not.
     """
 
@@ -197,7 +197,7 @@ def measure(trace: Trace) -> Measured:
 
 
 def describe(trace: Trace) -> Machine:
-    """What the trace says of the machine that it met."""
+    """The machine as the trace describes it."""
     ranks = [_facts_of_rank(facts, trace.environment) for facts in trace.ranks]
     values: dict[str, set[str]] = {}
     for rank in ranks:
@@ -290,7 +290,7 @@ def _by_host(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _cores(ranks: list[dict[str, Any]]) -> int | None:
-    """How many cores the ranks of one machine may use between them; None where they do not say."""
+    """How many cores the ranks of one machine may use between them; None if not recorded."""
     affinities = [rank.get("affinity") for rank in ranks]
     if all(isinstance(affinity, list) and affinity for affinity in affinities):
         return len({str(core) for affinity in affinities if affinity for core in affinity})

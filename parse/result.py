@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from hpc.model.findings import Finding
+from hpc.model.outcome import ExitRecord
 from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
 from parse import stats
-from parse.attempt import Attempt, Machine, Measured, RequestedRun, settling
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
 
 MISSING = "missing"
@@ -57,6 +58,23 @@ class Run:
         """Its numbers, where it ended ok."""
         return self.attempt.measured if self.attempt and self.attempt.counts else None
 
+    @property
+    def machine(self) -> Machine | None:
+        return self.attempt.machine if self.attempt else None
+
+    @property
+    def record(self) -> ExitRecord | None:
+        return self.attempt.record if self.attempt else None
+
+    @property
+    def log(self) -> FromLog | None:
+        """Where its numbers come from, if from a log."""
+        return self.attempt.log if self.attempt else None
+
+    @property
+    def trace(self) -> Path | None:
+        return self.attempt.trace if self.attempt else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -70,7 +88,6 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """As it is printed."""
         return f"{self.value:.{self.decimals}f}"
 
 
@@ -79,7 +96,7 @@ class Claimed:
     """What a document prints of a point; a figure may stand in it more than once.
 
     `packed` are the logs that hold several jobs on the same devices, by name, with the speed printed for each: no runs.
-    `wall_clock` is the speed in samples/s that the time to train of the document gives, `wall_clock_from` says how.
+    `wall_clock` is the speed in samples/s that the time to train of the document gives, `wall_clock_from` how.
     """
 
     document: Path
@@ -99,12 +116,10 @@ class Claimed:
 
     @property
     def average(self) -> float | None:
-        """The average speed as printed, in samples/s."""
         return self._first("average")
 
     @property
     def speedup(self) -> float | None:
-        """The speedup as printed."""
         return self._first("speedup")
 
     def _first(self, what: str) -> float | None:
@@ -135,7 +150,6 @@ class Result:
 
     @property
     def run(self) -> RunSpec:
-        """What the point asks for."""
         return self.requested.run
 
     @property
@@ -145,7 +159,6 @@ class Result:
 
     @property
     def scaling_efficiency(self) -> float | None:
-        """Speedup per device."""
         return None if self.speedup is None else self.speedup / self.run.devices
 
     @property
@@ -161,7 +174,7 @@ class Result:
     @property
     def machines(self) -> tuple[Machine, ...]:
         """What its ok runs found."""
-        return tuple(run.attempt.machine for run in self.ok if run.attempt and run.attempt.machine)
+        return tuple(run.machine for run in self.ok if run.machine)
 
     @property
     def facts(self) -> dict[str, set[str]]:
@@ -187,9 +200,9 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
 
 def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
-    alone = list(results_of_points)
-    points = {result.requested.point: result for result in alone if not result.run.diagnostic}
-    return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
+    unscaled = list(results_of_points)
+    points = {result.requested.point: result for result in unscaled if not result.run.diagnostic}
+    return tuple(sorted((_with_speedup(result, points) for result in unscaled), key=_order))
 
 
 def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
@@ -277,12 +290,5 @@ def _no_number(result: Result) -> str:
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
     run = result.run
-    return (
-        run.workload,
-        run.backend,
-        run.batch_size,
-        run.precision,
-        result.requested.baseline_point,
-        run.devices,
-        run.nodes,
-    )
+    setting = run.workload, run.backend, run.batch_size, run.precision, result.requested.baseline_point
+    return *setting, run.devices, run.nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,23 +27,14 @@ class Interval:
     coverage: float
 
 
-def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean of at least one value."""
-    return sum(values) / len(values)
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value; of an even number, the mean of the two in the middle."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+mean, median = statistics.fmean, statistics.median
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
     """Standard deviation of the sample (n − 1) over its mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    return sqrt(_variance(values)) / mean(values)
+    return statistics.stdev(values) / mean(values)
 
 
 def median_interval(values: Sequence[float]) -> Interval | None:
@@ -91,7 +83,7 @@ def _student(freedom: int) -> float:
 def mean_margin(values: Sequence[float]) -> float | None:
     """Half of the 95 % interval of a mean, by Student's t; None for fewer than two values."""
     n = len(values)
-    return None if n < 2 else _student(n - 1) * sqrt(_variance(values) / n)
+    return None if n < 2 else _student(n - 1) * sqrt(statistics.variance(values) / n)
 
 
 def difference_margin(values: Sequence[float], others: Sequence[float]) -> float | None:
@@ -101,16 +93,11 @@ def difference_margin(values: Sequence[float], others: Sequence[float]) -> float
     """
     if min(len(values), len(others)) < 2:
         return None
-    ours, theirs = _variance(values) / len(values), _variance(others) / len(others)
+    ours, theirs = statistics.variance(values) / len(values), statistics.variance(others) / len(others)
     if ours + theirs == 0:
         return 0.0
     freedom = (ours + theirs) ** 2 / (ours**2 / (len(values) - 1) + theirs**2 / (len(others) - 1))
     return _student(int(freedom)) * sqrt(ours + theirs)
-
-
-def _variance(values: Sequence[float]) -> float:
-    centre = mean(values)
-    return sum((value - centre) ** 2 for value in values) / (len(values) - 1)
 
 
 def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> list[int]:
@@ -119,7 +106,7 @@ def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray
 
 
 def pauses_s(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> tuple[float, ...]:
-    """Of each block but the first, the time from the latest end of the block before to where it begins itself, in s."""
+    """The pause before each block but the first, in s: from the latest end of the block before to its own begin."""
     return tuple(
         (int(latest_end_ns[first - 1]) - int(latest_end_ns[stop - 1])) / 1e9
         for (_, stop), (first, _) in pairwise(blocks)

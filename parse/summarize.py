@@ -52,7 +52,7 @@ FORMAT_HELP = (
 FORMATS = ("table", "markdown", "csv", "json", "dlperf")
 LEDGER_HELP = (
     "below the table, where each step's time goes and why it takes longer than on one device: data, compute, wait, "
-    "transfer, update; who is waited for, and what makes it late. Of traces, in table, markdown and json"
+    "communication, optimizer; who is waited for, and what makes it late. Of traces, in table, markdown and json"
 )
 WIDE_HELP = (
     "tables with all columns, however wide (for less -S). Otherwise the format table fits the terminal or COLUMNS, "
@@ -201,7 +201,7 @@ def _summarize(options: argparse.Namespace, how: HowToRead | None, where: dict[s
         from parse.report.table import text
 
     summary = _summary(options.paths, options.kind, how)
-    if not summary.results and not summary.probes:
+    if not summary.results and not summary.diagnostics:
         for line in warnings(summary):
             print(line, file=sys.stderr)
         print(f"nothing to summarise in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
@@ -248,7 +248,7 @@ def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
     points = {result.requested.point for result in chosen}
     read = points | {result.requested.baseline_point for result in chosen}
     of = [result for result in summary.results if result.requested.point in read]
-    read_ledgers = ledgers(of, summary.probes, _with_progress if sys.stderr.isatty() else None)
+    read_ledgers = ledgers(of, summary.diagnostics, _with_progress if sys.stderr.isatty() else None)
     return tuple(ledger for ledger in read_ledgers if ledger.result.requested.point in points)
 
 
@@ -269,7 +269,7 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
     judged = judge(results(loaded))
     return Summary(
         results=tuple(result for result in judged if not result.run.diagnostic),
-        probes=tuple(result for result in judged if result.run.diagnostic),
+        diagnostics=tuple(result for result in judged if result.run.diagnostic),
         reduced=loaded.reduced,
         remarks=loaded.remarks,
         refusals=loaded.refusals,

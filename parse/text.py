@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from hpc.system.sanitize import plain
 
 PIPE_WIDTH = 100
-"""Of text that goes to a pipe or a file."""
+"""Width of text that goes to a pipe or a file."""
 MIN_WIDTH = 60
 """Tables are made for this many cells at least, however narrow the terminal."""
 LONG = 28
@@ -114,7 +114,7 @@ def _without_middle(name: str, width: int, head_share: float, mark: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], label_columns: int = 1) -> list[str]:
-    """Columns of equal width; the first `words` of them to the left, numbers and all others to the right."""
+    """Columns of equal width; the first `label_columns` of them to the left, numbers and all others to the right."""
     safe = [[plain(cell) for cell in row] for row in rows]
     widths = column_widths(safe)
     return [
@@ -133,12 +133,12 @@ def padded(cell: str, width: int, *, align_left: bool) -> str:
 
 
 def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Of each column, in cells."""
+    """The width of each column, in cells."""
     return [max(cell_len(plain(cell)) for cell in column) for column in zip(*rows, strict=True)]
 
 
 def table_width(widths: Sequence[int]) -> int:
-    """Of columns of these widths with their gaps."""
+    """The width of columns with their gaps."""
     return sum(widths) + len(GAP) * max(0, len(widths) - 1)
 
 
@@ -180,7 +180,7 @@ def numbered(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 def with_settings_folded(
     heads: Sequence[Head], rows: Sequence[Sequence[str]], settings: Collection[int], width: int
 ) -> tuple[list[str], list[Head], list[list[str]]]:
-    """The columns at `settings` as one behind the first: a line for each setting that says it in full, and of each row
+    """The columns at `settings` as one behind the first: a line for each setting in full, and for each row
     its number there, empty where the row has nothing in any of the columns."""
     texts = [" ".join(f"{heads[at][0]}={row[at]}" for at in settings if row[at]) for row in rows]
     distinct = [text for text in dict.fromkeys(texts) if text]

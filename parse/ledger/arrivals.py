@@ -1,10 +1,11 @@
-"""When ranks come to the reduction, step by step: who comes last, by how much, and what made it late."""
+"""When ranks arrive at the reduction, step by step: the last one, its arrival skew, and what made it late."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, expm1
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,54 +17,60 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MATERIAL = 0.01
-"""A straggler costs at least this share of the step; less is nobody's trouble, and no rank equals another to the ns."""
+"""A straggler costs at least this share of the step: no rank equals another to the ns."""
 LATE_IN = 0.6
 """A rank that is typically late is so in at least this share of the steps of a piece."""
 NEVER = 41.0
-"""What has a probability of e to the minus this is left out: less than a double knows beside 1."""
+"""Probabilities below e to the minus this are left out: less than a double resolves beside 1."""
 POOL = 1_000_000
 """How many (ranks × steps) are shuffled as one, at most: what bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class LastArrivals:
+    """The last to arrive, among ranks or among nodes, each with its latest rank.
+
+    Per step [step]: its number (`last`), how much later than the next it is (`gap`, ns) and the sum of the two clocks'
+    bounds. `typical` [rank, piece]: how much later than the median rank a rank, or a node's earliest, is in LATE_IN of
+    a piece's steps. `exclusive`: by how many standard deviations they avoid being late in the same step.
+    """
+
+    last: Ints
+    gap: Ints
+    gap_bound: Floats
+    typical: Floats
+    exclusive: float
+
+    @property
+    def provable(self) -> npt.NDArray[np.bool_]:
+        """In which steps the gap is beyond the clocks' bounds."""
+        return self.gap > self.gap_bound
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Arrivals:
-    """All times in ns. Per step [step]: its number, the rank whose t3 is latest (`last`), how much later it is than the
-    next (`gap`) and than the median rank (`late`), each with the sum of the two clocks' bounds, and what the latter
-    consists of, `cause` [step, 4], named by `causes`. The median rank is the lower one of an even number.
+    """All times in ns. Per step [step]: its number; `skew`, how much later than the median rank the last one arrives,
+    with the sum of the two clocks' bounds; `cause` [step, 4], what that consists of, named by `causes`. The median rank
+    is the lower one of an even number.
 
-    The same of nodes, each with its latest rank (`node_last`, `node_gap`, `node_gap_bound`). `typical` [rank, piece] is
-    how much later than the median rank a rank is in LATE_IN of a piece's steps; `node_typical` [node, piece] that of
-    the node's least late rank. Of the steps in which a rank is provably later than the median rank, by MATERIAL of
-    a step at least: how many (`late_steps` [rank]), by how much on average (`rank_late`), what it consists of
-    (`rank_cause` [rank, 4]).
-
-    `bound` is how far the clocks leave open, on average, which of two ranks was first, of those it is widest for; 0
-    where all read one clock. `exclusive` says by how many standard deviations ranks avoid being late in the same step,
-    `node_exclusive` nodes.
+    Of the steps in which a rank is provably later than the median rank, by MATERIAL of a step at least: how many
+    (`late_steps` [rank]), and what its skew consists of on average (`rank_cause` [rank, 4]). `bound` is how far the
+    clocks leave open, on average, which of two ranks was first, of those it is widest for; 0 where all read one clock.
     """
 
     causes: tuple[str, ...]
     steps: Ints
-    last: Ints
-    gap: Ints
-    gap_bound: Floats
-    late: Ints
-    late_bound: Floats
+    ranks: LastArrivals
+    nodes: LastArrivals
+    skew: Ints
+    skew_bound: Floats
     cause: Ints
-    node_last: Ints
-    node_gap: Ints
-    node_gap_bound: Floats
-    typical: Floats
-    node_typical: Floats
     late_steps: Ints
-    rank_late: Floats
     rank_cause: Floats
     bound: float
-    exclusive: float
-    node_exclusive: float
 
 
-class Gathering:
+class ArrivalCollector:
     """Makes Arrivals of pieces of steps, of which it keeps little.
 
     `nodes` [rank] numbers each rank's node; ranks of equal `domains` [rank] read one clock, so that only what their
@@ -73,61 +80,56 @@ class Gathering:
     def __init__(
         self, nodes: Sequence[int], domains: Sequence[str], device_ns: Sequence[float], borders: frozenset[str]
     ) -> None:
-        self.nodes = np.array(nodes)
         self.domains = np.unique(domains, return_inverse=True)[1]
         self.device_ns = np.array(device_ns, np.float64)
-        self.order = np.argsort(self.nodes, kind="stable")
-        self.starts = np.flatnonzero(np.diff(self.nodes[self.order], prepend=-1))
-        self.names = self.nodes[self.order][self.starts]
+        self.order = np.argsort(nodes, kind="stable")
+        self.starts = np.flatnonzero(np.diff(np.array(nodes)[self.order], prepend=-1))
+        self.names = np.array(nodes)[self.order][self.starts]
         self.borders = borders
-        self.of_steps: list[tuple[npt.NDArray[np.generic], ...]] = []
+        self.columns: list[tuple[npt.NDArray[np.generic], ...]] = []
         self.typical: list[tuple[Floats, Floats]] = []
-        ranks = len(self.nodes)
-        self.late_steps = np.zeros(ranks, np.int64)
-        self.late_sum = np.zeros((ranks, len(CAUSES)))
+        self.late_steps = np.zeros(len(nodes), np.int64)
+        self.late_sum = np.zeros((len(nodes), len(CAUSES)))
         self.steps = 0
-        self.bounds = np.zeros(ranks)
-        self.alternation = Alternation()
-        self.node_alternation = Alternation()
+        self.bounds = np.zeros(len(nodes))
+        self.alternation, self.node_alternation = Alternation(), Alternation()
 
     def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats) -> None:
         """Takes a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, and bounds
         of t3 [rank, step]."""
-        arrive = np.ascontiguousarray(stamps_ns[:, 1:, GRADS_READY].T)  # [step, rank]
+        arrive, bound = np.ascontiguousarray(stamps_ns[:, 1:, GRADS_READY].T), np.ascontiguousarray(bounds_ns.T)
         steps, ranks = arrive.shape
-        row = np.arange(steps)
-        middle = (ranks - 1) // 2
+        row, middle = np.arange(steps), (ranks - 1) // 2
         order = np.argpartition(arrive, sorted({middle, ranks - 2, ranks - 1}), axis=1)
         median, second, last = order[:, middle], order[:, ranks - 2], order[:, ranks - 1]
-        bound = np.ascontiguousarray(bounds_ns.T)
         self.steps += steps
         self.bounds += bound.sum(axis=0)
-        arrival_skew = arrive - arrive[row, median][:, None]
+        skew = arrive - arrive[row, median][:, None]
         parts = self._parts(stamps_ns)
         causes = parts - parts[row, median][:, None]
         open_ns = self._between(bound, np.arange(ranks), bound[row, median][:, None], median[:, None])
         ends = stamps_ns[:, :, END]
-        provable = arrival_skew > np.maximum(open_ns, MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps)
+        provable = skew > np.maximum(open_ns, MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps)
         self.late_steps += provable.sum(axis=0)
         self.late_sum += np.einsum("srk,sr->rk", causes, provable, dtype=np.float64)
-        self.of_steps.append(
+        self.columns.append(
             (
-                first + row,
-                last,
-                arrive[row, last] - arrive[row, second],
+                first + row, skew[row, last], self._between(bound[row, last], last, bound[row, median], median),
+                causes[row, last], last, arrive[row, last] - arrive[row, second],
                 self._between(bound[row, last], last, bound[row, second], second),
-                arrival_skew[row, last],
-                self._between(bound[row, last], last, bound[row, median], median),
-                causes[row, last],
-                *self._nodes(arrive, bound, row),
+                *self._last_nodes(arrive, bound, row),
             )
-        )
+        )  # fmt: skip
         at = int((1 - LATE_IN) * steps)
-        least = np.minimum.reduceat(arrival_skew[:, self.order], self.starts, axis=1)
-        self.typical.append((_smallest(arrival_skew, at), _smallest(least, at)))
+        self.typical.append((_smallest(skew, at), _smallest(self._by_node(np.minimum, skew), at)))
         work = parts[:, :, 1:].sum(axis=2)
         self.alternation.add(work)
-        self.node_alternation.add(np.maximum.reduceat(work[:, self.order], self.starts, axis=1))
+        self.node_alternation.add(self._by_node(np.maximum, work))
+
+    def _by_node(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """[step, node] from [step, rank]."""
+        reduced: npt.NDArray[Any] = reduce.reduceat(values[:, self.order], self.starts, axis=1)
+        return reduced
 
     def _between(self, bound: Floats, ranks: Ints, its: Floats, others: Ints) -> Floats:
         """How far the clocks leave open which of two was first: of `ranks` with these bounds and of `others`."""
@@ -144,61 +146,48 @@ class Gathering:
         """When each rank left the reduction before, and what it did from then to its t3: [step, rank, 4], CAUSES."""
         before, now = stamps_ns[:, :-1], stamps_ns[:, 1:]
         ends = before[:, :, END]
-        left_reduction = before[:, :, REDUCED] if "reduced" in self.borders else ends
+        reduced = before[:, :, REDUCED] if "reduced" in self.borders else ends
         ready = now[:, :, BATCH_READY] if "batch_ready" in self.borders else ends
-        return np.stack(
-            [
-                left_reduction - left_reduction.min(),
-                ends - left_reduction,
-                ready - ends,
-                now[:, :, GRADS_READY] - ready,
-            ],
-            axis=2,
-        ).swapaxes(0, 1)
+        parts = reduced - reduced.min(), ends - reduced, ready - ends, now[:, :, GRADS_READY] - ready
+        return np.stack(parts, axis=2).swapaxes(0, 1)
 
-    def _nodes(self, arrive: Ints, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
-        """The node whose latest rank is the last of all, and by how much more than that of the next node."""
-        latest = np.maximum.reduceat(arrive[:, self.order], self.starts, axis=1)
-        widest = np.maximum.reduceat(bound[:, self.order], self.starts, axis=1)
-        if latest.shape[1] == 1:
+    def _last_nodes(self, arrive: Ints, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
+        """The node whose latest rank is the last of all, by how much more than that of the next node, and the bound."""
+        latest, widest = self._by_node(np.maximum, arrive), self._by_node(np.maximum, bound)
+        nodes = latest.shape[1]
+        if nodes == 1:
             none = np.zeros(len(row), np.int64)
             return none, none, none.astype(np.float64)
-        order = np.argpartition(latest, (latest.shape[1] - 2, latest.shape[1] - 1), axis=1)
+        order = np.argpartition(latest, (nodes - 2, nodes - 1), axis=1)
         second, last = order[:, -2], order[:, -1]
         return self.names[last], latest[row, last] - latest[row, second], widest[row, last] + widest[row, second]
 
     def arrivals(self) -> Arrivals:
-        """What was gathered."""
-        columns = [np.concatenate(column) for column in zip(*self.of_steps, strict=True)]
-        steps, last, gap, gap_bound, late, late_bound, cause, node_last, node_gap, node_gap_bound = columns
-        sums, count = self.late_sum, np.maximum(1, self.late_steps)[:, None]
+        """What was collected."""
+        steps, skew, skew_bound, cause, *others = (np.concatenate(column) for column in zip(*self.columns, strict=True))
+        groups = [
+            LastArrivals(
+                last=last, gap=gap, gap_bound=gap_bound, typical=np.stack(typical, axis=1),
+                exclusive=alternation.exclusive(),
+            )
+            for (last, gap, gap_bound), typical, alternation in zip(
+                (others[:3], others[3:]),
+                zip(*self.typical, strict=True),
+                (self.alternation, self.node_alternation),
+                strict=True,
+            )
+        ]  # fmt: skip
         return Arrivals(
-            causes=_names(self.borders),
-            steps=steps,
-            last=last,
-            gap=gap,
-            gap_bound=gap_bound,
-            late=late,
-            late_bound=late_bound,
-            cause=cause,
-            node_last=node_last,
-            node_gap=node_gap,
-            node_gap_bound=node_gap_bound,
-            typical=np.stack([ranks for ranks, _ in self.typical], axis=1),
-            node_typical=np.stack([nodes for _, nodes in self.typical], axis=1),
-            late_steps=self.late_steps,
-            rank_late=(sums / count).sum(axis=1),
-            rank_cause=sums / count,
-            bound=self._widest(),
-            exclusive=self.alternation.exclusive(),
-            node_exclusive=self.node_alternation.exclusive(),
-        )
+            causes=_names(self.borders), steps=steps, ranks=groups[0], nodes=groups[1], skew=skew,
+            skew_bound=skew_bound, cause=cause, late_steps=self.late_steps,
+            rank_cause=self.late_sum / np.maximum(1, self.late_steps)[:, None], bound=self._widest(),
+        )  # fmt: skip
 
 
 class Alternation:
-    """Whether those who work side by side take turns in taking long: then each step has one who does, not two or none.
+    """Whether ranks alternate in taking long, so that each step has exactly one that does.
 
-    Held against the longest work of a step if all work were dealt out to ranks and steps by chance.
+    Compares the longest work of each step with that of work dealt out to ranks and steps by chance.
     """
 
     def __init__(self) -> None:
@@ -206,7 +195,6 @@ class Alternation:
         self.sums = np.zeros(3)  # over all pools: the longest work of the steps, what is expected of it, its variance
 
     def add(self, work: Ints) -> None:
-        """Takes steps, [step, rank]."""
         if self.pool and sum(work_of_pool.size for work_of_pool in self.pool) + work.size > POOL:
             self._shuffle()
         self.pool.append(work)
@@ -241,17 +229,17 @@ def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
     return mean, float(chance @ (values - mean) ** 2)
 
 
-def _smallest(values: Ints, at: int) -> Floats:
+def _smallest(values: npt.NDArray[Any], at: int) -> Floats:
     """The value of each column that has `at` values below or equal to it."""
     values_at: Floats = np.partition(values, at, axis=0)[at].astype(np.float64)
     return values_at
 
 
 def _names(borders: frozenset[str]) -> tuple[str, ...]:
-    """CAUSES, where two that no stamp parts have one name, in the place of the second; the first has none."""
+    """CAUSES; two that no stamp separates have one name, in the place of one, and the other is empty."""
     names = list(CAUSES)
     if "reduced" not in borders:
-        names[0], names[1] = "release+update", ""
+        names[0], names[1] = "release+optimizer", ""
     if "batch_ready" not in borders:
         names[2], names[3] = "", "data+compute"
     return tuple(names)

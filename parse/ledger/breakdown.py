@@ -1,4 +1,4 @@
-"""One run's account: its trace reduced, piece by piece, to the means of its terms. In whole nanoseconds until then."""
+"""The step breakdown of one run: its trace, reduced piece by piece to the means of its terms, from whole ns."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, STAMPS
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.arrivals import Arrivals, Floats, Gathering, Ints
-from parse.ledger.types import TERMS
+from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
+from parse.ledger.types import TERMS, Merged, StampErrors
 
 BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
 """What lies between two terms: t1, t3, M (the last rank's t3), t4."""
 PIECES = 10
-"""A window is looked at in at least as many pieces: steps of a run are correlated, so what is tested and averaged are
-the pieces."""
+"""A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
+Missing = Mapping[str, tuple[int, int]]
+"""By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepBreakdown:
-    """One run. `borders` are those of BORDERS that are known and mean something, `merged` says what of the others.
+    """One run. `borders` are those of BORDERS that are known and mean something, `merged` the reasons for the others.
 
     `rank_ns` [rank, 5] and `piece_ns` [piece, 5] are mean terms, over steps and over ranks and steps; where a border is
     not known, the time up to the next one that is stands in the later term and 0 in the one before it. `step_ns` is the
@@ -35,7 +36,7 @@ class StepBreakdown:
 
     run_id: str
     borders: frozenset[str]
-    merged: str
+    merged: Merged | None
     rank_ns: Floats
     piece_ns: Floats
     step_ns: float
@@ -46,18 +47,17 @@ class StepBreakdown:
     nodes: tuple[int, ...]
     gradient_bytes: int | None
     arrivals: Arrivals | None
-    problems: tuple[str, ...]
+    problems: StampErrors
 
     @property
     def mean_ns(self) -> Floats:
-        """The five terms over all ranks and steps."""
         mean: Floats = self.rank_ns.mean(axis=0)
         return mean
 
 
 def names(borders: frozenset[str]) -> tuple[str, ...]:
-    """The terms between these borders: `data`, `compute`, …; several in one are joined, wait and transfer as one."""
-    return tuple(_joined([TERMS[term] for term in group]) for group in _groups(borders))
+    """The terms between these borders: `data`, `compute`, …; several in one are joined by `+`."""
+    return tuple("+".join(TERMS[term] for term in group) for group in _groups(borders))
 
 
 def merge(ns: Floats, borders: frozenset[str]) -> Floats:
@@ -72,13 +72,6 @@ def _groups(borders: frozenset[str]) -> list[list[int]]:
             groups.append([])
         groups[-1].append(term)
     return groups
-
-
-def _joined(terms: list[str]) -> str:
-    both = "wait" in terms and "transfer" in terms
-    return "+".join(
-        "communication" if both and name == "wait" else name for name in terms if not both or name != "transfer"
-    )
 
 
 def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
@@ -101,138 +94,121 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
 
 
 def step_breakdown(trace: Trace) -> StepBreakdown:
-    """The run's account. Raises TraceError where its window is not whole or its clocks cannot be compared.
+    """The run's step breakdown. Raises TraceError where its window is not whole or its clocks cannot be compared.
 
     Reads the stamps in pieces of steps: with `hpc.model.trace_file.open_trace` memory is bounded whatever their number.
     """
     try:
-        return _Reduction(trace, {}).step_breakdown()
-    except _Absent:  # hardly ever: a trace is read once where it is whole
-        return _Reduction(trace, _missing(trace)).step_breakdown()
+        return _reduce(trace, {})
+    except _StampMissing:  # rare, so that a complete trace is read once
+        return _reduce(trace, _missing(trace))
 
 
-class _Absent(Exception):
-    """A stamp between two terms is missing that was thought to be there."""
+class _StampMissing(Exception): ...
 
 
-class _Reduction:
-    def __init__(self, trace: Trace, missing: Mapping[str, str]) -> None:
-        self.trace = trace
-        self.ranks = len(trace.stamps)
-        self.steps = sum(int(stop - first) for first, stop in trace.blocks)
-        if not self.steps:
-            raise TraceError("it has no measured block")
-        self.hosts = tuple(str(facts.get("hostname", "")) for facts in trace.ranks)
-        self.nodes = tuple(int(facts.get("node_rank", 0)) for facts in trace.ranks)
-        self.borders, self.merged = _borders(trace, missing)
-        self.problems: list[str] = []
-        self.backwards = self.early = self.gaps = 0
+def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
+    ranks, steps = len(trace.stamps), int(np.diff(trace.blocks).sum())
+    if not steps:
+        raise TraceError("it has no measured block")
+    borders, merged = _borders(trace, missing)
+    nodes = tuple(int(facts.get("node_rank", 0)) for facts in trace.ranks)
+    device_ns = [float(facts.get("stamp_bound_ns") or 0) for facts in trace.ranks]
+    comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
+    collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders) if comparable else None
+    checks = _StampChecks(borders)
+    rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
+    piece_ns: list[Floats] = []
+    blocks_ns: list[Ints] = []
+    edges_ns: list[tuple[int, int]] = []
+    for pieces in _pieces(trace.blocks, ranks):
+        latest_ns: list[Ints] = []
+        for first, stop in pieces:
+            local_ns = np.ascontiguousarray(trace.stamps[:, first - 1 : stop])
+            checks.check_presence(local_ns, first)
+            stamps_ns = trace.globally(local_ns)
+            terms_ns = step_terms(stamps_ns, borders)
+            rank_ns += terms_ns.sum(axis=1)
+            piece_ns.append(terms_ns.mean(axis=(0, 1)))
+            checks.count_disorder(local_ns)
+            if not latest_ns:
+                begin_ns = stamps_ns[:, 0, END]
+                latest_ns.append(begin_ns.max(keepdims=True))
+            latest_ns.append(stamps_ns[:, 1:, END].max(axis=0))
+            if collector:
+                bounds_ns = trace.bounds_of(local_ns[:, 1:, GRADS_READY])
+                collector.add(first, stamps_ns, bounds_ns)
+                checks.count_early(terms_ns, stamps_ns, bounds_ns)
+        end_ns = stamps_ns[:, -1, END]
+        blocks_ns.append(np.concatenate(latest_ns))
+        edges_ns.append((int(begin_ns.max()), int(end_ns.max())))
+        skew_ns += _skew(end_ns) - _skew(begin_ns)
+    rank_ns /= steps
+    return StepBreakdown(
+        run_id=trace.run_id, borders=borders, merged=merged, rank_ns=rank_ns, piece_ns=np.array(piece_ns),
+        step_ns=float(rank_ns.sum(axis=1).mean()),
+        median_step_ns=float(np.median(np.concatenate([np.diff(block_ns) for block_ns in blocks_ns]))),
+        skew_ns=skew_ns / steps,
+        pauses_ns=tuple(after[0] - before[1] for before, after in pairwise(edges_ns)),
+        hosts=tuple(str(facts.get("hostname", "")) for facts in trace.ranks),
+        nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=collector.arrivals() if collector else None,
+        problems=checks.errors(ranks * steps),
+    )  # fmt: skip
+
+
+def _skew(ends_ns: Ints) -> float:
+    """How long before the last rank the ranks end, on average."""
+    return float((ends_ns.max() - ends_ns).mean())
+
+
+class _StampChecks:
+    """Counts time stamps that cannot be right."""
+
+    def __init__(self, borders: frozenset[str]) -> None:
+        self.borders = borders
+        self.disordered = self.gaps = self.early = 0
         self.worst_ns = 0.0
 
-    def step_breakdown(self) -> StepBreakdown:
-        """See the function of that name."""
-        rank_ns = np.zeros((self.ranks, len(TERMS)))
-        piece_ns: list[Floats] = []
-        latest: list[Ints] = []
-        edges_ns: list[tuple[int, int]] = []
-        skew_ns = 0.0
-        compares = {"grads_ready", "last_grads_ready"} <= self.borders and self.ranks > 1
-        device_ns = [float(facts.get("stamp_bound_ns") or 0) for facts in self.trace.ranks]
-        gathering = Gathering(self.nodes, self.trace.clock_domains, device_ns, self.borders) if compares else None
-        for pieces in _pieces(self.trace.blocks, self.ranks):
-            block: list[Ints] = []
-            for first, stop in pieces:
-                local_ns = np.ascontiguousarray(self.trace.stamps[:, first - 1 : stop])
-                self._check_presence(local_ns, (first, stop))
-                stamps_ns = self.trace.globally(local_ns)
-                terms_ns = step_terms(stamps_ns, self.borders)
-                rank_ns += terms_ns.sum(axis=1)
-                piece_ns.append(terms_ns.mean(axis=(0, 1)))
-                self._check_order(local_ns)
-                block.append(stamps_ns[:, 1:, END].max(axis=0))
-                if first == pieces[0][0]:
-                    begin_ns = stamps_ns[:, 0, END]
-                if gathering:
-                    bounds_ns = self.trace.bounds_of(local_ns[:, 1:, GRADS_READY])
-                    gathering.add(first, stamps_ns, bounds_ns)
-                    self._check_transfer(terms_ns, stamps_ns, bounds_ns)
-            end_ns = stamps_ns[:, -1, END]
-            latest.append(np.diff(np.concatenate([[begin_ns.max()], *block])))
-            edges_ns.append((int(begin_ns.max()), int(end_ns.max())))
-            skew_ns += _skew(end_ns) - _skew(begin_ns)
-        rank_ns /= self.steps
-        if self.trace.run.reduction == "on" and self.ranks > 1 and not gathering:
-            self.merged = self.merged or "the ranks' stamps cannot be compared"
-        return StepBreakdown(
-            run_id=self.trace.run_id,
-            borders=self.borders,
-            merged=self.merged,
-            rank_ns=rank_ns,
-            piece_ns=np.array(piece_ns),
-            step_ns=float(rank_ns.sum(axis=1).mean()),
-            median_step_ns=float(np.median(np.concatenate(latest))),
-            skew_ns=skew_ns / self.steps,
-            pauses_ns=tuple(after[0] - before[1] for before, after in pairwise(edges_ns)),
-            hosts=self.hosts,
-            nodes=self.nodes,
-            gradient_bytes=_gradient_bytes(self.trace),
-            arrivals=gathering.arrivals() if gathering else None,
-            problems=self._problems(),
+    def errors(self, total: int) -> StampErrors:
+        return StampErrors(
+            total=total, disordered=self.disordered, gaps=self.gaps, early=self.early, early_ms=self.worst_ns / 1e6
         )
 
-    def _check_presence(self, local_ns: Ints, steps: tuple[int, int]) -> None:
-        """Raises TraceError where a step has no end, _Absent where a border is missing that is counted on."""
+    def check_presence(self, local_ns: Ints, first: int) -> None:
+        """Raises TraceError where a step has no end, _StampMissing where a known border has no stamp."""
         if local_ns.min() != ABSENT:
             return
         if (local_ns[:, :, END] == ABSENT).any():
-            raise TraceError(f"ranks lack the end of a step among {steps[0] - 1} to {steps[1] - 1}")
+            raise TraceError(f"ranks lack the end of a step among {first - 1} to {first + local_ns.shape[1] - 2}")
         for border in self.borders - {"last_grads_ready"}:
             # What a rank does to be ready begins where it left the reduction of the step before.
             if (local_ns[:, border != "reduced" :, STAMPS.index(border)] == ABSENT).any():
-                raise _Absent
+                raise _StampMissing
 
-    def _check_order(self, local_ns: Ints) -> None:
-        """Counts stamps of a rank that lie before one that comes before them, and steps that do not begin at an end."""
-        steps_ns = local_ns[:, 1:]
-        if steps_ns.min() != ABSENT and (np.diff(steps_ns, axis=2) >= 0).all():
-            self.gaps += int((steps_ns[:, :, BEGIN] != local_ns[:, :-1, END]).sum())
-            return
+    def count_disorder(self, local_ns: Ints) -> None:
+        """Counts stamps of a rank before an earlier one, and steps that do not begin at an end."""
         latest = local_ns[:, 1:, BEGIN]
         self.gaps += int(((latest != local_ns[:, :-1, END]) & (latest != ABSENT)).sum())
+        if local_ns[:, 1:].min() != ABSENT and (np.diff(local_ns[:, 1:], axis=2) >= 0).all():
+            return
         for stamp in range(BEGIN + 1, len(STAMPS)):
             here = local_ns[:, 1:, stamp]
-            self.backwards += int(((here < latest) & (here != ABSENT)).sum())
+            self.disordered += int(((here < latest) & (here != ABSENT)).sum())
             latest = np.maximum(latest, here)
 
-    def _check_transfer(self, terms_ns: Ints, stamps_ns: Ints, bounds_ns: Floats) -> None:
-        """Counts where reduced gradients are there before the last rank had its own, beyond the clocks' bounds."""
-        if "reduced" not in self.borders:
-            return
-        transfer_ns = terms_ns[:, :, TERMS.index("transfer")]
-        if transfer_ns.min() >= 0:
+    def count_early(self, terms_ns: Ints, stamps_ns: Ints, bounds_ns: Floats) -> None:
+        """Counts where gradients are reduced before the last rank has its own, beyond the clocks' bounds."""
+        communication_ns = terms_ns[:, :, TERMS.index("communication")]
+        if "reduced" not in self.borders or communication_ns.min() >= 0:
             return
         last = stamps_ns[:, 1:, GRADS_READY].argmax(axis=0)
-        beyond_ns = -transfer_ns - bounds_ns - bounds_ns[last, np.arange(len(last))]
+        beyond_ns = -communication_ns - bounds_ns - bounds_ns[last, np.arange(len(last))]
         self.early += int((beyond_ns > 0).sum())
         self.worst_ns = max(self.worst_ns, float(beyond_ns.max()))
 
-    def _problems(self) -> tuple[str, ...]:
-        of = f"of {self.ranks * self.steps} (ranks × steps)"
-        problems = []
-        if self.backwards:
-            problems.append(f"{self.backwards} stamps {of} lie before one that must come before them")
-        if self.gaps:
-            problems.append(f"{self.gaps} steps {of} do not begin where the one before them ended")
-        if self.early:
-            problems.append(
-                f"in {self.early} {of} the reduced gradients are there before the last rank has its own, by up to "
-                f"{self.worst_ns / 1e6:.3f} ms more than the clocks' bounds: the stamps or the clocks are wrong"
-            )
-        return tuple(problems)
-
 
 def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
-    """Of each block its pieces, (first step, one past the last): at least PIECES in all where there are the steps."""
+    """The pieces of each block, (first step, stop): at least PIECES in all where there are the steps."""
     steps = int((blocks[:, 1] - blocks[:, 0]).sum())
     length = max(1, min(steps // PIECES, PIECE_STAMPS // ranks))
     for first, stop in blocks.tolist():
@@ -241,63 +217,46 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         yield list(pairwise(cuts))
 
 
-def _borders(trace: Trace, missing: Mapping[str, str]) -> tuple[frozenset[str], str]:
-    """The borders that are there in all steps and mean something, and what is wrong with the others."""
-    known = set(BORDERS)
-    notes = []
-    for border, where in missing.items():
-        known -= {border, "last_grads_ready"} if border == "grads_ready" else {border}
-        notes.append(f"{border} was not recorded in {where}")
-    if trace.run.reduction == "off":
-        known -= {"last_grads_ready"}
-        notes.append("gradients are not reduced")
-    elif reasons := _facts(trace, "meets_before_gradients"):
-        known -= {"grads_ready", "last_grads_ready"}
-        notes.append(f"ranks meet before their gradients are complete: {', '.join(reasons)}")
-    return frozenset(known), "; ".join(notes)
+def _borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:
+    """The borders that are recorded in all steps and mean something, and the reasons for those that are not."""
+    unknown = {*missing} | ({"last_grads_ready"} if "grads_ready" in missing else set())
+    not_reduced = trace.run.reduction == "off"
+    early = () if not_reduced else _backend_words(trace, "meets_before_gradients")
+    unknown |= {"last_grads_ready"} if not_reduced else {"grads_ready", "last_grads_ready"} if early else set()
+    merged = Merged(
+        missing=tuple((border, *counts) for border, counts in missing.items()),
+        not_reduced=not_reduced,
+        early_collectives=early,
+    )
+    return frozenset(BORDERS) - unknown, merged if merged != Merged() else None
 
 
-def _missing(trace: Trace) -> dict[str, str]:
-    """The stamps between two terms that are absent somewhere in the window, and where."""
+def _missing(trace: Trace) -> Missing:
     missing = dict.fromkeys(("batch_ready", "grads_ready", "reduced"), 0)
-    places = 0
+    total = 0
     for pieces in _pieces(trace.blocks, len(trace.stamps)):
         for first, stop in pieces:
             absent = trace.stamps[:, first - 1 : stop] == ABSENT
-            places += absent.shape[0] * (stop - first)
+            total += absent.shape[0] * (stop - first)
             for border in missing:
                 before = border == "reduced" and first == pieces[0][0]
-                of = absent[:, not before :, STAMPS.index(border)]
-                missing[border] += int(of.sum())
-    return {
-        border: "any step" if count >= places else f"{count} of {places} (ranks × steps)"
-        for border, count in missing.items()
-        if count
-    }
+                missing[border] += int(absent[:, not before :, STAMPS.index(border)].sum())
+    return {border: (count, total) for border, count in missing.items() if count}
 
 
-def _facts(trace: Trace, name: str) -> tuple[str, ...]:
-    """What the backend says by that name on any rank, a list of words."""
+def _backend_words(trace: Trace, name: str) -> tuple[str, ...]:
+    """The different values that the backend gives by that name, on all ranks together."""
     values: dict[str, None] = {}
+    facts: Mapping[str, Any]
     for facts in (trace.environment, *trace.ranks):
-        value = _backend(facts).get(name) or ()
-        values |= dict.fromkeys(
-            map(str, value if isinstance(value, Sequence) and not isinstance(value, str) else (value,))
-        )
+        backend = facts.get("backend")
+        value = (backend.get(name) if isinstance(backend, Mapping) else None) or ()
+        listed = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        values |= dict.fromkeys(map(str, listed))
     return tuple(values)
 
 
 def _gradient_bytes(trace: Trace) -> int | None:
-    """How much is reduced in a step, where all ranks say the same."""
-    volumes = _facts(trace, "gradient_bytes")
+    """How much is reduced in a step; None where ranks differ."""
+    volumes = _backend_words(trace, "gradient_bytes")
     return int(volumes[0]) if len(volumes) == 1 and volumes[0].isdigit() else None
-
-
-def _backend(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    backend = facts.get("backend")
-    return backend if isinstance(backend, Mapping) else {}
-
-
-def _skew(ends_ns: Ints) -> float:
-    """How long before the last one the ranks end, on average."""
-    return float((ends_ns.max() - ends_ns).mean())

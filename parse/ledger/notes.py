@@ -1,4 +1,4 @@
-"""What else there is to know of a point's ledger: the lines below its sentence."""
+"""The lines below the sentence of a ledger."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from collections.abc import Iterator
 from hpc.system.text import first_of, inflect, plural
 from parse import stats
 from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_text
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger
+from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
+from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger, Standalone
+
+MANIFOLD = 1000
+"""From this many percent on, the ratio of two figures is left out."""
+MAX_HOSTS = 3
 
 
 def notes(ledger: Ledger) -> Iterator[str]:
-    """What else there is to know of the point, a line each."""
+    """A line each: what explains the loss, how far the figures can be trusted, and what is odd."""
     write = Figures([ledger])
     yield from _split(ledger, write)
-    yield from _alone(ledger, write)
-    yield from ledger.telemetry
+    if ledger.standalone is not None:
+        yield _standalone(ledger.standalone, write)
+    yield from map(telemetry_text, ledger.telemetry)
     yield from _clock(ledger)
     yield from _chance(ledger)
     apart = ledger.median_step / ledger.step.value - 1
@@ -27,8 +33,32 @@ def notes(ledger: Ledger) -> Iterator[str]:
     yield from ledger.remarks
 
 
+def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
+    """`SM clock 1755 MHz against 1980 MHz alone (−11.4 %) on node n1`."""
+    if isinstance(change, TooFewSamples):
+        whose = "the baseline's" if change.of_baseline else "this point's"
+        samples = f"{change.largest} of the {MIN_SAMPLES} samples that it takes"
+        return f"telemetry: {whose} runs have at most {samples} in their windows"
+    quantity, usual = change.quantity, change.usual
+    unit = f" {quantity.unit}" if quantity.unit else ""
+    text = f"{quantity.name} {_number(change.value)}{unit}"
+    if usual is not None and (quantity.fault or not usual):
+        text += f" against {_number(usual)} alone"
+    elif usual is not None:
+        percent = (change.value - usual) / abs(usual) * 100
+        ratio = f" ({'−' if percent < 0 else '+'}{_number(abs(percent))} %)" if abs(percent) < MANIFOLD else ""
+        text += f" against {_number(usual)}{unit} alone{ratio}"
+    where = f" on {inflect(len(change.hosts), 'node')} {first_of(change.hosts, MAX_HOSTS)}" if change.hosts else ""
+    return f"{text}{where}"
+
+
+def _number(value: float) -> str:
+    """Three significant digits and no less than the whole number."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
-    """What the loss in compute consists of: by ranks, and by what a twin tells."""
+    """What the loss in compute consists of: by ranks, and by runs without reduction."""
     split = ledger.split
     loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
     if split is None or loss is None:
@@ -36,7 +66,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     lost = f"compute {write.change(loss)}{_stragglers_part(ledger, loss, write)}"
     if split.contention is None or split.interference is None:
         if loss.resolved and loss.value > 0:
-            none = "no twin with reduction off is here (hpc.sweep --no-sync) to tell contention from interference"
+            none = "no no-sync run is here (hpc.sweep --no-sync) to tell contention from interference"
             yield f"{lost}: unexplained; {none}"
         return
     yield (
@@ -47,7 +77,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
 
 
 def _stragglers_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
-    """How much of the mean loss in compute the straggler's ranks make, by what they take more than the median rank."""
+    """How much of the mean loss in compute is what the straggler's ranks take more than the median rank."""
     verdict = ledger.verdict
     if verdict.kind not in (PERSISTENT, TRANSIENT) or not loss.resolved:
         return ""
@@ -61,15 +91,15 @@ def _stragglers_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
     return f", {write.ms(part, '+')} of it by {ranks} beyond the median rank"
 
 
-def _alone(ledger: Ledger, write: Figures) -> Iterator[str]:
-    alone = ledger.alone
-    if alone is None:
-        return
-    volume = f"this gradient volume ({_bytes(alone.gradient_bytes)}) alone would take {write.ms(alone.alone)}"
-    hidden = f"{write.ms(alone.hidden)} are hidden behind compute"
-    if alone.hidden < 0:
-        hidden = f"{write.ms(-alone.hidden)} more are exposed than it takes alone"
-    yield f"transfer: exposed {write.ms(alone.exposed)}; {volume}; {hidden} (measured by {alone.run_id})"
+def _standalone(standalone: Standalone, write: Figures) -> str:
+    volume = f"this gradient volume ({_bytes(standalone.gradient_bytes)})"
+    overlapped = f"{write.ms(standalone.overlapped)} are overlapped with compute"
+    if standalone.overlapped < 0:
+        overlapped = f"{write.ms(-standalone.overlapped)} more are exposed than it takes standalone"
+    return (
+        f"communication: exposed {write.ms(standalone.exposed)}; {volume} takes {write.ms(standalone.standalone)} "
+        f"standalone; {overlapped} (measured by {standalone.run_id})"
+    )
 
 
 def _bytes(count: int) -> str:
@@ -80,7 +110,6 @@ def _bytes(count: int) -> str:
 
 
 def _clock(ledger: Ledger) -> Iterator[str]:
-    """How far the clocks can be trusted, and what they make of the throughput's step."""
     if len(ledger.ranks) < 2:
         return
     bounds = [run.bound for run in ledger.runs if run.bound is not None]
@@ -92,7 +121,7 @@ def _clock(ledger: Ledger) -> Iterator[str]:
 
 
 def _chance(ledger: Ledger) -> Iterator[str]:
-    """How far the verdict can be trusted: against equal ranks, and between runs."""
+    """How far the verdict can be trusted."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
         return
@@ -115,7 +144,9 @@ def _incidents(ledger: Ledger, write: Figures) -> Iterator[str]:
     for run in ledger.runs:
         listed = [incident for incident in run.incidents if incident.step not in run.verdict.steps]
         if listed:
-            late = [f"{incident.step} (rank {incident.rank} by {write.ms(incident.late)})" for incident in listed]
+            late = [
+                f"{incident.step} (rank {incident.rank} by {write.ms(incident.arrival_skew)})" for incident in listed
+            ]
             steps = f"{inflect(len(listed), 'step')} {first_of(late, NAMED)}"
             yield f"{run.run_id}: late beyond all that is usual in {steps}"
 

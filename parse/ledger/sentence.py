@@ -1,30 +1,51 @@
-"""A ledger in one plain sentence: why a step takes as long as it does. Its figures are written alike everywhere."""
+"""A ledger as text: one sentence on why a step takes as long as it does, and its enums and figures in words."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hpc.system.text import inflect
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Ledger, Mean, Term, Verdict
+from parse.ledger.types import (
+    CANNOT_TELL,
+    NONE,
+    PERSISTENT,
+    ROTATING,
+    TRANSIENT,
+    Because,
+    Ledger,
+    Mean,
+    Merged,
+    NoLoss,
+    StampErrors,
+    Term,
+    Verdict,
+)  # fmt: skip
 
 DUE_TO = {
     "release": "leaving the reduction before later",
-    "update": "{whose} previous update",
+    "optimizer": "{whose} previous optimizer step",
     "data": "{whose} data",
     "compute": "{whose} compute",
 }
-"""What CAUSES are called after the rank that is late."""
+"""CAUSES, as written behind the rank that is late."""
 SMALL = 0.05
-"""Losses below this share of the whole, and mean and median step closer than this, are not worth a word."""
+"""Losses below this share of the whole, and a median closer to the mean than this, are left out."""
 NOTABLE_CAUSE = 0.1
-"""What makes up less of a lateness is not named beside the largest cause."""
+"""A smaller share of the arrival skew is not named beside the largest cause."""
 NAMED = 5
-"""As many steps of a transient straggler are named, or ranks that do not follow on one another."""
+"""As many steps of a transient straggler, or ranks that do not follow on one another, are named."""
 SHORT_MS = 10
-"""Steps below this are told to the microsecond, others to the hundredth of a millisecond."""
+"""Steps below this are written to the microsecond, others to the hundredth of a millisecond."""
 MICROSECONDS_BELOW_MS = 0.1
-"""Bounds below this are told in microseconds."""
+"""Bounds below this are written in microseconds."""
+
+
+NO_LOSS = {
+    NoLoss.IS_BASELINE: "it is the baseline",
+    NoLoss.NO_BASELINE: "no 1n1g baseline with all else equal is here",
+    NoLoss.BASELINE_NOT_OK: "no run of its 1n1g baseline ended ok with a trace",
+}
 
 
 def sentence(ledger: Ledger, name: str) -> str:
@@ -36,35 +57,81 @@ def sentence(ledger: Ledger, name: str) -> str:
     if _straggler_first(ledger):
         causes = [straggler, f"the {'step' if ledger.loss is None else 'loss'} by terms: {by_terms}"]
     if ledger.loss is None:
-        causes += [f"no loss is given: {ledger.no_loss}"]
+        causes += [f"no loss is given: {no_loss_text(ledger)}"]
     else:
         text += f", {_longer(ledger.loss, write)} than {_baseline(ledger, write)}"
-        if _within_scatter(ledger.loss):
+        if not ledger.loss.resolved and ledger.loss.low is not None:
             causes = ["within the scatter, so no cause of it is named", straggler]
-    causes += ["the measurement has errors"] if ledger.problems else []
+    causes += ["the measurement has errors"] if any(run.problems for run in ledger.runs) else []
     return f"{text}: {'; '.join(cause for cause in causes if cause)}"
+
+
+def no_loss_text(ledger: Ledger) -> str:
+    """Why there is no loss; empty where there is one."""
+    return NO_LOSS[ledger.no_loss] if ledger.no_loss else ""
+
+
+def merged_text(reasons: Sequence[Merged]) -> str:
+    """Why terms are one: which time stamps are missing, or which collectives come before the gradients are complete."""
+    return "; ".join("; ".join(_merge_reasons(merged)) for merged in reasons)
+
+
+def _merge_reasons(merged: Merged) -> Iterator[str]:
+    for border, count, total in merged.missing:
+        where = "any step" if count >= total else f"{count} of {total} (ranks × steps)"
+        yield f"{border} was not recorded in {where}"
+    if merged.not_reduced:
+        yield "gradients are not reduced"
+    if merged.early_collectives:
+        yield f"ranks meet before their gradients are complete: {', '.join(merged.early_collectives)}"
+
+
+def problem_texts(errors: StampErrors | None) -> list[str]:
+    """Each kind of time stamps that cannot be right."""
+    if errors is None:
+        return []
+    of = f"of {errors.total} (ranks × steps)"
+    texts = {
+        f"{errors.disordered} stamps {of} lie before one that must come before them": errors.disordered,
+        f"{errors.gaps} steps {of} do not begin where the one before them ended": errors.gaps,
+        f"in {errors.early} {of} the reduced gradients are there before the last rank has its own, by up to "
+        f"{errors.early_ms:.3f} ms more than the clocks' bounds: the stamps or the clocks are wrong": errors.early,
+    }
+    return [text for text, count in texts.items() if count]
+
+
+def ledger_problems(ledger: Ledger) -> list[str]:
+    """The errors of the measurement, over all runs."""
+    return [f"{run.run_id}: {problem}" for run in ledger.runs for problem in problem_texts(run.problems)]
+
+
+def because_text(verdict: Verdict) -> str:
+    """What a verdict without a straggler rests on; empty where there is one."""
+    because = verdict.because
+    return merged_text([because]) if isinstance(because, Merged) else because or ""
 
 
 def verdict_text(verdict: Verdict) -> str:
     """`persistent`, `rotating`, `transient`, `none`, `cannot tell (clock)`."""
-    return f"{verdict.kind} ({verdict.because})" if verdict.kind == CANNOT_TELL and verdict.because else verdict.kind
+    because = because_text(verdict)
+    return f"{verdict.kind} ({because})" if verdict.kind == CANNOT_TELL and because else verdict.kind
 
 
 def node_names(ledger: Ledger) -> list[str]:
-    """What its nodes are called; those that are only groups of ranks on one machine with their number."""
+    """The names of its nodes; those that are only groups of ranks on one machine with their number."""
     names = [node.name for node in ledger.nodes]
     counts = Counter(names)
     return [name if counts[name] == 1 else f"{name}:{place}" for place, name in enumerate(names)]
 
 
 def host_of(ledger: Ledger, rank: int) -> str:
-    """The name of the node that a rank is on; empty where nobody says."""
+    """The name of the node that a rank is on; empty where it is not known."""
     named = zip(node_names(ledger), ledger.nodes, strict=True)
     return next((name for name, node in named if rank in node.ranks), "")
 
 
 def numbers(ranks: Sequence[int]) -> str:
-    """`0 to 7`, `2, 5`, `1, 4, 6, 7, 9, … (12)`: ranks in few words."""
+    """`0 to 7`, `2, 5`, `1, 4, 6, 7, 9, … (12)`."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]} to {ranks[-1]}"
     more = f", … ({len(ranks)})" if len(ranks) > NAMED else ""
@@ -72,7 +139,7 @@ def numbers(ranks: Sequence[int]) -> str:
 
 
 def fine(ms: float) -> str:
-    """A small time: in microseconds below SAYING_MS."""
+    """A small time: in microseconds below MICROSECONDS_BELOW_MS."""
     return f"{ms * 1e3:.1f} µs" if ms < MICROSECONDS_BELOW_MS else f"{ms:.2f} ms"
 
 
@@ -82,7 +149,7 @@ def share(term: Term) -> str:
 
 
 class Figures:
-    """How milliseconds are written: all figures of these ledgers with as many decimals."""
+    """Writes milliseconds, all figures of these ledgers with as many decimals."""
 
     def __init__(self, ledgers: Sequence[Ledger]) -> None:
         self.decimals = 3 if min((ledger.step.value for ledger in ledgers), default=SHORT_MS) < SHORT_MS else 2
@@ -92,7 +159,6 @@ class Figures:
         return f"{round(value, self.decimals) + 0.0:{sign}.{self.decimals}f}"
 
     def ms(self, value: float, sign: str = "") -> str:
-        """With its unit."""
         return f"{self.bare(value, sign)} ms"
 
     def interval(self, mean: Mean, factor: float = 1) -> str:
@@ -129,12 +195,8 @@ def _baseline(ledger: Ledger, write: Figures) -> str:
     return f"1n1g's{step}"
 
 
-def _within_scatter(loss: Mean) -> bool:
-    return not loss.resolved and loss.low is not None
-
-
 def _by_terms(ledger: Ledger, write: Figures) -> str:
-    """The losses worth a word, those first that make the whole what it is, and the rest as one: they add up to it.
+    """The losses of SMALL and more, the largest part of the whole first, and the rest as one: they add up to it.
 
     Where there is no baseline, the terms themselves.
     """
@@ -155,7 +217,7 @@ def _by_terms(ledger: Ledger, write: Figures) -> str:
 
 
 def _straggler_first(ledger: Ledger) -> bool:
-    """Whether one who is late costs more than any term but the waiting for it; without a baseline, more than SMALL."""
+    """Whether the straggler costs more than any term but the wait for it; without a baseline, more than SMALL."""
     if ledger.verdict.kind not in (PERSISTENT, ROTATING, TRANSIENT) or len(ledger.ranks) < 2:
         return False
     if ledger.loss is None:
@@ -165,18 +227,18 @@ def _straggler_first(ledger: Ledger) -> bool:
 
 
 def _straggler(ledger: Ledger, write: Figures) -> str:
-    """Who is waited for; empty where there is nobody who could be."""
+    """Who is waited for; empty where there is one rank."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
         return ""
     if verdict.kind == NONE:
         return "no rank is late more than equal ranks would be"
     if verdict.kind == CANNOT_TELL:
-        reason = f" ({verdict.because})" if verdict.because else ""
-        if verdict.because == "clock":
-            return f"who is waited for cannot be told{reason}: the clocks leave {fine(verdict.bound)} open"
-        return f"who is waited for cannot be told{reason}"
-    late = f"by {write.ms(verdict.late)}{_due_to(verdict, write)}"
+        because = because_text(verdict)
+        text = f"who is waited for cannot be told{f' ({because})' if because else ''}"
+        by_clock = verdict.because is Because.CLOCK
+        return f"{text}: the clocks leave {fine(verdict.bound)} open" if by_clock else text
+    late = f"by {write.ms(verdict.arrival_skew)}{_due_to(verdict, write)}"
     in_steps = f"in {verdict.share * 100:.0f} % of the steps"
     who = _who(verdict, ledger)
     if verdict.kind == PERSISTENT:
@@ -192,13 +254,13 @@ def _straggler(ledger: Ledger, write: Figures) -> str:
 
 
 def _due_to(verdict: Verdict, write: Figures) -> str:
-    """What the lateness consists of, the largest part first; empty where that is not known."""
+    """What the arrival skew consists of, the largest part first; empty where that is not known."""
     whose = "its" if len(verdict.ranks) == 1 or verdict.node or verdict.kind == ROTATING else "their"
     parts = sorted(verdict.cause.items(), key=lambda part: -part[1])
     causes = [
         f"{DUE_TO.get(cause, cause).format(whose=whose)} ({write.ms(value, '+')})"
         for place, (cause, value) in enumerate(parts)
-        if not place or value >= NOTABLE_CAUSE * verdict.late
+        if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
     ]
     return f" for {' and '.join(causes)}" if causes else ""
 

@@ -1,4 +1,4 @@
-"""What clocks, power, load and counters beside the ranks say of a point: where they differ from the baseline's."""
+"""Where clocks, power, load and counters beside a point's ranks differ from the baseline's."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import END
 from hpc.model.trace import Telemetry, Trace
-from hpc.system.text import first_of, inflect
 from parse import stats
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Float64 = npt.NDArray[np.float64]
 MIN_SAMPLES = 3
-"""Fewer samples of a node in a run's window say nothing."""
+"""Fewer samples of a node in a run's window are ignored."""
 NOTABLE = 0.02
 """A difference up to this share of the baseline's is not worth a line."""
-MANIFOLD = 1000
-"""From this many percent on the two figures say more than their ratio."""
-_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +29,14 @@ class Quantity:
     """A figure of a node, made of the series whose whole names match `series`: their mean, or their sum.
 
     `kind` is `level` (as read), `rate` (a counter's growth per second) or `count` (a counter's growth in the window).
-    It is judged against the baseline's; a `fault` should be 0 and is told without a baseline, too. Differences up to
-    `floor` are never told. `scale` makes it the unit.
+    It is compared with the baseline's; a `fault` should be 0 and is reported without a baseline, too. Differences up to
+    `floor` are never reported. `scale` converts to the unit.
     """
 
     name: str
     series: str
     unit: str = ""
-    kind: str = "level"
+    kind: Literal["level", "rate", "count"] = "level"
     summed: bool = False
     scale: float = 1.0
     floor: float = 0.0
@@ -101,7 +98,7 @@ QUANTITIES = (
     _faults("dropped or faulty packets", r"net\..+\.(dropped_packets|discarded_packets|errors)"),
     _faults("errors of the fabric", r"net\..+\.(symbol_errors|receive_errors|links_downed|timeouts)"),
 )
-"""What is worth a word, the likeliest causes first. All else that was read stays in the trace."""
+"""The likeliest causes first. All else that was read stays in the trace."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What telemetry says of one run's window: by a quantity's name, then by host. `samples` by host."""
+    """Telemetry of one run's window: figures by a quantity's name, then by host; `samples` by host."""
 
     figures: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
@@ -189,89 +186,70 @@ def _moments(values: Float64, valid: Bools, weights: Float64) -> tuple[Float64, 
     return mean, np.sqrt(((values - mean[:, None]) ** 2 * weights).sum(axis=1) / total)
 
 
-def compare_conditions(point: Sequence[Conditions], baseline: Sequence[Conditions]) -> tuple[str, ...]:
-    """A line for each quantity that differs notably from the baseline's, on all nodes or on those that it names.
+@dataclass(frozen=True, kw_only=True)
+class ConditionChange:
+    """A quantity that differs notably from `usual`, the baseline's mean, None where the baseline has none. `hosts` are
+    the nodes where it differs; empty: all."""
+
+    quantity: Quantity
+    value: float
+    usual: float | None
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooFewSamples:
+    """That no run of the point, or of its baseline, has more than `largest` samples of a node in its window."""
+
+    of_baseline: bool
+    largest: int
+
+
+def compare_conditions(
+    point: Sequence[Conditions], baseline: Sequence[Conditions]
+) -> tuple[ConditionChange | TooFewSamples, ...]:
+    """Each quantity that differs notably from the baseline's, on all nodes or on those that it names.
 
     Notable is what differs by more than NOTABLE, by more than one sample scatters on either side, and by more than the
-    runs: none of the point's lies among the baseline's. Of what should be 0, whose mean is more than it ever was there.
+    runs: none of the point's lies among the baseline's. Notable is a fault whose mean is more than it ever was there.
     """
-    lines = [line for quantity in QUANTITIES for line in _lines(quantity, point, baseline)]
+    changes: list[ConditionChange | TooFewSamples] = []
+    for quantity in QUANTITIES:
+        changes += _changes(quantity, point, baseline)
     if point and baseline:
-        lines += [_too_few("this point's", point), _too_few("the baseline's", baseline)]
-    return tuple(filter(None, lines))
+        for of_baseline, conditions in ((False, point), (True, baseline)):
+            if not any(run_conditions.figures for run_conditions in conditions):
+                counts = [count for run_conditions in conditions for count in run_conditions.samples.values()]
+                changes.append(TooFewSamples(of_baseline=of_baseline, largest=max(counts, default=0)))
+    return tuple(changes)
 
 
-def _too_few(whose: str, conditions: Sequence[Conditions]) -> str:
-    """Says that nothing can be compared, where no run has samples enough."""
-    if any(run_conditions.figures for run_conditions in conditions):
-        return ""
-    largest = max((count for run_conditions in conditions for count in run_conditions.samples.values()), default=0)
-    return f"telemetry: {whose} runs have at most {largest} of the {MIN_SAMPLES} samples that it takes in their windows"
-
-
-@dataclass(frozen=True)
-class _Usual:
-    """What the baseline's runs and nodes have: their mean, the lowest and highest of them, the scatter of a sample."""
-
-    mean: float
-    low: float
-    high: float
-    deviation: float
-
-
-def _usual(figures: Sequence[Figure]) -> _Usual | None:
-    if not figures:
-        return None
-    means = [figure.mean for figure in figures]
-    return _Usual(stats.mean(means), min(means), max(means), stats.mean([figure.deviation for figure in figures]))
-
-
-def _lines(quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[Conditions]) -> Iterator[str]:
-    usual = _usual(
-        [figure for run_conditions in baseline for figure in run_conditions.figures.get(quantity.name, {}).values()]
-    )
-    if usual is None and not quantity.fault:
+def _changes(
+    quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[Conditions]
+) -> Iterator[ConditionChange]:
+    usual = [figure for run in baseline for figure in run.figures.get(quantity.name, {}).values()]
+    if not usual and not quantity.fault:
         return
+    usual_mean = stats.mean([figure.mean for figure in usual]) if usual else None
     by_host: dict[str, list[Figure]] = {}
     for run_conditions in point:
         for host, figure in run_conditions.figures.get(quantity.name, {}).items():
             by_host.setdefault(host, []).append(figure)
-    moved: dict[bool, dict[str, float]] = {False: {}, True: {}}
+    moved: dict[bool, dict[str, float]] = {False: {}, True: {}}  # less and more than usual
     for host, figures in by_host.items():
         if _notable(quantity, figures, usual):
             value = stats.mean([figure.mean for figure in figures])
-            moved[value > (0 if usual is None else usual.mean)][host] = value
+            moved[value > (usual_mean or 0)][host] = value
     for values in filter(None, moved.values()):
-        text = _difference_text(quantity, stats.mean(list(values.values())), None if usual is None else usual.mean)
-        yield f"{text}{_where(sorted(values), len(by_host))}"
+        hosts = tuple(sorted(values)) if len(values) < len(by_host) else ()
+        yield ConditionChange(quantity=quantity, value=stats.mean([*values.values()]), usual=usual_mean, hosts=hosts)
 
 
-def _notable(quantity: Quantity, figures: Sequence[Figure], usual: _Usual | None) -> bool:
-    values = [figure.mean for figure in figures]
-    if quantity.fault or usual is None:
-        return stats.mean(values) - max(0, 0 if usual is None else usual.high) > quantity.floor
-    apart = min(values) > usual.high or max(values) < usual.low
-    scatter = max(stats.mean([figure.deviation for figure in figures]), usual.deviation)
-    return apart and abs(stats.mean(values) - usual.mean) > max(NOTABLE * abs(usual.mean), quantity.floor, scatter)
-
-
-def _difference_text(quantity: Quantity, value: float, usual: float | None) -> str:
-    unit = f" {quantity.unit}" if quantity.unit else ""
-    text = f"{quantity.name} {_number(value)}{unit}"
-    if usual is None:
-        return text
+def _notable(quantity: Quantity, figures: Sequence[Figure], usual: Sequence[Figure]) -> bool:
+    values, usual_values = [figure.mean for figure in figures], [figure.mean for figure in usual]
     if quantity.fault or not usual:
-        return f"{text} against {_number(usual)} alone"
-    share = (value - usual) / abs(usual) * 100
-    moved = f" ({'−' if share < 0 else '+'}{_number(abs(share))} %)" if abs(share) < MANIFOLD else ""
-    return f"{text} against {_number(usual)}{unit} alone{moved}"
-
-
-def _where(hosts: Sequence[str], of: int) -> str:
-    """The nodes meant, where not all are."""
-    return "" if len(hosts) == of else f" on {inflect(len(hosts), 'node')} {first_of(hosts, _MAX_NAMED)}"
-
-
-def _number(value: float) -> str:
-    """Three significant digits and no less than the whole number."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        return stats.mean(values) - max(0, *usual_values, 0) > quantity.floor
+    apart = min(values) > max(usual_values) or max(values) < min(usual_values)
+    scatter = max(stats.mean([figure.deviation for figure in each]) for each in (figures, usual))
+    usual_mean = stats.mean(usual_values)
+    return apart and abs(stats.mean(values) - usual_mean) > max(NOTABLE * abs(usual_mean), quantity.floor, scatter)

@@ -1,23 +1,80 @@
-"""What a ledger says of a point. All times are milliseconds per step; docs/ledger.md explains them to a user."""
+"""The figures of a point's ledger. All times are milliseconds per step; docs/ledger.md explains them to a user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 
+from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.result import Result
 
-TERMS = ("data", "compute", "wait", "transfer", "update")
-"""What a step consists of, in order; where a border between two is missing or means nothing they are one term,
-`compute+communication` (communication is wait and transfer)."""
-CAUSES = ("release", "update", "data", "compute")
-"""Why a rank comes late to the reduction: it left the one before later, its previous update, its data, its compute."""
-PERSISTENT, ROTATING, TRANSIENT, NONE, CANNOT_TELL = "persistent", "rotating", "transient", "none", "cannot tell"
+TERMS = ("data", "compute", "wait", "communication", "optimizer")
+"""The terms of a step, in order; `communication` is its exposed part. `+` joins terms without a border between."""
+CAUSES = ("release", "optimizer", "data", "compute")
+"""Why a rank arrives late at the reduction: late release from the one before, its optimizer step, data, compute."""
+
+
+class VerdictKind(StrEnum):
+    """Who is waited for: one rank or node, several in turn, one in some steps, nobody, or not known."""
+
+    PERSISTENT = "persistent"
+    ROTATING = "rotating"
+    TRANSIENT = "transient"
+    NONE = "none"
+    CANNOT_TELL = "cannot tell"
+
+
+PERSISTENT, ROTATING, TRANSIENT, NONE, CANNOT_TELL = VerdictKind
+
+
+class Because(StrEnum):
+    """What a verdict without a straggler rests on."""
+
+    CLOCK = "clock"
+    FEW_STEPS = "steps"
+    ONE_RANK = "one rank waits for nobody"
+    RUNS_DISAGREE = "the runs disagree"
+
+
+class NoLoss(Enum):
+    """Why a point has no loss."""
+
+    IS_BASELINE = 1
+    NO_BASELINE = 2
+    BASELINE_NOT_OK = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """Why terms are one. `missing`: per time stamp the number absent and the number expected (ranks × steps)."""
+
+    missing: tuple[tuple[str, int, int], ...] = ()
+    not_reduced: bool = False
+    early_collectives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StampErrors:
+    """Time stamps, among `total` (ranks × steps), that cannot be right.
+
+    `disordered`: before an earlier one of the same step; `gaps`: steps that do not begin at the end of the one before;
+    `early`: reduced before the last rank's gradients are ready, by up to `early_ms` more than the clocks' bounds.
+    """
+
+    total: int
+    disordered: int = 0
+    gaps: int = 0
+    early: int = 0
+    early_ms: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.disordered or self.gaps or self.early)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A mean with its 95 % interval (Student's t over runs, or over blocks where there is one run); None: too few."""
+    """A mean with its 95 % interval (Student's t over runs, or over blocks of a single run); None: too few."""
 
     value: float
     low: float | None = None
@@ -25,7 +82,7 @@ class Mean:
 
     @property
     def resolved(self) -> bool:
-        """Whether it is larger than its interval: 0 lies outside."""
+        """Whether 0 lies outside its interval."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
@@ -33,9 +90,8 @@ class Mean:
 class Term:
     """One term of a point: its mean over ranks, steps and ok runs.
 
-    `baseline` is the same of the 1n1g point (under strong scaling divided by the devices), `loss` the difference, both
-    None without a baseline. `share` of the whole loss, 0…1, is there only where the whole loss is larger than its
-    interval.
+    `baseline` is that of the 1n1g point (under strong scaling divided by the devices), `loss` the difference; None
+    without a baseline. `share` of the whole loss, 0…1, only where the whole loss is larger than its interval.
     """
 
     name: str
@@ -47,22 +103,21 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Who is waited for in a run. `kind` is `persistent`, `rotating`, `transient`, `none` or `cannot tell`.
+    """Who is waited for in a run.
 
-    `because` says what cannot be told and why: `clock`, `steps` (too few) or what else stands in the way. `ranks` are
-    the straggler's; `node` is its host name where a whole node is late, or the names of nodes that take turns. `steps`
-    are those in which a transient straggler is late. `late` is how much later than the median rank it comes in
-    the steps in which it is late, `cause` what that consists of, by CAUSES; `bound` is how far the clocks leave it
-    open. `share` of the window's steps, 0…1. `costs` is what a step of the window lasts longer for it on average.
-    `chance` is how often equal ranks would show as much.
+    `ranks` are the straggler's; `node` is its host name where a whole node is late, or the names of nodes that
+    alternate. `steps` are those in which a transient straggler is late. `arrival_skew` is how much later than the
+    median rank it arrives in the steps in which it is late, `cause` what that consists of, by CAUSES; `bound` is how
+    far the clocks leave it open. `share` of the window's steps, 0…1. `costs` is what a step of the window lasts
+    longer for it on average. `chance` is how often equal ranks would show as much.
     """
 
-    kind: str
-    because: str = ""
+    kind: VerdictKind
+    because: Because | Merged | None = None
     ranks: tuple[int, ...] = ()
     node: str = ""
     steps: tuple[int, ...] = ()
-    late: float = 0.0
+    arrival_skew: float = 0.0
     cause: Mapping[str, float] = field(default_factory=dict)
     share: float = 0.0
     costs: float = 0.0
@@ -74,7 +129,7 @@ class Verdict:
 class Place:
     """A rank, or a node with several: the means of its terms over the steps of the ok runs, in the order of `terms`.
 
-    `last` is the share of steps in which it came last to the reduction, beyond the clocks' bounds.
+    `last` is the share of steps in which it arrived last at the reduction, beyond the clocks' bounds.
     """
 
     name: str
@@ -85,19 +140,19 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """A step in which a rank came later than the median rank beyond all that is usual in the window, by `late`."""
+    """A step in which a rank arrived later than the median rank beyond what is usual in the window."""
 
     step: int
     rank: int
-    late: float
+    arrival_skew: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunLedger:
-    """What one run of the point says. `pauses` are those between its blocks, each in ms.
+    """One run of the point. `pauses` are those between its blocks, each in ms.
 
-    `bound` is how far the clocks leave open which of two ranks was first, of those it is widest for; None where ranks
-    are not compared.
+    `bound` is how far the clocks leave open which of two ranks was first, of the two for which it is widest; None where
+    ranks are not compared.
     """
 
     run_id: str
@@ -106,13 +161,13 @@ class RunLedger:
     pauses: tuple[float, ...]
     bound: float | None
     incidents: tuple[Incident, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: StampErrors | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeSplit:
-    """What the loss in compute consists of. `contention` is what the same ranks lose with reduction switched off (the
-    twin), `interference` what reducing beside it adds; both None without a twin, and then all is `unexplained`."""
+    """What the loss in compute consists of. `contention` is what the same ranks lose with reduction switched off,
+    `interference` what reducing beside it adds; None without such runs, and then all is `unexplained`."""
 
     contention: Mean | None
     interference: Mean | None
@@ -120,32 +175,27 @@ class ComputeSplit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone:
-    """What an all-reduce of the gradients costs by itself, from a run of hpc.collectives on the same ranks.
-
-    `hidden` is what of it lies behind compute; negative where more is exposed than it takes alone. `run_id` names the
-    run that was measured.
-    """
+class Standalone:
+    """How long a standalone all-reduce of the gradients takes, by the run `run_id` of collectives on the same ranks."""
 
     gradient_bytes: int
-    alone: float
+    standalone: float
     exposed: float
     run_id: str
 
     @property
-    def hidden(self) -> float:
-        """Milliseconds of it that no rank waits for."""
-        return self.alone - self.exposed
+    def overlapped(self) -> float:
+        """Milliseconds of it behind compute; negative where more is exposed than it takes standalone."""
+        return self.standalone - self.exposed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
     """A point's ledger. `terms` add up to `step`, their losses to `loss`.
 
-    `merged` says why terms are one; `no_loss` why there is no baseline to lose against; `median_step` is the median
-    where `step` is the mean. `skew` is what the step time of the throughput has more than `step`: (end skew − start
-    skew) / steps. `verdict` is that of all runs together, `telemetry` lines on clocks, power and load beside the
-    baseline's.
+    `median_step` is the median where `step` is the mean. `skew` is what the step time of the throughput has more than
+    `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `telemetry` what differs from the
+    baseline's clocks, power and load.
     """
 
     result: Result
@@ -154,18 +204,13 @@ class Ledger:
     median_step: float
     skew: float
     loss: Mean | None
-    no_loss: str
-    merged: str
+    no_loss: NoLoss | None
+    merged: tuple[Merged, ...]
     verdict: Verdict
     runs: tuple[RunLedger, ...]
     ranks: tuple[Place, ...]
     nodes: tuple[Place, ...]
     split: ComputeSplit | None = None
-    alone: Alone | None = None
-    telemetry: tuple[str, ...] = ()
+    standalone: Standalone | None = None
+    telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
     remarks: tuple[str, ...] = ()
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong with the measurement itself, over all runs."""
-        return tuple(f"{run.run_id}: {problem}" for run in self.runs for problem in run.problems)

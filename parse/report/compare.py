@@ -20,8 +20,7 @@ What is not known of a log keeps it out of no table.
 """
 
 LOG_DIFFERENCES = ("warmup_steps", "measured_steps", "data")
-"""What does not keep a log out of a table, though it is known to differ, but is said above it: every family has its own
-protocol and data."""
+"""Settings in which a log of one table may differ, named above it: every log format has its own protocol and data."""
 
 BACKEND_FIELDS = ("container", "folder", "name", *LOG_DIFFERENCES)
 """What every backend may have its own of: no part of a column's name unless a backend has several."""
@@ -35,7 +34,7 @@ Setting = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A backend as it was asked for; `differs` is what tells it from other columns, `points` are by case."""
+    """A backend with its settings; `differs` are those that other columns do not share, `points` are by case."""
 
     backend: str
     differs: Mapping[str, str]
@@ -48,7 +47,6 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Its name, which no other column of the table has."""
         return " ".join(self.words)
 
     @cached_property
@@ -115,8 +113,8 @@ def outcomes(result: Result) -> tuple[str, ...]:
 def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
     """Points of the same work.
 
-    An option that every point has is the workload's, or one that all its backends know: it says what is compared and
-    makes tables. One that only some points have belongs to their backends and makes columns. Logs tell few options.
+    An option that every point has is the workload's, or one that all its backends know: its values
+    make tables. One that only some points have belongs to their backends and makes columns. Logs have few options.
     """
     for points in _alike(results, WORK):
         requested = [requested_values(result) for result in points if not result.requested.partly] or [
@@ -152,7 +150,7 @@ def _alike(results: Sequence[Result], names: Sequence[str]) -> list[list[Result]
 
 
 def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
-    """What the point asks for by the names, None for nothing; of a log, what it says and must be equal."""
+    """The point's settings by these names, None for absent ones; for a log, those it has and that must be equal."""
     requested = requested_values(result)
     if not result.requested.partly:
         return {name: requested.get(name) for name in names}

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import inflect
 from parse.report.notices import Notice, merged
-from parse.report.summary import Summary, requested_values, varying
+from parse.report.summary import Summary, named, requested_values, varying
 from parse.result import Result, by_setting
 from parse.text import shortened
 
 MAX_SETTINGS = 4
-"""Of more settings only the one that scales best and the one that scales worst are named."""
+"""Of more settings only the best and the worst scaling one are named."""
 NAME_SHARE = 0.5
-"""Of a line, the name of a setting takes this share at most."""
+"""Share of a line that a setting's name takes, at most."""
 
 
 def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[str]:
@@ -46,16 +46,8 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
 
 
 def _names(firsts: Sequence[Result]) -> list[str]:
-    """Of each setting its backend, its workload, and what else is not the same in all settings."""
     names = [name for name in varying(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
-    requested = [requested_values(first) for first in firsts]
-    return [
-        " ".join(
-            [*(values[name] for name in ("backend", "workload") if name in values)]
-            + [f"{name}={values[name]}" for name in names if name in values]
-        )
-        for values in requested
-    ]
+    return [named(requested_values(first), ("backend", "workload"), names) for first in firsts]
 
 
 def _largest(setting: Sequence[Result]) -> Result | None:
@@ -82,8 +74,8 @@ def _of_setting(setting: Sequence[Result]) -> str:
 
 def _speedup(result: Result) -> str:
     assert result.speedup is not None and result.scaling_efficiency is not None
-    reasons = [name for name, reason in (("oversubscribed", result.oversubscribed),
-                                         ("nodes simulated", result.nodes_simulated)) if reason]  # fmt: skip
+    flags = {"oversubscribed": result.oversubscribed, "nodes simulated": result.nodes_simulated}
+    reasons = [name for name, reason in flags.items() if reason]
     but = f", not a scaling result ({', '.join(reasons)})" if reasons else ""
     return (
         f"{result.requested.case} runs {result.speedup:.2f} × as fast as 1n1g "

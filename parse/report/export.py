@@ -8,12 +8,14 @@ import io
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpc.system.sanitize import plain
-from parse.ledger.sentence import sentence
-from parse.ledger.types import Alone, Ledger
+from parse.ledger.notes import telemetry_text
+from parse.ledger.sentence import because_text, ledger_problems, merged_text, no_loss_text, problem_texts, sentence
+from parse.ledger.telemetry import ConditionChange, TooFewSamples
+from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
 from parse.report.compare import Comparison, compare, outcomes
 from parse.report.nodes import drifts, per_node
 from parse.report.summary import Summary, TableError, differences, named_ledgers, of_logs, requested_values
@@ -21,9 +23,21 @@ from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 LOG_SPEEDS = ("wall_clock", "printed")
-"""Of a log both, as medians; the result is the first where there is one."""
+"""The two speeds of a log; the result is the first where there is one."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
 """What the reference suite calls a workload in its result JSON; others keep their own name."""
+
+AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
+    Ledger: {
+        "no_loss": no_loss_text,
+        "merged": lambda ledger: merged_text(ledger.merged),
+        "problems": ledger_problems,
+    },
+    RunLedger: {"problems": lambda run: problem_texts(run.problems)},
+    Standalone: {"overlapped": lambda standalone: standalone.overlapped},
+    Verdict: {"because": because_text},
+}
+"""Members of the JSON page that are made from several fields, or from an enum."""
 
 
 def comma_separated(summary: Summary) -> str:
@@ -44,7 +58,7 @@ def as_json(summary: Summary) -> str:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "results": [_as_json(result) for result in summary.results],
-        "probes": [{"probe": probe.run.diagnostic, **_as_json(probe)} for probe in summary.probes],
+        "diagnostics": [{"diagnostic": result.run.diagnostic, **_as_json(result)} for result in summary.diagnostics],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
         "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],
@@ -118,7 +132,7 @@ def _as_json(result: Result) -> dict[str, Any]:
         "batch_size_per_device": _known_or(result, "batch_size", of=run.local_batch_size),
         "global_batch_size": _known_or(result, "batch_size", of=run.global_batch_size),
         "runs_ok": len(result.ok),
-        "runs_asked": result.planned_runs,
+        "runs_requested": result.planned_runs,
         "median_speed": result.median_speed,
         "average_speed": result.average_speed,
         "interval": result.interval and [result.interval.low, result.interval.high],
@@ -130,7 +144,7 @@ def _as_json(result: Result) -> dict[str, Any]:
         "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
-        "asked": requested_values(result),
+        "requested": requested_values(result),
         "alarms": [{"name": alarm.name, "text": alarm.text, "figures": alarm.figures} for alarm in result.alarms],
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
@@ -152,7 +166,7 @@ def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
     """The cells that were asked for, a list; a column is named as in the table."""
     columns = comparison.columns
     return {
-        "asked": dict(comparison.same),
+        "requested": dict(comparison.same),
         "apart": list(comparison.apart),
         "cases": list(comparison.cases),
         "columns": [
@@ -175,31 +189,34 @@ def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
-    """All that a ledger says, by the names of parse.ledger.types."""
+    """All fields of a ledger, by the names of parse.ledger.types."""
     content = {
         "point_id": _point_id(ledger.result),
         "case": ledger.result.requested.case,
         "unit": "ms",
         "sentence": plain(sentence(ledger, name)),
-        **_fields(ledger, without=("result",)),
-        "problems": list(ledger.problems),
+        **_members(ledger),
     }
     return {name: _significant(value) for name, value in content.items()}
 
 
-def _fields(noun: Any, without: Sequence[str] = ()) -> Any:
-    """A noun as JSON: its fields by name. What is no finite number is none."""
-    if dataclasses.is_dataclass(noun):
-        fields = {
-            member.name: getattr(noun, member.name) for member in dataclasses.fields(noun) if member.name not in without
-        }
-        fields |= {"hidden": noun.hidden} if isinstance(noun, Alone) else {}
-        return {name: _fields(value) for name, value in fields.items()}
-    if isinstance(noun, Mapping):
-        return {name: _fields(value) for name, value in noun.items()}
-    if isinstance(noun, tuple | list):
-        return [_fields(value) for value in noun]
-    return None if isinstance(noun, float) and not math.isfinite(noun) else noun
+def _fields(value: Any) -> Any:
+    """A value as JSON: a dataclass by its fields, enums and reasons as text, what is no finite number as none."""
+    if isinstance(value, Mapping):
+        return {name: _fields(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_fields(item) for item in value]
+    if isinstance(value, ConditionChange | TooFewSamples):
+        return telemetry_text(value)
+    if dataclasses.is_dataclass(value):
+        return _members(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _members(record: Any) -> dict[str, Any]:
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    fields |= {name: text(record) for name, text in AS_TEXT.get(type(record), {}).items()}
+    return {name: _fields(value) for name, value in fields.items() if not isinstance(value, Result)}
 
 
 def _point_id(result: Result) -> str:
@@ -216,7 +233,7 @@ def _significant(value: Any) -> Any:
 
 
 def _run_as_json(run: Run) -> dict[str, Any]:
-    attempt, measured = run.attempt, run.measured
+    attempt, measured, record, log = run.attempt, run.measured, run.record, run.log
     content = {
         "run_id": run.requested.run_id,
         "repeat": run.requested.run.repeat,
@@ -228,32 +245,26 @@ def _run_as_json(run: Run) -> dict[str, Any]:
         "throughput": measured and measured.throughput,
         "mean_of_rates": measured and measured.mean_of_rates,
         "pauses_s": list(measured.pauses_s) if measured else [],
-        "trace": str(attempt.trace) if attempt and attempt.trace else None,
-        "hosts": list(attempt.machine.hosts) if attempt and attempt.machine else [],
-        "job_id": attempt.record.job_id if attempt and attempt.record else None,
-        "begin_unix_s": attempt.record.begin_unix_s if attempt and attempt.record else None,
+        "trace": str(run.trace) if run.trace else None,
+        "hosts": list(run.machine.hosts) if run.machine else [],
+        "job_id": record and record.job_id,
+        "begin_unix_s": record and record.begin_unix_s,
     }
-    if attempt and attempt.log:
-        content |= {
-            "log": str(attempt.log.path),
-            "family": attempt.log.log_format,
-            "window": attempt.log.window,
-            "wall_clock": attempt.log.wall_clock,
-            "printed": attempt.log.printed,
-            "problem": attempt.problem,
-            "remarks": list(attempt.log.remarks),
-        }
+    if attempt and log:
+        content |= {"log": str(log.path), "family": log.log_format, "problem": attempt.problem}
+        content |= {"window": log.window, "wall_clock": log.wall_clock, "printed": log.printed}
+        content |= {"remarks": list(log.remarks)}
     return content
 
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: lists of things as text."""
-    apart = ("interval", "step_time_ms", "asked", "published")
+    apart = ("interval", "step_time_ms", "requested", "published")
     row = {name: value for name, value in result.items() if name not in apart}
     row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
     row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}
     row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
-    row["asked"] = "; ".join(f"{name}={value}" for name, value in result["asked"].items())
+    row["requested"] = "; ".join(f"{name}={value}" for name, value in result["requested"].items())
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])
     row["hosts"] = "; ".join(f"{run['repeat']} {' '.join(run['hosts'])}" for run in result["runs"] if run["hosts"])
     row["alarms"] = "; ".join(alarm["text"] for alarm in result["alarms"])

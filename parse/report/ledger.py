@@ -7,8 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from parse.ledger.notes import notes
-from parse.ledger.sentence import Figures, host_of, numbers, sentence, share, verdict_text
-from parse.ledger.types import TERMS, Ledger, Place, Term
+from parse.ledger.sentence import (
+    Figures,
+    host_of,
+    ledger_problems,
+    merged_text,
+    numbers,
+    sentence,
+    share,
+    verdict_text,
+)  # fmt: skip
+from parse.ledger.types import TERMS, Ledger, Place
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.text import (
     LONG,
@@ -29,7 +38,7 @@ from parse.text import (
 PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
 INDENT = "    "
-"""Of tables below a point's name."""
+"""Indentation of the tables below a point's name."""
 TITLE = (
     "where the time of a step goes: means over ranks, steps and ok runs; what is lost against 1n1g; intervals of 95 %"
 )
@@ -38,7 +47,7 @@ NOTHING = "no ledger: no run here has a trace and ended ok"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Heads as (name, unit) and rows; the first `words` columns hold words, the first `keys` tell rows apart."""
+    """Heads as (name, unit) and rows; the first `label_columns` hold words, the first `keys` tell rows apart."""
 
     heads: list[tuple[str, str]]
     rows: list[list[str]]
@@ -82,14 +91,13 @@ def _key_width(table: Table) -> int:
 
 
 def _folded(table: Table, width: int) -> tuple[list[str], Table]:
-    """Lines for what tells points of one case apart, and the table with a column of their numbers in its place."""
+    """A legend of the settings of points of one case, and the table with a column of their numbers instead."""
     settings = range(1, table.label_columns)
     legend, heads, rows = with_settings_folded(table.heads, table.rows, settings, width)
     return legend, Table(heads=heads, rows=rows, label_columns=2, keys=table.keys - len(settings) + 1)
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
-    """The same as paragraphs, lists and tables of Markdown."""
     named = named_ledgers(summary)
     if not named:
         return [NOTHING]
@@ -105,13 +113,14 @@ def ledger_markdown(summary: Summary) -> list[str]:
 
 
 def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
-    """What must be known of the terms before they are read: errors of the measurement, and why several are one."""
+    """Errors of the measurement, and why several terms are one."""
     merged: dict[str, list[str]] = {}
     for name, ledger in named:
-        yield from (f"{name}: error of the measurement: {problem}" for problem in ledger.problems)
+        yield from (f"{name}: error of the measurement: {problem}" for problem in ledger_problems(ledger))
         if ledger.merged:
             terms = " and ".join(term.name for term in ledger.terms if "+" in term.name)
-            merged.setdefault(f"{terms}: {ledger.merged}" if terms else ledger.merged, []).append(name)
+            reason = merged_text(ledger.merged)
+            merged.setdefault(f"{terms}: {reason}" if terms else reason, []).append(name)
     yield from (f"{', '.join(of)}: {reason}" for reason, of in merged.items())
 
 
@@ -143,60 +152,47 @@ def _straggler_cell(ledger: Ledger) -> str:
 def _lines(ledger: Ledger, columns: Sequence[str], write: Figures) -> Iterator[tuple[str, list[str]]]:
     """The lines of a point, each with its name: a cell for the step and for every column."""
     terms = {term.name: term for term in ledger.terms}
-    terms_of_columns = [terms.get(name) for name in columns]
-    yield (
-        "mean",
-        [write.bare(ledger.step.value), *(write.bare(term.mean.value) if term else "" for term in terms_of_columns)],
-    )
-    means = [ledger.step, *(term.mean if term else None for term in terms_of_columns)]
+    ordered = [terms.get(name) for name in columns]
+    means = [ledger.step, *(term and term.mean for term in ordered)]
+    yield "mean", [write.bare(mean.value) if mean else "" for mean in means]
     if ledger.loss is not None:
-        means = [ledger.loss, *(term.loss if term else None for term in terms_of_columns)]
+        means = [ledger.loss, *(term and term.loss for term in ordered)]
         yield "loss", [write.bare(mean.value, "+") if mean else "" for mean in means]
     yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]
     if any(term.share is not None for term in ledger.terms):
-        yield "share", ["100 %", *(_share(term) if term else "" for term in terms_of_columns)]
-
-
-def _share(term: Term) -> str:
-    return share(term).strip(" ()") or "-"
+        yield "share", ["100 %", *((share(term).strip(" ()") or "-") if term else "" for term in ordered)]
 
 
 def _columns(ledgers: Sequence[Ledger]) -> list[str]:
     """The terms that there are, in the order of a step; several in one stand behind the first of them."""
     names = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
-    return sorted(names, key=lambda name: (_place(name.partition("+")[0]), "+" in name))
-
-
-def _place(name: str) -> float:
-    return TERMS.index(name) if name in TERMS else TERMS.index("wait") if name == "communication" else len(TERMS)
+    return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 
 
 def _places(ledger: Ledger) -> Iterator[tuple[str, Table]]:
     """Tables of nodes, where they have several ranks, and of ranks."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
-        caption = f"by node, ms{_of(shown, ledger.nodes)}:"
-        rows = [[host_of(ledger, node.ranks[0]), numbers(node.ranks)] for node in shown]
-        yield caption, _table(ledger, [("node", ""), ("ranks", "")], rows, shown)
+        names = [[host_of(ledger, node.ranks[0]), numbers(node.ranks)] for node in shown]
+        yield _table(ledger, "node", ("node", "ranks"), names, shown, len(ledger.nodes))
     if len(ledger.ranks) > 1:
         shown = worth_a_row(ledger, ledger.ranks)
-        caption = f"by rank, ms{_of(shown, ledger.ranks)}:"
-        rows = [[numbers(rank.ranks), host_of(ledger, rank.ranks[0]) or "-"] for rank in shown]
-        yield caption, _table(ledger, [("rank", ""), ("node", "")], rows, shown)
+        names = [[numbers(rank.ranks), host_of(ledger, rank.ranks[0]) or "-"] for rank in shown]
+        yield _table(ledger, "rank", ("rank", "node"), names, shown, len(ledger.ranks))
 
 
-def _of(shown: Sequence[Place], places: Sequence[Place]) -> str:
-    if len(shown) == len(places):
-        return ""
-    return f" ({len(shown)} of {len(places)}: those that come last most, and the one that waits most)"
-
-
-def _table(ledger: Ledger, heads: list[tuple[str, str]], rows: list[list[str]], shown: Sequence[Place]) -> Table:
+def _table(
+    ledger: Ledger, by: str, keys: Sequence[str], names: Sequence[list[str]], shown: Sequence[Place], count: int
+) -> tuple[str, Table]:
+    """The table of these places, out of `count`, and its caption."""
     write = Figures([ledger])
-    heads = [*heads, *((term.name, "") for term in ledger.terms), ("comes last", "% of steps")]
-    cells = [[*map(write.bare, place.terms), number(place.last, 100, decimals=1)] for place in shown]
-    rows = [[*row, *more] for row, more in zip(rows, cells, strict=True)]
-    return Table(heads=heads, rows=rows, label_columns=2, keys=2)
+    of = f" ({len(shown)} of {count}: those that come last most, and the one that waits most)"
+    heads = [*((name, "") for name in (*keys, *(term.name for term in ledger.terms))), ("comes last", "% of steps")]
+    rows = [
+        [*name, *map(write.bare, place.terms), number(place.last, 100, decimals=1)]
+        for name, place in zip(names, shown, strict=True)
+    ]
+    return f"by {by}, ms{of if len(shown) < count else ''}:", Table(heads=heads, rows=rows, label_columns=2, keys=2)
 
 
 def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:

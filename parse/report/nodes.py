@@ -1,4 +1,4 @@
-"""What a node does to a speed, from runs of one point on different nodes; and what time does, from those of one job."""
+"""Speeds by node, from runs of one point on different nodes; and drift, from the runs of one job."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpc.model.outcome import ExitRecord
+from hpc.system.text import plural
 from parse import stats
-from parse.result import Result, Run
+from parse.report.summary import Summary
+from parse.result import Result
+from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, shortened, with_units, wrapped
 
 CONFIDENCE = 0.95
-"""Of all that is said of the nodes of a site, or of the jobs of a summary, together."""
+"""Confidence of all alarms on the nodes of a site, or on the jobs of a summary, together."""
 FEWEST_FREE = 3
-"""Degrees of freedom below which nothing is said about drift."""
+"""Degrees of freedom below which drift is not tested."""
 
 MISSING = (
     "no node has two runs of one point, so nobody can say whether the nodes differ or the runs do: more --repeats "
@@ -21,6 +25,14 @@ MISSING = (
 )
 ROUNDING = 1e-9
 """Smaller differences are none."""
+
+SLOWEST, FASTEST = 12, 4
+"""Nodes shown of each end, where there are more than both together."""
+NAMED = 5
+"""Nodes that differ and are named, at most."""
+HEADS = (("node", ""), ("runs", ""), ("apart", "%"))
+NAME_SHARE = 0.6
+"""Share of a line that a node's name takes, at most."""
 
 Logs = Mapping[str, Sequence[float]]
 """Logarithms of the speeds of one point, by the node that its runs were on."""
@@ -40,8 +52,8 @@ class PerNode:
     """The nodes of one site, slowest first, by the one-node runs of `points` points.
 
     `scatter` is the standard deviation of runs of one point on one node, as a share of their speed; None where no node
-    has two, and then `missing` says so. `alarms` name the nodes that differ from the others by more than that leaves
-    open.
+    has two, and then `missing` is the reason. `alarms` name the nodes that differ from the others by more than that
+    leaves open.
     """
 
     site: str
@@ -73,7 +85,7 @@ def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
     for result in results:
         logs: dict[str, list[float]] = defaultdict(list)
         for run in result.ok if result.run.nodes == 1 else ():
-            hosts = run.attempt.machine.hosts if run.attempt and run.attempt.machine else ()
+            hosts = run.machine.hosts if run.machine else ()
             if len(hosts) == 1 and run.measured:
                 logs[hosts[0]].append(math.log(run.measured.throughput))
         if len(logs) > 1:
@@ -144,7 +156,7 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
 
 
 def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
-    """Of each job with enough ok runs, how their speeds change in its course.
+    """How the speeds of runs change in the course of each job with enough ok runs.
 
     A straight line through the logarithms of the speeds over time, one slope for the job, and a height of its own for
     each point on each set of nodes, so that a slow node does not pass for a bad hour.
@@ -152,9 +164,9 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     jobs: dict[str, list[tuple[Hashable, int, float]]] = defaultdict(list)
     for result in results:
         for run in result.ok:
-            if (job := _job(run)) and run.attempt and run.attempt.record and run.measured:
-                place = result.requested.point, run.attempt.machine and run.attempt.machine.hosts
-                jobs[job].append((place, run.attempt.record.begin_unix_s, math.log(run.measured.throughput)))
+            if run.record and run.measured and (job := _job(run.record)):
+                place = result.requested.point, run.machine and run.machine.hosts
+                jobs[job].append((place, run.record.begin_unix_s, math.log(run.measured.throughput)))
     lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
     drift_list = []
     for job, (slope, error, free) in lines.items():
@@ -175,11 +187,8 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     return tuple(drift_list)
 
 
-def _job(run: Run) -> str:
-    """The job that the run was in, and its life: after a requeue it may be elsewhere."""
-    record = run.attempt.record if run.attempt else None
-    if record is None:
-        return ""
+def _job(record: ExitRecord) -> str:
+    """The job and its restart: after a requeue it may be elsewhere."""
     return f"{record.job_id}, restart {record.restart_count}" if record.restart_count else record.job_id
 
 
@@ -204,3 +213,63 @@ def _line(runs: Sequence[tuple[Hashable, int, float]]) -> tuple[float, float, in
 
 def _percent(share: float) -> str:
     return f"{share:.1%}"
+
+
+def nodes_text(summary: Summary, page: Page) -> list[str]:
+    """A table for each site whose nodes can be told apart, and a line for the course of each job with nested runs."""
+    lines: list[str] = []
+    for site in per_node(summary.results):
+        rows, left_out = _rows(site)
+        short = shortened([node for node, *_ in rows], int(page.width * NAME_SHARE))
+        rows = [[short[node], *cells] for node, *cells in rows]
+        lines += [*([""] if lines else []), *wrapped([_title(site)], page.width)]
+        lines += aligned([*zip(*HEADS, strict=True), *rows])
+        lines += wrapped([left_out] if left_out else [], page.width)
+    return lines + wrapped(_courses(summary), page.width)
+
+
+def nodes_markdown(summary: Summary) -> list[str]:
+    parts = []
+    for site in per_node(summary.results):
+        rows, left_out = _rows(site)
+        parts += [markdown_text(_title(site))]
+        parts += [markdown_table(with_units(HEADS), rows)]
+        parts += [markdown_text(left_out)] if left_out else []
+    return [*parts, markdown_list(_courses(summary))]
+
+
+def nodes_alarms(summary: Summary) -> list[str]:
+    """What is wrong with nodes and with the course of jobs, a line each."""
+    alarms = []
+    for site in per_node(summary.results):
+        alarms += [f"nodes of {site.site}: {alarm}" for alarm in site.alarms[:NAMED]]
+        if len(site.alarms) > NAMED:
+            alarms.append(f"nodes of {site.site}: {len(site.alarms) - NAMED} more differ; --format json names them all")
+    return [*alarms, *(drift.alarm for drift in drifts(summary.results) if drift.alarm)]
+
+
+def _title(site: PerNode) -> str:
+    scatter = site.missing if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
+    runs = f"one-node runs of {plural(site.points, 'point')}"
+    return f"speed by node of {site.site}: {runs}, against the median node; {scatter}"
+
+
+def _rows(site: PerNode) -> tuple[list[list[str]], str]:
+    """A row for each node shown, and a line for those that are not."""
+    shown: Sequence[NodeSpeed] = site.nodes
+    hidden = shown[SLOWEST:-FASTEST] if len(shown) > SLOWEST + FASTEST else ()
+    left_out = ""
+    if hidden:
+        left_out = f"and {len(hidden)} nodes between {hidden[0].relative:+.2%} and {hidden[-1].relative:+.2%}"
+    rows = [[node.node, str(node.runs), f"{node.relative * 100:+.2f}"] for node in shown if node not in hidden]
+    return rows, left_out
+
+
+def _courses(summary: Summary) -> list[str]:
+    nested = any(result.run.placement == "nested" for result in summary.results)
+    return [
+        f"job {drift.job}: {drift.runs} runs in {drift.minutes:.1f} min; from the first to the last, speeds change by "
+        f"{drift.change:+.1%} (± {drift.margin:.1%})"
+        for drift in drifts(summary.results)
+        if nested and not drift.alarm
+    ]

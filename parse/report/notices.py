@@ -1,4 +1,4 @@
-"""What a summary says beside its table: warnings, and what must be known before a number is read."""
+"""Lines beside the table: warnings, and what must be known before any number is read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of
-from parse.report.nodes_table import nodes_alarms
+from parse.report.nodes import nodes_alarms
 from parse.report.summary import Summary, labels, requested_values
 from parse.result import Result, Run
 from parse.text import cut, shortened, wrapped
 
 NAMED = 3
-"""As many points of a word are named."""
+"""Points named behind a placeholder, at most."""
 FILE_FIRST = re.compile(r"(?P<file>(?:not read: )?[^\s:]*/[^\s:]*): (?P<text>.+)", re.DOTALL)
 LABEL_SHARE = 0.4
-"""Of a line cut to one, the points' names take this share at most."""
+"""Share of a shortened line that names take, at most."""
 IN_THE_HEAD = {
     "oversubscribed": "case",
     "nodes_simulated": "case",
@@ -25,12 +25,12 @@ IN_THE_HEAD = {
     "synchronises": "backend",
     "built_otherwise": "backend",
 }
-"""Alarms that must be known before any number is read, each with what it is said of."""
+"""Alarms that must be known before any number is read, by the column whose values they name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """A line beside the table: the names of the points or files that it is about, if any, and what is to be said.
+    """A line beside the table: the names of the points or files that it is about, if any, and its text.
 
     `is_count`: it only counts the runs that other notices of the same point name one by one.
     """
@@ -43,7 +43,6 @@ class Notice:
 
     @property
     def line(self) -> str:
-        """In full length."""
         return f"{', '.join(self.labels)}: {self.text}" if self.labels else self.text
 
     def shortened_line(self, width: int, short: Mapping[str, str]) -> str:
@@ -130,7 +129,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
-    notices += _of_probes(summary.probes)
+    notices += _diagnostic_notices(summary.diagnostics)
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
 
@@ -141,19 +140,22 @@ def _of_file(line: str) -> Notice:
     return Notice(labels=(match["file"],), text=match["text"], noun="files") if match else Notice(text=line)
 
 
-def _of_probes(probes: Sequence[Result]) -> Iterator[Notice]:
+def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
     """What was run to explain the points, and what of it did not end ok."""
     names: dict[str, str] = {}
-    for kind in dict.fromkeys(probe.run.diagnostic for probe in probes):
-        of_kind = [probe for probe in probes if probe.run.diagnostic == kind]
+    for kind in dict.fromkeys(diagnostic.run.diagnostic for diagnostic in diagnostics):
+        of_kind = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic == kind]
         names |= {
-            probe.requested.point: f"{kind} of {name}" for probe, name in zip(of_kind, labels(of_kind), strict=True)
+            diagnostic.requested.point: f"{kind} of {name}"
+            for diagnostic, name in zip(of_kind, labels(of_kind), strict=True)
         }
-    if probes:
-        listed = ", ".join(f"{names[probe.requested.point]} {runs_ok(probe)} ok" for probe in probes)
+    if diagnostics:
+        listed = ", ".join(
+            f"{names[diagnostic.requested.point]} {runs_ok(diagnostic)} ok" for diagnostic in diagnostics
+        )
         yield Notice(text=f"beside the points: {listed}", is_warning=False)
-    for probe in probes:
-        yield from (Notice(labels=(names[probe.requested.point],), text=text) for text in _not_ok(probe))
+    for diagnostic in diagnostics:
+        yield from (Notice(labels=(names[diagnostic.requested.point],), text=text) for text in _not_ok(diagnostic))
 
 
 def runs_ok(result: Result) -> str:
@@ -164,10 +166,10 @@ def runs_ok(result: Result) -> str:
 
 
 def _not_ok(result: Result) -> Iterator[str]:
-    """The runs that did not end ok, by what became of them, with the evidence of the first; of logs alarms say it."""
+    """Runs that did not end ok, by outcome, with the evidence of the first; logs with a problem have alarms instead."""
     runs_by_outcome: dict[str, list[Run]] = {}
     for run in result.runs:
-        if not run.measured and not (run.attempt and run.attempt.log and run.attempt.problem):
+        if not run.measured and not (run.log and run.attempt and run.attempt.problem):
             runs_by_outcome.setdefault(run.outcome_text, []).append(run)
     for outcome, runs in runs_by_outcome.items():
         repeats = ", ".join(str(run.requested.run.repeat) for run in runs)

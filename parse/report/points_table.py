@@ -28,7 +28,7 @@ FIRST_LEFT_OUT = (
     "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "interval",
     "runs",
 )  # fmt: skip
-"""Columns that a narrow page leaves out, the least important first. The case says nodes and devices already."""
+"""Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""
 
 
 def points_text(results: Sequence[Result], page: Page) -> list[str]:

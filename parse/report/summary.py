@@ -1,4 +1,4 @@
-"""What there is to print: judged results, what their points ask for, what tells them apart."""
+"""What is printed: judged results, the settings of their points, and in which they differ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from parse.ledger.types import Ledger
 from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
-"""What the case says of a point."""
+"""Settings that the case implies."""
+COLUMNS = (
+    "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "batch_size", "precision", "scaling", "on",
+    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "timing", "block_steps", "reduction", "telemetry",
+    "placement", "seed", "site", "container", "code_digest",
+)  # fmt: skip
+"""What a point asks for, by the names of columns and `--where`, in their order."""
 USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate"}
-"""The rule, which needs no saying to a person; what departs from it does."""
+"""Settings that are named only where a point departs from them."""
 
 
 class TableError(ValueError):
@@ -23,14 +29,14 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Judged results, sizes made small, and what was said while reading: odd things and files not read.
+    """Judged results, sizes made small, remarks of reading and files not read.
 
-    `probes` are no results of training but explain them (RunSpec.diagnostic). `ledgers` are of the results that have
-    one, in their order; None where nobody asked for them.
+    `diagnostics` are no results of training but explain them. `ledgers` are of the results that have one, in
+    their order; None where nobody asked for them.
     """
 
     results: tuple[Result, ...]
-    probes: tuple[Result, ...] = ()
+    diagnostics: tuple[Result, ...] = ()
     ledgers: tuple[Ledger, ...] | None = None
     reduced: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -42,34 +48,11 @@ def requested_values(result: Result) -> dict[str, str]:
 
     Empty fields are left out, and what nobody knows of a log.
     """
-    run = result.run
-    requested: dict[str, Any] = {
-        "case": result.requested.case,
-        "nodes": run.nodes,
-        "ranks_per_node": run.ranks_per_node,
-        "devices": run.devices,
-        "backend": run.backend,
-        "workload": run.workload,
-        "batch_size": run.batch_size,
-        "precision": run.precision,
-        "scaling": run.scaling,
-        "on": "GPU" if run.gpus_per_node else "CPU",
-        "cpus_per_rank": run.cpus_per_rank,
-        "warmup_steps": run.warmup_steps,
-        "measured_steps": run.measured_steps,
-        "data": run.data,
-        "timing": run.timing,
-        "block_steps": run.block_steps or "",
-        "reduction": run.reduction,
-        "telemetry": run.telemetry,
-        "placement": run.placement,
-        "seed": run.seed,
-        "site": run.site,
-        "container": run.container,
-        "code_digest": run.code_digest,
-    }
-    unknown, extra = result.requested.unknown, result.requested.extra
-    requested = {name: str(value) for name, value in requested.items() if value != "" and name not in unknown}
+    run, unknown, extra = result.run, result.requested.unknown, result.requested.extra
+    other: dict[str, Any] = {"case": result.requested.case, "on": "GPU" if run.gpus_per_node else "CPU"}
+    other |= {"block_steps": run.block_steps or ""}
+    values = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
+    requested = {name: str(value) for name, value in values.items() if value != "" and name not in unknown}
     return {
         **requested,
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
@@ -86,28 +69,27 @@ def named_ledgers(summary: Summary) -> list[tuple[str, Ledger]]:
 
 def of_logs(result: Result, speed: str) -> float | None:
     """The median over its ok runs of a log's `wall_clock` or `printed` speed; None where no log of it has one."""
-    logs = [run.attempt.log for run in result.ok if run.attempt and run.attempt.log]
-    speeds = [value for log in logs if (value := getattr(log, speed)) is not None]
+    speeds = [value for run in result.ok if run.log and (value := getattr(run.log, speed)) is not None]
     return stats.median(speeds) if speeds else None
 
 
 def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tuple[Result, ...]:
     """The results that have one of the wanted values of every name. Raises TableError on a name that none has."""
-    names = {name for result in results for name in requested_values(result)}
     if "stamps" in where:
         raise TableError("--where: stamps is now timing: phases (was fine), step (was coarse)")
+    names = {name for result in results for name in requested_values(result)}
     if unknown := sorted(set(where) - names):
         raise TableError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
     return tuple(r for r in results if all(requested_values(r).get(name) in values for name, values in where.items()))
 
 
 def varying(results: Sequence[Result]) -> list[str]:
-    """What the points ask for differently, as far as that is known, less what the case says already."""
+    """The settings in which the points differ, as far as known, without those that the case implies."""
     return [name for name, values in _values(results).items() if name not in SIZE and len({*values}) > 1]
 
 
 def shared(results: Sequence[Result]) -> dict[str, str]:
-    """What all points ask for alike, as far as that is known; what the case says is never in it."""
+    """The settings that all points share, as far as known, without those that the case implies."""
     alike = {name: {*values} for name, values in _values(results).items() if name not in SIZE}
     return {name: value for name, values in alike.items() if len(values) == 1 and (value := values.pop()) is not None}
 
@@ -129,15 +111,15 @@ def labels(results: Sequence[Result]) -> list[str]:
                 values.setdefault((name, values_of_point["backend"]), set()).add(values_of_point.get(name))
         implied = {name for name in differ if all(len(met) == 1 for (of, _), met in values.items() if of == name)}
         differ = [name for name in differ if name == "backend" or name not in implied]
-    return [
-        " ".join(
-            [
-                values_of_point["case"],
-                *(f"{name}={values_of_point[name]}" for name in differ if name in values_of_point),
-            ]
-        )
-        for values_of_point in settings
-    ]
+    return [named(values_of_point, ("case",), differ) for values_of_point in settings]
+
+
+def named(values: Mapping[str, str], bare: Sequence[str], names: Sequence[str]) -> str:
+    """`2n8g seed=3`: the values of `bare`, and those of `names` behind their names, where it has them."""
+    return " ".join(
+        [*(values[name] for name in bare if name in values)]
+        + [f"{name}={values[name]}" for name in names if name in values]
+    )
 
 
 def differences(results: Sequence[Result]) -> dict[str, list[str]]:

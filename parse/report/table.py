@@ -13,7 +13,7 @@ from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
 from parse.report.export import as_json, comma_separated, dlperf
 from parse.report.ledger import ledger_markdown, ledger_text
-from parse.report.nodes_table import nodes_markdown, nodes_text
+from parse.report.nodes import nodes_markdown, nodes_text
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines
 from parse.report.points_table import points_cells, points_text
 from parse.report.summary import USUAL, Summary, knowing, shared, varying
@@ -182,7 +182,6 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
 
 
 def _markdown_cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """The same as heads and rows."""
     heads = ["case", *(head for column in comparison.columns for head in (f"{column.name} (samples/s)", "speedup"))]
     return heads, [
         [case, *(cell for column in comparison.columns for cell in _cell(column, case))] for case in comparison.cases

@@ -20,7 +20,7 @@ from hpc.model.timestamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_REA
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
-from parse.ledger.standalone import alone
+from parse.ledger.standalone import curves
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 SMALL = ("--min-bytes", "1K", "--max-bytes", "16K", "--factor", "16", "--iterations", "3", "--gpus-per-node", "0")
@@ -63,7 +63,7 @@ def test_every_collective_of_a_backend_gives_what_it_must(
     assert [(one.operation, one.bytes) for one in times] == [(name, n) for name in operations for n in (1024, 16384)]
     assert [(one.wrong, one.iterations) for one in times] == [(0, 3)] * len(times)
     assert all(0 < one.time_ns <= one.slowest_ns for one in times)
-    assert set(alone(trace)) == set(operations)
+    assert set(curves(trace)) == set(operations)
     assert table(trace) in done.stdout
     assert f"# {backend} by {trace.environment['backend']['transport']} on 1 nodes x {size} ranks, CPUs" in done.stdout
     assert trace.environment["software"][BACKENDS[backend].framework]

@@ -36,7 +36,7 @@ SWEEPS = (
     Sweep(
         backend="mpi",
         varied="update_ms",
-        cases={"80@rank=2": Expected(kinds=(PERSISTENT,), ranks=(2,), cause="update")},
+        cases={"80@rank=2": Expected(kinds=(PERSISTENT,), ranks=(2,), cause="optimizer")},
     ),
 )
 
@@ -65,7 +65,7 @@ def test_the_ledger_names_who_is_late_and_why(points: dict[str, Point], sweep: S
 
 def test_what_is_lost_is_waited_for(points: dict[str, Point]) -> None:
     """A sleep on one of four ranks is the others' wait; on that rank it has its own name, and no wait."""
-    for value, term, rank in (("5+80@rank=1", "compute", 1), ("80@rank=2", "update", 2)):
+    for value, term, rank in (("5+80@rank=1", "compute", 1), ("80@rank=2", "optimizer", 2)):
         ledger = points[value].ledger
         names = [one.name for one in ledger.terms]
         assert max(ledger.terms, key=lambda one: one.mean.value).name == "wait"
@@ -86,7 +86,7 @@ def test_the_summary_says_it_in_a_sentence(traces: Path) -> None:
         ("5+80@rank=2+80@rank=3", "node node2 (ranks 2, 3) is late", "its compute"),
         ("5+80@rank=rotate", "ranks take turns", "its compute"),
         ("5+150@rank=3;every=5", "rank 3 (node2) is late in steps 5, ", "its compute"),
-        ("80@rank=2", "rank 2 (node2) is late", "its previous update"),
+        ("80@rank=2", "rank 2 (node2) is late", "its previous optimizer step"),
     ):
         found = re.search(rf"{re.escape(value)}: (a step takes .*?) which costs", said)
         assert found is not None, value

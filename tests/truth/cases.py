@@ -111,7 +111,9 @@ def _delays(backend: str, ranks: tuple[int, ...], quiet: int) -> tuple[Sweep, ..
         Sweep(backend=backend, varied="compute_ms", cases=on_one | on_node | rotating | tenth),
         Sweep(backend=backend, varied="data_ms", cases={f"20@rank={rank}": _one(rank, "data") for rank in ranks}),
         Sweep(backend=backend, varied="transfer_ms", cases={"15": NOBODY}, repeats=2, baseline=True),
-        Sweep(backend=backend, varied="update_ms", cases={f"10@rank={rank}": _one(rank, "update") for rank in ranks}),
+        Sweep(
+            backend=backend, varied="update_ms", cases={f"10@rank={rank}": _one(rank, "optimizer") for rank in ranks}
+        ),
     )
 
 

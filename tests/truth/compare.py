@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parse.ledger.sentence import ledger_problems, no_loss_text
 from parse.ledger.types import Ledger
 from tests.truth.cases import Expected
 from tests.truth.exact import TERMS, Known, Ms
-from tests.truth.verdicts import ALLOWED, ALLOWED_MS, Miss, held_against, said
+from tests.truth.verdicts import ALLOWED, ALLOWED_MS, Miss, describe, held_against
 
 ROUNDING_MS = 1e-3
-MERGED = {name: (name,) for name in TERMS} | {"compute+communication": ("compute", "wait", "transfer")}
+MERGED = {name: (name,) for name in TERMS} | {"compute+wait+communication": ("compute", "wait", "communication")}
 """What the names of a ledger's terms stand for."""
 
 
@@ -23,7 +24,7 @@ class Comparison:
     largest differences, over ranks and means, from these and from the exact stamps; the verdict; the misses."""
 
     names: tuple[str, ...]
-    found: Ms
+    means: Ms
     slept: Ms
     beside: Ms
     from_slept_ms: float
@@ -49,23 +50,23 @@ def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measur
     if misses:
         none = np.full(len(names), np.nan)
         return Comparison(
-            names=names, found=none, slept=none, beside=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
-            verdict=said(ledger.verdict), misses=tuple(misses),
+            names=names, means=none, slept=none, beside=none, from_slept_ms=np.nan, from_stamped_ms=np.nan,
+            verdict=describe(ledger.verdict), misses=tuple(misses),
         )  # fmt: skip
-    found = np.vstack([[place.terms for place in ledger.ranks], [[term.mean.value for term in ledger.terms]]])
+    means = np.vstack([[place.terms for place in ledger.ranks], [[term.mean.value for term in ledger.terms]]])
     exact = _with_mean(_merged(np.mean([known.stamped.per_rank for known in runs], axis=0), names))
     slept = _with_mean(_merged(np.mean([known.slept.per_rank for known in runs], axis=0), names))
     beside = _merged(background(runs), names)
     truth = slept + beside
     bound_ms = max(known.open_ms for known in runs) + ROUNDING_MS
-    from_stamped, from_slept = np.abs(found - exact), np.abs(found - truth)
+    from_stamped, from_slept = np.abs(means - exact), np.abs(means - truth)
     wrong = from_stamped > bound_ms
     missed = wrong | (measured & (from_slept > np.maximum(ALLOWED_MS, ALLOWED * truth)))
     for rank, term in np.argwhere(missed):
-        who = "mean" if rank == len(found) - 1 else f"rank {rank}"
+        who = "mean" if rank == len(means) - 1 else f"rank {rank}"
         misses.append(
             Miss(
-                text=f"{who} {names[term]}: ledger {found[rank, term]:.3f}, sleeps {slept[rank, term]:.3f} and "
+                text=f"{who} {names[term]}: ledger {means[rank, term]:.3f}, sleeps {slept[rank, term]:.3f} and "
                 f"{beside[term]:.3f} beside them, exact stamps {exact[rank, term]:.3f} ms, clocks leave "
                 f"{bound_ms * 1e3:.1f} µs open{_where(runs, rank, names[term])}",
                 machine=not wrong[rank, term],
@@ -73,11 +74,11 @@ def compare(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, measur
         )
     if abs(ledger.step.value - exact[-1].sum()) > bound_ms:
         misses.append(Miss(text=f"mean step: ledger {ledger.step.value:.4f}, exact stamps {exact[-1].sum():.4f} ms"))
-    misses += [Miss(text=f"claims an error of the measurement: {problem}") for problem in ledger.problems]
+    misses += [Miss(text=f"claims an error of the measurement: {problem}") for problem in ledger_problems(ledger)]
     misses += _verdicts(ledger, runs, expected, measured=measured)
     return Comparison(
-        names=names, found=found[-1], slept=slept[-1], beside=beside, from_slept_ms=float(from_slept.max()),
-        from_stamped_ms=float(from_stamped.max()), verdict=said(ledger.verdict), misses=tuple(misses),
+        names=names, means=means[-1], slept=slept[-1], beside=beside, from_slept_ms=float(from_slept.max()),
+        from_stamped_ms=float(from_stamped.max()), verdict=describe(ledger.verdict), misses=tuple(misses),
     )  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def compare_loss(ledger: Ledger, runs: Sequence[Known], baseline: Sequence[Known
     bound_ms = max(known.open_ms for known in runs) + ROUNDING_MS
     for term, exact in zip(ledger.terms, of_runs - of_baseline, strict=True):
         if term.loss is None:
-            yield Miss(text=f"loss in {term.name}: none is given ({ledger.no_loss}); exact stamps {exact:.3f} ms")
+            yield Miss(text=f"loss in {term.name}: none is given ({no_loss_text(ledger)}); exact stamps {exact:.3f} ms")
         elif abs(term.loss.value - exact) > bound_ms:
             yield Miss(text=f"loss in {term.name}: ledger {term.loss.value:.4f}, exact stamps {exact:.4f} ms")
 
@@ -101,13 +102,13 @@ def _verdicts(ledger: Ledger, runs: Sequence[Known], expected: Expected, *, meas
     all_machine = False
     if len(runs) > 1:
         of_runs = {known.run_id: known for known in runs}
-        found = [
-            Miss(text=f"{own.run_id}: {miss.text}", machine=miss.machine)
-            for own in ledger.runs
-            for miss in held_against(own.verdict, [of_runs[own.run_id]], expected, measured=measured)
+        of_each_run = [
+            Miss(text=f"{run.run_id}: {miss.text}", machine=miss.machine)
+            for run in ledger.runs
+            for miss in held_against(run.verdict, [of_runs[run.run_id]], expected, measured=measured)
         ]
-        yield from found
-        all_machine = bool(found) and all(miss.machine for miss in found)
+        yield from of_each_run
+        all_machine = bool(of_each_run) and all(miss.machine for miss in of_each_run)
     for miss in held_against(ledger.verdict, runs, expected, measured=measured):
         yield Miss(text=miss.text, machine=miss.machine or all_machine)
 
@@ -122,7 +123,7 @@ def _wrong_names(names: tuple[str, ...], expected: Expected) -> Iterator[Miss]:
 
 def _merged(terms: Ms, names: tuple[str, ...]) -> Ms:
     """The five terms, [..., 5], added up as these names say: [..., name]."""
-    columns = [[TERMS.index(one) for one in MERGED[name]] for name in names]
+    columns = [[TERMS.index(term) for term in MERGED[name]] for name in names]
     return np.stack([terms[..., of].sum(axis=-1) for of in columns], axis=-1)
 
 
@@ -136,5 +137,5 @@ def _where(runs: Sequence[Known], rank: int, name: str) -> str:
     differences = [_merged(known.stamped.terms - known.slept.terms, (name,))[rows, :, 0] for known in runs]
     beside = np.concatenate(differences).mean(axis=0)
     order = np.argsort(-np.abs(beside))[:3]
-    most = ", ".join(f"{runs[0].steps[at]}: {beside[at]:.1f}" for at in sorted(order))
-    return f"; beside the sleeps in a step: median {np.median(beside):.3f} ms, most in {most}"
+    largest = ", ".join(f"{runs[0].steps[at]}: {beside[at]:.1f}" for at in sorted(order))
+    return f"; beside the sleeps in a step: median {np.median(beside):.3f} ms, most in {largest}"

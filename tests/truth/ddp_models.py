@@ -40,8 +40,8 @@ class WithoutBatchNorm:
 
     def __init__(self, run, device, rank):
         phase, _, delays = run.env["SLEEP"].partition(":")
-        asked = {f"{each}_ms": delays if each == phase else "0" for each in PHASES}
-        self.sleeper = Sleeper(asked, rank, run.ranks, run.steps)
+        options = {f"{each}_ms": delays if each == phase else "0" for each in PHASES}
+        self.sleeper = Sleeper(options, rank, run.ranks, run.steps)
         self.injected_ns = self.sleeper.injected_ns
         self.step = 0
         torch.manual_seed(run.seed)

@@ -19,8 +19,8 @@ from hpc.model.trace import Trace, TraceError
 Ms = npt.NDArray[np.float64]
 Ns = npt.NDArray[np.int64]
 
-TERMS = ("data", "compute", "wait", "transfer", "update")
-CAUSES = ("release", "update", "data", "compute")
+TERMS = ("data", "compute", "wait", "communication", "optimizer")
+CAUSES = ("release", "optimizer", "data", "compute")
 PHASES = ("data", "compute", "transfer", "update")
 
 
@@ -40,8 +40,8 @@ class Truth:
     @property
     def entries(self) -> Ms:
         """How much later than the first rank each entered the reduction, [rank, step] ms."""
-        lateness = self.causes.sum(axis=2)
-        return lateness - lateness.min(axis=0)
+        entry = self.causes.sum(axis=2)
+        return entry - entry.min(axis=0)
 
 
 def stamped(stamps: Ns, ahead_ns: Sequence[int], blocks: Ns) -> Truth:
@@ -63,15 +63,15 @@ def slept(injected_ns: Ns, blocks: Ns) -> Truth:
     measured = _measured(blocks)
     data, compute, transfer, update = np.moveaxis(injected_ns[:, measured], 2, 0)
     transfer_before, update_before = np.moveaxis(injected_ns[:, measured - 1, 2:], 2, 0)
-    own = transfer_before + update_before + data + compute
+    entry = transfer_before + update_before + data + compute
     return Truth(
-        terms=_ms(data, compute, own.max(axis=0) - own, transfer, update),
+        terms=_ms(data, compute, entry.max(axis=0) - entry, transfer, update),
         causes=_ms(transfer_before, update_before, data, compute),
     )
 
 
 def _measured(blocks: Ns) -> Ns:
-    return np.concatenate([np.arange(first, past) for first, past in blocks])
+    return np.concatenate([np.arange(first, stop) for first, stop in blocks])
 
 
 def _ms(*parts: Ns) -> Ms:

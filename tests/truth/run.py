@@ -58,14 +58,14 @@ class Point:
 
 def main() -> int:
     """Command line: 0 where the ledger is right, 1 where not, 2 where the runs could not be made."""
-    asked = _arguments()
+    arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
     begin = perf_counter()
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
-        folder = asked.traces or asked.keep or Path(scratch) / "runs"
+        folder = arguments.traces or arguments.keep or Path(scratch) / "runs"
         try:
-            if asked.traces is None:
-                run_all(_chosen(asked.only), folder, Path(scratch) / "cluster")
+            if arguments.traces is None:
+                run_all(_chosen(arguments.only), folder, Path(scratch) / "cluster")
             points = points_of(folder / "traces", SWEEPS, distance_s=CLOCK_DISTANCE_S)
         except TruthError as error:
             print(error, file=sys.stderr)
@@ -110,10 +110,10 @@ def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster, *, steps: int = S
 def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list[Point]:
     """All points of the sweeps that have been run, with what is known of them; node k's clock is k times `distance_s`
     ahead. Raises TruthError where there is none."""
-    found = results(load([traces]))
-    by_point = {result.requested.point: result for result in found}
+    read = results(load([traces]))
+    by_point = {result.requested.point: result for result in read}
     points = []
-    for ledger in ledgers(found):
+    for ledger in ledgers(read):
         for sweep in sweeps:
             value = sweep.value_of(ledger.result.run)
             if value is not None:
@@ -149,11 +149,11 @@ def report(points: Sequence[Point]) -> int:
             print(durations(point.name, point.runs, point.ledger))
     runs = sum(len(point.runs) for point in points)
     hit = sum(len(point.runs) for point in points if not misses[point.name])
-    told = [miss for of_point in misses.values() for miss in of_point]
-    wrong = sum(not miss.machine for miss in told)
+    all_misses = [miss for of_point in misses.values() for miss in of_point]
+    wrong = sum(not miss.machine for miss in all_misses)
     print(
-        f"\n{runs} runs, {hit} without a miss; {len(told)} misses: {wrong} of the ledger, {len(told) - wrong} of the "
-        "machine (the exact stamps say what the ledger says)"
+        f"\n{runs} runs, {hit} without a miss; {len(all_misses)} misses: {wrong} of the ledger, "
+        f"{len(all_misses) - wrong} of the machine (the exact stamps say what the ledger says)"
     )
     return wrong
 

@@ -9,7 +9,7 @@ import numpy as np
 from parse.ledger.types import Ledger
 from tests.truth.compare import MERGED, Comparison
 from tests.truth.exact import TERMS, Known
-from tests.truth.verdicts import Miss, said
+from tests.truth.verdicts import Miss, describe
 
 _NAME, _CELL = 69, 17
 
@@ -26,7 +26,7 @@ def heading() -> str:
 def line(name: str, runs: int, compared: Comparison, misses: int) -> str:
     """One point."""
     cells = []
-    for term, *ms in zip(compared.names, compared.found, compared.slept, compared.beside, strict=True):
+    for term, *ms in zip(compared.names, compared.means, compared.slept, compared.beside, strict=True):
         width = len(MERGED.get(term, (term,))) * (_CELL + 1) - 1  # a merged term is as wide as those that it stands for
         cells.append(f"{'{:.2f}/{:.2f}+{:.2f}'.format(*ms):>{width}}")
     return (
@@ -51,5 +51,5 @@ def durations(name: str, runs: Sequence[Known], ledger: Ledger) -> str:
     for what, ms in (("step", terms.sum(axis=1)), ("forward, backward and reduction", terms[:, 1:4].sum(axis=1))):
         figures = ", ".join(f"{value:.2f}" for value in ms)
         shown.append(f"  durations, {what} of rank 0 to {len(ms) - 1}: {figures} ms")
-    shown.append(f"  the ledger: {said(ledger.verdict)}")
+    shown.append(f"  the ledger: {describe(ledger.verdict)}")
     return "\n".join(shown)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from parse.ledger.sentence import because_text
 from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, Verdict
 from tests.truth.cases import Expected
 from tests.truth.exact import CAUSES, Known, Ms, Truth
@@ -34,16 +35,16 @@ class Miss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lateness:
-    """Means over the steps in which somebody is late: `late` and `cause` [4] against the median rank, the lower one of
+class ArrivalSkew:
+    """Means over the steps in which somebody is late: `skew` and `cause` [4] against the median rank, the lower one of
     an even number; `costs` is how much shorter a step of the window were without. All ms."""
 
-    late: float
+    skew: float
     cause: Ms
     costs: float
 
 
-def lateness(truth: Truth, stragglers: Bools) -> Lateness:
+def arrival_skew(truth: Truth, stragglers: Bools) -> ArrivalSkew:
     """That of these ranks in these steps, bool [rank, step]."""
     ranks, steps = stragglers.shape
     entry = truth.causes.sum(axis=2)
@@ -51,8 +52,8 @@ def lateness(truth: Truth, stragglers: Bools) -> Lateness:
     each = np.arange(steps)
     later = truth.causes - truth.causes[median, each]
     others = np.where(stragglers, -np.inf, entry).max(axis=0)
-    return Lateness(
-        late=float(later.sum(axis=2)[stragglers].mean()),
+    return ArrivalSkew(
+        skew=float(later.sum(axis=2)[stragglers].mean()),
         cause=later[stragglers].mean(axis=0),
         costs=float(np.maximum(0.0, entry.max(axis=0) - others).mean()),
     )
@@ -62,17 +63,17 @@ def held_against(verdict: Verdict, runs: Sequence[Known], expected: Expected, *,
     """What is wrong with a verdict on these runs; `measured` says whether its figures are those of the sleeps."""
     if verdict.kind not in expected.kinds:
         yield Miss(
-            text=f"says {said(verdict)}; true is {' or '.join(expected.kinds)}{_names(expected)}{_as_it_was(runs)}",
+            text=f"says {describe(verdict)}; true is {' or '.join(expected.kinds)}{_names(expected)}{_as_it_was(runs)}",
             machine=_drowns(runs, expected) if expected.ranks else _is_so(verdict, runs),
         )
         return
     if verdict.kind not in (PERSISTENT, TRANSIENT, ROTATING):
         return
     if verdict.ranks != expected.ranks or verdict.node != expected.node:
-        yield Miss(text=f"says {said(verdict)}; true is{_names(expected)}{_as_it_was(runs)}")
+        yield Miss(text=f"says {describe(verdict)}; true is{_names(expected)}{_as_it_was(runs)}")
         return
     if not verdict.cause or (first := max(verdict.cause, key=verdict.cause.__getitem__)) != expected.cause:
-        yield Miss(text=f"says {said(verdict)}; true is that it is late by its {expected.cause}, not {first}")
+        yield Miss(text=f"says {describe(verdict)}; true is that it is late by its {expected.cause}, not {first}")
     yield from _steps(verdict, runs, expected)
     if measured:
         yield from _figures(verdict, runs, expected)
@@ -86,33 +87,33 @@ def stragglers_of(known: Known, expected: Expected) -> Bools:
     return np.isin(np.arange(len(known.slept.terms)), expected.ranks)[:, None] & steps
 
 
-def said(verdict: Verdict) -> str:
+def describe(verdict: Verdict) -> str:
     """A verdict in a few words."""
-    because = f" ({verdict.because})" if verdict.because else ""
+    because = f" ({because_text(verdict)})" if verdict.because else ""
     if not verdict.ranks:
         return f"{verdict.kind}{because}"
     who = verdict.node or f"rank {', '.join(map(str, verdict.ranks))}"
     cause = ", ".join(f"{name} {value:.2f}" for name, value in verdict.cause.items() if abs(value) >= SAME_MS)
-    return f"{verdict.kind}{because}: {who} {verdict.late:.2f} ms in {verdict.share * 100:.0f} % ({cause})"
+    return f"{verdict.kind}{because}: {who} {verdict.arrival_skew:.2f} ms in {verdict.share * 100:.0f} % ({cause})"
 
 
 def _figures(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:
     """Against the sleeps in the steps in which there were any, and the exact stamps in those that the verdict names."""
-    slept = [lateness(known.slept, stragglers_of(known, expected)) for known in runs]
-    stamped = [lateness(known.stamped, _named(verdict, known)) for known in runs]
+    slept = [arrival_skew(known.slept, stragglers_of(known, expected)) for known in runs]
+    stamped = [arrival_skew(known.stamped, _named(verdict, known)) for known in runs]
     figures = {
-        "lateness": (verdict.late, [x.late for x in slept], [x.late for x in stamped]),
+        "arrival skew": (verdict.arrival_skew, [x.skew for x in slept], [x.skew for x in stamped]),
         "costs": (verdict.costs, [x.costs for x in slept], [x.costs for x in stamped]),
     }
     for at, name in enumerate(CAUSES):
         of = verdict.cause.get(name, 0.0), [float(x.cause[at]) for x in slept], [float(x.cause[at]) for x in stamped]
         figures[f"cause {name}"] = of
-    for name, (found, of_sleeps, of_stamps) in figures.items():
+    for name, (figure, of_sleeps, of_stamps) in figures.items():
         true, exact = float(np.mean(of_sleeps)), float(np.mean(of_stamps))
-        if abs(found - true) > max(ALLOWED_MS, ALLOWED * true):
+        if abs(figure - true) > max(ALLOWED_MS, ALLOWED * true):
             yield Miss(
-                text=f"{name} of the straggler: ledger {found:.3f}, sleeps {true:.3f}, exact stamps {exact:.3f} ms",
-                machine=abs(found - exact) <= SAME_MS,
+                text=f"{name} of the straggler: ledger {figure:.3f}, sleeps {true:.3f}, exact stamps {exact:.3f} ms",
+                machine=abs(figure - exact) <= SAME_MS,
             )
 
 
@@ -137,7 +138,7 @@ def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Itera
     if verdict.kind != TRANSIENT:
         if verdict.share < FULL:
             late = [(_after_median(known.stamped.entries) > known.open_ms)[list(verdict.ranks)] for known in runs]
-            exact = np.mean([one.any(axis=0) if verdict.kind == ROTATING else one.mean(axis=0) for one in late])
+            exact = np.mean([each.any(axis=0) if verdict.kind == ROTATING else each.mean(axis=0) for each in late])
             text = f"late in {verdict.share * 100:.0f} % of the steps; true is in all{_as_it_was(runs)}"
             yield Miss(text=text, machine=abs(float(exact) - verdict.share) <= 1 - FULL)
         return
@@ -166,7 +167,7 @@ def _drowns(runs: Sequence[Known], expected: Expected) -> bool:
     slept, noise = [], []
     for known in runs:
         who = stragglers_of(known, expected)
-        slept.append(lateness(known.slept, who).late)
+        slept.append(arrival_skew(known.slept, who).skew)
         others = np.sort(np.where(who, np.nan, known.stamped.entries), axis=0)  # those that are left out come last
         count = (~who).sum(axis=0)
         steps = np.arange(len(count))
@@ -180,7 +181,7 @@ def _is_so(verdict: Verdict, runs: Sequence[Known]) -> bool:
         return False
     who = np.isin(np.arange(len(runs[0].stamped.terms)), verdict.ranks)[:, None]
     steps = np.isin(runs[0].steps, verdict.steps) if verdict.steps else np.ones(len(runs[0].steps), np.bool_)
-    return abs(lateness(runs[0].stamped, who & steps).costs - verdict.costs) <= SAME_MS
+    return abs(arrival_skew(runs[0].stamped, who & steps).costs - verdict.costs) <= SAME_MS
 
 
 def _names(expected: Expected) -> str:

@@ -10,26 +10,24 @@ import numpy as np
 
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
-from tests.unit.simulated import MS, Clock, Durations, draw_clocks, simulate
+from tests.unit.simulated import MS, Durations, draw_clocks, simulate
 from tests.unit.traces import make_run
 
-PHASES = {"data": 1.0, "forward": 3.0, "backward": 6.0, "leave": 0.0, "update": 1.0}
-TRANSFER = 2.0
+PHASES = {"data": 1.0, "forward": 3.0, "backward": 6.0, "leave": 0.0, "optimizer": 1.0}
 Change = Callable[[int, int], float]
 """(rank, step) → ms more than usual."""
 
 
 def run_of(**changes: Any) -> RunSpec:
     """Two nodes of two ranks, 40 measured steps."""
-    asked = {"nodes": 2, "ranks_per_node": 2, "warmup_steps": 6, "measured_steps": 40}
-    return make_run(**(asked | changes))
+    return make_run(**({"nodes": 2, "ranks_per_node": 2, "warmup_steps": 6, "measured_steps": 40} | changes))
 
 
 def trace_of(
-    run: RunSpec, *, transfer: float = TRANSFER, noise: float = 0.0, seed: int = 1, same_clock: bool = False,
-    bound_ns: float = 10_000, backend: dict[str, Any] | None = None, **longer: Change,
+    run: RunSpec, *, communication: float = 2.0, noise: float = 0.0, seed: int = 1, bound_ns: float = 10_000,
+    backend: dict[str, Any] | None = None, **longer: Change,
 ) -> Trace:  # fmt: skip
-    """A trace of the run; `longer` says by phase what some ranks take more in some steps, `noise` the scatter in ms."""
+    """A trace of the run; `longer`: by phase what some ranks take more in some steps, `noise` the scatter in ms."""
     random = np.random.default_rng(seed)
     shape = (run.ranks, run.steps)
 
@@ -39,10 +37,9 @@ def trace_of(
         return np.rint((ms + noise * random.standard_normal(shape)) * MS).astype(np.int64).clip(0)
 
     durations = Durations(
-        **{name: phase(name) for name in PHASES}, transfer=np.full(run.steps, round(transfer * MS), np.int64)
+        **{name: phase(name) for name in PHASES}, communication=np.full(run.steps, round(communication * MS), np.int64)
     )
-    clocks = [Clock() for _ in range(run.nodes)] if same_clock else draw_clocks(random, run.nodes)
-    trace = simulate(run, durations, clocks, random, bound_ns=bound_ns).trace
+    trace = simulate(run, durations, draw_clocks(random, run.nodes), random, bound_ns=bound_ns).trace
     environment = {**trace.environment, "backend": {**trace.environment["backend"], **(backend or {})}}
     return dataclasses.replace(trace, environment=environment)
 

@@ -6,29 +6,34 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from parse.ledger.telemetry import QUANTITIES, ConditionChange
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
     PERSISTENT,
     TRANSIENT,
-    Alone,
+    Because,
     ComputeSplit,
     Ledger,
     Mean,
+    Merged,
+    NoLoss,
     Place,
     RunLedger,
+    StampErrors,
+    Standalone,
     Term,
     Verdict,
-)
+)  # fmt: skip
 from parse.report.summary import Summary
 from parse.result import Result
 from tests.unit.traces import judged, make_run, make_trace, repeats
 
-ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "transfer": 0.2, "update": 1.0}
-CROWD = {"data": 1.0, "compute": 34.5, "wait": 22.5, "transfer": 4.1, "update": 1.0}
+ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "communication": 0.2, "optimizer": 1.0}
+CROWD = {"data": 1.0, "compute": 34.5, "wait": 22.5, "communication": 4.1, "optimizer": 1.0}
 LATE = Verdict(
-    kind=PERSISTENT, ranks=(3,), late=30.1, cause={"compute": 30.0, "data": 0.1}, share=0.97, costs=29.2, bound=0.0042,
-    chance=0.002,
+    kind=PERSISTENT, ranks=(3,), arrival_skew=30.1, cause={"compute": 30.0, "data": 0.1}, share=0.97, costs=29.2,
+    bound=0.0042, chance=0.002,
 )  # fmt: skip
 NOBODY = Verdict(kind=NONE, bound=0.0042, chance=0.4)
 
@@ -59,38 +64,36 @@ def make_ledger(
         tuple(rank for rank in range(run.ranks) if rank // run.ranks_per_node == node) for node in range(run.nodes)
     ]
     nodes = tuple(
-        Place(name=f"n{node}", ranks=there, terms=values, last=max(last[rank] for rank in there))
-        for node, there in enumerate(on_node)
+        Place(name=f"n{node}", ranks=its, terms=values, last=max(last[rank] for rank in its))
+        for node, its in enumerate(on_node)
     )
     content: dict[str, Any] = {
         "result": result, "terms": tuple(made), "step": around(step), "median_step": step, "skew": 0.0004, "loss": loss,
-        "no_loss": "" if loss else "it is the baseline", "merged": "", "verdict": verdict,
+        "no_loss": None if loss else NoLoss.IS_BASELINE, "merged": (), "verdict": verdict,
         "runs": tuple(
-            RunLedger(run_id=one.requested.run_id, verdict=verdict, step=step, pauses=(), bound=0.0042)
-            for one in result.runs
+            RunLedger(run_id=each.requested.run_id, verdict=verdict, step=step, pauses=(), bound=0.0042)
+            for each in result.runs
         ),
         "ranks": ranks, "nodes": nodes,
     }  # fmt: skip
     return Ledger(**(content | changes))
 
 
-def results_of(*cases: tuple[int, int], **asked: Any) -> tuple[Result, ...]:
+def results_of(*cases: tuple[int, int], **fields: Any) -> tuple[Result, ...]:
     """Of two runs each, by nodes and ranks of a node; their workload's name is a hostile one."""
-    return judged(
-        [
-            make_trace(one)
-            for nodes, ranks in cases
-            for one in repeats(
-                make_run(nodes=nodes, ranks_per_node=ranks, workload="my|net.py:\x1b[31mNet", **asked), 2
-            )
-        ]
-    )
+    workload = "my|net.py:\x1b[31mNet"
+    runs = [make_run(nodes=nodes, ranks_per_node=ranks, workload=workload, **fields) for nodes, ranks in cases]
+    return judged([make_trace(repeat) for run in runs for repeat in repeats(run, 2)])
 
 
-def with_problem(ledger: Ledger, problem: str) -> Ledger:
+def with_problem(ledger: Ledger) -> Ledger:
     """The same, with an error in its first run."""
     return dataclasses.replace(
-        ledger, runs=(dataclasses.replace(ledger.runs[0], problems=(problem,)), *ledger.runs[1:])
+        ledger,
+        runs=(
+            dataclasses.replace(ledger.runs[0], problems=StampErrors(total=40, early=3, early_ms=1.5)),
+            *ledger.runs[1:],
+        ),
     )
 
 
@@ -103,30 +106,30 @@ def two_nodes(**changes: Any) -> Ledger:
 
 def weak() -> Summary:
     """A baseline and two points: a slow rank with all that can be said, and a node of eight with an incident."""
-    one, two, eight = results_of((1, 1), (2, 2), (2, 8))
+    single, two, eight = results_of((1, 1), (2, 2), (2, 8))
     slow = make_ledger(
         two, CROWD, ALONE, verdict=LATE, median_step=55.0, skew=0.02,
         split=ComputeSplit(contention=around(1.2), interference=around(0.3, 0.5), unexplained=6.0),
-        alone=Alone(gradient_bytes=102_228_128, alone=18.1, exposed=4.1, run_id="2n2g_x_collectives_r1"),
-        telemetry=("SM clock 1755 MHz against 1980 MHz alone (-11.4 %)",), remarks=("a\tremark",),
+        standalone=Standalone(gradient_bytes=102_228_128, standalone=18.1, exposed=4.1, run_id="2n2g_x_collectives_r1"),
+        telemetry=(ConditionChange(quantity=QUANTITIES[6], value=1755, usual=1980),), remarks=("a\tremark",),
     )  # fmt: skip
-    slow = with_problem(slow, "in 3 of 40 the reduced gradients are there before the last rank has its own\x1b[2J")
+    slow = with_problem(slow)
     paused = dataclasses.replace(slow.runs[1], pauses=(350.0, 410.0))
     slow = dataclasses.replace(slow, runs=(slow.runs[0], paused))
     at_times = Verdict(
-        kind=TRANSIENT, ranks=(9,), steps=(21, 31, 41, 51, 61, 71), late=300.0, cause={"data": 299.0, "compute": 1.0},
-        share=0.06, costs=18.0, bound=0.21, chance=0.0,
+        kind=TRANSIENT, ranks=(9,), steps=(21, 31, 41, 51, 61, 71), arrival_skew=300.0,
+        cause={"data": 299.0, "compute": 1.0}, share=0.06, costs=18.0, bound=0.21, chance=0.0,
     )  # fmt: skip
-    hiccup = make_ledger(eight, CROWD | {"transfer": 0.3}, ALONE, verdict=at_times)
-    return Summary(results=(one, two, eight), ledgers=(make_ledger(one, ALONE, None), slow, hiccup))
+    hiccup = make_ledger(eight, CROWD | {"communication": 0.3}, ALONE, verdict=at_times)
+    return Summary(results=(single, two, eight), ledgers=(make_ledger(single, ALONE, None), slow, hiccup))
 
 
 def strong() -> Summary:
     """Strong scaling; a term in which three are one; clocks that cannot tell."""
-    one, two = results_of((1, 1), (2, 1), scaling="strong", batch_size=8)
-    together = {"data": 1.0, "compute+communication": 16.0, "update": 0.5}
-    ideal = {"data": 0.5, "compute+communication": 13.6, "update": 0.5}
-    unknown = Verdict(kind=CANNOT_TELL, because="clock", bound=0.21)
-    merged = "ranks meet before their gradients are complete: synchronised batch norm"
+    single, two = results_of((1, 1), (2, 1), scaling="strong", batch_size=8)
+    together = {"data": 1.0, "compute+wait+communication": 16.0, "optimizer": 0.5}
+    ideal = {"data": 0.5, "compute+wait+communication": 13.6, "optimizer": 0.5}
+    unknown = Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21)
+    merged = (Merged(early_collectives=("synchronised batch norm",)),)
     point = make_ledger(two, together, ideal, verdict=unknown, merged=merged)
-    return Summary(results=(one, two), ledgers=(make_ledger(one, ALONE, None), point))
+    return Summary(results=(single, two), ledgers=(make_ledger(single, ALONE, None), point))

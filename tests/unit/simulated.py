@@ -54,21 +54,21 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Durations:
-    """What the steps consist of, int64 ns: [rank, step], but `transfer` [step].
+    """What the steps consist of, int64 ns: [rank, step], but `communication` [step].
 
-    All ranks leave the reduction `transfer` after the last has entered it, and each another `leave` later.
+    All ranks leave the reduction `communication` after the last has entered it, and each another `leave` later.
     """
 
     data: Int64
     forward: Int64
     backward: Int64
     leave: Int64
-    update: Int64
-    transfer: Int64
+    optimizer: Int64
+    communication: Int64
 
     def longer(self, phase: str, where: npt.NDArray[np.bool_], by_ns: int) -> Durations:
-        """The same with that phase longer by so much, `where` [rank, step]; the transfer of a step is everybody's."""
-        added = by_ns * (where.any(axis=0) if phase == "transfer" else where).astype(np.int64)
+        """The same with that phase longer, `where` [rank, step]; the communication of a step is that of all ranks."""
+        added = by_ns * (where.any(axis=0) if phase == "communication" else where).astype(np.int64)
         return replace(self, **{phase: getattr(self, phase) + added})
 
 
@@ -98,13 +98,13 @@ def equal_ranks(
     together = np.exp(generator.normal(0, common, steps))
 
     def phase(typical_ns: int) -> Int64:
-        own = spread * _deviations(generator, (ranks, steps), jitter, memory)
-        return np.maximum(np.rint(typical_ns * together * (1 + own)), 1000).astype(np.int64)
+        deviation = spread * _deviations(generator, (ranks, steps), jitter, memory)
+        return np.maximum(np.rint(typical_ns * together * (1 + deviation)), 1000).astype(np.int64)
 
     return Durations(
-        data=phase(1 * MS), forward=phase(3 * MS), backward=phase(6 * MS), update=phase(1 * MS),
+        data=phase(1 * MS), forward=phase(3 * MS), backward=phase(6 * MS), optimizer=phase(1 * MS),
         leave=generator.integers(0, 5_000, (ranks, steps)),
-        transfer=np.rint(2 * MS * together).astype(np.int64),
+        communication=np.rint(2 * MS * together).astype(np.int64),
     )  # fmt: skip
 
 
@@ -120,8 +120,8 @@ def _deviations(
         values /= np.sqrt((np.e - 1) * np.e)
         return values
     if jitter == "exponential":  # half the sum of two squares of normal numbers is one
-        one, other = _normal(generator, shape, memory), _normal(generator, shape, memory)
-        return (one**2 + other**2) / 2 - 1
+        first, second = _normal(generator, shape, memory), _normal(generator, shape, memory)
+        return (first**2 + second**2) / 2 - 1
     raise ValueError(f"jitter {jitter!r} is not one of {', '.join(JITTERS)}")
 
 
@@ -166,44 +166,44 @@ def simulate(
     `bound_ns` is about what each comparison leaves open, and proves: what it finds is drawn from inside. `absent`
     [rank, step, 6] says which stamps were not taken; under coarse stamps the inner ones are not.
     """
-    stretches = _stretches(run)
-    global_ns, compared_ns = _happened(durations, stretches, generator)
+    segments = _segments(run)
+    global_ns, compared_ns = _happened(durations, segments, generator)
     return Simulated(
         trace=_recorded(run, global_ns, compared_ns, clocks, generator, bound_ns, absent), global_ns=global_ns
     )
 
 
-def _stretches(run: RunSpec) -> list[tuple[int, int]]:
+def _segments(run: RunSpec) -> list[tuple[int, int]]:
     """Steps between two comparisons of the clocks."""
-    borders = [0, run.warmup_steps - MIN_WARMUP_STEPS, *(past for _, past in run.blocks)]
+    borders = [0, run.warmup_steps - MIN_WARMUP_STEPS, *(stop for _, stop in run.blocks)]
     return list(pairwise(borders))
 
 
 def _happened(
-    durations: Durations, stretches: Sequence[tuple[int, int]], generator: np.random.Generator
+    durations: Durations, segments: Sequence[tuple[int, int]], generator: np.random.Generator
 ) -> tuple[Int64, list[int]]:
     """When everything happened, [rank, step, 6], and when the clocks were compared."""
     ranks, steps = durations.data.shape
     global_ns = np.empty((ranks, steps, len(STAMPS)), np.int64)
     now_ns = ORIGIN_NS
     compared_ns = []
-    for first, past in stretches:
+    for first, stop in segments:
         compared_ns.append(now_ns)
         now_ns += SYNCHRONISATION_NS
-        if first < past:
-            _stretch(durations, slice(first, past), now_ns, generator, out=global_ns[:, first:past])
-            now_ns = int(global_ns[:, past - 1, -1].max()) + ENTRY_SKEW_NS
+        if first < stop:
+            _segment(durations, slice(first, stop), now_ns, generator, out=global_ns[:, first:stop])
+            now_ns = int(global_ns[:, stop - 1, -1].max()) + ENTRY_SKEW_NS
     return global_ns, [*compared_ns, now_ns]
 
 
-def _stretch(durations: Durations, steps: slice, begin_ns: int, generator: np.random.Generator, out: Int64) -> None:
-    data, forward, backward, leave, update = (
-        getattr(durations, name)[:, steps] for name in ("data", "forward", "backward", "leave", "update")
+def _segment(durations: Durations, steps: slice, begin_ns: int, generator: np.random.Generator, out: Int64) -> None:
+    data, forward, backward, leave, optimizer = (
+        getattr(durations, name)[:, steps] for name in ("data", "forward", "backward", "leave", "optimizer")
     )
-    transfer = durations.transfer[steps]
+    communication = durations.communication[steps]
     # From when the last rank entered the reduction of the step before: the ranks' ways to this one part there.
     entered = data + forward + backward
-    entered[:, 1:] += (leave + update + transfer)[:, :-1]
+    entered[:, 1:] += (leave + optimizer + communication)[:, :-1]
     entered[:, 0] += generator.integers(0, ENTRY_SKEW_NS, len(data))
     last_ns = begin_ns + np.cumsum(entered.max(axis=0))
     before_ns = np.concatenate([[begin_ns], last_ns[:-1]])
@@ -211,8 +211,8 @@ def _stretch(durations: Durations, steps: slice, begin_ns: int, generator: np.ra
     out[:, :, 2] = out[:, :, 3] - backward
     out[:, :, 1] = out[:, :, 2] - forward
     out[:, :, 0] = out[:, :, 1] - data
-    out[:, :, 4] = last_ns + transfer + leave
-    out[:, :, 5] = out[:, :, 4] + update
+    out[:, :, 4] = last_ns + communication + leave
+    out[:, :, 5] = out[:, :, 4] + optimizer
 
 
 def _recorded(

@@ -55,8 +55,8 @@ def long_names(name: str) -> Summary:
 def with_ledgers(name: str) -> Summary:
     summary = long_names(name)
     scaled = [result for result in summary.results if result.median_speed is not None]
-    lost = {"data": 1234.5, "compute": 34567.5, "wait": 22.5, "transfer": 4.1, "update": 1.0}
-    ledgers = [make_ledger(one, lost, dict.fromkeys(lost, 1.0), verdict=LATE) for one in scaled]
+    lost = {"data": 1234.5, "compute": 34567.5, "wait": 22.5, "communication": 4.1, "optimizer": 1.0}
+    ledgers = [make_ledger(result, lost, dict.fromkeys(lost, 1.0), verdict=LATE) for result in scaled]
     ledgers = tuple(
         dataclasses.replace(
             ledger, nodes=tuple(dataclasses.replace(node, name=f"{name}.{node.name}") for node in ledger.nodes)
@@ -103,8 +103,8 @@ def test_a_wide_table_has_all_columns_and_a_narrow_one_names_those_that_it_lacks
     assert "left out" not in wide
     head = next(line for line in wide.splitlines() if line.startswith("case "))
     narrow = text(reference(), Page(width=60))
-    said = " ".join(narrow.split("columns left out for lack of room: ")[1].split(";")[0].split())
-    left_out = said.split(", ")
+    listed = " ".join(narrow.split("columns left out for lack of room: ")[1].split(";")[0].split())
+    left_out = listed.split(", ")
     shown = next(line for line in narrow.splitlines() if line.startswith("case "))
     assert left_out and all(name in head and name not in shown for name in left_out)
     assert "--wide or --format csv has all" in " ".join(narrow.split())
@@ -117,7 +117,7 @@ def test_a_wide_table_has_all_columns_and_a_narrow_one_names_those_that_it_lacks
 def test_shortened_names_fit_and_stay_apart(names, width):
     short = shortened(names, width)
     assert {*short} == {*names}
-    assert all(cell_len(one) <= width for one in short.values())
+    assert all(cell_len(name) <= width for name in short.values())
     if len({*map(plain, names)}) == len({*names}):
         assert len({*short.values()}) == len({*names})
 
@@ -155,6 +155,7 @@ def test_a_long_warning_is_one_line_and_the_last_line_says_how_to_get_it_whole()
     assert lines[-1] == "1 warning shortened: --warnings or --format markdown gives all in full length"
     whole = text(summary, Page(all_warnings=True))
     assert " ".join(whole.split()).count("no memory left on n1") == 20 and "shortened" not in whole
+    assert "shortened" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
 
 
 def test_a_line_without_all_names_of_its_points_counts_as_shortened():
@@ -163,17 +164,13 @@ def test_a_line_without_all_names_of_its_points_counts_as_shortened():
     assert line.startswith("8 points (1n1g backend=torch-ddp, ") and line.endswith("…): x") and count == 1
 
 
-def test_short_warnings_need_no_closing_line():
-    assert "shortened" not in text(Summary(results=judged([make_trace()], repeats(make_run(), 2))))
-
-
 # What it comes to
 
 
 def test_the_first_lines_say_how_it_scales_and_what_is_missing():
     runs = {nodes: make_run(nodes=nodes, backend="torch-ddp", workload="resnet50") for nodes in (1, 4, 8)}
     traces = [*point(runs[1], [100.0] * 3), *point(runs[4], [290.0] * 3)]
-    plan = [one for run in runs.values() for one in repeats(run, 3)]
+    plan = [repeat for run in runs.values() for repeat in repeats(run, 3)]
     failed = [ended(run, Outcome.OOM) for run in repeats(runs[8], 2)]
     first = text(Summary(results=judged(traces, plan, failed))).splitlines()[:2]
     assert first == [
@@ -214,7 +211,7 @@ def test_variables_of_the_target_are_not_shown_and_those_asked_for_are(tmp_path,
     assert "GLOO_SOCKET_IFNAME" not in out and "site here (sets 1 environment variable)" in out.replace("\n  ", " ")
     assert main([str(tmp_path), "--format", "json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
-    assert result["asked"]["env.GLOO_SOCKET_IFNAME"] == "lo"
+    assert result["requested"]["env.GLOO_SOCKET_IFNAME"] == "lo"
     for form in ("csv", "markdown"):
         assert main([str(tmp_path), "--format", form]) == 0
         assert "GLOO_SOCKET_IFNAME=lo" in capsys.readouterr().out

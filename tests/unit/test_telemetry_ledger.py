@@ -1,4 +1,4 @@
-"""parse.ledger.telemetry: traces reduced to their windows' conditions, and what of these is worth a line."""
+"""parse.ledger.telemetry: traces reduced to their windows' conditions, and what of these differs from a baseline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from hpc.node_agent.__main__ import Readings
 from hpc.node_agent.nvidia import gpus
-from parse.ledger.telemetry import QUANTITIES, Conditions, Figure, compare_conditions, reduce_telemetry
+from parse.ledger.notes import telemetry_text
+from parse.ledger.telemetry import (
+    QUANTITIES,
+    ConditionChange,
+    Conditions,
+    Figure,
+    TooFewSamples,
+    compare_conditions,
+    reduce_telemetry,
+)
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml, Node
 from tests.unit.traces import make_run, make_trace, put
 
@@ -41,8 +50,8 @@ def traced(
     at_s = np.delete(np.arange(0.13, run.steps * step_s, 0.7), without)
     local_ns = (begin_ns[:, None] + at_s * 1e9).astype(np.int64)
     values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in range(nodes)], np.float64)
-    told = Telemetry(ranks=ranks, local_ns=local_ns, values=values, series=tuple(series))
-    return make_trace(run, step_s=step_s, telemetry=told)
+    telemetry = Telemetry(ranks=ranks, local_ns=local_ns, values=values, series=tuple(series))
+    return make_trace(run, step_s=step_s, telemetry=telemetry)
 
 
 def only(conditions: Conditions | None, name: str) -> Mapping[str, Figure]:
@@ -59,8 +68,8 @@ def test_only_the_window_counts_on_each_nodes_own_clock():
     """Warm-up takes 5 s, the window 4 s; clocks of the two nodes are 7 s apart."""
     clock = traced(2, {"gpu0.sm_clock_mhz": lambda node, s: (1755 if 5 <= s <= 9 else 10) - node})
     conditions = reduce_telemetry(clock)
-    found = only(conditions, "SM clock")
-    assert {host: figure.mean for host, figure in found.items()} == {"n0": 1755, "n1": 1754}
+    figures = only(conditions, "SM clock")
+    assert {host: figure.mean for host, figure in figures.items()} == {"n0": 1755, "n1": 1754}
     assert conditions is not None
     assert conditions.samples == {"n0": 6, "n1": 6}
 
@@ -137,16 +146,15 @@ def test_samples_after_a_nodes_last_do_not_count():
     assert trace.telemetry is not None
     local_ns = trace.telemetry.local_ns.copy()
     local_ns[0, local_ns[0] > trace.stamps[0, 5, END]] = ABSENT
-    told = Telemetry(
+    telemetry = Telemetry(
         ranks=trace.telemetry.ranks, local_ns=local_ns, values=trace.telemetry.values, series=trace.telemetry.series
     )
-    conditions = reduce_telemetry(make_trace(trace.run, step_s=STEP_S, telemetry=told))
+    conditions = reduce_telemetry(make_trace(trace.run, step_s=STEP_S, telemetry=telemetry))
     assert conditions is not None
     assert conditions.samples == {"n0": 2}
     assert conditions.figures == {}
-    few = "telemetry: {} runs have at most 2 of the 3 samples that it takes in their windows"
-    assert compare_conditions([conditions], BASE) == (few.format("this point's"),)
-    assert compare_conditions(BASE, [conditions]) == (few.format("the baseline's"),)
+    assert compare_conditions([conditions], BASE) == (TooFewSamples(of_baseline=False, largest=2),)
+    assert compare_conditions(BASE, [conditions]) == (TooFewSamples(of_baseline=True, largest=2),)
     assert compare_conditions([conditions], []) == ()
 
 
@@ -171,40 +179,55 @@ def conditions(**quantities: Any) -> Conditions:
     return Conditions(figures=figures, samples={"n0": 10})
 
 
+CLOCK = next(quantity for quantity in QUANTITIES if quantity.name == "SM clock")
 BASE = [conditions(clock={"n0": 1980}, capped={"n0": 0.0}), conditions(clock={"n0": 1978}, capped={"n0": 0.0})]
 
 
 @pytest.mark.parametrize(
-    ("point", "lines"),
+    ("point", "changes"),
     [
-        ({"clock": {"n0": 1755, "n1": 1755}}, ("SM clock 1755 MHz against 1979 MHz alone (−11.3 %)",)),
-        ({"clock": {"n0": 2200}}, ("SM clock 2200 MHz against 1979 MHz alone (+11.2 %)",)),
-        ({"clock": {"n0": 1979, "n3": 1755}}, ("SM clock 1755 MHz against 1979 MHz alone (−11.3 %) on node n3",)),
+        ({"clock": {"n0": 1755, "n1": 1755}}, [("SM clock", 1755, 1979, ())]),
+        ({"clock": {"n0": 2200}}, [("SM clock", 2200, 1979, ())]),
+        ({"clock": {"n0": 1979, "n3": 1755}}, [("SM clock", 1755, 1979, ("n3",))]),
         (
             {"clock": {"n0": 1979, "n3": 1755, "n4": 2100}},
-            (
-                "SM clock 1755 MHz against 1979 MHz alone (−11.3 %) on node n3",
-                "SM clock 2100 MHz against 1979 MHz alone (+6.11 %) on node n4",
-            ),
+            [("SM clock", 1755, 1979, ("n3",)), ("SM clock", 2100, 1979, ("n4",))],
         ),
-        (
-            {"clock": {f"n{node}": 1979 if node == 9 else 1800 for node in range(10)}},
-            ("SM clock 1800 MHz against 1979 MHz alone (−9.04 %) on nodes n0, n1, n2 and 6 more",),
-        ),
-        ({"clock": {"n0": 1950}}, ()),  # less than 2 %
-        ({"clock": {"n0": (1755, 300)}}, ()),  # less than its samples scatter
-        (
-            {"capped": {"n0": 0.0, "n3": 43.2}},
-            ("GPUs throttled (power cap) in 43.2 % of the samples against 0 alone on node n3",),
-        ),
-        ({"capped": {"n0": 1.5}}, ()),
-        ({"faults": {"n0": 1e6}}, ()),  # the baseline did not tell
-        ({"ecc": {"n0": 2}}, ("uncorrected ECC errors 2",)),
-        ({"again": {"n0": 0.5}}, ()),
+        ({"clock": {"n0": 1950}}, []),  # less than 2 %
+        ({"clock": {"n0": (1755, 300)}}, []),  # less than its samples scatter
+        ({"capped": {"n0": 0.0, "n3": 43.2}}, [("GPUs throttled (power cap) in", 43.2, 0, ("n3",))]),
+        ({"capped": {"n0": 1.5}}, []),
+        ({"faults": {"n0": 1e6}}, []),  # the baseline has none
+        ({"ecc": {"n0": 2}}, [("uncorrected ECC errors", 2, None, ())]),
+        ({"again": {"n0": 0.5}}, []),
+    ],
+)
+def test_what_differs_notably(point, changes):
+    assert compared([conditions(**point)], BASE) == changes
+
+
+def compared(point: Sequence[Conditions], baseline: Sequence[Conditions]) -> list[tuple[object, ...]]:
+    changes = compare_conditions(point, baseline)
+    return [(change.quantity.name, change.value, change.usual, change.hosts) for change in changes]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (TooFewSamples(of_baseline=True, largest=2),
+         "telemetry: the baseline's runs have at most 2 of the 3 samples that it takes in their windows"),
+        (ConditionChange(quantity=CLOCK, value=1755, usual=1979), "SM clock 1755 MHz against 1979 MHz alone (−11.3 %)"),
+        (ConditionChange(quantity=CLOCK, value=1800, usual=1979, hosts=tuple(f"n{node}" for node in range(9))),
+         "SM clock 1800 MHz against 1979 MHz alone (−9.04 %) on nodes n0, n1, n2 and 6 more"),
+        (ConditionChange(quantity=CLOCK, value=21000, usual=100), "SM clock 21000 MHz against 100 MHz alone"),
+        (ConditionChange(quantity=QUANTITIES[0], value=43.2, usual=0.0, hosts=("n3",)),
+         "GPUs throttled (power cap) in 43.2 % of the samples against 0 alone on node n3"),
+        (ConditionChange(quantity=QUANTITIES[0], value=43, usual=None),
+         "GPUs throttled (power cap) in 43 % of the samples"),
     ],
 )  # fmt: skip
-def test_a_line_where_it_differs_notably(point, lines):
-    assert compare_conditions([conditions(**point)], BASE) == lines
+def test_a_change_as_text(change, text):
+    assert telemetry_text(change) == text
 
 
 def test_runs_that_overlap_do_not_differ():
@@ -213,22 +236,19 @@ def test_runs_that_overlap_do_not_differ():
     assert len(compare_conditions([conditions(clock={"n0": 1600})], spread)) == 1
     runs = [conditions(clock={"n0": clock}) for clock in (1990, 1500)]
     assert compare_conditions(runs, BASE) == ()
+    assert compare_conditions(BASE, BASE) == ()
 
 
-def test_a_fault_is_told_without_a_baseline_and_compared_with_the_worst_of_one():
+def test_a_fault_is_reported_without_a_baseline_and_compared_with_the_worst_of_one():
     capped = [conditions(capped={"n0": 43.0})]
-    assert compare_conditions(capped, []) == ("GPUs throttled (power cap) in 43 % of the samples",)
+    assert compared(capped, []) == [("GPUs throttled (power cap) in", 43, None, ())]
     assert compare_conditions([conditions(clock={"n0": 100})], []) == ()
     assert compare_conditions(capped, [conditions(capped={"n0": value}) for value in (0.0, 42.0)]) == ()
 
 
 def test_a_fault_in_one_run_is_a_fault():
     runs = [conditions(ecc={"n0": count}) for count in (0, 0, 3)]
-    assert compare_conditions(runs, [conditions(ecc={"n0": 0})]) == ("uncorrected ECC errors 1 against 0 alone",)
-
-
-def test_equal_conditions_say_nothing():
-    assert compare_conditions(BASE, BASE) == ()
+    assert compared(runs, [conditions(ecc={"n0": 0})]) == [("uncorrected ECC errors", 1, 0, ())]
 
 
 def test_what_is_compared_is_what_is_read(tmp_path):

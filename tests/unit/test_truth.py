@@ -19,14 +19,14 @@ from parse.result import results
 from tests.truth.cases import NOBODY, RANKS, SWEEPS, Expected
 from tests.truth.compare import compare, compare_loss
 from tests.truth.exact import PHASES, known_of
-from tests.truth.verdicts import held_against, lateness
+from tests.truth.verdicts import arrival_skew, held_against
 from tests.unit.traces import make_ranks, make_run, make_trace
 
 MS = 1_000_000
 STEPS, WARMUP = 46, 5
 """40 and one measured steps: no number of equal pieces."""
 AHEAD_S = 1000
-LATE = Expected(kinds=(PERSISTENT,), ranks=(3,), cause="update")
+LATE = Expected(kinds=(PERSISTENT,), ranks=(3,), cause="optimizer")
 
 
 def trace_of(injected_ns: npt.NDArray[np.int64], **changes: object) -> Trace:
@@ -35,11 +35,11 @@ def trace_of(injected_ns: npt.NDArray[np.int64], **changes: object) -> Trace:
     stamps = np.zeros((RANKS, STEPS, 6), np.int64)
     end = np.zeros(RANKS, np.int64)
     for step in range(STEPS):
-        data, compute, transfer, update = injected_ns[:, step].T
+        data, compute, communication, optimizer = injected_ns[:, step].T
         ready = end + data
         grads = ready + compute
-        reduced = grads.max() + transfer
-        stamps[:, step] = np.stack([end, ready, grads, grads, reduced, reduced + update], axis=1)
+        reduced = grads.max() + communication
+        stamps[:, step] = np.stack([end, ready, grads, grads, reduced, reduced + optimizer], axis=1)
         end = stamps[:, step, 5]
     nodes = np.arange(RANKS) // 2 + 1
     ahead_ns = (nodes * AHEAD_S * 10**9)[:, None, None]
@@ -55,7 +55,7 @@ def trace_of(injected_ns: npt.NDArray[np.int64], **changes: object) -> Trace:
 
 
 def sleeps() -> npt.NDArray[np.int64]:
-    """Random ones, not equal in any step; those of rank 3 in its update are 10 ms longer."""
+    """Random ones, not equal in any step; those of rank 3 in its optimizer step are 10 ms longer."""
     random = np.random.default_rng(5)
     means_ms = np.array([2.0, 10.0, 3.0, 1.0])
     injected_ns = (random.uniform(0.9, 1.1, (RANKS, STEPS, len(PHASES))) * means_ms * MS).astype(np.int64)
@@ -65,8 +65,8 @@ def sleeps() -> npt.NDArray[np.int64]:
 
 def ledger_of(folder: Path, trace: Trace) -> Ledger:
     write_trace(folder / f"{trace.run_id}.1.h5", trace)
-    (found,) = ledgers(results(load([folder])))
-    return found
+    (ledger,) = ledgers(results(load([folder])))
+    return ledger
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_both_truths_are_one_where_nothing_else_takes_time(late: tuple[Trace, Le
     np.testing.assert_allclose(known.stamped.terms, known.slept.terms, rtol=0, atol=1e-9)
     np.testing.assert_allclose(known.stamped.causes, known.slept.causes, rtol=0, atol=1e-9)
     np.testing.assert_array_equal(known.steps, np.arange(WARMUP, STEPS))
-    # An update is waited for one step later.
+    # An optimizer step is waited for one step later.
     assert known.slept.per_rank[3].round(-1).tolist() == [0, 10, 0, 0, 10]
     assert known.slept.per_rank[0].round(-1).tolist() == [0, 10, 10, 0, 0]
 
@@ -105,7 +105,7 @@ def test_what_a_ledger_says_otherwise_is_missed(late: tuple[Trace, Ledger]) -> N
         (dataclasses.replace(ledger, ranks=(*ledger.ranks[:3], ledger.ranks[0])), "rank 3 wait"),
         (dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, kind=NONE)), "true is persistent"),
         (dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, ranks=(2,))), "true is rank 3"),
-        (dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, late=12.0)), "lateness"),
+        (dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, arrival_skew=12.0)), "arrival skew"),
         (dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, cause={"data": 10.0})), "not data"),
         (dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, share=0.5)), "true is in all"),
     ):
@@ -142,16 +142,16 @@ def test_a_machine_that_was_slow_is_no_error_of_the_ledger(late: tuple[Trace, Le
     assert "rank 1 data" in misses[0].text
 
 
-def test_lateness_by_hand() -> None:
+def test_arrival_skew_by_hand() -> None:
     """Ranks 0, 1, 2 come after 1, 2 and 9 ms: without rank 2 a step is 7 ms shorter."""
     trace = trace_of(np.zeros((RANKS, STEPS, len(PHASES)), np.int64))
     known = known_of(trace, AHEAD_S)
     causes = np.zeros((3, 2, 4))
     causes[:, :, 2] = [[1, 1], [2, 2], [9, 9]]
-    found = lateness(
+    skew = arrival_skew(
         dataclasses.replace(known.slept, causes=causes), np.array([[False], [False], [True]]) & np.ones(2, bool)
     )
-    assert (found.late, found.costs, found.cause.tolist()) == (7.0, 7.0, [0.0, 0.0, 7.0, 0.0])
+    assert (skew.skew, skew.costs, skew.cause.tolist()) == (7.0, 7.0, [0.0, 0.0, 7.0, 0.0])
 
 
 def test_losses_are_held_against_the_stamps(late: tuple[Trace, Ledger]) -> None:

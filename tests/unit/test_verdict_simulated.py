@@ -1,4 +1,4 @@
-"""The verdict on simulated runs: delays are found by name, equal ranks are let be, nothing is said in error."""
+"""The verdict on simulated runs: delays are found by name, equal ranks are let be, nothing is result in error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import GRADS_READY
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
-from parse.ledger.types import CANNOT_TELL, CAUSES, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
+from parse.ledger.types import CANNOT_TELL, CAUSES, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, Verdict
 from tests.unit.simulated import JITTERS, MS, Simulated, draw_clocks, equal_ranks, simulate
 from tests.unit.test_ledger_simulated import drawn_runs, window
 from tests.unit.traces import make_run
@@ -62,7 +62,7 @@ def test_equal_ranks_are_accused_in_fewer_than_one_draw_of_twenty(jitter, memory
 DELAYS = {
     "one rank's compute": ("backward", PERSISTENT, "compute"),
     "one rank's data": ("data", PERSISTENT, "data"),
-    "one rank's update": ("update", PERSISTENT, "update"),
+    "one rank's optimizer": ("optimizer", PERSISTENT, "optimizer"),
     "one rank's way out of the reduction": ("leave", PERSISTENT, "release"),
     "one node's compute": ("forward", PERSISTENT, "compute"),
     "one rank after another": ("backward", ROTATING, "compute"),
@@ -71,7 +71,7 @@ DELAYS = {
     "one rank in one step": ("data", TRANSIENT, "data"),
     "one node in every tenth step": ("backward", TRANSIENT, "compute"),
     "the compute of two ranks, not of one node": ("backward", PERSISTENT, "compute"),
-    "everybody's transfer": ("transfer", NONE, ""),
+    "everybody's communication": ("communication", NONE, ""),
     "everybody's data": ("data", NONE, ""),
     "the compute of everybody but one": ("backward", NONE, ""),
 }
@@ -79,12 +79,12 @@ DELAYS = {
 
 @pytest.mark.parametrize("name", DELAYS)
 def test_delays_well_above_the_noise_are_found_under_their_names(name):
-    missed = [wrong for draw in range(FOUND_OF) if (wrong := wrongly_said(name, draw))]
+    missed = [wrong for draw in range(FOUND_OF) if (wrong := wrong_verdict(name, draw))]
     assert len(missed) <= MAX_MISSED, "\n".join([f"{len(missed)} missed", *missed[:5]])
 
 
-def wrongly_said(name: str, draw: int) -> str:
-    """What the verdict says of the delay that it should not, in one draw; empty where it is right."""
+def wrong_verdict(name: str, draw: int) -> str:
+    """What is wrong with the verdict on the delay in one draw; empty where it is right."""
     phase, kind, cause = DELAYS[name]
     generator = np.random.default_rng([draw, list(DELAYS).index(name)])
     run = draw_run(generator, ranks=3, nodes=2 if "node" in name else 1, steps=100)
@@ -94,16 +94,16 @@ def wrongly_said(name: str, draw: int) -> str:
         generator, run.ranks, run.steps, jitter=generator.choice(JITTERS), memory=generator.choice([0.0, 0.3]),
         spread=generator.choice([0.01, 0.03, 0.05]),
     ).longer(phase, where, by_ns)  # fmt: skip
-    said = verdict(step_breakdown(simulate(run, durations, draw_clocks(generator, run.nodes), generator).trace))
+    result = verdict(step_breakdown(simulate(run, durations, draw_clocks(generator, run.nodes), generator).trace))
     nodes = sorted({rank // run.ranks_per_node for rank in ranks}) if "node" in name and "two" not in name else ()
-    wanted = (kind, ranks if cause else (), ", ".join(f"n{node}" for node in nodes), cause)
-    found = (said.kind, said.ranks, said.node, max(said.cause, key=said.cause.__getitem__, default=""))
+    expected = (kind, ranks if cause else (), ", ".join(f"n{node}" for node in nodes), cause)
+    actual = (result.kind, result.ranks, result.node, max(result.cause, key=result.cause.__getitem__, default=""))
     # Long tails make a rank late once in a while that is not delayed: such steps may be named beside the others.
-    as_steps = set(steps) <= set(said.steps) and len(said.steps) <= 1.5 * len(steps)
-    as_much = not cause or abs(said.cause.get(cause, 0.0) * 1e6 - by_ns) < 0.33 * by_ns
-    if found == wanted and as_steps and as_much:
+    as_steps = set(steps) <= set(result.steps) and len(result.steps) <= 1.5 * len(steps)
+    as_much = not cause or abs(result.cause.get(cause, 0.0) * 1e6 - by_ns) < 0.33 * by_ns
+    if actual == expected and as_steps and as_much:
         return ""
-    return f"draw {draw}, {run.case}, blocks {run.blocks}, +{by_ns / 1e6} ms: {said} instead of {wanted}, {steps}"
+    return f"draw {draw}, {run.case}, blocks {run.blocks}, +{by_ns / 1e6} ms: {result} instead of {expected}, {steps}"
 
 
 def delayed(
@@ -141,8 +141,8 @@ def test_a_rank_that_is_a_little_late_always_is_not_persistent_for_what_it_loses
     always[1], seldom[1, 10::10] = True, True
     durations = equal_ranks(generator, run.ranks, run.steps, spread=0.001)
     durations = durations.longer("backward", always, MS // 20).longer("backward", seldom, 18 * MS)
-    said = verdict(step_breakdown(simulate(run, durations, draw_clocks(generator, 2), generator).trace))
-    assert (said.kind, said.ranks, said.steps) == (TRANSIENT, (1,), tuple(range(10, 110, 10)))
+    result = verdict(step_breakdown(simulate(run, durations, draw_clocks(generator, 2), generator).trace))
+    assert (result.kind, result.ranks, result.steps) == (TRANSIENT, (1,), tuple(range(10, 110, 10)))
 
 
 @settings(max_examples=50)
@@ -154,27 +154,27 @@ def test_what_the_clocks_cannot_tell_is_not_told(seed, late_ms):
     late[2] = True
     durations = equal_ranks(generator, run.ranks, run.steps).longer("backward", late, late_ms * MS)
     simulated = simulate(run, durations, draw_clocks(generator, 4), generator, bound_ns=20 * MS)
-    said = verdict(step_breakdown(simulated.trace))
+    result = verdict(step_breakdown(simulated.trace))
     # Where the clocks err as far as they may, they can show it all the same.
-    assert (said.kind, said.because, said.ranks) in ((CANNOT_TELL, "clock", ()), (PERSISTENT, "", (2,)))
-    assert said.bound >= 10
+    assert (result.kind, result.because, result.ranks) in ((CANNOT_TELL, Because.CLOCK, ()), (PERSISTENT, None, (2,)))
+    assert result.bound >= 10
 
 
-# Whatever is said is so
+# Whatever is result is so
 
 
 @settings(max_examples=300)
 @given(drawn_runs())
 def test_no_verdict_contradicts_the_truth_by_more_than_its_bound(recipe):
     drawn = recipe.drawn()
-    said = verdict(step_breakdown(drawn.simulated.trace))
-    if said.kind not in ACCUSED:
-        assert said.ranks == ()
+    result = verdict(step_breakdown(drawn.simulated.trace))
+    if result.kind not in ACCUSED:
+        assert result.ranks == ()
         return
-    assert sum(said.cause.values()) == pytest.approx(said.late, abs=1e-6)
-    assert set(said.cause) == set(CAUSES)
-    {PERSISTENT: assert_persistent, TRANSIENT: assert_transient, ROTATING: assert_rotating}[said.kind](
-        said, drawn.run, drawn.simulated
+    assert sum(result.cause.values()) == pytest.approx(result.arrival_skew, abs=1e-6)
+    assert set(result.cause) == set(CAUSES)
+    {PERSISTENT: assert_persistent, TRANSIENT: assert_transient, ROTATING: assert_rotating}[result.kind](
+        result, drawn.run, drawn.simulated
     )
 
 
@@ -195,34 +195,34 @@ def assert_mean_of(value: float, count: int, among: np.ndarray, doubt: float) ->
     assert ordered[:count].mean() - doubt <= value <= ordered[-count:].mean() + doubt
 
 
-def assert_persistent(said: Verdict, run: RunSpec, simulated: Simulated) -> None:
+def assert_persistent(result: Verdict, run: RunSpec, simulated: Simulated) -> None:
     lateness, doubt = true_lateness_ms(run, simulated), doubt_ms(run, simulated)
-    its = lateness[list(said.ranks)]
-    count = round(said.share * its.size)
+    its = lateness[list(result.ranks)]
+    count = round(result.share * its.size)
     assert 0 < count <= (its > 0).sum()
-    assert_mean_of(said.late, count, its, doubt)
-    assert its.mean() > np.delete(lateness, said.ranks, axis=0).mean(axis=1).max(initial=-np.inf) - doubt
-    if len(said.ranks) == 1:
-        others = np.delete(lateness, said.ranks, axis=0).max(axis=0)
-        assert said.costs == pytest.approx(np.maximum(0, its[0] - others).mean(), abs=doubt)
-    if said.node:
-        assert {run.ranks_per_node * int(said.node[1:]) + local for local in range(run.ranks_per_node)} == set(
-            said.ranks
+    assert_mean_of(result.arrival_skew, count, its, doubt)
+    assert its.mean() > np.delete(lateness, result.ranks, axis=0).mean(axis=1).max(initial=-np.inf) - doubt
+    if len(result.ranks) == 1:
+        others = np.delete(lateness, result.ranks, axis=0).max(axis=0)
+        assert result.costs == pytest.approx(np.maximum(0, its[0] - others).mean(), abs=doubt)
+    if result.node:
+        assert {run.ranks_per_node * int(result.node[1:]) + local for local in range(run.ranks_per_node)} == set(
+            result.ranks
         )
 
 
-def assert_transient(said: Verdict, run: RunSpec, simulated: Simulated) -> None:
+def assert_transient(result: Verdict, run: RunSpec, simulated: Simulated) -> None:
     doubt = doubt_ms(run, simulated)
-    at = np.searchsorted(window(run), said.steps)
-    assert window(run)[at].tolist() == list(said.steps)
+    at = np.searchsorted(window(run), result.steps)
+    assert window(run)[at].tolist() == list(result.steps)
     lateness = true_lateness_ms(run, simulated)[:, at]
-    assert (lateness[list(said.ranks)].max(axis=0) >= lateness.max(axis=0) - doubt).all()
-    assert said.late == pytest.approx(lateness.max(axis=0).mean(), abs=doubt)
-    assert said.share == pytest.approx(len(at) / len(window(run)))
+    assert (lateness[list(result.ranks)].max(axis=0) >= lateness.max(axis=0) - doubt).all()
+    assert result.arrival_skew == pytest.approx(lateness.max(axis=0).mean(), abs=doubt)
+    assert result.share == pytest.approx(len(at) / len(window(run)))
 
 
-def assert_rotating(said: Verdict, run: RunSpec, simulated: Simulated) -> None:
+def assert_rotating(result: Verdict, run: RunSpec, simulated: Simulated) -> None:
     doubt = doubt_ms(run, simulated)
     last = true_lateness_ms(run, simulated).max(axis=0)
-    assert_mean_of(said.late, round(said.share * len(last)), last, doubt)
-    assert len(said.ranks) > 1
+    assert_mean_of(result.arrival_skew, round(result.share * len(last)), last, doubt)
+    assert len(result.ranks) > 1

@@ -238,7 +238,7 @@ def test_a_window_can_be_asked_for(tmp_path, capsys):
     assert json.loads(out)["results"][0]["runs"][0]["window"] == "steps 10 to 60 of epoch 0"
     _, out, _ = run(capsys, tmp_path, "--format", "json", "--window", "all")
     assert json.loads(out)["results"][0]["runs"][0]["window"] == "steps 1 to 130 of epoch 0"
-    assert json.loads(out)["results"][0]["asked"]["window"] == "all"
+    assert json.loads(out)["results"][0]["requested"]["window"] == "all"
 
 
 def test_the_printed_speed_can_be_asked_for(tmp_path, capsys):
