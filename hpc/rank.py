@@ -19,8 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
-from hpc.backends.settings import options_of_run
+from hpc.backends import (
+    BACKENDS,
+    Backend,
+    InvalidRun,
+    load_backend,
+    load_collectives,
+    missing_modules,
+    options_of_run,
+)
 from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.outcome import Outcome
@@ -263,7 +270,7 @@ def _report(world: World, backend: Backend) -> RankReport:
     """What is known of this rank once its backend is built."""
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
-    described = backend.describe()
+    described = backend.describe().as_json()
     return RankReport.from_json(
         {
             **asdict(world),

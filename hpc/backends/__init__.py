@@ -1,4 +1,4 @@
-"""One file per framework and strategy, found through one table and imported only when asked for."""
+"""The table of backends. Each has a file of its own, which is imported only when the backend is loaded."""
 
 from __future__ import annotations
 
@@ -10,73 +10,61 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
-from hpc.model.options import Option
-from hpc.model.spec import SpecError
+from hpc.model.options import Option, OptionValue, read_options
+from hpc.model.spec import RunSpec, SpecError
+from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from hpc.backends.facts import BackendFacts
     from hpc.measure.timer import StepTimer
     from hpc.measure.world import World
-    from hpc.model.spec import RunSpec
 
 
 class InvalidRun(Exception):
-    """The run cannot be what it says it is on this machine; the text says why and what to do. Ends as `invalid`."""
+    """The run is not possible as requested on this machine; the text has the reason and the fix. Ends as `invalid`."""
 
 
 class Backend(Protocol):
     """Trains a workload with one framework and strategy. No timing, no barrier, no rank logic of its own."""
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
-        """Sets threads and device, forms the group of ranks. Raises InvalidRun where the machine cannot do the run."""
+        """Sets threads and device, forms the group of ranks. Raises InvalidRun."""
 
     def build(self, factory: Any) -> None:
         """Makes model, optimizer and input from a workload's factory."""
 
     def make_timer(self, steps: int) -> StepTimer:
-        """The recorder of this backend's stamps: the host's clock, or events of its device."""
+        """A timer by the host's clock or by events of the device."""
 
     def release(self) -> None:
-        """Called between stretches of steps, the first time at least five steps before the window: frees what only the
-        steps so far needed. May wait for the device."""
+        """Frees what only the steps so far needed; may wait for the device. Called between segments of steps, first at
+        least five steps before the window."""
 
     def step(self, index: int, timer: StepTimer) -> int:
-        """One optimizer step, with its timer. Returns how many samples this rank really saw."""
+        """One optimizer step. Returns the number of samples that this rank processed."""
 
     def losses(self) -> list[float]:
-        """Loss of this rank at every step so far; called outside the window only."""
+        """This rank's loss of every step; called outside the window only, may wait for the device."""
 
-    def describe(self) -> dict[str, Any]:
-        """Versions, device, transports, effective options, and which stamps it cannot honour."""
+    def describe(self) -> BackendFacts:
+        """Versions, device, transport, effective options, absent stamps. Called after `build`."""
 
     def parameters(self) -> list[Any]:
-        """The model's trainable parameters as numpy arrays, in the model's order: what the contract test compares."""
+        """The model's trainable parameters as numpy arrays, in the model's order; for the contract test."""
 
     def leave(self) -> None:
         """Leaves the group and frees the device."""
 
 
-WORKLOAD = ("model", "batch", "loss", "optimizer", "samples")
-"""What a workload of every framework but numpy offers (docs/workloads.md)."""
-
-
 class WorkloadError(Exception):
-    """A workload is not what its backend can train; the text names what is missing."""
-
-
-def check_workload(workload: Any, framework: str) -> None:
-    """Raises WorkloadError where the workload lacks a piece of what a backend trains."""
-    if missing := [name for name in WORKLOAD if not hasattr(workload, name)]:
-        raise WorkloadError(
-            f"{type(workload).__name__} has no {', '.join(missing)}; a {framework} workload has "
-            f"{', '.join(WORKLOAD)} (docs/workloads.md)"
-        )
+    """The backend cannot train the workload; the text has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivesEntry:
-    """Where the collectives of a backend live, and which it has; those `only_on_gpus` are missing on CPUs."""
+    """`where` is "module:Class"; operations `only_on_gpus` are missing on CPUs."""
 
     where: str
     operations: tuple[str, ...] = OPERATIONS
@@ -85,12 +73,12 @@ class CollectivesEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class BackendEntry:
-    """Where a backend lives, the framework that its workloads are written for, what it can be told.
+    """One backend. `where` is "module:Class", `framework` the one that its workloads are written for.
 
-    `modules` maps each module that it imports to the command that installs it. `one_rank_per_node` says that one rank
-    drives all GPUs of its node, `no_twin` why it cannot leave gradients unreduced; empty where it can.
-    `collectives` is None where nothing goes from rank to rank. `uses_gpus` is False for a backend that runs on CPUs
-    wherever it is, `cpu_precisions` are those that it trains in there.
+    `modules` maps each imported module to the command that installs it. With `one_rank_per_node` one rank drives all
+    GPUs of its node. `no_sync_unsupported` is the reason why gradients cannot stay unreduced, or empty. `collectives`
+    is None where ranks do not communicate. `uses_gpus` is False for a backend that always runs on CPUs;
+    `cpu_precisions` are those that it trains in on CPUs.
     """
 
     where: str
@@ -98,7 +86,7 @@ class BackendEntry:
     modules: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Option] = field(default_factory=dict)
     one_rank_per_node: bool = False
-    no_twin: str = ""
+    no_sync_unsupported: str = ""
     collectives: CollectivesEntry | None = None
     uses_gpus: bool = True
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16")
@@ -128,7 +116,7 @@ _LOSS_SCALE = {
     )
 }
 _TORCH_OPTIONS = {
-    "channels_last": Option(default=True, help="NHWC memory format for 4-D tensors"),
+    **CHANNELS_LAST,
     "sgd": Option(default="auto", choices=("auto", "fused", "foreach", "for-loop"), help="SGD implementation"),
     "compile": Option(default=False, help="run the model through torch.compile"),
     **_LOSS_SCALE,
@@ -171,7 +159,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         modules=_TORCH,
         options=_TORCH_OPTIONS,
         one_rank_per_node=True,
-        no_twin="one rank drives all GPUs, whose gradients are added up inside backward",
+        no_sync_unsupported="one rank drives all GPUs, whose gradients are added up inside backward",
     ),
     "tensorflow-horovod": BackendEntry(
         where="hpc.backends.tensorflow_horovod:TensorFlowHorovod",
@@ -219,21 +207,26 @@ BACKENDS: Mapping[str, BackendEntry] = {
         framework="numpy",
         uses_gpus=False,
         cpu_precisions=("fp32",),
-        collectives=CollectivesEntry(where="hpc.backends.mpi_collectives:MPICollectives"),
+        collectives=CollectivesEntry(where="hpc.backends.mpi:MPICollectives"),
     ),
 }
 
 
+def options_of_run(run: RunSpec) -> dict[str, OptionValue]:
+    """Every option of the run's backend and workload, requested or default. Raises OptionError on an unknown one."""
+    workload = {} if is_user_code(run.workload) else WORKLOADS[run.workload].options
+    return read_options({**BACKENDS[run.backend].options, **workload}, run.options)
+
+
 def missing_modules(backend: str) -> list[str]:
-    """What a backend needs and this interpreter has not, each with the command that brings it; imports nothing."""
-    needed = BACKENDS[backend].modules
-    return [f"{name} is not installed here: {how}" for name, how in needed.items() if find_spec(name) is None]
+    """The backend's modules that this interpreter lacks, each with its install command; imports none of them."""
+    modules = BACKENDS[backend].modules
+    return [f"{name} is not installed here: {command}" for name, command in modules.items() if find_spec(name) is None]
 
 
 def load_backend(name: str) -> Backend:
-    """A fresh backend of that name; imports its framework's module and no other."""
-    module, _, attribute = BACKENDS[name].where.partition(":")
-    backend: Backend = getattr(import_module(module), attribute)()
+    """A new backend; imports its framework's module and no other."""
+    backend: Backend = _class_at(BACKENDS[name].where)()
     return backend
 
 
@@ -246,15 +239,19 @@ def operations_of(backend: str, gpus: bool) -> tuple[str, ...]:
 
 
 def load_collectives(name: str) -> Backend:
-    """The collectives of a backend in its place; imports its framework's module and no other. Raises InvalidRun."""
+    """A backend that calls the collectives of `name`; imports its framework's module only. Raises InvalidRun."""
     from hpc.backends.collective_loop import CollectiveLoop
 
     entry = BACKENDS[name].collectives
     if entry is None:
         raise InvalidRun(_no_collectives(name))
-    module, _, attribute = entry.where.partition(":")
-    loop: Backend = CollectiveLoop(getattr(import_module(module), attribute)())
+    loop: Backend = CollectiveLoop(_class_at(entry.where)())
     return loop
+
+
+def _class_at(where: str) -> Any:
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def _no_collectives(backend: str) -> str:

@@ -1,4 +1,4 @@
-"""The addresses by which ranks find each other: of one interface, loopback where they share a network stack. IPv4."""
+"""IPv4 addresses by which ranks reach each other: loopback where they share a network stack, else one interface."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ANY_PORT = 9
 
 
 class PortTaken(Exception):
-    """A port was free when it was chosen and taken when the framework bound it; another attempt takes another one."""
+    """A port was free when chosen and taken when the framework bound it; the next attempt chooses another."""
 
 
 def share_a_stack(comm: Intracomm) -> tuple[bool, tuple[str, ...]]:
-    """Whether all ranks see one network stack, so that loopback leads to all of them; and their hosts. Collective."""
+    """Whether all ranks share one network stack, so that loopback reaches all; and their hosts. Collective."""
     stacks, hosts = zip(*comm.allgather((_network_stack(), socket.gethostname())), strict=True)
     return len(set(stacks)) == 1, hosts
 
@@ -49,8 +49,8 @@ def endpoints(comm: Intracomm, interface: str | None) -> list[str]:
     """
     shared, hosts = share_a_stack(comm)
     address = LOOPBACK if shared else reachable_address(interface, hosts)
-    with _bound_port() as held:
-        return comm.allgather(f"{address}:{held.getsockname()[1]}")
+    with _bound_port() as listener:
+        return comm.allgather(f"{address}:{listener.getsockname()[1]}")
 
 
 def _bound_port() -> socket.socket:
@@ -74,7 +74,7 @@ def _bound_port() -> socket.socket:
 
 
 def _network_stack() -> tuple[str, str]:
-    """Names the network stack that this process sees: this boot of this kernel, this network namespace."""
+    """Identifies this process's network stack: boot id and network namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return boot, str(Path("/proc/self/ns/net").readlink())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.backends import InvalidRun
+from hpc.backends.facts import BackendFacts
 from hpc.measure.timer import StepTimer
 from hpc.model.collective_plan import DTYPE, Collective, bus_factor
 from hpc.model.spec import MIN_WARMUP_STEPS
@@ -22,13 +24,11 @@ class Group(Protocol):
     """The ranks of a backend, joined as for a training, with its collectives."""
 
     in_place: tuple[str, ...]
-    """The operations whose result takes the place of what was given."""
+    """The operations whose result replaces their input."""
 
-    def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
-        """See Backend."""
+    def join(self, run: RunSpec, world: World, comm: Intracomm) -> None: ...
 
-    def make_timer(self, steps: int) -> StepTimer:
-        """See Backend."""
+    def make_timer(self, steps: int) -> StepTimer: ...
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
         """Buffers on the device, with float32 [given] in them: a call, and what it got as numpy's float32 [got].
@@ -36,11 +36,10 @@ class Group(Protocol):
         On a GPU the call has returned when the compute stream waits for its result, on a CPU when its result is there.
         """
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend: versions, device, transport, options."""
+    def group_facts(self) -> BackendFacts:
+        """Versions, device, transport, options."""
 
-    def leave(self) -> None:
-        """See Backend."""
+    def leave(self) -> None: ...
 
 
 class CollectiveLoop:
@@ -54,12 +53,11 @@ class CollectiveLoop:
         self._group = group
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
-        """See Backend."""
         self._run, self._comm = run, comm
         self._group.join(run, world, comm)
 
     def build(self, factory: Any) -> None:
-        """See Backend; the factory's workload defines the inputs and the expected results."""
+        """The workload of `factory` defines the inputs and the expected results."""
         self._workload = factory(self._run, None, self._comm.rank)
         self._enters = {first - MIN_WARMUP_STEPS: block for block, (first, _) in enumerate(self._run.blocks)}
         # Updated in place during the run: earlier callers of `describe` see which results have been checked.
@@ -78,7 +76,6 @@ class CollectiveLoop:
         }
 
     def make_timer(self, steps: int) -> StepTimer:
-        """See Backend."""
         return self._group.make_timer(steps)
 
     def release(self) -> None:
@@ -116,20 +113,15 @@ class CollectiveLoop:
         """Nothing is trained."""
         return [nan] * self._run.steps
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        return {
-            **self._group.describe(),
-            "collectives": self._described,
-            "absent_stamps": ["forward_end"],
-            "fused": True,
-        }
+    def describe(self) -> BackendFacts:
+        return replace(
+            self._group.group_facts(), collectives=self._described, absent_stamps=["forward_end"], fused=True
+        )
 
     def parameters(self) -> list[Any]:
         """Nothing is trained."""
         return []
 
     def leave(self) -> None:
-        """See Backend."""
         self._call = None
         self._group.leave()

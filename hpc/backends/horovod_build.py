@@ -1,4 +1,4 @@
-"""What the installed Horovod was built against, from the file that it keeps of that; imports no framework."""
+"""What the installed Horovod was built against, from its metadata file; imports no framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}
-"""What its own metadata calls a framework."""
+"""Frameworks by their names in Horovod's metadata."""
 
 
 def installed_version(framework: str) -> str | None:
@@ -33,17 +33,16 @@ def installed_version(framework: str) -> str | None:
 
 
 def built_for() -> dict[str, str | None]:
-    """All that `make horovod` made the installed Horovod of; empty where it is not from there."""
+    """What `make horovod` built the installed Horovod from; empty where it was built otherwise."""
     return dict(_metadata().get("built_for", {}))
 
 
 def built_against() -> dict[str, str]:
-    """Versions of torch, tensorflow and MPI that Horovod was compiled with; empty where there is none to be read."""
+    """Versions of torch, tensorflow and MPI that Horovod was compiled with, as far as its metadata has them."""
     metadata = _metadata()
-    against = {ours: str(metadata[theirs]) for ours, theirs in _NAMES.items() if metadata.get(theirs)}
-    if mpi := built_for().get("mpi"):
-        against["mpi"] = mpi
-    return against
+    versions = {framework: str(metadata[name]) for framework, name in _NAMES.items() if metadata.get(name)}
+    mpi = built_for().get("mpi")
+    return {**versions, "mpi": mpi} if mpi else versions
 
 
 def build_problem(framework: str) -> str:
@@ -53,8 +52,8 @@ def build_problem(framework: str) -> str:
     built = built_against().get(framework)
     if built == installed:
         return ""
-    of = f"against {framework} {built}" if built else f"without {framework}"
-    return f"Horovod was built {of}, installed is {framework} {installed}: make horovod builds it anew"
+    target = f"against {framework} {built}" if built else f"without {framework}"
+    return f"Horovod was built {target}, installed is {framework} {installed}: make horovod builds it anew"
 
 
 def _metadata() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Horovod's group of ranks, the same for torch and TensorFlow: made from MPI's communicator, with its settings told."""
+"""Horovod's group of ranks for torch and TensorFlow: made from MPI's communicator, with the run's settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
+from hpc.backends.facts import HorovodFacts
 from hpc.backends.horovod_build import build_problem, built_against
 from hpc.model.options import OptionValue
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
 _MIB = 2**20
 _CRASHING = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
-"""Horovod 0.28.1 that is started from MPI aborts with these."""
+"""Horovod 0.28.1 started from MPI aborts with these."""
 _NUMBER = re.compile(r"\d+(\.\d*)?")
-"""As Horovod reads numbers: of 1e6 it would take the 1."""
+"""Horovod's form of numbers: it would read 1e6 as 1."""
 _LIBMPI = re.compile(r"/\S*/libmpi(?:ch)?\.so\S*")
 
 
 def load_horovod(framework: str, comm: Intracomm) -> Any:
-    """horovod.torch or horovod.tensorflow. What does not fit is said before, since it may not even load."""
+    """horovod.torch or horovod.tensorflow. Prints a build problem first, because the module may not load."""
     problem = build_problem(framework)
     if problem and comm.rank == 0:
         print(f"rankwise: {problem}", file=sys.stderr, flush=True)
@@ -41,19 +42,19 @@ def load_horovod(framework: str, comm: Intracomm) -> Any:
 def join_horovod(
     hvd: Any, framework: str, options: Mapping[str, OptionValue], run: RunSpec, comm: Intracomm
 ) -> dict[str, OptionValue]:
-    """Starts Horovod on the ranks of `comm`; `hvd` is what `load_horovod(framework)` gave. Returns what holds.
+    """Starts Horovod on the ranks of `comm`. Returns the options in effect: the run's environment overrides them.
 
-    What the run sets by its environment goes before the options. Raises InvalidRun where Horovod sees other ranks
-    than MPI does, could not share MPI with them, or would reduce a GPU's gradients without NCCL.
+    Raises InvalidRun where Horovod sees other ranks than MPI does, could not share MPI with them, or would reduce a
+    GPU's gradients without NCCL.
     """
     _check_before(hvd, framework, run)
-    holding = dict(options)
+    effective = dict(options)
     for option, variable, unit in (
         ("fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", _MIB),
         ("cycle_time_ms", "HOROVOD_CYCLE_TIME", 1),
     ):
         if variable in run.env:
-            holding[option] = _number(variable, run.env[variable]) / unit
+            effective[option] = _number(variable, run.env[variable]) / unit
         else:
             os.environ[variable] = f"{_number(option, options[option]) * unit:f}"
     hvd.init(comm)
@@ -62,11 +63,11 @@ def join_horovod(
             f"Horovod says rank {hvd.rank()} of {hvd.size()} where MPI says {comm.rank} of {comm.size}: "
             "make horovod builds it against this MPI"
         )
-    return holding
+    return effective
 
 
 def _check_before(hvd: Any, framework: str, run: RunSpec) -> None:
-    """Raises InvalidRun for what would crash, or be another thing than was asked for, once Horovod runs."""
+    """Raises InvalidRun for a setup in which Horovod would crash or do something else than requested."""
     from mpi4py import MPI
 
     for variable, value in _CRASHING.items():
@@ -98,19 +99,18 @@ def _number(name: str, value: OptionValue) -> float:
     return float(value)
 
 
-def describe_horovod(hvd: Any, run: RunSpec) -> dict[str, Any]:
-    """What it was built with, and by what it reduces here."""
+def horovod_facts(hvd: Any, run: RunSpec) -> HorovodFacts:
     import horovod
 
-    return {
-        "horovod": horovod.__version__,
-        "horovod_built_against": built_against(),
-        "horovod_mpi_libraries": _mpi_libraries(),
-        "horovod_controller": "mpi" if hvd.mpi_enabled() else "gloo",
-        "horovod_operations": "nccl" if run.gpus_per_node else os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi").lower(),
-    }
+    return HorovodFacts(
+        version=horovod.__version__,
+        built_against=built_against(),
+        mpi_libraries=_mpi_libraries(),
+        controller="mpi" if hvd.mpi_enabled() else "gloo",
+        operations="nccl" if run.gpus_per_node else os.environ.get("HOROVOD_CPU_OPERATIONS", "mpi").lower(),
+    )
 
 
 def _mpi_libraries() -> list[str]:
-    """The MPI libraries in this process: more than one says that Horovod and mpi4py do not share theirs."""
+    """The MPI libraries in this process; with more than one, Horovod and mpi4py do not share theirs."""
     return sorted(set(_LIBMPI.findall(Path("/proc/self/maps").read_text())))

@@ -6,6 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
+from hpc.backends import device as checks
+from hpc.backends.facts import CPU_DEVICE, DeviceFacts
 
 if TYPE_CHECKING:
     from hpc.measure.world import World
@@ -22,11 +24,7 @@ def gpu_of_rank(run: RunSpec, world: World) -> int | None:
     """
     if run.gpus_per_node == 0:
         return None
-    if run.gpus_per_node != run.ranks_per_node:
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were asked for; "
-            "paddle-fleet drives one GPU per rank"
-        )
+    checks.check_one_gpu_per_rank(run)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if len(visible) == 1 and visible[0]:
         return 0
@@ -36,17 +34,18 @@ def gpu_of_rank(run: RunSpec, world: World) -> int | None:
 def take_device(paddle: Any, index: int | None, run: RunSpec, world: World) -> Any:
     """Selects the device that Paddle computes on and returns its place. Raises InvalidRun where that is impossible."""
     if index is None:
-        _check_precision_of_cpu(run.precision)
+        if run.precision == "tf32":
+            checks.check_cpu_precision("tf32", 0)
+        if run.precision != "fp32":
+            raise InvalidRun(
+                f"precision {run.precision} was asked for; Paddle has no automatic mixed precision on CPUs and would "
+                "silently compute in fp32: take fp32"
+            )
         paddle.set_device("cpu")
         return paddle.CPUPlace()
-    if not paddle.is_compiled_with_cuda() or not (visible := paddle.device.cuda.device_count()):
-        reason = (
-            "no driver or no visible GPU" if paddle.is_compiled_with_cuda() else "this Paddle was built without CUDA"
-        )
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs per node were asked for; Paddle {paddle.__version__} finds none on "
-            f"{world.hostname} ({reason}). Install a CUDA build of Paddle, or state gpus_per_node = 0 in the site"
-        )
+    has_cuda = paddle.is_compiled_with_cuda()
+    visible = paddle.device.cuda.device_count() if has_cuda else 0
+    checks.check_sees_gpus(visible, run, world, f"Paddle {paddle.__version__}", has_cuda, "a CUDA build of Paddle")
     if index >= visible:
         raise InvalidRun(
             f"{run.ranks_per_node} ranks of {world.hostname} need a GPU each; rank {world.rank} sees {visible}"
@@ -54,16 +53,6 @@ def take_device(paddle: Any, index: int | None, run: RunSpec, world: World) -> A
     paddle.set_device(f"gpu:{index}")
     _check_precision_of_gpu(paddle, run.precision)
     return paddle.CUDAPlace(index)
-
-
-def _check_precision_of_cpu(precision: str) -> None:
-    if precision == "tf32":
-        raise InvalidRun("precision tf32 was asked for; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
-    if precision != "fp32":
-        raise InvalidRun(
-            f"precision {precision} was asked for; Paddle has no automatic mixed precision on CPUs and would silently "
-            "compute in fp32: take fp32"
-        )
 
 
 def _check_precision_of_gpu(paddle: Any, precision: str) -> None:
@@ -86,15 +75,7 @@ def versions(paddle: Any) -> dict[str, Any]:
     return {"paddle": paddle.__version__, **{name: str(version) for name, version in libraries.items()}}
 
 
-def describe_device(paddle: Any, index: int | None) -> dict[str, Any]:
-    """Name, id and size of a GPU."""
+def describe_device(paddle: Any, index: int | None) -> DeviceFacts:
     if index is None:
-        return {"kind": "cpu"}
-    properties = paddle.device.cuda.get_device_properties(index)
-    return {
-        "kind": "gpu",
-        "name": properties.name,
-        "uuid": str(properties.uuid) if hasattr(properties, "uuid") else None,
-        "memory_bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-    }
+        return CPU_DEVICE
+    return DeviceFacts.of_gpu(paddle.device.cuda.get_device_properties(index))

@@ -9,15 +9,12 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, InvalidRun, check_workload
-from hpc.backends.early_collectives import check_twin, of_layers
-from hpc.backends.loss_scale import static_scale
-from hpc.backends.losses import Losses
+from hpc.backends import InvalidRun
+from hpc.backends.facts import BackendFacts
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
-from hpc.backends.settings import options_of_run
+from hpc.backends.training import Losses, Training, check_no_sync, check_workload, synchronised_norms
 from hpc.measure.timer import StepTimer, device_timer, host_timer
-from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -26,25 +23,20 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 _MIB = 2**20
-_NO_TRANSPORT = "none (one rank)"
 
 
-class PaddleFleet:
+class PaddleFleet(Training):
     """One process per device, each with a replica; gradients are averaged in buckets.
 
     By NCCL, buckets are reduced on a stream of their own while backward goes on. By gloo, Paddle reduces a bucket as
     soon as its gradients are there, on the thread that computes them: nothing overlaps, and a rank waits for slower
-    ones in the middle of its backward, where its wait looks like compute. With phases timed gloo is therefore given all
+    ones in the middle of its backward, where its wait looks like compute. With `--timing phases` gloo is given all
     gradients as one bucket, so that nothing is reduced before a rank's own last gradient is complete.
     """
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
-        """See Backend."""
-        self._run, self._world, self._comm = run, world, comm
-        self._reduces = run.reduction == "on"
-        options = options_of_run(run)
-        self._options = {name: options[name] for name in BACKENDS["paddle-fleet"].options}
-        self._scale = static_scale(self._options["loss_scale"])
+        self._begin(run, world.rank)
+        self._world, self._comm = world, comm
         for name in ("comm_buffer_mb", "last_comm_buffer_mb"):
             if int(self._options[name]) < 1:
                 raise InvalidRun(f"{name} is {self._options[name]}; it must be at least 1 (MiB)")
@@ -56,18 +48,17 @@ class PaddleFleet:
             open_group(self._paddle, world, self._gpu)
 
     def build(self, factory: Any) -> None:
-        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract, InvalidRun if it has no
-        twin and is asked to be one."""
+        """Raises WorkloadError where the workload breaks the contract, InvalidRun where it cannot run without sync."""
         paddle = self._paddle
-        self._workload = workload = factory(self._run, self._place, self._world.rank)
+        self._workload = workload = factory(self._run, self._place, self._rank)
         check_workload(workload, "paddle")
-        check_twin(self._run, self._meetings())
+        check_no_sync(self._run, self._early_collectives())
         workload.model.train()
         self._parameters = [p for p in workload.model.parameters() if not p.stop_gradient]
         self._optimizer = workload.optimizer()
-        self._single_bucket = self._gpu is None and self._run.timing == "phases"
+        self._single_bucket = self._gpu is None and not self._step_only
         if self._single_bucket:
-            whole = ceil(self._gradient_bytes() / _MIB) + 1
+            whole = ceil(self._reduced_bytes() / _MIB) + 1
             self._options.update(comm_buffer_mb=whole, last_comm_buffer_mb=whole)
         self._wait_for_all()
         self._model = paddle.DataParallel(
@@ -88,29 +79,28 @@ class PaddleFleet:
         self._comm.Barrier()
 
     def make_timer(self, steps: int) -> StepTimer:
-        """See Backend. The gradient that arrives last is known by none but itself: every one has a hook."""
-        cuda = self._paddle.device.cuda
-        self._timer: StepTimer = (
-            host_timer(self._run.timing, steps)
-            if self._gpu is None
-            else device_timer(self._run.timing, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
-        )
-        tells = "grads_ready" not in self._absent_stamps()
-        self._hooks = [p.register_hook(self._complete) for p in self._parameters] if tells else []
+        """Every gradient has a hook: which one arrives last is not known beforehand."""
+        self._timer = self._device_timer(steps)
+        hooked = () if self._step_only or self._absent() else self._parameters
+        self._hooks = [parameter.register_hook(self._complete) for parameter in hooked]
         return self._timer
+
+    def _device_timer(self, steps: int) -> StepTimer:
+        if self._gpu is None:
+            return host_timer(self._run.timing, steps)
+        cuda = self._paddle.device.cuda
+        return device_timer(self._run.timing, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
 
     def _complete(self, _: Any) -> None:
         self._timer.grads_ready()
 
-    def _meetings(self) -> list[str]:
-        return of_layers(self._run, self._workload.model.sublayers(include_self=True))
+    def _early_collectives(self) -> list[str]:
+        return synchronised_norms(self._run, self._workload.model.sublayers(include_self=True))
 
-    def _gradient_bytes(self) -> int:
+    def _reduced_bytes(self) -> int:
         return sum(p.size * p.element_size() for p in self._parameters)
 
-    def _absent_stamps(self) -> list[str]:
-        if self._run.timing == "step":
-            return list(INNER)
+    def _absent(self) -> list[str]:
         # Gradients of several types cannot be one bucket.
         return ["grads_ready"] if self._single_bucket and len(self._bucket_sizes()) > 1 else []
 
@@ -119,11 +109,10 @@ class PaddleFleet:
         return [len(bucket) for bucket in reversed(getattr(self._model, "group_indices", []))]
 
     def release(self) -> None:
-        """See Backend. Hooks stay: Paddle is not told that its graph never changes, so any may be needed again."""
-        self._losses.release()
+        """Hooks stay: Paddle is not told that its graph never changes, so any may be needed again."""
+        super().release()
 
     def step(self, index: int, timer: StepTimer) -> int:
-        """See Backend."""
         self._timer = timer
         batch = self._workload.batch(index)
         timer.batch_ready()
@@ -133,7 +122,7 @@ class PaddleFleet:
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         timer.reduced()
         self._update()
-        self._losses.keep(index, loss.detach())
+        self._losses.record(index, loss.detach())
         del loss  # its graph is freed in the time of this step, not in that of the next one's batch
         samples: int = self._workload.samples(batch)
         timer.end()
@@ -147,35 +136,29 @@ class PaddleFleet:
             self._scaler.update()
         self._optimizer.clear_grad(set_to_zero=False)
 
-    def losses(self) -> list[float]:
-        """See Backend. Waits for the device."""
-        return self._losses.values()
+    def group_facts(self) -> BackendFacts:
+        return BackendFacts(
+            versions=versions(self._paddle),
+            device=describe_device(self._paddle, self._gpu),
+            transport=transport(self._gpu) if self._world.size > 1 else "none (one rank)",
+            threads=int(os.environ["OMP_NUM_THREADS"]),
+            options=self._options,
+        )
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        return {
-            "versions": versions(self._paddle),
-            "device": describe_device(self._paddle, self._gpu),
-            "transport": transport(self._gpu) if self._world.size > 1 else _NO_TRANSPORT,
-            "threads": int(os.environ["OMP_NUM_THREADS"]),
-            "options": self._options,
-            "tf32": self._run.precision == "tf32",
-            "parameters_per_bucket": self._bucket_sizes(),
-            "absent_stamps": self._absent_stamps(),
-            "fused": not self._single_bucket,
+    def describe(self) -> BackendFacts:
+        return self._training_facts(
+            absent=self._absent(),
+            tf32=self._run.precision == "tf32",
+            parameters_per_bucket=self._bucket_sizes(),
+            fused=not self._single_bucket,
             # GradScaler asks the device whether to skip the step.
-            "synchronises_every_step": self._scaler is not None,
-            "reduces": self._reduces,
-            "gradient_bytes": self._gradient_bytes() if self._reduces else 0,
-            "meets_before_gradients": self._meetings(),
-        }
+            synchronises_every_step=self._scaler is not None,
+        )
 
     def parameters(self) -> list[Any]:
-        """See Backend."""
         return [parameter.numpy().copy() for parameter in self._parameters]
 
     def leave(self) -> None:
-        """See Backend."""
         for hook in self._hooks:
             hook.remove()
         self._unreduced.close()

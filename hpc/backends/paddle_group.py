@@ -27,13 +27,13 @@ _NEEDLESS = (
     "When training, we now always track global mean and variance",
     "The program will return to single-card operation",
 )
-"""Python warnings that Paddle gives whatever one does, at import, in batch norm, and where there is one rank."""
+"""Python warnings that Paddle always gives: at import, in batch norm, and with one rank."""
 _NOISE = ("Modified FLAGS detected", "FLAGS(name=", "==========", "OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM")
 _LOOK_AGAIN_S = 0.01
 
 
 def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) -> Any:
-    """The module `paddle`, imported after the variables that it reads then are set. Collective."""
+    """The module `paddle`, imported after the variables that it reads at import are set. Collective."""
     _set_variables(run, world, endpoints(comm, requested_interface(gpu is not None)), gpu)
     at_termination = signal.getsignal(signal.SIGTERM)
     for message in _NEEDLESS:
@@ -47,7 +47,7 @@ def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) 
 
 
 def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | None) -> None:
-    """Which ranks there are and where they meet is MPI's to say; what else is set already stays."""
+    """Sets ranks and addresses from MPI; leaves other variables as they are."""
     os.environ.update(
         PADDLE_TRAINER_ID=str(world.rank),
         PADDLE_TRAINERS_NUM=str(world.size),
@@ -73,7 +73,6 @@ def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | 
 
 
 def transport(gpu: int | None) -> str:
-    """By what gradients are reduced."""
     return "gloo" if gpu is None else "nccl"
 
 
@@ -91,16 +90,16 @@ def open_group(paddle: Any, world: World, gpu: int | None) -> None:
         raise
     if not paddle.distributed.is_initialized():
         raise InvalidRun(f"Paddle made no group of the {world.size} ranks, and would train each by itself")
-    made = (paddle.distributed.get_rank(), paddle.distributed.get_world_size(), paddle.distributed.get_backend())
-    if made != (world.rank, world.size, transport(gpu).upper()):
+    group = (paddle.distributed.get_rank(), paddle.distributed.get_world_size(), paddle.distributed.get_backend())
+    if group != (world.rank, world.size, transport(gpu).upper()):
         raise InvalidRun(
-            f"Paddle says rank {made[0]} of {made[1]} by {made[2]}; asked for were rank {world.rank} of {world.size} "
-            f"by {transport(gpu).upper()}"
+            f"Paddle says rank {group[0]} of {group[1]} by {group[2]}; requested were rank {world.rank} of "
+            f"{world.size} by {transport(gpu).upper()}"
         )
 
 
 def _await_listener(address: str) -> None:
-    """Returns once rank 0 listens. Paddle, which finds nobody there, would look again only after three seconds."""
+    """Returns once rank 0 listens. Paddle itself would retry only after three seconds."""
     host, _, port = address.rpartition(":")
     while True:
         try:

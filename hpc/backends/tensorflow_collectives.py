@@ -6,17 +6,16 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from hpc.backends.tensorflow_device import describe_device, versions
 from hpc.backends.tensorflow_horovod import TensorFlowHorovod
-from hpc.backends.tensorflow_import import tf
 from hpc.backends.tensorflow_loop import TensorFlowLoop
 from hpc.backends.tensorflow_multiworker import TensorFlowMultiWorker
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
 from hpc.workloads.collectives import ROOT
+from hpc.workloads.tensorflow_base import tf
 
 
 class _Collectives(TensorFlowLoop):
-    """What both have of Group. A call is one function of TensorFlow's, never in place: its tensors do not change."""
+    """The shared part of both Groups. A call is one TensorFlow function, never in place: tensors do not change."""
 
     in_place: tuple[str, ...] = ()
 
@@ -25,7 +24,6 @@ class _Collectives(TensorFlowLoop):
         """The collective of a tensor."""
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
-        """See Group."""
         function = tf.function(self._operation(collective))
         with tf.device(self._device):
             sent = tf.constant(given)
@@ -40,19 +38,7 @@ class _Collectives(TensorFlowLoop):
 
         return call, result
 
-    def describe(self) -> dict[str, Any]:
-        """See Group."""
-        return {
-            "versions": versions(),
-            "device": describe_device(self._device),
-            "transport": self._transport,
-            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-            "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
-            "options": dict(self._options),
-        }
-
     def leave(self) -> None:
-        """See Group."""
         self._leave_group()
 
 
@@ -68,12 +54,6 @@ class TensorFlowHorovodCollectives(_Collectives, TensorFlowHorovod):
             BROADCAST: lambda sent: hvd.broadcast(sent, ROOT, name=name),
         }
         return operations[collective.operation]
-
-    def describe(self) -> dict[str, Any]:
-        """See Group."""
-        described, facts = super().describe(), dict(self._horovod)
-        described["versions"]["horovod"] = facts.pop("horovod")
-        return {**described, **facts}
 
 
 class TensorFlowMultiWorkerCollectives(_Collectives, TensorFlowMultiWorker):

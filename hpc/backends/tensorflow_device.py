@@ -7,7 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
-from hpc.backends.tensorflow_import import tf
+from hpc.backends import device as checks
+from hpc.backends.facts import CPU_DEVICE, DeviceFacts
+from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 CPU = "/CPU:0"
-_AMPERE = (8, 0)
 
 
 def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> str:
@@ -24,27 +25,12 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> str:
     if run.gpus_per_node == 0:
         tf.config.set_visible_devices([], "GPU")
         return CPU
-    if run.gpus_per_node != run.ranks_per_node:
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were asked for; "
-            f"{run.backend} drives one GPU per rank"
-        )
+    checks.check_one_gpu_per_rank(run)
     gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        reason = "no driver or no visible GPU" if tf.test.is_built_with_cuda() else "it was built without CUDA"
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs per node were asked for; TensorFlow {tf.__version__} finds none on "
-            f"{world.hostname} ({reason}). Install a CUDA build (pip install tensorflow[and-cuda]), or state "
-            "gpus_per_node = 0 in the site"
-        )
-    place, needed = (world.rank, world.size) if world.nodes_simulated else (world.local_rank, world.local_size)
-    index = 0 if len(gpus) == 1 else place  # one visible GPU: the launcher has bound each rank to its own
-    if index >= len(gpus):
-        raise InvalidRun(f"{needed} ranks of {world.hostname} need a GPU each; rank {world.rank} sees {len(gpus)}")
-    mine = (world.hostname, _uuid(index))
-    sharing = [rank for rank, theirs in enumerate(comm.allgather(mine)) if theirs == mine]
-    if len(sharing) > 1:
-        raise InvalidRun(f"ranks {', '.join(map(str, sharing))} share one GPU of {world.hostname}: bind one to each")
+    name, build = f"TensorFlow {tf.__version__}", "a CUDA build (pip install tensorflow[and-cuda])"
+    checks.check_sees_gpus(len(gpus), run, world, name, tf.test.is_built_with_cuda(), build)
+    index = checks.index_of_rank(world, len(gpus))
+    checks.check_not_shared(world, comm, _uuid(index))
     tf.config.set_visible_devices(gpus[index], "GPU")
     tf.config.experimental.set_memory_growth(gpus[index], True)
     return "/GPU:0"
@@ -66,21 +52,16 @@ def set_threads(run: RunSpec) -> None:
 def check_precision(precision: str, device: str) -> None:
     """Raises InvalidRun where the device lacks the precision: it is never replaced by another one."""
     if device == CPU:
-        if precision == "tf32":
-            raise InvalidRun("precision tf32 was asked for; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
-        if precision == "amp-fp16":
-            raise InvalidRun(
-                "precision amp-fp16 was asked for; a CPU has no fp16 training path worth the name (about 7 times "
-                "slower than fp32): take fp32 or bf16"
-            )
-    elif precision in ("tf32", "bf16") and (details := _details()).get("compute_capability", (0, 0)) < _AMPERE:
-        raise InvalidRun(
-            f"precision {precision} was asked for; {details.get('device_name', 'the GPU')} is before Ampere"
+        checks.check_cpu_precision(precision, fp16_slowdown=7)
+    else:
+        details = _details()
+        checks.check_gpu_precision(
+            precision, details.get("device_name", "the GPU"), details.get("compute_capability", (0, 0))
         )
 
 
 def versions() -> dict[str, Any]:
-    """The libraries that make the speed; None where this TensorFlow has none."""
+    """Versions of the libraries that determine the speed; None for one that this TensorFlow lacks."""
     built = tf.sysconfig.get_build_info()
     return {
         "tensorflow": tf.__version__,
@@ -90,18 +71,17 @@ def versions() -> dict[str, Any]:
     }
 
 
-def describe_device(device: str) -> dict[str, Any]:
-    """Name and id of a GPU."""
+def describe_device(device: str) -> DeviceFacts:
     if device == CPU:
-        return {"kind": "cpu"}
+        return CPU_DEVICE
     (visible,) = tf.config.get_visible_devices("GPU")
     details = _details()
-    return {
-        "kind": "gpu",
-        "name": details.get("device_name"),
-        "uuid": _uuid(tf.config.list_physical_devices("GPU").index(visible)),
-        "capability": ".".join(map(str, details.get("compute_capability", ()))),
-    }
+    return DeviceFacts(
+        kind="gpu",
+        name=details.get("device_name"),
+        uuid=_uuid(tf.config.list_physical_devices("GPU").index(visible)),
+        capability=".".join(map(str, details.get("compute_capability", ()))),
+    )
 
 
 def _details() -> dict[str, Any]:

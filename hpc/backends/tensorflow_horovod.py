@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends.horovod_group import describe_horovod, join_horovod, load_horovod
-from hpc.backends.tensorflow_import import tf
+from hpc.backends.facts import BackendFacts
+from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
 from hpc.backends.tensorflow_loop import TensorFlowLoop
+from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -26,8 +28,8 @@ class TensorFlowHorovod(TensorFlowLoop):
         self._hvd = load_horovod("tensorflow", comm)
         self._options = join_horovod(self._hvd, "tensorflow", self._options, run, comm)
         self._compression = getattr(self._hvd.Compression, str(self._options["compression"]))
-        self._horovod = describe_horovod(self._hvd, run)
-        return str(self._horovod["horovod_operations"])
+        self._horovod = horovod_facts(self._hvd, run)
+        return self._horovod.operations
 
     def _make_equal(self, model: Any) -> None:
         # The running statistics too, but not the states of random generators, which are integers.
@@ -52,11 +54,8 @@ class TensorFlowHorovod(TensorFlowLoop):
     def _element_bytes(self, variable: Any) -> int:
         return 2 if self._options["compression"] == "fp16" else super()._element_bytes(variable)
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        described, facts = super().describe(), dict(self._horovod)
-        described["versions"]["horovod"] = facts.pop("horovod")
-        return {**described, **facts}
+    def group_facts(self) -> BackendFacts:
+        return replace(super().group_facts(), horovod=self._horovod)
 
     def _leave_group(self) -> None:
         self._hvd.shutdown()

@@ -1,24 +1,19 @@
-"""What both TensorFlow backends do alike; a strategy fills in how ranks find each other and average gradients."""
+"""The training loop of both TensorFlow backends; a strategy adds how ranks find each other and average gradients."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import BACKENDS, WorkloadError, check_workload
-from hpc.backends.early_collectives import check_twin
-from hpc.backends.loss_scale import static_scale
-from hpc.backends.losses import Losses
-from hpc.backends.settings import options_of_run
+from hpc.backends import WorkloadError
+from hpc.backends.facts import BackendFacts
 from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
-from hpc.backends.tensorflow_graph import meetings
-from hpc.backends.tensorflow_import import tf
-from hpc.backends.tensorflow_loss_scale import LossScale
-from hpc.backends.tensorflow_precision import check_traced, set_precision
+from hpc.backends.tensorflow_precision import LossScale, check_traced, set_precision, traced_collectives
+from hpc.backends.training import Losses, Training, check_no_sync, check_workload
 from hpc.measure.timer import StepTimer, host_timer
-from hpc.model.timestamps import INNER
+from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -27,12 +22,11 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 
-class TensorFlowLoop(ABC):
-    """A TensorFlow backend but for its strategy: the methods with one underscore that a subclass overrides.
+class TensorFlowLoop(Training):
+    """A TensorFlow backend without its strategy. A subclass overrides the methods with one underscore up to `join`.
 
     A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
-    between them; with `--timing step` one function does it all. A twin is the same
-    without `_average`.
+    between them; with `--timing step` one function does it all. A no-sync run leaves out `_average`.
     """
 
     @abstractmethod
@@ -40,22 +34,22 @@ class TensorFlowLoop(ABC):
         """Forms the group of ranks; returns its transport."""
 
     def _scope(self) -> AbstractContextManager[Any]:
-        """In what the model is made."""
+        """The context in which the model is made."""
         return nullcontext()
 
     def _local_variable(self, variable: Any) -> Any:
-        """The variable that lies on this rank's device."""
+        """The copy of the variable on this rank's device."""
         return variable
 
     @abstractmethod
     def _make_equal(self, model: Any) -> None:
-        """Gives all ranks the values that rank 0 begins with."""
+        """Sets all ranks' variables to rank 0's values."""
 
     def _make_optimizer(self) -> Any:
         return self._workload.optimizer()
 
     def _in_replica(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the function as this rank's part of what all ranks do."""
+        """Calls the function in this rank's replica context."""
         return function(*arguments)
 
     @abstractmethod
@@ -63,12 +57,12 @@ class TensorFlowLoop(ABC):
         """The mean over all ranks of each gradient."""
 
     def _loss_and_averaged_gradients(self, batch: Any) -> tuple[Any, list[Any]]:
-        """The framework's own way, that `--timing step` takes."""
+        """The framework's own way; used by `--timing step`."""
         loss, gradients = self._loss_and_gradients(batch)
         return loss, self._average(gradients)
 
     def _element_bytes(self, variable: Any) -> int:
-        """How much of a gradient is reduced per element."""
+        """Bytes reduced per element of a gradient."""
         size: int = variable.dtype.size
         return size
 
@@ -77,20 +71,16 @@ class TensorFlowLoop(ABC):
         """Ends what `_join_group` began."""
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
-        """See Backend."""
-        self._run, self._rank, self._reduces = run, world.rank, run.reduction == "on"
-        options = options_of_run(run)
-        self._options = {name: options[name] for name in BACKENDS[run.backend].options}
-        scale = static_scale(self._options["loss_scale"])
+        self._begin(run, world.rank)
         set_threads(run)
         self._device = device_of_rank(run, world, comm)
         check_precision(run.precision, self._device)
         set_precision(run.precision)
         self._transport = self._join_group(run, world, comm)
-        self._scale = LossScale(scale) if run.precision == "amp-fp16" else None
+        self._scaler = LossScale(self._scale) if run.precision == "amp-fp16" else None
 
     def build(self, factory: Any) -> None:
-        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract."""
+        """Raises WorkloadError where the workload breaks the contract."""
         with self._scope():
             self._workload = workload = factory(self._run, self._device, self._rank)
         check_workload(workload, "tensorflow")
@@ -112,11 +102,10 @@ class TensorFlowLoop(ABC):
     def _make_functions(self) -> None:
         # Neither the reduction nor the update is XLA's: Horovod's operations cannot be compiled by it.
         self._loss = tf.function(self._loss_of, jit_compile=True) if self._options["xla"] else self._loss_of
-        fused = self._run.timing == "step"
-        self._first = tf.function(self._whole_step if fused else self._computed)
+        self._first = tf.function(self._whole_step if self._step_only else self._computed)
         self._reduce, self._update = tf.function(self._reduced), tf.function(self._apply)
         self._is_checked = False
-        self._meetings: list[str] = []
+        self._traced: list[str] = []
 
     def _loss_of(self, batch: Any) -> Any:
         loss = self._workload.loss(self._workload.model, batch)
@@ -130,7 +119,7 @@ class TensorFlowLoop(ABC):
     def _loss_and_gradients(self, batch: Any, through: Callable[[Any], Any] = lambda tape: tape) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
             loss = self._loss(batch)
-            target = loss if self._scale is None else self._scale.scaled(loss)
+            target = loss if self._scaler is None else self._scaler.scaled(loss)
         gradients = through(tape).gradient(target, self._variables)
         if unused := [v.name for v, gradient in zip(self._variables, gradients, strict=True) if gradient is None]:
             raise WorkloadError(
@@ -146,10 +135,10 @@ class TensorFlowLoop(ABC):
         return self._in_replica(self._average, gradients) if self._reduces else gradients
 
     def _apply(self, gradients: list[Any]) -> None:
-        if self._scale is None:
+        if self._scaler is None:
             self._optimizer.apply(gradients, self._variables)
         else:
-            self._scale.apply(self._optimizer, gradients, self._variables)
+            self._scaler.apply(self._optimizer, gradients, self._variables)
 
     def _whole_step(self, batch: Any) -> Any:
         whole = self._loss_and_averaged_gradients if self._reduces else self._loss_and_gradients
@@ -158,24 +147,19 @@ class TensorFlowLoop(ABC):
         return loss
 
     def make_timer(self, steps: int) -> StepTimer:
-        """See Backend. Always the host's: where TensorFlow computes on a GPU, each mark waits for it."""
+        # Always the host's: where TensorFlow computes on a GPU, each stamp waits for it.
         return host_timer(self._run.timing, steps)
 
-    def release(self) -> None:
-        """See Backend."""
-        self._losses.release()
-
     def step(self, index: int, timer: StepTimer) -> int:
-        """See Backend."""
         batch = self._workload.batch(index)
-        if self._run.timing == "step":
+        if self._step_only:
             timer.batch_ready()
-            self._losses.keep(index, self._first(batch))
+            self._losses.record(index, self._first(batch))
         else:
             self._wait()
             timer.batch_ready()
             loss, gradients = self._first(batch)
-            self._losses.keep(index, loss)
+            self._losses.record(index, loss)
             self._wait()
             timer.grads_ready()
             gradients = self._reduce(gradients)
@@ -190,51 +174,48 @@ class TensorFlowLoop(ABC):
         return samples
 
     def _wait(self) -> None:
-        """Until the device is done: on a GPU the host runs ahead of it, on a CPU a function returns when it is done."""
+        """Waits for the device: on a GPU the host runs ahead of it, on a CPU a function returns when it is done."""
         if self._device != CPU:
             tf.test.experimental.sync_devices()
 
     def _check(self, batch: Any) -> None:
-        """Raises InvalidRun where the traced graph is not as requested. Adds its meetings before t3 to `_meetings`."""
+        """Raises InvalidRun where the traced graph is not as requested. Stores its early collectives."""
         traced = self._first.get_concrete_function(batch).graph
         check_traced(self._run.precision, traced, self._run.workload)
-        if self._run.ranks > 1 and (self._run.timing == "phases" or not self._reduces):
+        if self._run.ranks > 1 and not (self._step_only and self._reduces):
             # In place: an earlier caller of `describe` holds the same list and sees these, too.
-            self._meetings += [f"{meeting} in the function of the gradients" for meeting in meetings(traced)]
-        check_twin(self._run, self._meetings)
+            self._traced += [f"{name} in the function of the gradients" for name in traced_collectives(traced)]
+        check_no_sync(self._run, self._traced)
         self._is_checked = True
 
-    def losses(self) -> list[float]:
-        """See Backend. Waits for the device."""
-        return self._losses.values()
+    def group_facts(self) -> BackendFacts:
+        threading = tf.config.threading
+        return BackendFacts(
+            versions=versions(),
+            device=describe_device(self._device),
+            transport=self._transport,
+            threads=threading.get_intra_op_parallelism_threads(),
+            inter_op_threads=threading.get_inter_op_parallelism_threads(),
+            options=dict(self._options),
+        )
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        fused = self._run.timing == "step"
-        return {
-            "versions": versions(),
-            "device": describe_device(self._device),
-            "transport": self._transport,
-            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-            "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
-            "options": dict(self._options),
-            "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
-            "absent_stamps": list(INNER) if fused else ["forward_end"],
-            "fused": fused,
-            "synchronises_every_step": self._device != CPU,
-            "reduces": self._reduces,
-            "gradient_bytes": self._reduced_bytes() if self._reduces else 0,
-            "meets_before_gradients": self._meetings,
-        }
+    def describe(self) -> BackendFacts:
+        return self._training_facts(
+            absent=["forward_end"],
+            tf32=tf.config.experimental.tensor_float_32_execution_enabled(),
+            fused=self._step_only,
+            synchronises_every_step=self._device != CPU,
+        )
+
+    def _early_collectives(self) -> list[str]:
+        return self._traced
 
     def _reduced_bytes(self) -> int:
         return sum(v.shape.num_elements() * self._element_bytes(v) for v in self._variables)
 
     def parameters(self) -> list[Any]:
-        """See Backend."""
         return [variable.numpy().copy() for variable in self._variables]
 
     def leave(self) -> None:
-        """See Backend."""
         del self._workload, self._optimizer, self._variables, self._first, self._reduce, self._update, self._loss
         self._leave_group()

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from hpc.backends.torch_ddp import TorchDDP
-from hpc.backends.torch_device import describe_device, versions
 from hpc.backends.torch_horovod import TorchHorovod
 from hpc.backends.torch_loop import TorchLoop
 from hpc.measure.timer import StepTimer
@@ -20,26 +19,15 @@ Prepared = tuple[Callable[[], None], Callable[[], Any]]
 
 
 class _Collectives(TorchLoop):
-    """What both have of Group."""
+    """The shared part of both Groups."""
 
     in_place = (ALL_REDUCE, BROADCAST)
 
     def make_timer(self, steps: int) -> StepTimer:
-        """See Group. Never a strategy's own: it would look for gradients."""
+        # Never a strategy's own, which would put hooks on gradients.
         return TorchLoop.make_timer(self, steps)
 
-    def describe(self) -> dict[str, Any]:
-        """See Group."""
-        return {
-            "versions": versions(),
-            "device": describe_device(self._device),
-            "transport": self._transport,
-            "threads": torch.get_num_threads(),
-            "options": self._options,
-        }
-
     def leave(self) -> None:
-        """See Group."""
         self._leave_group()
 
 
@@ -47,7 +35,6 @@ class TorchDDPCollectives(_Collectives, TorchDDP):
     """torch.distributed's: NCCL or gloo."""
 
     def prepare(self, collective: Collective, given: Any) -> Prepared:
-        """See Group."""
         operation = collective.operation
         sent = torch.from_numpy(given).to(self._device)
         got = sent if operation in self.in_place else torch.empty(collective.got, device=self._device)
@@ -65,7 +52,6 @@ class TorchHorovodCollectives(_Collectives, TorchHorovod):
     """Horovod's: NCCL or MPI. Each size keeps its name, as gradients do: Horovod's ranks agree on it once."""
 
     def prepare(self, collective: Collective, given: Any) -> Prepared:
-        """See Group."""
         hvd, operation, name = self._hvd, collective.operation, f"{collective.operation}_{collective.bytes}"
         sent = torch.from_numpy(given).to(self._device)
         calls: dict[str, Callable[[], Any]] = {
@@ -80,12 +66,6 @@ class TorchHorovodCollectives(_Collectives, TorchHorovod):
             held[0] = chosen()
 
         return call, lambda: held[0].cpu().numpy()
-
-    def describe(self) -> dict[str, Any]:
-        """See Group."""
-        described, facts = super().describe(), dict(self._horovod)
-        described["versions"]["horovod"] = facts.pop("horovod")
-        return {**described, **facts}
 
 
 def _newest(operation: str) -> Any:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import ExitStack
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported under a condition of torch's
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc.backends import BACKENDS
-from hpc.backends.addresses import requested_interface
-from hpc.backends.rendezvous import open_store
+from hpc.backends.addresses import (
+    LOOPBACK,
+    interface_towards,
+    reachable_address,
+    requested_interface,
+    share_a_stack,
+)
+from hpc.backends.facts import BackendFacts
 from hpc.backends.torch_loop import TorchLoop
 from hpc.measure.timer import StepTimer
 
@@ -27,7 +36,7 @@ class TorchDDP(TorchLoop):
     """One process per device, each with a replica; gradients are averaged in buckets while backward goes on.
 
     t3 comes from hooks that fire when a gradient is complete, and t4 when `backward()` has returned: the hooks change
-    nothing of the reduction. A twin is the same model in the same wrapping, told not to reduce.
+    nothing of the reduction. A no-sync run has the same model in the same wrapping, in `no_sync()`.
     """
 
     def _join_group(self, world: World, comm: Intracomm) -> str:
@@ -61,25 +70,24 @@ class TorchDDP(TorchLoop):
             self._unreduced.enter_context(model.no_sync())
         return model, optimizer
 
-    def _meetings(self) -> list[str]:
+    def _early_collectives(self) -> list[str]:
         broadcasts = self._options["broadcast_buffers"] and self._reduces and self._run.ranks > 1
         if broadcasts and any(True for _ in self._workload.model.buffers()):
-            return ["DDP broadcasts buffers before each forward", *super()._meetings()]
-        return super()._meetings()
+            return ["DDP broadcasts buffers before each forward", *super()._early_collectives()]
+        return super()._early_collectives()
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        described = super().describe()
-        if not self._reduces:
-            described["options"] |= {"static_graph": False, "broadcast_buffers": False}
-        return described
+    def describe(self) -> BackendFacts:
+        facts = super().describe()
+        if self._reduces:
+            return facts
+        return replace(facts, options={**facts.options, "static_graph": False, "broadcast_buffers": False})
 
     def make_timer(self, steps: int) -> StepTimer:
-        """See Backend. With `--timing phases` every gradient gets a hook."""
+        """With `--timing phases` every gradient gets a hook."""
         self._timer = super().make_timer(steps)
         self._last = -1
         self._seen_last: set[int] = set()
-        hooked = enumerate(self._parameters) if self._run.timing == "phases" else ()
+        hooked = enumerate(self._parameters) if not self._step_only else ()
         self._hooks = [p.register_post_accumulate_grad_hook(self._make_hook(number)) for number, p in hooked]
         return self._timer
 
@@ -91,9 +99,9 @@ class TorchDDP(TorchLoop):
         return complete
 
     def release(self) -> None:
-        """See Backend. Keeps the hooks of those parameters only whose gradients were ever a step's last.
+        """Removes the hooks of parameters whose gradients were never a step's last.
 
-        Where the graph may change, or before any step has shown it, all are kept.
+        Where the graph may change, or no step has been made, none is removed.
         """
         super().release()
         if not self._options["static_graph"] or not self._seen_last:
@@ -107,7 +115,7 @@ class TorchDDP(TorchLoop):
         self._seen_last.add(self._last)
 
     def leave(self) -> None:
-        """See Backend. Ends gloo's threads now: one that still runs when Python ends would abort the process.
+        """Ends gloo's threads now: one that still runs when Python ends would abort the process.
 
         They end with the last reference to the group. The model and its reducer must not be the last to hold one: they
         would wait for the threads without letting go of Python's lock, which the threads may need.
@@ -119,6 +127,32 @@ class TorchDDP(TorchLoop):
 
     def _leave_group(self) -> None:
         torch.distributed.destroy_process_group()
+
+
+def open_store(comm: Intracomm, requested_interface: str | None) -> tuple[TCPStore, str]:
+    """The store that all ranks share, and the interface of this rank that leads to it. Collective.
+
+    Ranks that share a network stack meet on loopback, others at `reachable_address` of rank 0.
+    """
+    shared_stack, hosts = share_a_stack(comm)
+    listener = None
+    if comm.rank == 0:
+        address = LOOPBACK if shared_stack else reachable_address(requested_interface, hosts)
+        # Bound here, and handed over open: TCPStore alone would listen on every interface of the host.
+        listener = socket.create_server((address, 0), backlog=max(128, comm.size))
+        host, port = listener.getsockname()
+        comm.bcast((host, port))
+    else:
+        host, port = comm.bcast(None)
+    store = TCPStore(
+        host,
+        port,
+        world_size=comm.size,
+        is_master=comm.rank == 0,
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+    return store, "lo" if shared_stack else (requested_interface or interface_towards(host))
 
 
 def _bucket_cap(cap_mib: float) -> float | None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpc.backends import InvalidRun
+from hpc.backends import device as checks
+from hpc.backends.facts import CPU_DEVICE, DeviceFacts
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -14,55 +15,33 @@ if TYPE_CHECKING:
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
 
-_AMPERE = (8, 0)
-
 
 def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
-    """This rank's device: of the GPUs that it can see, the one for its place on the node. Collective."""
+    """This rank's device: of the visible GPUs, the one for its place on the node. Raises InvalidRun. Collective."""
     if run.gpus_per_node == 0:
         return torch.device("cpu")
-    if run.gpus_per_node != run.ranks_per_node:
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were asked for; "
-            f"{run.backend} drives one GPU per rank"
-        )
-    visible = visible_gpus(run, world)
-    place, needed = (world.rank, world.size) if world.nodes_simulated else (world.local_rank, world.local_size)
-    index = 0 if visible == 1 else place  # one visible GPU: the launcher has bound each rank to its own
-    if index >= visible:
-        raise InvalidRun(f"{needed} ranks of {world.hostname} need a GPU each; rank {world.rank} sees {visible}")
-    device = torch.device("cuda", index)
+    checks.check_one_gpu_per_rank(run)
+    device = torch.device("cuda", checks.index_of_rank(world, visible_gpus(run, world)))
     torch.cuda.set_device(device)
-    mine = (world.hostname, str(torch.cuda.get_device_properties(device).uuid))
-    sharing = [rank for rank, theirs in enumerate(comm.allgather(mine)) if theirs == mine]
-    if len(sharing) > 1:
-        raise InvalidRun(f"ranks {', '.join(map(str, sharing))} share one GPU of {world.hostname}: bind one to each")
+    checks.check_not_shared(world, comm, str(torch.cuda.get_device_properties(device).uuid))
     return device
 
 
 def visible_gpus(run: RunSpec, world: World) -> int:
-    """How many GPUs this rank can see. Raises InvalidRun where it sees none."""
-    if not torch.cuda.is_available():
-        reason = "this torch was built without CUDA" if torch.version.cuda is None else "no driver or no visible GPU"
-        raise InvalidRun(
-            f"{run.gpus_per_node} GPUs per node were asked for; torch {torch.__version__} finds none on "
-            f"{world.hostname} ({reason}). Install a CUDA build of torch, or state gpus_per_node = 0 in the site"
-        )
-    return torch.cuda.device_count()
+    """The number of GPUs that this rank sees. Raises InvalidRun where it sees none."""
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    name, has_cuda = f"torch {torch.__version__}", torch.version.cuda is not None
+    checks.check_sees_gpus(visible, run, world, name, has_cuda, "a CUDA build of torch")
+    return visible
 
 
 def check_precision(precision: str, device: torch.device) -> None:
-    """Raises InvalidRun where the device cannot do the precision: it is never run as something else."""
+    """Raises InvalidRun where the device lacks the precision: it is never replaced by another one."""
     if device.type == "cpu":
-        if precision == "tf32":
-            raise InvalidRun("precision tf32 was asked for; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
-        if precision == "amp-fp16":
-            raise InvalidRun(
-                "precision amp-fp16 was asked for; a CPU has no fp16 training path worth the name (about 30 times "
-                "slower than fp32): take fp32 or bf16"
-            )
-    elif precision in ("tf32", "bf16") and torch.cuda.get_device_capability(device) < _AMPERE:
-        raise InvalidRun(f"precision {precision} was asked for; {torch.cuda.get_device_name(device)} is before Ampere")
+        checks.check_cpu_precision(precision, fp16_slowdown=30)
+    else:
+        name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        checks.check_gpu_precision(precision, name, capability)
 
 
 def set_tf32(allowed: bool) -> None:
@@ -72,7 +51,7 @@ def set_tf32(allowed: bool) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """The libraries that make the speed; None where this torch has none."""
+    """Versions of the libraries that determine the speed; None for one that this torch lacks."""
     nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]  # torch has none
     return {
         "torch": torch.__version__,
@@ -82,15 +61,7 @@ def versions() -> dict[str, Any]:
     }
 
 
-def describe_device(device: torch.device) -> dict[str, Any]:
-    """Name, id and size of a GPU."""
+def describe_device(device: torch.device) -> DeviceFacts:
     if device.type == "cpu":
-        return {"kind": "cpu"}
-    properties = torch.cuda.get_device_properties(device)
-    return {
-        "kind": "gpu",
-        "name": properties.name,
-        "uuid": str(properties.uuid),
-        "memory_bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-    }
+        return CPU_DEVICE
+    return DeviceFacts.of_gpu(torch.cuda.get_device_properties(device))

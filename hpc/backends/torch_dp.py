@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hpc.backends import BACKENDS, InvalidRun
+from hpc.backends.facts import BackendFacts
 from hpc.backends.torch_device import check_precision, describe_device, visible_gpus
 from hpc.backends.torch_loop import HALF, TorchLoop
 from hpc.measure.timer import StepTimer
@@ -53,9 +55,8 @@ class TorchDP(TorchLoop):
     def _leave_group(self) -> None:
         """No group was formed: one rank drives all devices."""
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        return {**super().describe(), "devices": [describe_device(device) for device in self._devices]}
+    def describe(self) -> BackendFacts:
+        return replace(super().describe(), devices=[describe_device(device) for device in self._devices])
 
 
 class Autocasting(torch.nn.Module):
@@ -67,14 +68,15 @@ class Autocasting(torch.nn.Module):
         self._dtype, self._device_type = dtype, device_type
 
     def forward(self, *batch: Any, **named: Any) -> Any:
-        """What the module gives."""
         with torch.autocast(self._device_type, dtype=self._dtype):
             return self.module(*batch, **named)
 
 
 def _check_layout(run: RunSpec) -> None:
     if run.reduction == "off":
-        raise InvalidRun(f"reduction was switched off; torch-dp has no twin: {BACKENDS['torch-dp'].no_twin}")
+        raise InvalidRun(
+            f"reduction was switched off; torch-dp has no no-sync run: {BACKENDS['torch-dp'].no_sync_unsupported}"
+        )
     if run.gpus_per_node == 0:
         raise InvalidRun(
             "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model on a "

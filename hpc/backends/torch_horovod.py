@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hpc.backends import WorkloadError
-from hpc.backends.horovod_group import describe_horovod, join_horovod, load_horovod
+from hpc.backends.facts import BackendFacts
+from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
 from hpc.backends.torch_loop import TorchLoop
 from hpc.measure.timer import StepTimer
 
@@ -31,8 +33,8 @@ class TorchHorovod(TorchLoop):
         # Here and not above: what does not fit is said before it is loaded, and it may not load.
         self._hvd = load_horovod("torch", comm)
         self._options = join_horovod(self._hvd, "torch", self._options, self._run, comm)
-        self._horovod = describe_horovod(self._hvd, self._run)
-        return str(self._horovod["horovod_operations"])
+        self._horovod = horovod_facts(self._hvd, self._run)
+        return self._horovod.operations
 
     def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         hvd = self._hvd
@@ -40,7 +42,7 @@ class TorchHorovod(TorchLoop):
         values = chain(module.named_parameters(), module.named_buffers())
         hvd.broadcast_parameters([(name, _as_contiguous(value.detach())) for name, value in values], root_rank=0)
         # Whether gradients overflowed must be asked of the reduced ones, or ranks would disagree on taking the step.
-        self._apart = self._reduces and (self._run.timing == "phases" or self._scaler is not None)
+        self._apart = self._reduces and (not self._step_only or self._scaler is not None)
         if not self._reduces:
             return module, optimizer
         distributed = hvd.DistributedOptimizer(
@@ -66,15 +68,14 @@ class TorchHorovod(TorchLoop):
             return sum(2 * parameter.numel() for parameter in self._parameters)
         return super()._reduced_bytes()
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        described = super().describe()
-        facts = dict(self._horovod)
-        described["versions"]["horovod"] = facts.pop("horovod")
+    def group_facts(self) -> BackendFacts:
+        return replace(super().group_facts(), horovod=self._horovod)
+
+    def describe(self) -> BackendFacts:
+        facts = super().describe()
         # `synchronize()` waits on the host for reductions that a GPU does, unless that is switched off.
-        waits = self._device.type == "cuda" and not _switched_on("HOROVOD_ENABLE_ASYNC_COMPLETION")
-        described["synchronises_every_step"] |= waits and self._reduces
-        return {**described, **facts}
+        waits = self._device.type == "cuda" and not _switched_on("HOROVOD_ENABLE_ASYNC_COMPLETION") and self._reduces
+        return replace(facts, synchronises_every_step=facts.synchronises_every_step or waits)
 
     def _leave_group(self) -> None:
         self._hvd.shutdown()

@@ -1,23 +1,19 @@
-"""What all torch backends do alike; a strategy fills in how ranks find each other and how gradients are averaged."""
+"""The training loop of all torch backends; a strategy adds how ranks find each other and average gradients."""
 
 from __future__ import annotations
 
 import gc
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpc.backends import BACKENDS, check_workload
-from hpc.backends.early_collectives import check_twin, of_layers
-from hpc.backends.loss_scale import static_scale
-from hpc.backends.losses import Losses
-from hpc.backends.settings import options_of_run
+from hpc.backends.facts import BackendFacts
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
+from hpc.backends.training import Losses, Training, check_no_sync, check_workload, synchronised_norms
 from hpc.measure.timer import StepTimer, device_timer, host_timer
-from hpc.model.timestamps import INNER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -26,14 +22,14 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 HALF = {"bf16": torch.bfloat16, "amp-fp16": torch.float16}
-"""What autocast is told; other precisions run without it."""
+"""The dtype of autocast; other precisions run without it."""
 
 
-class TorchLoop(ABC):
-    """A torch backend but for its strategy: the methods with one underscore that a subclass overrides."""
+class TorchLoop(Training):
+    """A torch backend without its strategy. A subclass overrides the methods with one underscore up to `join`."""
 
     absent: tuple[str, ...] = ()
-    """The stamps that the strategy cannot tell though they were asked for."""
+    """Stamps that the strategy cannot take."""
 
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
         """The device that the model lies on. Raises InvalidRun where the run's are not there. Collective."""
@@ -49,26 +45,20 @@ class TorchLoop(ABC):
 
     @abstractmethod
     def _reduce(self, timer: StepTimer) -> None:
-        """Called when `backward()` has returned: sees to it that the gradients are averaged, with t4 and maybe t3."""
+        """Called when `backward()` has returned: completes the averaging of gradients, with t4 and maybe t3."""
 
     @abstractmethod
     def _leave_group(self) -> None:
         """Ends what `_join_group` began."""
 
-    def _meetings(self) -> list[str]:
-        """Why ranks meet before their own gradients are complete."""
-        return of_layers(self._run, self._workload.model.modules())
+    def _early_collectives(self) -> list[str]:
+        return synchronised_norms(self._run, self._workload.model.modules())
 
     def _reduced_bytes(self) -> int:
-        """How much is reduced in a step: all gradients, in the type of their parameters."""
         return sum(parameter.numel() * parameter.element_size() for parameter in self._parameters)
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
-        """See Backend."""
-        self._run, self._rank, self._reduces = run, world.rank, run.reduction == "on"
-        options = options_of_run(run)
-        self._options = {name: options[name] for name in BACKENDS[run.backend].options}
-        self._scale = static_scale(self._options["loss_scale"])
+        self._begin(run, world.rank)
         self._device = self._find_device(run, world, comm)
         check_precision(run.precision, self._device)
         if "OMP_NUM_THREADS" not in run.env:
@@ -78,11 +68,10 @@ class TorchLoop(ABC):
         self._transport = self._join_group(world, comm)
 
     def build(self, factory: Any) -> None:
-        """See Backend. Raises WorkloadError where the workload lacks a piece of the contract, InvalidRun if it has no
-        twin and is asked to be one."""
+        """Raises WorkloadError where the workload breaks the contract, InvalidRun where it cannot run without sync."""
         self._workload = workload = factory(self._run, self._device, self._rank)
         check_workload(workload, "torch")
-        check_twin(self._run, self._meetings())
+        check_no_sync(self._run, self._early_collectives())
         layout = torch.channels_last if self._options["channels_last"] else torch.preserve_format
         module = workload.model.to(device=self._device, memory_format=layout).train()
         self._parameters = [p for p in module.parameters() if p.requires_grad]
@@ -96,18 +85,12 @@ class TorchLoop(ABC):
         self._losses = Losses(self._run.steps)
 
     def make_timer(self, steps: int) -> StepTimer:
-        """See Backend."""
         if self._device.type == "cpu":
             return host_timer(self._run.timing, steps)
         stream = torch.cuda.current_stream(self._device)
         return device_timer(self._run.timing, steps, partial(torch.cuda.Event, enable_timing=True), stream)
 
-    def release(self) -> None:
-        """See Backend."""
-        self._losses.release()
-
     def step(self, index: int, timer: StepTimer) -> int:
-        """See Backend."""
         batch = self._workload.batch(index)
         timer.batch_ready()
         with self._autocast:
@@ -116,7 +99,7 @@ class TorchLoop(ABC):
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         self._reduce(timer)
         self._update()
-        self._losses.keep(index, loss.detach())
+        self._losses.record(index, loss.detach())
         samples: int = self._workload.samples(batch)
         timer.end()
         return samples
@@ -129,36 +112,32 @@ class TorchLoop(ABC):
             self._scaler.update(None if self._scale is None else self._scale)
         self._optimizer.zero_grad()
 
-    def losses(self) -> list[float]:
-        """See Backend. Waits for the device."""
-        return self._losses.values()
+    def group_facts(self) -> BackendFacts:
+        return BackendFacts(
+            versions=versions(),
+            device=describe_device(self._device),
+            transport=self._transport,
+            threads=torch.get_num_threads(),
+            options=self._options,
+        )
 
-    def describe(self) -> dict[str, Any]:
-        """See Backend."""
-        looks_by_itself = getattr(self._optimizer, "_step_supports_amp_scaling", False)
-        return {
-            "versions": versions(),
-            "device": describe_device(self._device),
-            "transport": self._transport,
-            "threads": torch.get_num_threads(),
-            "options": {**self._options, "sgd": _implementation(self._optimizer)},
-            "tf32": torch.backends.cuda.matmul.allow_tf32,
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "absent_stamps": list(INNER if self._run.timing == "step" else self.absent),
-            "fused": True,
-            # GradScaler asks the device whether to skip the step unless the optimizer looks by itself.
-            "synchronises_every_step": self._scaler is not None and not looks_by_itself,
-            "reduces": self._reduces,
-            "gradient_bytes": self._reduced_bytes() if self._reduces else 0,
-            "meets_before_gradients": self._meetings(),
-        }
+    def describe(self) -> BackendFacts:
+        skips_on_device = getattr(self._optimizer, "_step_supports_amp_scaling", False)
+        return self._training_facts(
+            absent=self.absent,
+            options={**self._options, "sgd": _implementation(self._optimizer)},
+            tf32=torch.backends.cuda.matmul.allow_tf32,
+            cudnn_benchmark=torch.backends.cudnn.benchmark,
+            fused=True,
+            # GradScaler asks the device whether to skip the step unless the optimizer decides that on the device.
+            synchronises_every_step=self._scaler is not None and not skips_on_device,
+        )
 
     def parameters(self) -> list[Any]:
-        """See Backend."""
         return [parameter.detach().cpu().numpy().copy() for parameter in self._parameters]
 
     def leave(self) -> None:
-        """See Backend. Lets go of the model before the group: what reduces it must not outlive what it reduces by."""
+        # The model goes before the group: its reducer must not outlive the group.
         del self._model, self._workload, self._optimizer, self._parameters
         if self._options["compile"]:
             torch.compiler.reset()  # what it compiled holds the model too

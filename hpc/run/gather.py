@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.backends.settings import options_of_run
+from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome

@@ -1,4 +1,4 @@
-"""What is trained. A workload is written for a framework; the table says which it has been written for."""
+"""The table of workloads, each with a factory per framework that it is written for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.options import Option
-from hpc.model.spec import COLLECTIVES, is_user_code
+from hpc.model.options import Option, OptionValue, read_options
+from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
 from hpc.workloads.delays import parse_delays
 from hpc.workloads.user_code import code_digest
 
-__all__ = ["WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
+__all__ = ["CHANNELS_LAST", "WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
+
+CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format for 4-D tensors")}
+"""An option of the torch backends that the images of `resnet50` follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadEntry:
-    """Per framework the factory that makes the workload, and what it can be told."""
+    """`factories` maps frameworks to "module:Class"."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -29,9 +32,9 @@ class WorkloadEntry:
 WORKLOADS: Mapping[str, WorkloadEntry] = {
     "resnet50": WorkloadEntry(
         factories={
-            "torch": "hpc.workloads.resnet50_torch:TorchResNet50",
-            "tensorflow": "hpc.workloads.resnet50_tensorflow:TensorFlowResNet50",
-            "paddle": "hpc.workloads.resnet50_paddle:PaddleResNet50",
+            "torch": "hpc.workloads.torch_models:TorchResNet50",
+            "tensorflow": "hpc.workloads.tensorflow_models:TensorFlowResNet50",
+            "paddle": "hpc.workloads.paddle_models:PaddleResNet50",
         },
         options={
             "image_size": Option(
@@ -42,9 +45,9 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
     ),
     "mlp": WorkloadEntry(
         factories={
-            "torch": "hpc.workloads.mlp_torch:TorchMLP",
-            "tensorflow": "hpc.workloads.mlp_tensorflow:TensorFlowMLP",
-            "paddle": "hpc.workloads.mlp_paddle:PaddleMLP",
+            "torch": "hpc.workloads.torch_models:TorchMLP",
+            "tensorflow": "hpc.workloads.tensorflow_models:TensorFlowMLP",
+            "paddle": "hpc.workloads.paddle_models:PaddleMLP",
         },
         options={
             "width": Option(default=256, minimum=1, help="features of each hidden layer"),
@@ -52,7 +55,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
     ),
     "delay": WorkloadEntry(
-        factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.delay_torch:TorchDelay"},
+        factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.torch_delay:TorchDelay"},
         options={
             "data_ms": Option(
                 default="0", help="sleep before the batch is ready: MS, or MS@rank=R;every=N;…", check=parse_delays
@@ -69,8 +72,18 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
 }
 
 
+def workload_options(run: RunSpec) -> dict[str, OptionValue]:
+    """The options of the run's workload; a person's own file has none."""
+    return options_in({} if is_user_code(run.workload) else WORKLOADS[run.workload].options, run)
+
+
+def options_in(table: Mapping[str, Option], run: RunSpec) -> dict[str, OptionValue]:
+    """The options of a table, requested by the run or default; other options of the run are left out."""
+    return read_options(table, {name: text for name, text in run.options.items() if name in table})
+
+
 def load_factory(workload: str, framework: str) -> Any:
-    """The factory of a workload for a framework; of a person's own file, the attribute named after the colon."""
+    """The factory of a workload for a framework; for a person's own file, the attribute after the colon."""
     if is_user_code(workload):
         path, _, attribute = workload.partition(":")
         module_spec = importlib.util.spec_from_file_location("rankwise_user_workload", Path(path))

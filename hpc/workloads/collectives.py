@@ -1,4 +1,4 @@
-"""What the ranks give to a collective, and what they must get: whole numbers, so that a sum is right or wrong."""
+"""Inputs and expected results of collectives: whole numbers, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Collectives:
                 "--collectives or hpc.collectives, which plan both"
             )
         self._rank, self._ranks = rank, run.ranks
-        of_rank = (np.arange(_PERIOD) + _STEP * np.arange(run.ranks)[:, None]) % _PERIOD
-        self._sums = of_rank.sum(axis=0).astype(np.float32)
+        per_rank = (np.arange(_PERIOD) + _STEP * np.arange(run.ranks)[:, None]) % _PERIOD
+        self._sums = per_rank.sum(axis=0).astype(np.float32)
 
     def given(self, collective: Collective) -> Floats:
-        """What this rank gives; of a broadcast all but the root hold what must be gone afterwards."""
+        """This rank's input; in a broadcast, other ranks than the root have values that must be overwritten."""
         return _values(collective.given, self._rank)
 
     def wrong(self, collective: Collective, got: npt.NDArray[np.generic]) -> int:
-        """How many elements of what this rank got are not what they must be; all, where their number is not right."""
+        """The number of wrong elements in this rank's result; all, where the shape is wrong."""
         expected = self._expected(collective)
         return int(np.count_nonzero(got != expected)) if got.shape == expected.shape else collective.got
 

@@ -1,7 +1,4 @@
-"""Known, injected times: sleeps that are asked for per phase, rank and step, each with how long it really took.
-
-What the ledger finds can be held against them.
-"""
+"""Sleeps of known length per phase, rank and step, each with its measured time, to compare the ledger with."""
 
 from __future__ import annotations
 
@@ -11,19 +8,19 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hpc.backends.settings import options_of_run
 from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
+from hpc.workloads import workload_options
 from hpc.workloads.delays import check_ranks, parse_delays
 
 PHASES = ("data", "compute", "transfer", "update")
-"""Where the sleeps of `<phase>_ms` lie."""
+"""The phases of the options `<phase>_ms`."""
 
 
 def sleeps_of(run: RunSpec) -> dict[str, OptionValue]:
     """The run's options by name; without a reduction its sleep, `transfer_ms`, is 0."""
-    options = dict(options_of_run(run))
+    options = dict(workload_options(run))
     return options if run.reduction == "on" else {**options, "transfer_ms": "0"}
 
 
@@ -59,7 +56,7 @@ class Sleeper:
 
 
 class DelayWorkload:
-    """For numpy backends: a straight line fitted to a few samples, with the sleeps in its phases."""
+    """For numpy backends: a straight line fitted to a few samples; each phase begins with its sleep, or half of it."""
 
     def __init__(self, run: RunSpec, device: object, rank: int) -> None:
         self._sleeper = Sleeper(sleeps_of(run), rank, run.ranks, run.steps)
@@ -71,33 +68,27 @@ class DelayWorkload:
         self._step = 0
 
     def batch(self, step: int) -> npt.NDArray[np.float32]:
-        """The same samples every step, after the sleep of `data`."""
         self._step = step
         self._sleeper.sleep("data", step)
         return self._inputs
 
     def forward(self, batch: npt.NDArray[np.float32]) -> float:
-        """Mean squared error, after half of the sleep of `compute`."""
         self._sleeper.sleep("compute", self._step, share=0.5)
         self._errors = batch @ self.parameters[0] - self._targets
         return float(np.mean(self._errors**2))
 
     def backward(self) -> list[npt.NDArray[np.float32]]:
-        """The gradients, after the other half of the sleep of `compute`."""
         self._sleeper.sleep("compute", self._step, share=0.5)
         return [2 * self._inputs.T @ self._errors / np.float32(len(self._errors))]
 
     def receive(self, gradients: list[npt.NDArray[np.float32]]) -> None:
-        """Takes the averaged gradients, after the sleep of `transfer`."""
         self._sleeper.sleep("transfer", self._step)
         self._gradients = gradients
 
     def update(self) -> None:
-        """Gradient descent, after the sleep of `update`."""
         self._sleeper.sleep("update", self._step)
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             np.subtract(parameter, np.float32(0.01) * gradient, out=parameter)
 
     def samples(self, batch: npt.NDArray[np.float32]) -> int:
-        """How many samples the batch has."""
         return len(batch)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.backends.settings import options_of_run
 from hpc.model.spec import RunSpec
+from hpc.workloads import workload_options
+from hpc.workloads.synthetic import random_samples
 
 CLASSES = 1000
 EXPANSION = 4
@@ -39,8 +41,15 @@ class Recipe:
     fan: str
 
     def learning_rate(self, run: RunSpec) -> float:
-        """The rate for the global batch of a run."""
         return self.learning_rate_per_sample * run.global_batch_size
+
+    def groups(self, norms: list[Any], others: list[Any]) -> list[dict[str, Any]]:
+        """Parameter groups, in the form of torch and Paddle, of batch norms and of other layers."""
+        decay = self.weight_decay
+        return [
+            {"params": others, "weight_decay": decay},
+            {"params": norms, "weight_decay": decay if self.norms_decay else 0.0},
+        ]
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -91,8 +100,7 @@ def convolutions() -> Iterator[Convolution]:
 
 
 def recipe_of(run: RunSpec) -> Recipe:
-    """The recipe that the run asks for."""
-    return RECIPES[str(options_of_run(run)["recipe"])]
+    return RECIPES[str(workload_options(run)["recipe"])]
 
 
 def initial_values(run: RunSpec) -> dict[str, Array]:
@@ -119,8 +127,6 @@ def initial_values(run: RunSpec) -> dict[str, Array]:
 
 
 def synthetic_batch(run: RunSpec, rank: int) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Normal images [N, 3, H, W] and random labels [N] of a rank, from the run's seed and the rank; N per rank."""
-    size = int(options_of_run(run)["image_size"])
-    random = np.random.default_rng((run.seed, rank))
-    images = random.standard_normal((run.rank_batch_size, 3, size, size), np.float32)
-    return images, random.integers(CLASSES, size=run.rank_batch_size)
+    """Images [N, 3, H, W] and labels [N] of a rank."""
+    size = int(workload_options(run)["image_size"])
+    return random_samples(run, rank, (3, size, size), CLASSES)

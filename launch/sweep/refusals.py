@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpc.backends import BACKENDS
-from hpc.backends.settings import options_of_run
+from hpc.backends import BACKENDS, options_of_run
 from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.workloads.delays import check_ranks, parse_delays

@@ -82,13 +82,13 @@ def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
 
 def without_no_sync(spec: SweepSpec) -> list[str]:
     """If no-sync runs are requested: a line for each backend that has none, with the reason."""
-    reasons = {name: BACKENDS[name].no_twin for name in spec.backend if spec.no_sync}
+    reasons = {name: BACKENDS[name].no_sync_unsupported for name in spec.backend if spec.no_sync}
     return [f"backend {name} has no no-sync runs: {reason}" for name, reason in reasons.items() if reason]
 
 
 WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
 ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
-WITHOUT_NO_SYNC = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
+WITHOUT_NO_SYNC = tuple(name for name, entry in BACKENDS.items() if entry.no_sync_unsupported)
 
 
 def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:

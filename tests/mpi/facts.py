@@ -10,35 +10,35 @@ from typing import Any
 from tests.mpi.attempts import HERE, Ranks
 
 SCRIPT = HERE / "torch_facts.py"
-_found: dict[str, dict[str, Any]] = {}
+_cache: dict[str, dict[str, Any]] = {}
 
 
 def facts(
-    ranks: Ranks, *words: str, size: int = 2, together: Sequence[dict[str, Any]] = (), **asked: Any
+    ranks: Ranks, *switches: str, size: int = 2, together: Sequence[dict[str, Any]] = (), **fields: Any
 ) -> dict[str, Any]:
-    """The facts of a run, made once per test session: the same one is many tests' reference. It is made in one start of
-    the ranks with the runs `together`, where it is one of these."""
-    key = _key(words, size, asked)
-    if key not in _found:
-        runs = together if asked in together else [asked]
-        done = ranks(size, SCRIPT, json.dumps(runs), *words, env=_environment(words, asked))
+    """The facts of a run, which is made once per test session, in one start of the ranks with the runs `together` where
+    it is one of these."""
+    key = _key(switches, size, fields)
+    if key not in _cache:
+        runs = together if fields in together else [fields]
+        done = ranks(size, SCRIPT, json.dumps(runs), *switches, env=_environment(switches, fields))
         lines = done.stdout.splitlines()[-len(runs) :]
-        _found.update({_key(words, size, run): json.loads(line) for run, line in zip(runs, lines, strict=True)})
-    return _found[key]
+        _cache.update({_key(switches, size, run): json.loads(line) for run, line in zip(runs, lines, strict=True)})
+    return _cache[key]
 
 
-def _key(words: tuple[str, ...], size: int, asked: dict[str, Any]) -> str:
-    return json.dumps([words, size, asked], sort_keys=True)
+def _key(switches: tuple[str, ...], size: int, fields: dict[str, Any]) -> str:
+    return json.dumps([switches, size, fields], sort_keys=True)
 
 
-def refused(ranks: Ranks, *words: str, size: int = 1, **asked: Any) -> str:
-    """What a run that ends as invalid says."""
+def refused(ranks: Ranks, *switches: str, size: int = 1, **fields: Any) -> str:
+    """The standard error of a run that ends as invalid."""
     done: subprocess.CompletedProcess[str]
-    done = ranks(size, SCRIPT, json.dumps([asked]), *words, env=_environment(words, asked), check=False)
+    done = ranks(size, SCRIPT, json.dumps([fields]), *switches, env=_environment(switches, fields), check=False)
     assert done.returncode == 3, done.stdout + done.stderr
     return done.stderr
 
 
-def _environment(words: tuple[str, ...], asked: dict[str, Any]) -> dict[str, str]:
-    own: dict[str, str] = asked.get("env", {})
-    return own if "apart" not in words or "GLOO_SOCKET_IFNAME" in own else {**own, "GLOO_SOCKET_IFNAME": "lo"}
+def _environment(switches: tuple[str, ...], fields: dict[str, Any]) -> dict[str, str]:
+    environment: dict[str, str] = fields.get("env", {})
+    return {"GLOO_SOCKET_IFNAME": "lo", **environment} if "apart" in switches else environment

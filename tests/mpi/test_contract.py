@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ CHECKS = {
     "resnet50:3": "ranks that train ResNet-50 agree with one another",
     "falls:20": "the loss falls on a fixed batch",
     "samples:2": "samples are those really seen",
+    "facts:2": "facts have the fields and values of earlier traces",
     "broken:1:fp32": "a backend that does not average is rejected",
 }
 """The checks of ranks/contract.py, and what each shows. One start of two ranks makes all of a backend's."""
@@ -53,7 +55,11 @@ _outputs: dict[str, str] = {}
 
 def checks_of(backend: str) -> list[str]:
     without = {"resnet50:3"} if BACKENDS[backend].framework == "numpy" else set()
-    return [check for check in CHECKS if check not in without and not (BACKENDS[backend].no_twin and "alone" in check)]
+    return [
+        check
+        for check in CHECKS
+        if check not in without and not (BACKENDS[backend].no_sync_unsupported and "alone" in check)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +75,13 @@ def test_two_ranks_keep_the_contract(ranks: Ranks, backend: str, check: str) -> 
         assert f"{check} does not hold on 2 ranks" in output
     else:
         assert f"{check} holds on 2 ranks" in output, f"{CHECKS[check]}\n{output}"
+    if check.startswith("facts"):
+        facts = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+        for versions in {"versions", "horovod_built_against"} & set(facts):
+            facts[versions] = sorted(facts[versions])
+        if "horovod_mpi_libraries" in facts:
+            facts["horovod_mpi_libraries"] = len(facts["horovod_mpi_libraries"])
+        assert facts == json.loads((ROOT / "tests/golden/backend_facts.json").read_text())[backend]
 
 
 @over(ON_CPUS)
@@ -94,17 +107,17 @@ def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     pids.mkdir()
     workload = f"{HERE / 'user_killed.py'}:{BACKENDS[backend].framework}"
     # The time limit is that of a hang: nothing here is timed.
-    made = Attempt(ranks, tmp_path, spec(backend=backend, workload=workload), check=False, env={"PIDS": str(pids)})
-    assert made.done.returncode != 0
+    attempt = Attempt(ranks, tmp_path, spec(backend=backend, workload=workload), check=False, env={"PIDS": str(pids)})
+    assert attempt.done.returncode != 0
     started = [int(path.name) for path in pids.iterdir()]
     assert len(started) == 2
     limit = time.monotonic() + 120
     while any(Path(f"/proc/{pid}").exists() for pid in started):
         assert time.monotonic() < limit, "a rank outlived its run"
         time.sleep(0.05)
-    assert collect(made.traces, made.stem) == 2
-    assert recover([str(made.traces)]) == 0
-    trace = made.trace()
+    assert collect(attempt.traces, attempt.stem) == 2
+    assert recover([str(attempt.traces)]) == 0
+    trace = attempt.trace()
     assert trace.outcome is Outcome.RANK_FAIL
     assert trace.steps_completed[1] == 7
 
@@ -121,8 +134,8 @@ def test_a_backend_imports_its_own_framework_and_no_other(name: str) -> None:
 
 
 def test_one_process_for_all_devices_of_a_node_is_invalid_on_cpus(ranks: Ranks, tmp_path: Path) -> None:
-    made = Attempt(ranks, tmp_path, spec(backend="torch-dp", workload="mlp"), check=False)
-    (note, *_) = made.notes()
-    assert (note.outcome, made.done.returncode) == (Outcome.INVALID, 3)
+    attempt = Attempt(ranks, tmp_path, spec(backend="torch-dp", workload="mlp"), check=False)
+    (note, *_) = attempt.notes()
+    assert (note.outcome, attempt.done.returncode) == (Outcome.INVALID, 3)
     assert "bare model" in note.message
-    collect(made.traces, made.stem)
+    collect(attempt.traces, attempt.stem)

@@ -32,29 +32,29 @@ def beyond_this_machine(ranks: Ranks, *arguments: str) -> Found:
 
 
 @pytest.fixture(scope="module")
-def of_mpi() -> dict[str, Found]:
+def mpi_sockets() -> dict[str, Found]:
     """What MPI opens by itself, once it is known."""
     return {}
 
 
 @pytest.mark.parametrize("backend", [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node])
-def test_a_run_opens_nothing_to_everybody_but_what_the_docs_list(
-    ranks: Ranks, tmp_path: Path, backend: str, of_mpi: dict[str, Found]
+def test_a_run_listens_only_where_the_documents_say(
+    ranks: Ranks, tmp_path: Path, backend: str, mpi_sockets: dict[str, Found]
 ) -> None:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
-    if not of_mpi:
-        of_mpi["alone"] = beyond_this_machine(ranks)
+    if not mpi_sockets:
+        mpi_sockets["alone"] = beyond_this_machine(ranks)
     run = spec(backend=backend, workload="delay" if backend == "mpi" else "mlp", env=ranks_env())
     (tmp_path / "run.json").write_text(json.dumps(run.to_json()))
     (tmp_path / "job.sh").touch()
     arguments = ["--attempt", "1", "--traces", str(tmp_path), "--script", str(tmp_path / "job.sh")]
-    found = beyond_this_machine(ranks, str(tmp_path / "run.json"), *arguments) - of_mpi["alone"]
-    assert sum(found.values()) == EVERYWHERE.get(backend, 0), found
-    assert {role for role, _ in found} <= {"rank"}, "a helper of ours listens"
+    result = beyond_this_machine(ranks, str(tmp_path / "run.json"), *arguments) - mpi_sockets["alone"]
+    assert sum(result.values()) == EVERYWHERE.get(backend, 0), result
+    assert {role for role, _ in result} <= {"rank"}, "a helper of ours listens"
 
 
-def test_what_listens_is_seen() -> None:
+def test_a_listening_socket_is_found() -> None:
     mark = f"mark-{uuid.uuid4()}"
     code = (
         "import socket, sys\n"

@@ -28,30 +28,30 @@ NUISANCES = {
     "KERAS_BACKEND": "torch",
     "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}',
 }
-_found: dict[str, dict[str, Any]] = {}
+_cache: dict[str, dict[str, Any]] = {}
 
 
 @pytest.fixture(autouse=True)
 def tensorflow(request: pytest.FixtureRequest) -> None:
     """Skips, with the command that helps, where this machine lacks what a test needs."""
-    asked = request.node.callspec.params.get("backend", STRATEGY) if hasattr(request.node, "callspec") else STRATEGY
-    if missing := missing_modules(asked):
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if missing := missing_modules(parameters.get("backend", STRATEGY)):
         pytest.skip("; ".join(missing))
 
 
-def facts(ranks: Ranks, backend: str, env: dict[str, str] | None = None, **asked: Any) -> dict[str, Any]:
-    """What ranks/tensorflow_facts.py finds on two ranks; found once for each run asked for."""
-    key = json.dumps([backend, asked], sort_keys=True)
-    if key not in _found:
-        done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": backend, **asked}), env=env)
-        _found[key] = json.loads(done.stdout.splitlines()[-1])
-    return _found[key]
+def facts(ranks: Ranks, backend: str, env: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    """The facts that ranks/tensorflow_facts.py prints on two ranks, from one start per run."""
+    key = json.dumps([backend, fields], sort_keys=True)
+    if key not in _cache:
+        done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": backend, **fields}), env=env)
+        _cache[key] = json.loads(done.stdout.splitlines()[-1])
+    return _cache[key]
 
 
-def alone(script: str, *words: str) -> Any:
-    """What a script prints that runs in one process, without mpiexec."""
+def alone(script: str, *switches: str) -> Any:
+    """The JSON that a script prints in one process, without mpiexec."""
     done = subprocess.run(
-        [sys.executable, str(HERE / script), *words], cwd=ROOT, capture_output=True, text=True, check=False,
+        [sys.executable, str(HERE / script), *switches], cwd=ROOT, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -59,15 +59,19 @@ def alone(script: str, *words: str) -> Any:
 
 
 @pytest.mark.parametrize("backend", [HOROVOD, STRATEGY])
-def test_by_default_what_is_said_holds(ranks: Ranks, backend: str) -> None:
-    found = facts(ranks, backend, env=NUISANCES)
-    assert found["frameworks"] == (["horovod"] if backend == HOROVOD else [])
-    assert found["versions"]["tensorflow"].startswith("2.")
-    assert found["device"] == {"kind": "cpu"}
-    assert found["transport"] == {HOROVOD: "mpi", STRATEGY: "grpc ring"}[backend]
-    assert (found["threads"], found["inter_op_threads"], found["tf32"]) == (1, 2, False)
-    assert (found["absent_stamps"], found["fused"], found["synchronises_every_step"]) == (["forward_end"], False, False)
-    assert found["options"] == {
+def test_the_facts_of_a_default_run(ranks: Ranks, backend: str) -> None:
+    result = facts(ranks, backend, env=NUISANCES)
+    assert result["frameworks"] == (["horovod"] if backend == HOROVOD else [])
+    assert result["versions"]["tensorflow"].startswith("2.")
+    assert result["device"] == {"kind": "cpu"}
+    assert result["transport"] == {HOROVOD: "mpi", STRATEGY: "grpc ring"}[backend]
+    assert (result["threads"], result["inter_op_threads"], result["tf32"]) == (1, 2, False)
+    assert (result["absent_stamps"], result["fused"], result["synchronises_every_step"]) == (
+        ["forward_end"],
+        False,
+        False,
+    )
+    assert result["options"] == {
         "xla": False,
         "loss_scale": "dynamic",
         **{
@@ -75,70 +79,70 @@ def test_by_default_what_is_said_holds(ranks: Ranks, backend: str) -> None:
             STRATEGY: {"collective": "auto", "bytes_per_pack_mb": 0.0},
         }[backend],
     }
-    assert (found["compiled_calls"], found["ranks_agree"]) == (0, True)
+    assert (result["compiled_calls"], result["ranks_agree"]) == (0, True)
 
 
-def losses(found: dict[str, Any]) -> list[float]:
-    values: list[float] = found["losses"]
+def losses(result: dict[str, Any]) -> list[float]:
+    values: list[float] = result["losses"]
     assert np.isnan(values[4:]).all()
     return values[:4]
 
 
-def test_both_train_alike(ranks: Ranks) -> None:
+def test_both_backends_learn_the_same(ranks: Ranks) -> None:
     assert losses(facts(ranks, HOROVOD, env=NUISANCES)) == pytest.approx(losses(facts(ranks, STRATEGY, env=NUISANCES)))
 
 
 @pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "step"), (STRATEGY, "phases")])
-def test_options_that_change_the_way_do_not_change_where_it_leads(ranks: Ranks, backend: str, timing: str) -> None:
+def test_options_do_not_change_what_is_learned(ranks: Ranks, backend: str, timing: str) -> None:
     options = {HOROVOD: {"fusion_threshold_mb": "0"}, STRATEGY: {"collective": "ring", "bytes_per_pack_mb": "0.01"}}
-    found = facts(ranks, backend, timing=timing, options={"xla": "on", **options[backend]})
-    assert found["options"]["xla"] is True
-    assert found["compiled_calls"] >= 2  # the loss and its gradients
-    assert found["fused"] is (timing == "step")
-    assert losses(found) == pytest.approx(losses(facts(ranks, backend, env=NUISANCES)), rel=1e-5)
+    result = facts(ranks, backend, timing=timing, options={"xla": "on", **options[backend]})
+    assert result["options"]["xla"] is True
+    assert result["compiled_calls"] >= 2  # the loss and its gradients
+    assert result["fused"] is (timing == "step")
+    assert losses(result) == pytest.approx(losses(facts(ranks, backend, env=NUISANCES)), rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("backend", "asked"),
+    ("backend", "fields"),
     [(HOROVOD, {"options": {"compression": "fp16"}}), (STRATEGY, {"precision": "bf16"})],
 )
-def test_what_computes_or_reduces_in_fewer_digits_shows_it(ranks: Ranks, backend: str, asked: dict[str, Any]) -> None:
-    few, many = losses(facts(ranks, backend, **asked)), losses(facts(ranks, backend, env=NUISANCES))
+def test_lower_precision_and_compression_change_the_losses(ranks: Ranks, backend: str, fields: dict[str, Any]) -> None:
+    few, many = losses(facts(ranks, backend, **fields)), losses(facts(ranks, backend, env=NUISANCES))
     assert few == pytest.approx(many, rel=0.02)
     assert few != pytest.approx(many, rel=1e-6)
 
 
 @pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "phases"), (STRATEGY, "step")])
-def test_keras_learns_what_it_learns_in_one_process(ranks: Ranks, backend: str, timing: str) -> None:
-    found = facts(ranks, backend, timing=timing, workload=f"{USERS}:KerasDense")
-    assert found["ranks_agree"]
-    assert found["off_alone"] <= 1e-6
+def test_keras_on_two_ranks_learns_what_one_process_learns(ranks: Ranks, backend: str, timing: str) -> None:
+    result = facts(ranks, backend, timing=timing, workload=f"{USERS}:KerasDense")
+    assert result["ranks_agree"]
+    assert result["off_alone"] <= 1e-6
 
 
 def test_keras_computes_in_the_precision_of_the_run(ranks: Ranks) -> None:
-    found = facts(ranks, HOROVOD, precision="bf16", workload=f"{USERS}:KerasDense")
-    assert 1e-6 < found["off_alone"] < 0.05
+    result = facts(ranks, HOROVOD, precision="bf16", workload=f"{USERS}:KerasDense")
+    assert 1e-6 < result["off_alone"] < 0.05
 
 
 @pytest.mark.parametrize(
-    ("backend", "asked"),
+    ("backend", "fields"),
     [(HOROVOD, {"timing": "step", "precision": "bf16"}), (STRATEGY, {"options": {"xla": "on"}})],
 )
-def test_a_run_leaves_a_trace(ranks: Ranks, tmp_path: Path, backend: str, asked: dict[str, Any]) -> None:
-    made = Attempt(ranks, tmp_path, spec(backend=backend, workload="mlp", **asked))
-    trace = made.trace()
-    assert (trace.outcome, trace.run) == (Outcome.OK, made.run)
-    there = [BEGIN, BATCH_READY, END] if asked.get("stamps") else [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END]
-    assert (np.diff(trace.stamps[:, :, there], axis=2) > 0).all()
-    absent = INNER if asked.get("stamps") else ("forward_end",)
+def test_a_run_leaves_a_trace(ranks: Ranks, tmp_path: Path, backend: str, fields: dict[str, Any]) -> None:
+    attempt = Attempt(ranks, tmp_path, spec(backend=backend, workload="mlp", **fields))
+    trace = attempt.trace()
+    assert (trace.outcome, trace.run) == (Outcome.OK, attempt.run)
+    taken = [BEGIN, BATCH_READY, END] if fields.get("timing") else [BEGIN, BATCH_READY, GRADS_READY, REDUCED, END]
+    assert (np.diff(trace.stamps[:, :, taken], axis=2) > 0).all()
+    absent = INNER if fields.get("timing") else ("forward_end",)
     assert trace.environment["backend"]["absent_stamps"] == list(absent)
     assert (trace.stamps[:, :, FORWARD_END] == ABSENT).all()
     assert trace.samples.tolist() == [[4] * STEPS] * 2
     assert (trace.losses[:, -1] < trace.losses[:, 0]).all()
-    assert made.left_nothing_but_its_trace()
+    assert attempt.left_nothing_but_its_trace()
 
 
-def test_a_port_that_is_taken_is_called_by_its_name(ranks: Ranks) -> None:
+def test_a_taken_port_is_named(ranks: Ranks) -> None:
     done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": STRATEGY}), "taken", check=False)
     assert done.returncode == 3
     (line,) = [line for line in done.stderr.splitlines() if "PortTaken:" in line]
@@ -146,11 +150,11 @@ def test_a_port_that_is_taken_is_called_by_its_name(ranks: Ranks) -> None:
     assert "chose 127.0.0.1:" in line
 
 
-def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks) -> None:
+def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
     if missing := missing_modules(HOROVOD):
         pytest.skip("; ".join(missing))
     done = ranks(1, HERE / "tensorflow_refusals.py", env={"CUDA_VISIBLE_DEVICES": ""})
-    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     expected = {
         "tf32": ("InvalidRun", "Ampere"),
         "amp-fp16": ("InvalidRun", "no fp16 training path"),
@@ -166,49 +170,49 @@ def test_what_cannot_be_is_refused_with_the_reason(ranks: Ranks) -> None:
         "MakesItsOptimizerAtOnce": ("WorkloadError", "make it in optimizer()"),
         "IgnoresThePrecision": ("InvalidRun", "nothing in the step"),
     }
-    assert {name: kind for name, (kind, _) in found.items()} == {name: kind for name, (kind, _) in expected.items()}
-    for name, (_, words) in expected.items():
-        assert words in found[name][1]
+    assert {name: kind for name, (kind, _) in result.items()} == {name: kind for name, (kind, _) in expected.items()}
+    for name, (_, switches) in expected.items():
+        assert switches in result[name][1]
 
 
 @pytest.mark.parametrize(
-    ("backend", "size", "asked", "outcome", "step", "says"),
+    ("backend", "size", "fields", "outcome", "step", "message"),
     [
         (STRATEGY, 1, {"workload": f"{USERS}:AsksForTooMuch"}, "oom", -1, "OOM when allocating"),
         (STRATEGY, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone"),
         (HOROVOD, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone"),
     ],
 )
-def test_what_fails_ends_all_ranks_with_a_note(
-    ranks: Ranks, tmp_path: Path, backend: str, size: int, asked: dict[str, Any], outcome: str, step: int, says: str
+def test_a_failure_ends_all_ranks_with_a_note(
+    ranks: Ranks, tmp_path: Path, backend: str, size: int, fields: dict[str, Any], outcome: str, step: int, message: str
 ) -> None:
-    made = Attempt(ranks, tmp_path, spec(backend=backend, ranks_per_node=size, **asked), check=False)
-    assert made.done.returncode != 0
-    note = cause(made.notes())  # the rank that lost the other one leaves a note, too
+    attempt = Attempt(ranks, tmp_path, spec(backend=backend, ranks_per_node=size, **fields), check=False)
+    assert attempt.done.returncode != 0
+    note = cause(attempt.notes())  # the rank that lost the other one leaves a note, too
     assert note is not None and (note.outcome, note.step) == (outcome, step)
-    assert says in note.message
-    collect(made.traces, made.stem)
+    assert message in note.message
+    collect(attempt.traces, attempt.stem)
 
 
 def test_momentum_and_loss_scale_follow_torchs_formulas() -> None:
-    found = alone("tensorflow_pieces.py")
-    assert found["momentum"] < 1e-14
-    assert found["scaled"] == [2.0**15, "float32"]
+    result = alone("tensorflow_pieces.py")
+    assert result["momentum"] < 1e-14
+    assert result["scaled"] == [2.0**15, "float32"]
     # Steps whose gradients are not finite are left out and halve the scale; 2000 good ones in a row double it.
     first, half, quarter = 2.0**16, 2.0**15, 2.0**14
-    assert found["dynamic"] == [[first, [0.5, 1]], [half, [0.5, 1]], [quarter, [0.5, 1]], [quarter, [-1.5, 1]]]
-    assert found["static"] == [[8, [0.5, 1]], [8, [0.5, 1]], [8, [0, 1]]]
-    assert found["grown"] == [half, first, first]
+    assert result["dynamic"] == [[first, [0.5, 1]], [half, [0.5, 1]], [quarter, [0.5, 1]], [quarter, [-1.5, 1]]]
+    assert result["static"] == [[8, [0.5, 1]], [8, [0.5, 1]], [8, [0, 1]]]
+    assert result["grown"] == [half, first, first]
 
 
 @pytest.fixture(scope="module")
 def resnet50(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if missing := missing_modules("torch-ddp"):
         pytest.skip("; ".join(missing))
-    left = str(tmp_path_factory.mktemp("resnet50") / "torch.npz")
-    alone("resnet50_tensorflow_facts.py", "torch", left)
-    found: dict[str, Any] = alone("resnet50_tensorflow_facts.py", "tensorflow", left)
-    return found
+    artifacts = str(tmp_path_factory.mktemp("resnet50") / "torch.npz")
+    alone("resnet50_tensorflow_facts.py", "torch", artifacts)
+    result: dict[str, Any] = alone("resnet50_tensorflow_facts.py", "tensorflow", artifacts)
+    return result
 
 
 def test_resnet50_computes_what_torch_computes_from_the_same_weights(resnet50: dict[str, Any]) -> None:
@@ -235,9 +239,9 @@ def test_it_is_trained_by_the_recipes_of_the_references(resnet50: dict[str, Any]
 
 
 def test_two_ranks_train_resnet50_as_torch_does(ranks: Ranks, tmp_path: Path, resnet50: dict[str, Any]) -> None:
-    asked = {"workload": "resnet50", "options": {"image_size": "64"}, "warmup_steps": 5, "measured_steps": 1}
-    trace = Attempt(ranks, tmp_path, spec(backend=STRATEGY, **asked)).trace()
+    fields = {"workload": "resnet50", "options": {"image_size": "64"}, "warmup_steps": 5, "measured_steps": 1}
+    trace = Attempt(ranks, tmp_path, spec(backend=STRATEGY, **fields)).trace()
     first, *later = resnet50["losses"]
     assert trace.losses[:, 0].tolist() == pytest.approx(first, rel=1e-5)
     # What the gradients are off, the losses are after two steps: torch's own in fp32 and fp64 differ by up to 3 %.
-    assert trace.losses[:, 1:3].T.tolist() == [pytest.approx(of_step, rel=0.1) for of_step in later]
+    assert trace.losses[:, 1:3].T.tolist() == [pytest.approx(per_step, rel=0.1) for per_step in later]

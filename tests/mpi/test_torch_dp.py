@@ -28,7 +28,7 @@ print(*found)
 
 
 @pytest.mark.parametrize(
-    ("asked", "words", "says"),
+    ("fields", "switches", "message"),
     [
         ({}, (), "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model"),
         ({"gpus_per_node": 2}, (), "2 GPUs per node were asked for; torch "),
@@ -37,18 +37,18 @@ print(*found)
         (
             {"gpus_per_node": 2, "reduction": "off"},
             (),
-            "reduction was switched off; torch-dp has no twin: ",
+            "reduction was switched off; torch-dp has no no-sync run: ",
         ),
         ({"gpus_per_node": 2, "nodes": 2}, (), "2 nodes with 1 ranks each were asked for; torch-dp is one rank"),
         ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was asked for; torch.compile does"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
-    ranks: Ranks, asked: dict[str, Any], words: tuple[str, ...], says: str
+def test_an_impossible_run_is_refused_with_the_reason(
+    ranks: Ranks, fields: dict[str, Any], switches: tuple[str, ...], message: str
 ) -> None:
-    assert f"InvalidRun: {says}" in refused(ranks, *words, backend="torch-dp", **asked)
+    assert f"InvalidRun: {message}" in refused(ranks, *switches, backend="torch-dp", **fields)
 
 
-def test_its_threads_train_in_the_precision_asked_for() -> None:
+def test_its_threads_train_in_the_requested_precision() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_THREAD], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["torch.float16"]

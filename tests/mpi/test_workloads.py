@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def result() -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, str(HERE / "resnet50_facts.py")], cwd=ROOT, capture_output=True, text=True, check=False,
         env={"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"},
@@ -25,26 +25,26 @@ def found() -> dict[str, Any]:
     return facts
 
 
-def test_resnet50_has_the_parameters_of_v1_5(found: dict[str, Any]) -> None:
-    assert found["parameters"] == 25_557_032
-    assert found["all_taken"]
+def test_resnet50_has_the_parameters_of_v1_5(result: dict[str, Any]) -> None:
+    assert result["parameters"] == 25_557_032
+    assert result["all_taken"]
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_resnet50_computes_what_transformers_computes_from_the_same_weights(found: dict[str, Any], mode: str) -> None:
-    assert found["distance"][mode] <= 1e-5
+def test_resnet50_computes_what_transformers_computes_from_the_same_weights(result: dict[str, Any], mode: str) -> None:
+    assert result["distance"][mode] <= 1e-5
 
 
-def test_the_stride_is_in_the_3x3(found: dict[str, Any]) -> None:
-    assert found["strides"] == {
+def test_the_stride_is_in_the_3x3(result: dict[str, Any]) -> None:
+    assert result["strides"] == {
         "conv1": [7, 2],
         **{f"layer{stage}.0.conv2": [3, 2] for stage in (2, 3, 4)},
         **{f"layer{stage}.0.downsample.0": [1, 2] for stage in (2, 3, 4)},
     }
 
 
-def test_recipe_000_is_that_of_ngc(found: dict[str, Any]) -> None:
-    ngc = found["ngc"]
+def test_recipe_000_is_that_of_ngc(result: dict[str, Any]) -> None:
+    ngc = result["ngc"]
     assert ngc["lr"] == pytest.approx([0.256 * 128 / 256 / 8])
     assert ngc["momentum"] == [0.875]
     # 53 convolutions, the classifier's weight and bias decay; 53 batch norms do not.
@@ -54,8 +54,8 @@ def test_recipe_000_is_that_of_ngc(found: dict[str, Any]) -> None:
     assert ngc["gradient_of_the_label"] == pytest.approx(0.001 - 0.9001)
 
 
-def test_recipe_001_is_that_of_pytorch_examples(found: dict[str, Any]) -> None:
-    examples = found["pytorch-examples"]
+def test_recipe_001_is_that_of_pytorch_examples(result: dict[str, Any]) -> None:
+    examples = result["pytorch-examples"]
     assert examples["lr"] == pytest.approx([0.128])
     assert examples["momentum"] == [0.9]
     assert examples["decays"] == {"0.0001": 161}
@@ -64,8 +64,8 @@ def test_recipe_001_is_that_of_pytorch_examples(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["ngc", "pytorch-examples"])
-def test_the_batch_is_synthetic_and_of_the_size_asked_for(found: dict[str, Any], recipe: str) -> None:
-    facts = found[recipe]
+def test_the_batch_is_synthetic_and_of_the_requested_size(result: dict[str, Any], recipe: str) -> None:
+    facts = result[recipe]
     assert facts["images"] == [64, 3, 32, 32]
     assert facts["channels_last"]
     assert facts["labels"] == [64, True, True]

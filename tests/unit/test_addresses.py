@@ -44,13 +44,13 @@ def test_ports_lie_outside_the_kernels_own_range(port_range: Path, kernel: str, 
     assert all(lowest <= port() <= highest for _ in range(20))
 
 
-def test_where_the_kernel_hands_out_all_ports_that_is_said(port_range: Path) -> None:
+def test_a_kernel_that_hands_out_all_ports_is_refused(port_range: Path) -> None:
     port_range.write_text("1024 65535\n")
     with pytest.raises(InvalidRun, match="1024 65535: no ports are left"):
         port()
 
 
-def test_a_port_that_is_in_use_is_passed_over(port_range: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_skipped(port_range: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port_range.write_text("32768 60999\n")
     with socket.socket() as somebody:
         somebody.bind(("", 0))
@@ -68,11 +68,11 @@ def test_a_port_that_is_in_use_is_passed_over(port_range: Path, monkeypatch: pyt
             port()
 
 
-@pytest.mark.parametrize(("asked", "found"), [("ib0", "ib0"), ("=ib0,eth0", "ib0"), ("^lo", None), ("", None)])
-def test_the_interface_is_the_one_that_nccl_or_gloo_would_take(
-    asked: str, found: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("variable", "interface"), [("ib0", "ib0"), ("=ib0,eth0", "ib0"), ("^lo", None), ("", None)])
+def test_the_interface_of_nccl_or_gloo_is_used(
+    variable: str, interface: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", asked)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", variable)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert requested_interface(gpu=True) == found
+    assert requested_interface(gpu=True) == interface
     assert requested_interface(gpu=False) == "lo"

@@ -10,6 +10,7 @@ import pytest
 
 from hpc.backends import InvalidRun
 from hpc.backends.collective_loop import CollectiveLoop
+from hpc.backends.facts import CPU_DEVICE, BackendFacts
 from hpc.model.collective_plan import Collective, collectives_run
 from hpc.model.spec import RunSpec
 from hpc.workloads.collectives import Collectives
@@ -50,8 +51,8 @@ class Recording:
         off_by = self._off_by if collective.operation == "broadcast" else 0
         return lambda: self.happened.append("call"), lambda: given + np.float32(off_by)
 
-    def describe(self) -> dict[str, Any]:
-        return {"transport": "none"}
+    def group_facts(self) -> BackendFacts:
+        return BackendFacts(versions={}, device=CPU_DEVICE, transport="none", threads=1, options={})
 
     def leave(self) -> None:
         self.happened.append("leave")
@@ -69,15 +70,15 @@ def started(group: Recording) -> CollectiveLoop:
 
 
 def wrong(loop: CollectiveLoop) -> list[int | None]:
-    return [one["wrong"] for one in loop.describe()["collectives"]]
+    return [facts["wrong"] for facts in loop.describe().collectives or ()]
 
 
-def test_a_step_is_one_call_between_its_stamps_and_a_block_is_entered_by_a_checked_one() -> None:
+def test_a_step_is_one_call_and_a_block_begins_with_a_checked_call() -> None:
     group = Recording()
     loop = started(group)
     assert RUN.blocks == [[5, 7], [12, 14]]
-    before = loop.describe()["collectives"]
-    assert [(one["operation"], one["bytes"], one["in_place"]) for one in before] == [
+    before = loop.describe().as_json()["collectives"]
+    assert [(facts["operation"], facts["bytes"], facts["in_place"]) for facts in before] == [
         ("all-reduce", 1024, True), ("broadcast", 1024, False),
     ]  # fmt: skip
     assert wrong(loop) == [None, None]
@@ -87,12 +88,12 @@ def test_a_step_is_one_call_between_its_stamps_and_a_block_is_entered_by_a_check
         entering = {0: ["prepare all-reduce", "call"], 7: ["prepare broadcast", "call"]}.get(step, [])
         assert group.happened == [*entering, *STEP]
         assert wrong(loop) == [0, None if step < 7 else 0]
-    assert [one["wrong"] for one in before] == [0, 0]  # whoever asked before the first step sees it as well
+    assert [facts["wrong"] for facts in before] == [0, 0]  # facts described before the first step are updated
     loop.leave()
     assert group.happened[-1] == "leave"
 
 
-def test_a_wrong_result_ends_it_before_anything_is_timed() -> None:
+def test_a_wrong_result_ends_the_run_before_timing() -> None:
     group = Recording(off_by=1)
     loop = started(group)
     for step in range(7):

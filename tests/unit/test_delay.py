@@ -31,13 +31,13 @@ _NO_DELAYS = ["", "soon", "-1", "inf", "nan", "1@rank=x", "1@rank", "1@every=0",
 
 
 @pytest.mark.parametrize("text", _NO_DELAYS)
-def test_what_is_no_delay_is_refused_and_shown(text: str) -> None:
+def test_a_malformed_delay_is_refused_and_quoted(text: str) -> None:
     with pytest.raises(OptionError, match="MS@rank=R;every=N;from=S"):
         parse_delays(text)
 
 
 @given(st.integers(0, 7), st.integers(0, 50), st.integers(1, 5), st.integers(0, 9))
-def test_a_delay_strikes_one_rank_every_so_many_steps(rank: int, step: int, every: int, first_step: int) -> None:
+def test_a_delay_for_one_rank_at_an_interval(rank: int, step: int, every: int, first_step: int) -> None:
     due = step >= first_step and (step - first_step) % every == 0
     at_all = Delay(duration_ms=3, every=every, first_step=first_step)
     assert at_all.at(rank, step, 8) == (3 if due else 0)
@@ -47,7 +47,7 @@ def test_a_delay_strikes_one_rank_every_so_many_steps(rank: int, step: int, ever
     assert sum(rotating.at(r, step, 8) for r in range(8)) == (3 if due else 0)
 
 
-def test_what_was_asked_is_slept_and_written_down() -> None:
+def test_requested_sleeps_are_made_and_recorded() -> None:
     slept: list[float] = []
     options = {"data_ms": "1+2@rank=0", "compute_ms": "10", "transfer_ms": "0", "update_ms": "7@rank=1"}
     sleeper = Sleeper(options, rank=0, ranks=2, steps=2, sleep=slept.append)
@@ -63,7 +63,7 @@ def test_what_was_asked_is_slept_and_written_down() -> None:
     assert (sleeper.injected_ns[0] == ABSENT).all()
 
 
-def test_a_rank_that_there_is_not_is_refused_but_in_the_baseline_left_out() -> None:
+def test_a_missing_rank_is_refused_but_ignored_in_the_baseline() -> None:
     options = {f"{phase}_ms": "0" for phase in PHASES} | {"compute_ms": "10+30@rank=1"}
     with pytest.raises(OptionError, match="compute_ms: rank 5 is none of the 2 ranks"):
         Sleeper({**options, "compute_ms": "30@rank=5"}, 0, 2, 1)
@@ -73,7 +73,7 @@ def test_a_rank_that_there_is_not_is_refused_but_in_the_baseline_left_out() -> N
     assert slept == [0.01, 0.04]
 
 
-def test_where_nothing_is_reduced_the_sleep_of_the_reduction_is_none() -> None:
+def test_a_no_sync_run_has_no_sleep_of_the_reduction() -> None:
     options = {f"{phase}_ms": "3" for phase in PHASES}
     assert sleeps_of(make_run(options=options)) == options
     assert sleeps_of(make_run(options=options, reduction="off")) == {**options, "transfer_ms": "0"}

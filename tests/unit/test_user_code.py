@@ -53,7 +53,7 @@ def test_a_file_without_imports_from_its_folder_keeps_the_digest_of_earlier_vers
         ("import main", []),
     ],
 )
-def test_imports_from_the_folder_are_found(tmp_path: Path, statement: str, files: list[str]) -> None:
+def test_imports_from_the_folder_are_listed(tmp_path: Path, statement: str, files: list[str]) -> None:
     empty = ("package/leaf", "package/deep/__init__", "package/deep/leaf", "namespace/leaf", "hpc/__init__", "hpc/spec")
     put(tmp_path, dict.fromkeys(empty, ""), helper="", helper2="", main=f"{statement}\n")
     put(tmp_path, {"package/__init__": "__all__ = ['leaf']\nattribute = 1\n"})
@@ -62,7 +62,7 @@ def test_imports_from_the_folder_are_found(tmp_path: Path, statement: str, files
     assert names_of(tmp_path) == ["main.py", *files]
 
 
-def test_what_is_imported_counts_also_through_others_and_in_cycles(tmp_path: Path) -> None:
+def test_indirect_and_cyclic_imports_count(tmp_path: Path) -> None:
     put(tmp_path, main="import a\n", a="import b\n", b="import a, c\n", c="x = 1\n", unused="y = 1\n")
     assert names_of(tmp_path) == ["main.py", "a.py", "b.py", "c.py"]
     workload = f"{tmp_path}/main.py:F"
@@ -83,14 +83,14 @@ def test_the_digest_does_not_depend_on_where_the_folder_is(tmp_path: Path) -> No
     assert len(digests) == 1
 
 
-def test_a_folder_that_is_a_link_to_one_above_it_ends(tmp_path: Path) -> None:
+def test_a_link_to_a_parent_folder_ends(tmp_path: Path) -> None:
     put(tmp_path, {"main": "import package\n", "package/__init__": "from .package import x\n"})
     (tmp_path / "package" / "package").symlink_to(tmp_path / "package")
     assert names_of(tmp_path) == ["main.py", "package/__init__.py"]
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "message"),
     [
         ("main", "class F(:\n", "main.py, line 1: "),
         ("a", "x = 1\ny = (\n", "a.py, line 2: "),
@@ -98,14 +98,14 @@ def test_a_folder_that_is_a_link_to_one_above_it_ends(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_python_cannot_parse_is_named_with_the_line(
-    tmp_path: Path, name: str, text: str, words: str
+    tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     put(tmp_path, **{"main": "import a\n", "a": "", name: text})
-    with pytest.raises(SpecError, match=words):
+    with pytest.raises(SpecError, match=message):
         code_digest(f"{tmp_path}/main.py:F")
 
 
-def test_files_written_since_are_named(tmp_path: Path) -> None:
+def test_newer_files_are_named(tmp_path: Path) -> None:
     put(tmp_path, main="import a, b\n", a="", b="")
     now_s = max((tmp_path / f"{name}.py").stat().st_ctime for name in ("main", "a", "b"))
     assert files_newer_than(f"{tmp_path}/main.py:F", now_s) == []
@@ -135,7 +135,7 @@ def test_the_names_that_a_file_defines(text: str, names: set[str] | None) -> Non
     assert defined_names(ast.parse(text)) == names
 
 
-def test_a_factory_that_the_file_does_not_have_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_factory_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     put(tmp_path, main="import torch\nclass MyTraining: pass\n_private = 1\n")
     check_factory(f"{tmp_path}/main.py:MyTraining")
     with pytest.raises(SpecError, match=r"has no MyTrainin; it defines MyTraining, torch\. Did you mean MyTraining\?"):

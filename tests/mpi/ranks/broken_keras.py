@@ -33,7 +33,7 @@ class KerasDistributedOptimizer:
         self.its_losses = [float("nan")] * self.run.steps
 
     def make_timer(self, steps):
-        return host_timer("coarse", steps)
+        return host_timer("step", steps)
 
     def step(self, index, timer):
         features, labels = batch = self.workload.batch(index)

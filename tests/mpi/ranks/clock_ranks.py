@@ -61,7 +61,7 @@ class Clock:
         return self.show(self.true_time.now_ns()) + (self.jump_ns if jumped else 0)
 
 
-def found(global_clock: GlobalClock) -> dict:
+def result(global_clock: GlobalClock) -> dict:
     return {
         "points": [(p.local_ns, p.offset_ns, p.bound_ns) for p in global_clock.points],
         "barrier_exits_ns": global_clock.barrier_exits_ns,
@@ -80,14 +80,14 @@ def synthetic(comm: MPI.Intracomm, ranks_per_clock: int, star: int = STAR) -> di
     for _ in range(3):
         global_clock.synchronise()
         true_time.skip(10)
-    asked_ns = np.linspace(first_ns - 5 * SECOND_NS, true_time.now_ns(), 100).astype(np.int64)
+    begin_ns = np.linspace(first_ns - 5 * SECOND_NS, true_time.now_ns(), 100).astype(np.int64)
     model = ClockModel.of(global_clock.points)
-    local_ns = np.array([[clock.show(int(t)) for t in asked_ns]])
+    local_ns = np.array([[clock.show(int(t)) for t in begin_ns]])
     global_ns, bound_ns = model.to_global(local_ns)[0], model.bounds_ns(local_ns)[0]
     return {
-        **found(global_clock),
+        **result(global_clock),
         "readings": clock.readings,
-        "error_ns": (global_ns - asked_ns).tolist(),
+        "error_ns": (global_ns - begin_ns).tolist(),
         "bound_ns": bound_ns.tolist(),
     }
 
@@ -104,7 +104,7 @@ def real(comm: MPI.Intracomm) -> dict:
     global_clock = GlobalClock(comm, clock=clock)
     global_clock.synchronise()
     global_clock.synchronise()
-    return {**found(global_clock), "readings": readings}
+    return {**result(global_clock), "readings": readings}
 
 
 def refused(comm: MPI.Intracomm, break_it: Callable[[GlobalClock, Clock], None], domain: str, star: int = STAR) -> dict:
@@ -118,7 +118,7 @@ def refused(comm: MPI.Intracomm, break_it: Callable[[GlobalClock, Clock], None],
         error = ""
     except ClockError as caught:
         error = str(caught)
-    return {**found(global_clock), "error": error, "points_before": before, "collects": gc.isenabled()}
+    return {**result(global_clock), "error": error, "points_before": before, "collects": gc.isenabled()}
 
 
 def step(comm: MPI.Intracomm) -> dict:

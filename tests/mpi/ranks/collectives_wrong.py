@@ -5,7 +5,7 @@ import sys
 from mpi4py import MPI
 
 from hpc import collectives
-from hpc.backends.mpi_collectives import MPICollectives
+from hpc.backends.mpi import MPICollectives
 
 prepare = MPICollectives.prepare
 

@@ -4,12 +4,13 @@ BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS s
 hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out, and
 comes last), `alone` (without reduction every rank learns from its own data alone, and none waits for another),
 `complete` (a rank has its gradients complete before another has begun its step), `resnet50` (ranks agree with one
-another), `falls` (the loss on a fixed batch), `samples` (those really seen). Prints what differs, and for each check
-whether it holds.
+another), `falls` (the loss on a fixed batch), `samples` (those really seen), `facts` (printed as JSON). Prints what
+differs, and for each check whether it holds.
 """
 
 import copy
 import importlib.util
+import json
 import sys
 from functools import partial
 from importlib import import_module
@@ -20,24 +21,20 @@ from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).parent))
 import contract_model
+from common import run_of
 
 from hpc.backends import BACKENDS, load_backend
 from hpc.measure.world import world_from_mpi
-from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
 
 TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
 LIKE_A_BACKEND = {"KerasDistributedOptimizer": "tensorflow-horovod"}
 
 
-def spec(name, comm, steps, **asked):
-    usual = {
-        "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": name,
-        "workload": "delay" if name == "mpi" else "mlp", "batch_size": contract_model.LOCAL, "precision": "fp32",
-        "scaling": "weak", "warmup_steps": 5, "measured_steps": max(1, steps - 5), "repeat": 1, "seed": 0,
-        "site": "here",
-    }  # fmt: skip
-    return RunSpec(**{**usual, **asked})
+def spec(name, steps, **fields):
+    workload = "delay" if name == "mpi" else "mlp"
+    batch_size, measured_steps = contract_model.LOCAL, max(1, steps - 5)
+    return run_of(fields, backend=name, workload=workload, batch_size=batch_size, measured_steps=measured_steps)
 
 
 def loaded(where):
@@ -63,8 +60,8 @@ def member(where, run, comm):
         _members.append(loaded(where))
         _members[0].join(run, world_from_mpi(comm), comm)
     backend = copy.copy(_members[0])
-    backend._run, backend._reduces = run, run.reduction == "on"
-    backend._options = dict(getattr(backend, "_options", {}))
+    if hasattr(backend, "_begin"):
+        backend._begin(run, comm.rank)
     _members.append(backend)
     return backend
 
@@ -77,22 +74,22 @@ class Training:
     """
 
     def __init__(
-        self, where, comm, steps, factory=None, change=None, one_by_one=False, through=lambda timer, _: timer, **asked
+        self, where, comm, steps, factory=None, change=None, sequential=False, through=lambda timer, _: timer, **fields
     ):
         name = LIKE_A_BACKEND.get(where.partition(":")[2], where)
         self.framework = BACKENDS[name].framework
-        self.run = spec(name, comm, steps, **asked)
+        self.run = spec(name, steps, **fields)
         self.backend = member(where, self.run, comm)
         self.backend.build(factory(self.framework))
         if change is not None:
             change(self.backend)
         timer = through(self.backend.make_timer(self.run.steps), self.backend)
-        if one_by_one and comm.rank:
+        if sequential and comm.rank:
             comm.recv(source=comm.rank - 1)
         timer.begin(0)
         self.samples = [self.backend.step(step, timer) for step in range(steps)]
         timer.resolve()
-        if one_by_one and comm.rank + 1 < comm.size:
+        if sequential and comm.rank + 1 < comm.size:
             comm.send("ended", dest=comm.rank + 1)
         self.losses = self.backend.losses()
         self.parameters = [value.copy() for value in self.backend.parameters()]
@@ -103,7 +100,7 @@ def of_contract(framework):
     return import_module(f"contract_{framework}")
 
 
-def joined(where, comm, steps, kind, broken=False, **asked):
+def joined(where, comm, steps, kind, broken=False, **fields):
     """Prints what differs from one process on the joined batch; True where nothing does."""
     seed = {"fp32": 32, "fp64": 64}[kind]
 
@@ -111,34 +108,36 @@ def joined(where, comm, steps, kind, broken=False, **asked):
         if broken:
             of_contract(BACKENDS[where].framework).break_averaging(backend)
 
-    done = Training(where, comm, steps, lambda framework: of_contract(framework).Workload, change, seed=seed, **asked)
+    done = Training(where, comm, steps, lambda framework: of_contract(framework).Workload, change, seed=seed, **fields)
     assert len(done.losses) == done.run.steps
     assert np.isfinite(done.losses[:steps]).all()
     assert done.samples == [contract_model.LOCAL] * steps
-    everyone = comm.gather(of_contract(done.framework).in_order(done.parameters))
+    gathered = comm.gather(of_contract(done.framework).in_order(done.parameters))
     right = True
     if comm.rank == 0:
-        before, wanted = contract_model.first_values(done.run, 0), contract_model.learned(done.run, steps)
-        moved = max(float(np.abs(a - b).max()) for a, b in zip(wanted, before, strict=True))
+        before, joined_values = contract_model.first_values(done.run, 0), contract_model.learned(done.run, steps)
+        moved = max(float(np.abs(a - b).max()) for a, b in zip(joined_values, before, strict=True))
         assert moved > 1e-3, "nothing was learned: the check would prove nothing"
-        right = False not in [_agrees(rank, values, everyone[0], wanted, kind) for rank, values in enumerate(everyone)]
+        right = False not in [
+            _agrees(rank, values, gathered[0], joined_values, kind) for rank, values in enumerate(gathered)
+        ]
     return right
 
 
-def alone(where, comm, steps, kind, **asked):
+def alone(where, comm, steps, kind, **fields):
     """Prints what differs from one process on each rank's own data; True where nothing does. Hangs where ranks wait."""
     seed = {"fp32": 32, "fp64": 64}[kind]
     done = Training(
-        where, comm, steps, lambda framework: of_contract(framework).Workload, one_by_one=True, seed=seed,
-        reduction="off", **asked,
+        where, comm, steps, lambda framework: of_contract(framework).Workload, sequential=True, seed=seed,
+        reduction="off", **fields,
     )  # fmt: skip
-    described = done.backend.describe()
-    assert (described["reduces"], described["gradient_bytes"]) == (False, 0)
-    mine = of_contract(done.framework).in_order(done.parameters)
+    facts = done.backend.describe()
+    assert (facts.reduces, facts.gradient_bytes) == (False, 0)
+    values = of_contract(done.framework).in_order(done.parameters)
     joined_batch = contract_model.learned(done.run, steps)
-    apart = max(float(np.abs(a - b).max()) for a, b in zip(mine, joined_batch, strict=True))
+    apart = max(float(np.abs(a - b).max()) for a, b in zip(values, joined_batch, strict=True))
     assert apart > 1e-3, "as far from the joined batch as rounding: the check would prove nothing"
-    right = _agrees(comm.rank, mine, mine, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
+    right = _agrees(comm.rank, values, values, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
     return comm.allreduce(right, op=MPI.LAND)
 
 
@@ -180,15 +179,15 @@ def complete(where, comm, steps):
     return (done.stamps[:, 3] > done.stamps[:, 1]).all()
 
 
-def _agrees(rank, values, of_rank_0, wanted, kind, of="the joined batch"):
-    for number, (found, its) in enumerate(zip(values, wanted, strict=True)):
-        if found.dtype != {"fp32": np.float32, "fp64": np.float64}[kind]:
-            print(f"rank {rank}, parameter {number}: is {found.dtype} under {kind}")
+def _agrees(rank, values, of_rank_0, joined_values, kind, reference="the joined batch"):
+    for number, (actual, expected) in enumerate(zip(values, joined_values, strict=True)):
+        if actual.dtype != {"fp32": np.float32, "fp64": np.float64}[kind]:
+            print(f"rank {rank}, parameter {number}: is {actual.dtype} under {kind}")
             return False
-        if not (off := float(np.abs(found - its).max())) <= TOLERANCE[kind]:
-            print(f"rank {rank}, parameter {number}: {off:.3g} off {of}")
+        if not (off := float(np.abs(actual - expected).max())) <= TOLERANCE[kind]:
+            print(f"rank {rank}, parameter {number}: {off:.3g} off {reference}")
             return False
-        if not np.array_equal(found, of_rank_0[number]):
+        if not np.array_equal(actual, of_rank_0[number]):
             print(f"rank {rank}, parameter {number}: not equal to rank 0's")
             return False
     return True
@@ -202,8 +201,8 @@ def resnet50(where, comm, steps):
     )  # fmt: skip
     before = comm.allgather(done.losses[0])
     assert comm.size == 1 or len(set(before)) > 1, "all ranks saw the same images: the check would prove nothing"
-    everyone = [comm.bcast(value) for value in done.parameters]
-    same = [np.array_equal(mine, its) for mine, its in zip(done.parameters, everyone, strict=True)]
+    gathered = [comm.bcast(value) for value in done.parameters]
+    same = [np.array_equal(values, expected) for values, expected in zip(done.parameters, gathered, strict=True)]
     right = comm.allreduce(all(same), op=MPI.LAND)
     if not right and not all(same):
         print(f"rank {comm.rank}: {same.count(False)} of {len(same)} parameters differ from rank 0's")
@@ -222,21 +221,25 @@ def falls(where, comm, steps):
 def samples(where, comm, steps):
     """Every rank counts what it really saw, which is not what was asked for."""
 
-    kept = contract_model.LOCAL - 1 - comm.rank
+    rows = contract_model.LOCAL - 1 - comm.rank
 
     def fewer(framework):
-        return type("FewerSamples", (of_contract(framework).Workload,), {"rows": kept})
+        return type("FewerSamples", (of_contract(framework).Workload,), {"rows": rows})
 
     done = Training(where, comm, steps, fewer, seed=32)
-    return comm.allreduce(done.samples == [kept] * steps, op=MPI.LAND)
+    return comm.allreduce(done.samples == [rows] * steps, op=MPI.LAND)
 
 
-CHECKS = {
-    "resnet50": resnet50,
-    "falls": falls,
-    "samples": samples,
-    "complete": complete,
-}
+def facts(where, comm, steps):
+    """Prints the backend's facts as JSON."""
+    workload = spec(where, steps).workload
+    done = Training(where, comm, steps, lambda framework: load_factory(workload, framework))
+    if comm.rank == 0:
+        print(json.dumps(done.backend.describe().as_json()), flush=True)
+    return True
+
+
+CHECKS = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete, "facts": facts}
 
 
 def main():
@@ -244,12 +247,13 @@ def main():
     where, *cases = sys.argv[1:]
     comm = MPI.COMM_WORLD
     for case in cases:
-        check, steps, *words = case.split(":")
+        check, steps, *settings = case.split(":")
         if check in CHECKS:
             right = CHECKS[check](where, comm, int(steps))
         else:
-            learns = alone if check == "alone" else partial(joined, broken=check == "broken")
-            right = learns(where, comm, int(steps), words[0], timing=words[1] if len(words) > 1 else "phases")
+            learning = alone if check == "alone" else partial(joined, broken=check == "broken")
+            kind, timing = [*settings, "phases"][:2]
+            right = learning(where, comm, int(steps), kind, timing=timing)
         if comm.rank == 0:
             print(f"{case} {'holds' if right else 'does not hold'} on {comm.size} ranks", flush=True)
     _members[-1].leave()

@@ -22,12 +22,14 @@ class Workload:
         features, labels = model.share(self.run, self.rank, step, self.rows)
         return paddle.to_tensor(features), paddle.to_tensor(labels)
 
-    def loss(self, its_model, batch):
+    def loss(self, model_, batch):
         features, labels = batch
-        return paddle.nn.functional.cross_entropy(its_model(features), labels)
+        return paddle.nn.functional.cross_entropy(model_(features), labels)
 
-    def optimizer(self, **how):
-        return paddle.optimizer.Momentum(model.RATE, model.MOMENTUM, parameters=self.model.parameters(), **how)
+    def optimizer(self, **implementation):
+        return paddle.optimizer.Momentum(
+            model.RATE, model.MOMENTUM, parameters=self.model.parameters(), **implementation
+        )
 
     def samples(self, batch):
         return len(batch[1])

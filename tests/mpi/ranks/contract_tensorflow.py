@@ -43,11 +43,11 @@ class Workload:
         features, labels = model.share(self.run, self.rank, step, self.rows)
         return tf.constant(features), tf.constant(labels)
 
-    def loss(self, its_model, batch):
+    def loss(self, model_, batch):
         features, labels = batch
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, its_model(features)))
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model_(features)))
 
-    def optimizer(self, **how):
+    def optimizer(self, **implementation):
         return Momentum(self.model.trainable_variables)
 
     def samples(self, batch):

@@ -21,12 +21,12 @@ class Workload:
         features, labels = model.share(self.run, self.rank, step, self.rows)
         return torch.from_numpy(features).to(self.device), torch.from_numpy(labels).to(self.device)
 
-    def loss(self, its_model, batch):
+    def loss(self, model_, batch):
         features, labels = batch
-        return torch.nn.functional.cross_entropy(its_model(features), labels)
+        return torch.nn.functional.cross_entropy(model_(features), labels)
 
-    def optimizer(self, **how):
-        return torch.optim.SGD(self.model.parameters(), lr=model.RATE, momentum=model.MOMENTUM, **how)
+    def optimizer(self, **implementation):
+        return torch.optim.SGD(self.model.parameters(), lr=model.RATE, momentum=model.MOMENTUM, **implementation)
 
     def samples(self, batch):
         return len(batch[0])

@@ -1,8 +1,8 @@
-"""Facts of a paddle-fleet run on real ranks, as JSON of rank 0: `paddle_facts.py RUN-FIELDS-AS-JSON [WORD …]`.
+"""Facts of a paddle-fleet run on real ranks, as JSON of rank 0: `paddle_facts.py RUN-FIELDS-AS-JSON [SWITCH …]`.
 
-Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
-different hosts have; `unnamed` tells Paddle no way to reduce. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one rank
-of a whole run whose address is taken before Paddle binds it.
+Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on
+different hosts have; `unnamed` gives Paddle an unknown transport. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one
+rank of a whole run whose address is taken before Paddle binds it.
 """
 
 import json
@@ -14,25 +14,16 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from common import CONNECTED, LISTENING, requested_run, sockets
 from mpi4py import MPI
 
 import hpc.rank
 from hpc.backends import InvalidRun, addresses, load_backend, paddle_group
 from hpc.measure.world import world_from_mpi
-from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
 
 STEPS = 3
-LISTENING, CONNECTED = "0A", "01"
-
-
-def sockets(state):
-    """Local addresses and inodes of this process's sockets in a state, from the kernel's own table."""
-    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    rows += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
-    return {(row[1].split(":")[0], row[9]) for row in rows if row[3] == state and f"socket:[{row[9]}]" in own}
 
 
 def catches(signal_number):
@@ -41,7 +32,7 @@ def catches(signal_number):
     return bool(int(caught.split()[1], 16) >> (signal_number - 1) & 1)
 
 
-def found_taken(comm, requested_interface):
+def endpoints_taken(comm, requested_interface):
     """The endpoints, of which somebody has taken rank 0's."""
     chosen = addresses.endpoints(comm, requested_interface)
     if comm.rank == 0:
@@ -52,30 +43,25 @@ def found_taken(comm, requested_interface):
 
 if sys.argv[1] == "taken":
     somebody = socket.socket()
-    paddle_group.endpoints = found_taken
+    paddle_group.endpoints = endpoints_taken
     sys.exit(hpc.rank.main(sys.argv[2:]))
 
 comm = MPI.COMM_WORLD
-words = sys.argv[2:]
-if "apart" in words:
+switches = sys.argv[2:]
+if "apart" in switches:
     addresses._network_stack = lambda: (str(comm.rank), "")
-if "unnamed" in words:
+if "unnamed" in switches:
     paddle_group.transport = lambda gpu: "auto"
     os.chdir(tempfile.mkdtemp())  # Paddle leaves an http.log where it is then
 before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
-usual = {
-    "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "paddle-fleet",
-    "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
-    "measured_steps": STEPS, "repeat": 1, "seed": 0, "site": "here",
-}  # fmt: skip
-run = RunSpec(**usual | json.loads(sys.argv[1]))
+run = requested_run(cpus_per_rank=2, backend="paddle-fleet")
 backend = load_backend(run.backend)
 try:
     backend.join(run, world_from_mpi(comm), comm)
 except InvalidRun:
     traceback.print_exc()
     comm.Abort(3)
-made = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
+opened = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
 backend.build(load_factory(run.workload, "paddle"))
 timer = backend.make_timer(run.steps)
 timer.begin(0)
@@ -86,15 +72,15 @@ timer.resolve()
 rows = [timer.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
 taken = [[stamp for stamp in row if stamp != ABSENT] for row in rows]
 facts = {
-    "listening": made[LISTENING],
-    "connected": made[CONNECTED],
+    "listening": opened[LISTENING],
+    "connected": opened[CONNECTED],
     "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
     "catches_termination": catches(signal.SIGTERM),
     "others": [name for name in ("torch", "tensorflow", "horovod", "jax") if name in sys.modules],
     "stamps": [[number for number, stamp in enumerate(row) if stamp != ABSENT] for row in rows],
     "ordered": all(row == sorted(row) for row in taken),
     "losses": backend.losses(),
-    **backend.describe(),
+    **backend.describe().as_json(),
 }
 backend.leave()
 if comm.rank == 0:

@@ -7,7 +7,7 @@ import torch
 from transformers import ResNetConfig, ResNetForImageClassification
 
 from hpc.model.spec import RunSpec
-from hpc.workloads.resnet50_torch import ResNet50, TorchResNet50
+from hpc.workloads.torch_models import ResNet50, TorchResNet50
 
 THEIRS = {"conv1": "resnet.embedder.embedder.convolution", "bn1": "resnet.embedder.embedder.normalization"}
 THEIRS["fc"] = "classifier.1"

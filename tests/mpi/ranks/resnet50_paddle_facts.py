@@ -19,14 +19,14 @@ from hpc.workloads.resnet50 import RECIPES
 STEPS, NORM = 3, "layer1.0.bn1"
 
 
-def run_of(backend, recipe="ngc", ranks=1, **asked):
+def run_of(backend, recipe="ngc", ranks=1, **fields):
     usual = {
         "nodes": 1, "ranks_per_node": ranks, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": backend,
         "workload": "resnet50", "batch_size": 2, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
         "measured_steps": 1, "repeat": 1, "seed": 0, "site": "here",
         "options": {"recipe": recipe, "image_size": "64"},
     }  # fmt: skip
-    return RunSpec(**{**usual, **asked})
+    return RunSpec(**{**usual, **fields})
 
 
 def learned(workload, images, labels, clear):
@@ -45,14 +45,14 @@ def learned(workload, images, labels, clear):
 def in_torch(path):
     import torch
 
-    from hpc.workloads.resnet50_torch import ResNet50, TorchResNet50
+    from hpc.workloads.torch_models import ResNet50, TorchResNet50
 
     torch.manual_seed(1)
     model = ResNet50()
     for tensor in model.state_dict().values():  # batch norm must not be the identity, or a wrong one would not be seen
         if tensor.dtype == torch.float32 and tensor.ndim == 1:
             tensor.uniform_(0.5, 1.5)
-    found = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+    result = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
     images = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
         outputs = {mode: getattr(model, mode)()(images).numpy() for mode in ("eval", "train")}
@@ -64,13 +64,13 @@ def in_torch(path):
         images_of_run, labels = workload.batch(0)
         losses = learned(workload, images_of_run.double(), labels, lambda optimizer: optimizer.zero_grad())
         outputs[f"losses.{recipe}"] = np.array(losses)
-    np.savez(path, images=images.numpy(), **found, **outputs, **statistics)
+    np.savez(path, images=images.numpy(), **result, **outputs, **statistics)
 
 
 def decays(workload, paddle):
     """Rate and momentum of the optimizer, and how many parameters decay by how much where no gradient moves them."""
     optimizer, rate = workload.optimizer(), 100.0
-    found = {"rate": optimizer.get_lr()}
+    result = {"rate": optimizer.get_lr()}
     optimizer.set_lr(rate)
     parameters = [p for p in workload.model.parameters() if not p.stop_gradient]
     for parameter in parameters:
@@ -81,22 +81,22 @@ def decays(workload, paddle):
         optimizer.step()
         optimizer.clear_grad()
         values.append([float(p.flatten()[0]) for p in parameters])
-    found["decays"] = Counter(f"{(1 - value) / rate:.3g}" for value in values[0])
+    result["decays"] = Counter(f"{(1 - value) / rate:.3g}" for value in values[0])
     once, twice = values[0][0], values[1][0]
-    found["momentum"] = (once - twice) / (1 - once) - once  # m × decay + decay × once, in units of the first decay
-    return found
+    result["momentum"] = (once - twice) / (1 - once) - once  # m × decay + decay × once, in units of the first decay
+    return result
 
 
 def in_paddle(path):
     import paddle
 
-    from hpc.workloads.resnet50_paddle import PaddleResNet50, ResNet50, paddle_values
+    from hpc.workloads.paddle_models import PaddleResNet50, ResNet50, paddle_values
 
-    of_torch = dict(np.load(path))
+    torch_model = dict(np.load(path))
     model = ResNet50()
-    ours = {name for name in of_torch if "." in name and not name.startswith(("after.", "losses."))}
-    state = paddle_values({name: of_torch[name] for name in ours if not name.endswith("num_batches_tracked")})
-    found = {
+    ours = {name for name in torch_model if "." in name and not name.startswith(("after.", "losses."))}
+    state = paddle_values({name: torch_model[name] for name in ours if not name.endswith("num_batches_tracked")})
+    result = {
         "all_taken": sorted(state) == sorted(model.state_dict()),
         "parameters": sum(p.size for p in model.parameters() if not p.stop_gradient),
         "distance": {},
@@ -105,21 +105,21 @@ def in_paddle(path):
     for mode in ("eval", "train"):
         getattr(model, mode)()
         with paddle.no_grad():
-            mine = model(paddle.to_tensor(of_torch["images"])).numpy()
-        found["distance"][mode] = float(np.abs(mine - of_torch[mode]).max() / np.abs(of_torch[mode]).max())
+            mine = model(paddle.to_tensor(torch_model["images"])).numpy()
+        result["distance"][mode] = float(np.abs(mine - torch_model[mode]).max() / np.abs(torch_model[mode]).max())
     norm = dict(model.named_sublayers())[NORM]
     per_channel = 2 * 24 * 24  # images × height × width: torch divides by one less
-    old = of_torch[f"{NORM}.running_var"]
-    biased = 0.9 * old + (of_torch["after.running_var"] - 0.9 * old) * (per_channel - 1) / per_channel
-    found["running_mean"] = float(np.abs(norm._mean.numpy() - of_torch["after.running_mean"]).max())
-    found["running_var"] = float(np.abs(norm._variance.numpy() / biased - 1).max())
+    old = torch_model[f"{NORM}.running_var"]
+    biased = 0.9 * old + (torch_model["after.running_var"] - 0.9 * old) * (per_channel - 1) / per_channel
+    result["running_mean"] = float(np.abs(norm._mean.numpy() - torch_model["after.running_mean"]).max())
+    result["running_var"] = float(np.abs(norm._variance.numpy() / biased - 1).max())
     for recipe in RECIPES:
         workload = PaddleResNet50(run_of("paddle-fleet", recipe), paddle.CPUPlace(), 0)
         images, labels = workload.batch(0)
         logits = paddle.zeros([1, 1000])
         logits.stop_gradient = False
         workload.loss(lambda _, logits=logits: logits, (images, paddle.to_tensor([3]))).backward()
-        found[recipe] = {
+        result[recipe] = {
             **decays(workload, paddle),
             "gradient_of_the_label": float(logits.grad[0, 3]),
             "images": images.shape,
@@ -129,8 +129,8 @@ def in_paddle(path):
         workload.model.to(dtype="float64")
         workload.model.train()
         losses = learned(workload, images.astype("float64"), labels, lambda optimizer: optimizer.clear_grad())
-        found[recipe]["losses"] = np.abs(np.array(losses) / of_torch[f"losses.{recipe}"] - 1).tolist()
-    print(json.dumps(found))
+        result[recipe]["losses"] = np.abs(np.array(losses) / torch_model[f"losses.{recipe}"] - 1).tolist()
+    print(json.dumps(result))
 
 
 def of_ranks(name):

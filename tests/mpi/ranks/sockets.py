@@ -12,38 +12,38 @@ LISTENS = "0A"
 
 def listening():
     """Inode of every listening TCP socket of this network namespace → its address, as the kernel writes it."""
-    found = {}
+    result = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == LISTENS:
-                found[fields[9]] = fields[1].partition(":")[0]
-    return found
+                result[fields[9]] = fields[1].partition(":")[0]
+    return result
 
 
 def address(kernels):
     """0100007F is 127.0.0.1: words of the host's byte order."""
-    words = [bytes.fromhex(kernels[at : at + 8])[::-1] for at in range(0, len(kernels), 8)]
-    if len(words) == 1:
-        return ".".join(str(byte) for byte in words[0])
-    mapped = words[:3] == [bytes(4), bytes(4), b"\0\0\xff\xff"]
-    return address(kernels[24:]) if mapped else ":".join(word.hex() for word in words)
+    argv = [bytes.fromhex(kernels[at : at + 8])[::-1] for at in range(0, len(kernels), 8)]
+    if len(argv) == 1:
+        return ".".join(str(byte) for byte in argv[0])
+    mapped = argv[:3] == [bytes(4), bytes(4), b"\0\0\xff\xff"]
+    return address(kernels[24:]) if mapped else ":".join(argument.hex() for argument in argv)
 
 
 def sockets(mark):
     """[process, address] of every listening socket of the run's processes."""
-    addresses, found = listening(), []
+    addresses, result = listening(), []
     for process in Path("/proc").iterdir():
         try:
             if not process.name.isdigit() or mark.encode() not in (process / "environ").read_bytes():
                 continue
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            argv = (process / "cmdline").read_bytes().split(b"\0")
             links = [target(link) for link in (process / "fd").iterdir()]
         except OSError:  # it ended, or is another user's
             continue
         inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
-        found += [[role(words), address(addresses[inode])] for inode in inodes & addresses.keys()]
-    return sorted(found)
+        result += [[role(argv), address(addresses[inode])] for inode in inodes & addresses.keys()]
+    return sorted(result)
 
 
 def target(link):
@@ -53,10 +53,10 @@ def target(link):
         return ""
 
 
-def role(words):
-    if any(word.endswith(b"sockets.py") for word in words):
-        return "launcher" if b"mpi" in words[0] or b"prte" in words[0] else "rank"
-    return b" ".join(words[:4]).decode(errors="replace")
+def role(argv):
+    if any(argument.endswith(b"sockets.py") for argument in argv):
+        return "launcher" if b"mpi" in argv[0] or b"prte" in argv[0] else "rank"
+    return b" ".join(argv[:4]).decode(errors="replace")
 
 
 def show(comm, mark):

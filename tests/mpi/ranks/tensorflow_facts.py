@@ -6,14 +6,12 @@
 import json
 import socket
 import sys
-import traceback
 
 import numpy as np
-from mpi4py import MPI
+from common import main_or_abort, requested_run
 
 from hpc.backends import addresses, load_backend
 from hpc.measure.world import world_from_mpi
-from hpc.model.spec import RunSpec
 from hpc.workloads import is_user_code, load_factory
 
 STEPS = 4
@@ -21,8 +19,8 @@ THIEF = socket.socket()
 
 
 def take_the_port_of_rank_1(comm, backend):
-    def endpoints(*asked):
-        chosen = addresses.endpoints(*asked)
+    def endpoints(*arguments):
+        chosen = addresses.endpoints(*arguments)
         if comm.rank == 1:
             THIEF.bind(("", int(chosen[1].rpartition(":")[2])))
             THIEF.listen()
@@ -40,12 +38,7 @@ def compiled_calls(backend):
 
 
 def main(comm):
-    usual = {
-        "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 1,
-        "backend": "tensorflow-horovod", "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak",
-        "warmup_steps": 5, "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
-    }  # fmt: skip
-    run = RunSpec(**usual | json.loads(sys.argv[1]))
+    run = requested_run(backend="tensorflow-horovod")
     backend = load_backend(run.backend)
     if "taken" in sys.argv:
         take_the_port_of_rank_1(comm, backend)
@@ -61,7 +54,7 @@ def main(comm):
         "losses": backend.losses(),
         "frameworks": [name for name in ("torch", "jax", "paddle", "horovod") if name in sys.modules],
         "compiled_calls": compiled_calls(backend),
-        **backend.describe(),
+        **backend.describe().as_json(),
     }
     mine = backend.parameters()
     backend.leave()
@@ -74,8 +67,4 @@ def main(comm):
         print(json.dumps(facts))
 
 
-try:
-    main(MPI.COMM_WORLD)
-except Exception:  # noqa: BLE001 - whatever it is, the other ranks must not wait for this one
-    traceback.print_exc()
-    MPI.COMM_WORLD.Abort(3)
+main_or_abort(main)

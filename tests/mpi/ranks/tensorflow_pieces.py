@@ -5,8 +5,8 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from hpc.backends.tensorflow_loss_scale import LossScale
-from hpc.workloads.momentum_tensorflow import Momentum
+from hpc.backends.tensorflow_precision import LossScale
+from hpc.workloads.tensorflow_base import Momentum
 
 
 def momentum():
@@ -17,12 +17,12 @@ def momentum():
     variables = [tf.Variable(value) for value in values]
     optimizer = Momentum(0.1, 0.9, [0.01, 0.0])
     optimizer.build(variables)
-    for of_step in gradients:
-        optimizer.apply([tf.constant(gradient) for gradient in of_step], variables)
+    for step_gradients in gradients:
+        optimizer.apply([tf.constant(gradient) for gradient in step_gradients], variables)
     for number, decay in enumerate((0.01, 0.0)):
         velocity = 0.0
-        for of_step in gradients:
-            velocity = 0.9 * velocity + of_step[number] + decay * values[number]
+        for step_gradients in gradients:
+            velocity = 0.9 * velocity + step_gradients[number] + decay * values[number]
             values[number] = values[number] - 0.1 * velocity
     return max(float(np.abs(v.numpy() - value).max()) for v, value in zip(variables, values, strict=True))
 
@@ -39,14 +39,14 @@ def scales(static, gradients):
     return seen
 
 
-inf, one = float("inf"), 2.0**16
+inf, unit = float("inf"), 2.0**16
 scale = LossScale(None)
 print(
     json.dumps(
         {
             "momentum": momentum(),
             "scaled": [float(scale.scaled(tf.constant(0.5))), scale.scaled(tf.constant(0.5, tf.float16)).dtype.name],
-            "dynamic": scales(None, [[one, 0.0], [inf, 0.0], [one, float("nan")], [one, 0.0]]),
+            "dynamic": scales(None, [[unit, 0.0], [inf, 0.0], [unit, float("nan")], [unit, 0.0]]),
             "static": scales(8.0, [[8.0, 0.0], [0.0, -inf], [8.0, 0.0]]),
             "grown": [scale for scale, _ in scales(None, [[0.0, 0.0]] * 1999 + [[inf, 0.0]] + [[0.0, 0.0]] * 2001)][
                 -3:

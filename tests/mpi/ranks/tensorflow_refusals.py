@@ -1,14 +1,14 @@
-"""What TensorFlow backends refuse, one after the other, as JSON: for each its kind and what it says. One process."""
+"""Refusals of TensorFlow backends as JSON: the type and the text of each exception. One process."""
 
 import json
 from functools import partial
 from pathlib import Path
 
+from common import run_of
 from mpi4py import MPI
 
 from hpc.backends import load_backend
 from hpc.measure.world import world_from_mpi
-from hpc.model.spec import RunSpec
 from hpc.workloads import load_factory
 
 USERS = Path(__file__).with_name("user_tensorflow.py")
@@ -29,13 +29,8 @@ REFUSED_WORKLOADS = (
 )
 
 
-def joined(**asked):
-    usual = {
-        "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": "tensorflow-horovod",
-        "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
-        "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
-    }  # fmt: skip
-    run = RunSpec(**{**usual, **asked})
+def joined(**fields):
+    run = run_of(fields, backend="tensorflow-horovod")
     backend = load_backend(run.backend)
     backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)
     return backend
@@ -48,7 +43,7 @@ def trained(backend, workload):
     backend.step(0, timer)
 
 
-def said(what):
+def refusal(what):
     try:
         what()
     except Exception as error:  # noqa: BLE001 - which one it is, is what is asked
@@ -56,12 +51,12 @@ def said(what):
     return ["nothing", ""]
 
 
-found = {name: said(partial(joined, **asked)) for name, asked in REFUSED_BEFORE.items()}
-of_horovod = joined()
+refusals = {name: refusal(partial(joined, **fields)) for name, fields in REFUSED_BEFORE.items()}
+horovod = joined()
 for workload in REFUSED_WORKLOADS:
-    found[workload] = said(partial(trained, of_horovod, workload))
-of_horovod.leave()
-of_strategy = joined(backend="tensorflow-multiworker", precision="bf16")
+    refusals[workload] = refusal(partial(trained, horovod, workload))
+horovod.leave()
+strategy = joined(backend="tensorflow-multiworker", precision="bf16")
 for workload in ("MakesItsOptimizerAtOnce", "IgnoresThePrecision"):
-    found[workload] = said(partial(trained, of_strategy, workload))
-print(json.dumps(found))
+    refusals[workload] = refusal(partial(trained, strategy, workload))
+print(json.dumps(refusals))

@@ -24,8 +24,8 @@ class Small:
     def loss(self, model, batch):
         return model(batch).square().mean()
 
-    def optimizer(self, **how):
-        return paddle.optimizer.SGD(0.1, parameters=self.model.parameters(), **how)
+    def optimizer(self, **implementation):
+        return paddle.optimizer.SGD(0.1, parameters=self.model.parameters(), **implementation)
 
     def samples(self, batch):
         return len(batch)
@@ -50,7 +50,7 @@ class LacksLossAndSamples:
     def batch(self, step):
         return None
 
-    def optimizer(self, **how):
+    def optimizer(self, **implementation):
         return None
 
 
@@ -96,7 +96,7 @@ class AnswersInTheMiddle(Small):
         def forward(self, x):
             return AnswersInTheMiddle.Wait.apply(x)
 
-    def optimizer(self, **how):
+    def optimizer(self, **implementation):
         if self.rank == 0:
             waited_for = {id(p) for p in self.first.parameters()}
 
@@ -108,4 +108,4 @@ class AnswersInTheMiddle(Small):
 
             for parameter in self.first.parameters():
                 parameter.register_hook(lambda _, parameter=parameter: arrived(parameter))
-        return super().optimizer(**how)
+        return super().optimizer(**implementation)

@@ -18,8 +18,8 @@ class Small:
     def loss(self, model, batch):
         return model(batch).square().mean()
 
-    def optimizer(self, **how):
-        return torch.optim.SGD(self.model.parameters(), lr=0.01, **how)
+    def optimizer(self, **implementation):
+        return torch.optim.SGD(self.model.parameters(), lr=0.01, **implementation)
 
     def samples(self, batch):
         return len(batch)
@@ -44,5 +44,5 @@ class LacksLossAndSamples:
     def batch(self, step):
         return None
 
-    def optimizer(self, **how):
+    def optimizer(self, **implementation):
         return None

@@ -24,8 +24,8 @@ class Machine:
         self.packages.mkdir()
         self.commands.mkdir()
         (root / "Python.h").touch()
-        own = [path for path in sys.path if not path.endswith(("site-packages", "dist-packages"))]
-        monkeypatch.setattr(sys, "path", [str(self.packages), str(TOOLS), *own])
+        paths = [path for path in sys.path if not path.endswith(("site-packages", "dist-packages"))]
+        monkeypatch.setattr(sys, "path", [str(self.packages), str(TOOLS), *paths])
         monkeypatch.setattr(sys, "executable", str(self.commands / "python"))
         monkeypatch.setattr("sysconfig.get_path", lambda *_: str(root))
         monkeypatch.setenv("PATH", str(self.commands))

@@ -29,24 +29,26 @@ def commands(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
-def kept(machine: Machine) -> list[Path]:
+def stored_wheels(machine: Machine) -> list[Path]:
     return list(machine.cache.glob("rankwise/horovod/*/*.whl"))
 
 
-def test_the_right_one_installed_is_left_alone(
+def test_a_fitting_installation_is_not_rebuilt(
     tool: ModuleType, ingredients: ModuleType, machine: Machine, commands: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.install_horovod(built_for=dict(ingredients.find_ingredients().made_of))
     assert tool.main([]) == 0
     assert commands == []
     assert not machine.cache.exists()
-    said = "horovod: 0.28.1 for torch 2.13.0+cpu, tensorflow 2.21.0, Open MPI 4.1.4 is installed\n"
-    assert capsys.readouterr().out == said
+    messages = "horovod: 0.28.1 for torch 2.13.0+cpu, tensorflow 2.21.0, Open MPI 4.1.4 is installed\n"
+    assert capsys.readouterr().out == messages
 
 
-def test_it_is_built_imported_kept_and_installed(tool: ModuleType, machine: Machine, commands: list[str]) -> None:
+def test_a_wheel_is_built_imported_stored_and_installed(
+    tool: ModuleType, machine: Machine, commands: list[str]
+) -> None:
     assert tool.main([]) == 0
-    [wheel] = kept(machine)
+    [wheel] = stored_wheels(machine)
     built, tried, torch, tensorflow, installed = commands
     assert "pip" in built and " wheel " in built
     assert "--python" in tried and "horovod-0.28.1" in tried
@@ -55,14 +57,14 @@ def test_it_is_built_imported_kept_and_installed(tool: ModuleType, machine: Mach
     assert not (wheel.parent / "building").exists()
 
 
-def test_another_torch_brings_another_wheel_and_the_first_is_kept(
+def test_another_torch_gets_another_wheel_beside_the_first(
     tool: ModuleType, machine: Machine, commands: list[str]
 ) -> None:
     assert tool.main([]) == 0
-    [first] = kept(machine)
+    [first] = stored_wheels(machine)
     machine.install_torch("2.13.1+cpu")
     assert tool.main([]) == 0
-    [second] = set(kept(machine)) - {first}
+    [second] = set(stored_wheels(machine)) - {first}
     assert commands[-1].endswith(str(second))
     machine.install_torch("2.13.0+cpu")
     commands.clear()
@@ -71,7 +73,7 @@ def test_another_torch_brings_another_wheel_and_the_first_is_kept(
     assert installed.endswith(str(first))
 
 
-def test_a_wheel_that_was_never_finished_is_not_taken(
+def test_an_unfinished_wheel_is_not_used(
     tool: ModuleType, ingredients: ModuleType, machine: Machine, commands: list[str]
 ) -> None:
     folder = machine.cache / "rankwise" / "horovod" / ingredients.find_ingredients().key
@@ -81,10 +83,10 @@ def test_a_wheel_that_was_never_finished_is_not_taken(
     assert tool.kept_wheel(folder) is None
     assert tool.main([]) == 0
     assert " wheel " in commands[0]
-    assert [wheel.read_text() for wheel in kept(machine)] == ["whole"]
+    assert [wheel.read_text() for wheel in stored_wheels(machine)] == ["whole"]
 
 
-def test_a_wheel_that_does_not_import_is_not_kept(
+def test_a_wheel_that_does_not_import_is_not_stored(
     tool: ModuleType,
     machine: Machine,
     commands: list[str],
@@ -101,7 +103,7 @@ def test_a_wheel_that_does_not_import_is_not_kept(
     monkeypatch.setattr(tool, "run", run)
     assert tool.main(["--where-possible"]) == 1
     assert "mpi4py loads another MPI" in capsys.readouterr().out
-    assert kept(machine) == []
+    assert stored_wheels(machine) == []
 
 
 def test_a_failing_command_shows_its_errors_and_where_its_log_lies(tool: ModuleType, tmp_path: Path) -> None:
@@ -116,7 +118,9 @@ def test_a_failing_command_shows_its_errors_and_where_its_log_lies(tool: ModuleT
     assert len(lines) < 20
 
 
-def test_two_do_not_build_the_same_at_once(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_builds_exclude_each_other(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits, events = threading.Event(), list[str]()
     monkeypatch.setattr(tool, "say", lambda _text: waits.set())
 
@@ -139,9 +143,9 @@ def test_runs_settings_do_not_reach_the_build(
     monkeypatch.setenv("HOROVOD_SKIP_COMPILE", "1")
     monkeypatch.setenv("HOROVOD_NCCL_HOME", "/opt/nccl")
     monkeypatch.setenv("HOROVOD_CUDA_HOME", "/opt/cuda")
-    found = ingredients.find_ingredients()
-    environment = tool.build_environment(tmp_path / "bin" / "python", found, tmp_path)
+    result = ingredients.find_ingredients()
+    environment = tool.build_environment(tmp_path / "bin" / "python", result, tmp_path)
     assert "HOROVOD_SKIP_COMPILE" not in environment
     assert environment["HOROVOD_NCCL_HOME"] == "/opt/nccl"
     assert environment["HOROVOD_CUDA_HOME"] == environment["CUDA_HOME"] == "/opt/cuda"
-    assert json.loads(environment["RANKWISE_BUILT_FOR"]) == dict(found.made_of)
+    assert json.loads(environment["RANKWISE_BUILT_FOR"]) == dict(result.made_of)

@@ -62,14 +62,14 @@ def test_gpu_operations_change_the_key(
     assert after.settings["HOROVOD_GPU_OPERATIONS"] == "NCCL"
 
 
-def test_settings_of_runs_are_none_of_the_build(ingredients: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_runs_do_not_change_the_key(ingredients: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     before = ingredients.find_ingredients()
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "5")
     monkeypatch.setenv("HOROVOD_CPU_OPERATIONS", "GLOO")
     assert ingredients.find_ingredients() == before
 
 
-def test_an_mpi_tells_its_name_version_and_place(ingredients: ModuleType, machine: Machine) -> None:
+def test_the_name_version_and_path_of_an_mpi(ingredients: ModuleType, machine: Machine) -> None:
     assert ingredients.find_mpi() == (machine.commands / "mpicxx", "Open MPI 4.1.4", "/opt/mpi/include")
     machine.install_mpi(MPICH)
     assert ingredients.find_mpi()[1] == "MPICH 4.3.0"
@@ -79,9 +79,9 @@ def test_an_mpi_tells_its_name_version_and_place(ingredients: ModuleType, machin
 
 def test_one_framework_alone_is_built_alone(ingredients: ModuleType, machine: Machine) -> None:
     machine.lose("torch")
-    found = ingredients.find_ingredients()
-    assert found.frameworks == ["tensorflow"]
-    assert found.settings["HOROVOD_WITHOUT_PYTORCH"] == found.settings["HOROVOD_WITH_TENSORFLOW"] == "1"
+    result = ingredients.find_ingredients()
+    assert result.frameworks == ["tensorflow"]
+    assert result.settings["HOROVOD_WITHOUT_PYTORCH"] == result.settings["HOROVOD_WITH_TENSORFLOW"] == "1"
 
 
 # What is missing
@@ -130,7 +130,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("missing", MISSING)
-def test_what_is_missing_is_said_before_anything_starts(
+def test_missing_ingredients_are_reported_before_the_build(
     tool: ModuleType,
     machine: Machine,
     monkeypatch: pytest.MonkeyPatch,

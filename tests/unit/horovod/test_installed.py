@@ -14,7 +14,7 @@ def test_a_horovod_that_fits_is_no_problem(machine: Machine) -> None:
     assert build_problem("torch") == build_problem("tensorflow") == ""
 
 
-def test_another_version_is_named_with_what_to_do(machine: Machine) -> None:
+def test_another_version_is_named_with_the_fix(machine: Machine) -> None:
     machine.install_horovod(pytorch="2.12.0+cpu", tensorflow="2.21.0")
     assert build_problem("torch") == (
         "Horovod was built against torch 2.12.0+cpu, installed is torch 2.13.0+cpu: make horovod builds it anew"
@@ -33,7 +33,7 @@ def test_a_framework_that_it_was_built_without_is_named(machine: Machine) -> Non
     assert "Horovod was built without tensorflow, installed is tensorflow 2.21.0" in build_problem("tensorflow")
 
 
-def test_no_horovod_and_no_framework_are_no_problem_of_the_build(bare: Machine) -> None:
+def test_a_missing_horovod_or_framework_is_no_build_problem(bare: Machine) -> None:
     bare.install_torch("2.13.0")
     assert (built_against(), built_for(), build_problem("torch")) == ({}, {}, "")
     bare.install_horovod(pytorch="2.13.0")
@@ -46,6 +46,6 @@ def test_tensorflow_is_found_under_the_names_of_its_packages(bare: Machine, pack
     assert installed_version("tensorflow") == "2.21.0"
 
 
-def test_a_folder_left_behind_is_no_framework(bare: Machine) -> None:
+def test_a_leftover_folder_is_no_framework(bare: Machine) -> None:
     (bare.packages / "torch" / "lib").mkdir(parents=True)
     assert installed_version("torch") is None

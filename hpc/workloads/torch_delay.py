@@ -41,17 +41,16 @@ class TorchDelay:
         self._reduced_by_optimizer = False
 
     def batch(self, step: int) -> torch.Tensor:
-        """The same samples every step, after the sleep of `data`."""
         self._step = step
         self._sleeper.sleep("data", step)
         return self._inputs
 
     def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        """Mean squared error; half of the sleep of `compute` lies here, half at the beginning of its backward."""
+        """Mean squared error; half of the sleep of `compute` is here, half at the beginning of backward."""
         step = self._step
         self._sleeper.sleep("compute", step, share=0.5)
-        again = partial(self._sleeper.sleep, "compute", step, share=0.5)
-        output = _SleepInBackward.apply(model(batch), again)  # type: ignore[no-untyped-call]  # torch says no types
+        sleep_in_backward = partial(self._sleeper.sleep, "compute", step, share=0.5)
+        output = _SleepInBackward.apply(model(batch), sleep_in_backward)  # type: ignore[no-untyped-call]  # torch says no types
         loss = torch.nn.functional.mse_loss(output, self._targets)
         real_backward = loss.backward
 
@@ -91,5 +90,4 @@ class TorchDelay:
         optimizer.synchronize = and_sleep
 
     def samples(self, batch: torch.Tensor) -> int:
-        """How many samples the batch has."""
         return len(batch)

@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 in Paddle."""
+"""ResNet-50 v1.5 and the tiny perceptron in Paddle."""
 
 from __future__ import annotations
 
@@ -8,18 +8,8 @@ import paddle
 from paddle import nn
 
 from hpc.model.spec import RunSpec
-from hpc.workloads.resnet50 import (
-    BN_EPSILON,
-    BN_MOMENTUM,
-    CLASSES,
-    EXPANSION,
-    FEATURES,
-    STAGES,
-    Array,
-    initial_values,
-    recipe_of,
-    synthetic_batch,
-)  # fmt: skip
+from hpc.workloads import mlp, resnet50
+from hpc.workloads.synthetic import Synthetic
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
@@ -28,7 +18,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any
 
 def _norm(width: int) -> Any:
     """Paddle's momentum is the share of the old statistics; its running variance is the biased one, torch's is not."""
-    return nn.BatchNorm2D(width, momentum=1 - BN_MOMENTUM, epsilon=BN_EPSILON)
+    return nn.BatchNorm2D(width, momentum=1 - resnet50.BN_MOMENTUM, epsilon=resnet50.BN_EPSILON)
 
 
 class Bottleneck(nn.Layer):  # type: ignore[misc]  # mypy does not follow Paddle
@@ -36,7 +26,7 @@ class Bottleneck(nn.Layer):  # type: ignore[misc]  # mypy does not follow Paddle
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        outputs = width * EXPANSION
+        outputs = width * resnet50.EXPANSION
         self.conv1 = _convolution(inputs, width, 1)
         self.bn1 = _norm(width)
         self.conv2 = _convolution(width, width, 3, stride)
@@ -66,27 +56,27 @@ class ResNet50(nn.Layer):  # type: ignore[misc]  # as above
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2D(3, stride=2, padding=1)
         inputs = 64
-        for number, (width, blocks, stride) in enumerate(STAGES, start=1):
+        for number, (width, blocks, stride) in enumerate(resnet50.STAGES, start=1):
             self.add_sublayer(f"layer{number}", _stage(inputs, width, blocks, stride))
-            inputs = width * EXPANSION
+            inputs = width * resnet50.EXPANSION
         self.avgpool = nn.AdaptiveAvgPool2D(1)
-        self.fc = nn.Linear(FEATURES, CLASSES)
+        self.fc = nn.Linear(resnet50.FEATURES, resnet50.CLASSES)
 
     def forward(self, x: Any) -> Any:
         """Images [N, 3, H, W] to logits [N, 1000]."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        for number in range(1, len(STAGES) + 1):
+        for number in range(1, len(resnet50.STAGES) + 1):
             x = getattr(self, f"layer{number}")(x)
         return self.fc(paddle.flatten(self.avgpool(x), 1))
 
 
 def _stage(inputs: int, width: int, blocks: int, stride: int) -> Any:
-    rest = (Bottleneck(width * EXPANSION, width, stride=1) for _ in range(blocks - 1))
+    rest = (Bottleneck(width * resnet50.EXPANSION, width, stride=1) for _ in range(blocks - 1))
     return nn.Sequential(Bottleneck(inputs, width, stride), *rest)
 
 
-def paddle_values(values: dict[str, Array]) -> dict[str, Array]:
-    """Values that have torchvision's names and torch's shapes, as Paddle has them."""
+def paddle_values(values: dict[str, resnet50.Array]) -> dict[str, resnet50.Array]:
+    """Values by torchvision's names in torch's shapes, converted to Paddle's names and shapes."""
     names = {"running_mean": "_mean", "running_var": "_variance"}
     renamed = {}
     for name, value in values.items():
@@ -96,40 +86,46 @@ def paddle_values(values: dict[str, Array]) -> dict[str, Array]:
     return renamed
 
 
-class PaddleResNet50:
-    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+class PaddleResNet50(Synthetic):
+    """ResNet-50 trained by the recipe of the run."""
 
     def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
-        self._recipe = recipe_of(run)
+        self._recipe = resnet50.recipe_of(run)
         self._learning_rate = self._recipe.learning_rate(run)
         self.model = ResNet50()
-        self.model.set_state_dict({**self.model.state_dict(), **paddle_values(initial_values(run))})
-        images, labels = synthetic_batch(run, rank)
-        self._images, self._labels = (paddle.to_tensor(values, place=device) for values in (images, labels))
-
-    def batch(self, step: int) -> tuple[Any, Any]:
-        """The same images [N, 3, H, W] and labels [N] every step."""
-        return self._images, self._labels
+        self.model.set_state_dict({**self.model.state_dict(), **paddle_values(resnet50.initial_values(run))})
+        super().__init__(*(paddle.to_tensor(values, place=device) for values in resnet50.synthetic_batch(run, rank)))
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
-        """Cross entropy, smoothed where the recipe says so."""
         images, labels = batch
         return nn.functional.cross_entropy(model(images), labels, label_smoothing=self._recipe.label_smoothing)
 
     def optimizer(self, **implementation: Any) -> Any:
-        """SGD as the recipe has it."""
         norms = [p for m in self.model.sublayers() if isinstance(m, nn.BatchNorm2D) for p in (m.weight, m.bias)]
         known = {id(p) for p in norms}
         others = [p for p in self.model.parameters() if not p.stop_gradient and id(p) not in known]
-        decay = self._recipe.weight_decay
-        groups = [
-            {"params": others, "weight_decay": decay},
-            {"params": norms, "weight_decay": decay if self._recipe.norms_decay else 0.0},
-        ]
+        groups = self._recipe.groups(norms, others)
         return paddle.optimizer.Momentum(
             self._learning_rate, self._recipe.momentum, parameters=groups, **implementation
         )
 
-    def samples(self, batch: tuple[Any, Any]) -> int:
-        """How many images the batch has."""
-        return len(batch[0])
+
+class PaddleMLP(Synthetic):
+    """The perceptron, trained by SGD with momentum."""
+
+    def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
+        layers: list[Any] = []
+        for weight, bias in mlp.initial_values(run):
+            layer = nn.Linear(weight.shape[1], weight.shape[0])
+            layer.set_state_dict({"weight": weight.T.copy(), "bias": bias})  # Paddle has [inputs, outputs]
+            layers += [layer, nn.ReLU()]
+        self.model = nn.Sequential(*layers[:-1])
+        super().__init__(*(paddle.to_tensor(values, place=device) for values in mlp.synthetic_batch(run, rank)))
+
+    def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
+        features, labels = batch
+        return nn.functional.cross_entropy(model(features), labels)
+
+    def optimizer(self, **implementation: Any) -> Any:
+        parameters = self.model.parameters()
+        return paddle.optimizer.Momentum(mlp.LEARNING_RATE, mlp.MOMENTUM, parameters=parameters, **implementation)

@@ -1,21 +1,13 @@
-"""ResNet-50 v1.5 in torch."""
+"""ResNet-50 v1.5 and the tiny perceptron in torch."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from hpc.backends.settings import options_of_run
 from hpc.model.spec import RunSpec
-from hpc.workloads.resnet50 import (
-    CLASSES,
-    EXPANSION,
-    FEATURES,
-    STAGES,
-    initial_values,
-    recipe_of,
-    synthetic_batch,
-)  # fmt: skip
+from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
+from hpc.workloads.synthetic import Synthetic
 
 
 class Bottleneck(nn.Module):
@@ -23,7 +15,7 @@ class Bottleneck(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
-        outputs = width * EXPANSION
+        outputs = width * resnet50.EXPANSION
         self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
@@ -58,61 +50,66 @@ class ResNet50(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         inputs = 64
-        for number, (width, blocks, stride) in enumerate(STAGES, start=1):
+        for number, (width, blocks, stride) in enumerate(resnet50.STAGES, start=1):
             self.add_module(f"layer{number}", _stage(inputs, width, blocks, stride))
-            inputs = width * EXPANSION
+            inputs = width * resnet50.EXPANSION
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(FEATURES, CLASSES)
+        self.fc = nn.Linear(resnet50.FEATURES, resnet50.CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Images [N, 3, H, W] to logits [N, 1000]."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        for number in range(1, len(STAGES) + 1):
+        for number in range(1, len(resnet50.STAGES) + 1):
             x = self.get_submodule(f"layer{number}")(x)
         logits: torch.Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
         return logits
 
 
 def _stage(inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-    rest = (Bottleneck(width * EXPANSION, width, stride=1) for _ in range(blocks - 1))
+    rest = (Bottleneck(width * resnet50.EXPANSION, width, stride=1) for _ in range(blocks - 1))
     return nn.Sequential(Bottleneck(inputs, width, stride), *rest)
 
 
-class TorchResNet50:
-    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+class TorchResNet50(Synthetic):
+    """ResNet-50 trained by the recipe of the run."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
-        self._recipe = recipe_of(run)
+        self._recipe = resnet50.recipe_of(run)
         self._learning_rate = self._recipe.learning_rate(run)
         self.model = ResNet50()
-        values = {name: torch.from_numpy(value) for name, value in initial_values(run).items()}
+        values = {name: torch.from_numpy(value) for name, value in resnet50.initial_values(run).items()}
         self.model.load_state_dict({**self.model.state_dict(), **values})
-        layout = torch.channels_last if options_of_run(run).get("channels_last") else torch.contiguous_format
-        images, labels = synthetic_batch(run, rank)
-        self._images = torch.from_numpy(images).to(device).contiguous(memory_format=layout)
-        self._labels = torch.from_numpy(labels).to(device)
-
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same images [N, 3, H, W] and labels [N] every step."""
-        return self._images, self._labels
+        layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
+        images, labels = (torch.from_numpy(values).to(device) for values in resnet50.synthetic_batch(run, rank))
+        super().__init__(images.contiguous(memory_format=layout), labels)
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Cross entropy, smoothed where the recipe says so."""
         images, labels = batch
         return nn.functional.cross_entropy(model(images), labels, label_smoothing=self._recipe.label_smoothing)
 
     def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
-        """SGD as the recipe has it."""
         norms = [p for m in self.model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters()]
         known = {id(p) for p in norms}
         others = [p for p in self.model.parameters() if id(p) not in known]
-        decay = self._recipe.weight_decay
-        groups = [
-            {"params": others, "weight_decay": decay},
-            {"params": norms, "weight_decay": decay if self._recipe.norms_decay else 0.0},
-        ]
+        groups = self._recipe.groups(norms, others)
         return torch.optim.SGD(groups, lr=self._learning_rate, momentum=self._recipe.momentum, **implementation)
 
-    def samples(self, batch: tuple[torch.Tensor, torch.Tensor]) -> int:
-        """How many images the batch has."""
-        return len(batch[0])
+
+class TorchMLP(Synthetic):
+    """The perceptron, trained by SGD with momentum."""
+
+    def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
+        layers: list[nn.Module] = []
+        for weight, bias in mlp.initial_values(run):
+            layer = nn.Linear(weight.shape[1], weight.shape[0])
+            layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+            layers += [layer, nn.ReLU()]
+        self.model = nn.Sequential(*layers[:-1])
+        super().__init__(*(torch.from_numpy(values).to(device) for values in mlp.synthetic_batch(run, rank)))
+
+    def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        features, labels = batch
+        return nn.functional.cross_entropy(model(features), labels)
+
+    def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.model.parameters(), mlp.LEARNING_RATE, mlp.MOMENTUM, **implementation)

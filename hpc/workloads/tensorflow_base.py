@@ -1,32 +1,44 @@
-"""Stochastic gradient descent with momentum in TensorFlow, by torch's formula."""
+"""TensorFlow, imported after the variables that it reads only then are set; and what its models share."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors and warnings: not every library that is looked for
+# Keras comes with TensorFlow and would import whichever framework a person's settings name.
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
 import tensorflow as tf
+
+__all__ = ["HALVES", "Momentum", "compute_dtype", "tf"]
+
+HALVES = {"bf16": tf.bfloat16, "amp-fp16": tf.float16}
+
+
+def compute_dtype(precision: str) -> Any:
+    """The dtype in which a model multiplies; parameters and loss stay in float32."""
+    return HALVES.get(precision, tf.float32)
 
 
 class Momentum:
     """v ← momentum · v + gradient + decay · w; w ← w − rate · v, with one operation per variable for momentum and step.
 
     (torch.optim.SGD; Keras has the rate inside the momentum, which is the same while the rate is constant.)
+    `decays` has one weight decay per variable, in the order of `build` and `apply`.
     """
 
     def __init__(self, learning_rate: float, momentum: float, decays: Sequence[float]) -> None:
-        """`decays` has one weight decay per variable, in the order in which they will be given."""
         self._learning_rate, self._momentum, self._decays = learning_rate, momentum, tuple(decays)
         self._velocities: list[Any] = []
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Makes the momentum of each variable: zeros."""
         self._velocities = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """One step."""
-        of_each = zip(gradients, variables, self._velocities, self._decays, strict=True)
-        for gradient, variable, velocity, decay in of_each:
+        per_variable = zip(gradients, variables, self._velocities, self._decays, strict=True)
+        for gradient, variable, velocity, decay in per_variable:
             decayed = gradient + tf.constant(decay, variable.dtype) * variable if decay else gradient
             tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle,

@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 in TensorFlow."""
+"""ResNet-50 v1.5 and the tiny perceptron in TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,22 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from hpc.backends.tensorflow_precision import compute_dtype
 from hpc.model.spec import RunSpec
-from hpc.workloads.momentum_tensorflow import Momentum
-from hpc.workloads.resnet50 import (
-    BN_EPSILON,
-    BN_MOMENTUM,
-    CLASSES,
-    STAGES,
-    Array,
-    convolutions,
-    initial_values,
-    recipe_of,
-    synthetic_batch,
-)  # fmt: skip
+from hpc.workloads import mlp, resnet50
+from hpc.workloads.synthetic import Synthetic
+from hpc.workloads.tensorflow_base import Momentum, compute_dtype, tf
 
 
 class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
@@ -30,12 +19,12 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
     Computes in `dtype`, with float32 parameters; batch norm looks at the batch while `training` is set.
     """
 
-    def __init__(self, values: Mapping[str, Array], dtype: Any) -> None:
+    def __init__(self, values: Mapping[str, resnet50.Array], dtype: Any) -> None:
         """`values` has torch's shapes: convolutions [outputs, inputs, k, k], the classifier [1000, 2048]."""
         super().__init__()
         self.training = True
         self._dtype = dtype
-        self._convolutions = {convolution.name: convolution for convolution in convolutions()}
+        self._convolutions = {convolution.name: convolution for convolution in resnet50.convolutions()}
         self.parameters = {name: tf.Variable(from_torch(value), name=name) for name, value in values.items()}
         self.statistics = {}
         for convolution in self._convolutions.values():
@@ -48,7 +37,7 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         x = tf.nn.relu(self._convolved("conv1", tf.cast(images, self._dtype)))
         # Zeros do as well as −∞ around what is nowhere below zero.
         x = tf.nn.max_pool2d(_padded(x, 1), 3, strides=2, padding="VALID")
-        for stage, (_, blocks, _) in enumerate(STAGES, start=1):
+        for stage, (_, blocks, _) in enumerate(resnet50.STAGES, start=1):
             for block in range(blocks):
                 x = self._bottleneck(f"layer{stage}.{block}", x)
         weight, bias = (tf.cast(self.parameters[f"fc.{kind}"], self._dtype) for kind in ("weight", "bias"))
@@ -78,7 +67,8 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         # The operation itself: the function around it, tf.nn.fused_batch_norm, takes no epsilon as small as torch's.
         done = tf.raw_ops.FusedBatchNormV3(
             x=x, scale=self.parameters[f"{name}.weight"], offset=self.parameters[f"{name}.bias"], mean=mean,
-            variance=variance, epsilon=BN_EPSILON, exponential_avg_factor=BN_MOMENTUM, is_training=self.training,
+            variance=variance, epsilon=resnet50.BN_EPSILON, exponential_avg_factor=resnet50.BN_MOMENTUM,
+            is_training=self.training,
         )  # fmt: skip
         if self.training:
             mean.assign(done.batch_mean)
@@ -86,7 +76,7 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         return done.y
 
 
-def from_torch(value: Array) -> Array:
+def from_torch(value: resnet50.Array) -> resnet50.Array:
     """A convolution [outputs, inputs, k, k] as [k, k, inputs, outputs], a matrix transposed, a vector as it is."""
     order = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[value.ndim]
     return np.ascontiguousarray(value.transpose(order))
@@ -96,37 +86,59 @@ def _padded(x: Any, by: int) -> Any:
     return tf.pad(x, [[0, 0], [by, by], [by, by], [0, 0]]) if by else x
 
 
-class TensorFlowResNet50:
-    """Synthetic images that lie on the device, by the recipe that the run asks for."""
+class TensorFlowResNet50(Synthetic):
+    """ResNet-50 trained by the recipe of the run."""
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
-        self._recipe = recipe_of(run)
+        self._recipe = resnet50.recipe_of(run)
         self._learning_rate = self._recipe.learning_rate(run)
-        self.model = ResNet50(initial_values(run), compute_dtype(run.precision))
-        images, labels = synthetic_batch(run, rank)
+        self.model = ResNet50(resnet50.initial_values(run), compute_dtype(run.precision))
+        images, labels = resnet50.synthetic_batch(run, rank)
         with tf.device(device):
-            self._images = tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
-            self._labels = tf.constant(labels)
-
-    def batch(self, step: int) -> tuple[Any, Any]:
-        """The same images [N, H, W, 3] and labels [N] every step."""
-        return self._images, self._labels
+            super().__init__(tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1))), tf.constant(labels))
 
     def loss(self, model: ResNet50, batch: tuple[Any, Any]) -> Any:
-        """Cross entropy, smoothed where the recipe says so."""
         images, labels = batch
         smoothing = self._recipe.label_smoothing
-        wanted = tf.one_hot(labels, CLASSES) * (1 - smoothing) + smoothing / CLASSES
+        wanted = tf.one_hot(labels, resnet50.CLASSES) * (1 - smoothing) + smoothing / resnet50.CLASSES
         return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(wanted, model(images)))
 
     def optimizer(self) -> Momentum:
-        """SGD as the recipe has it."""
         recipe = self._recipe
-        norms = {f"{convolution.norm}.{kind}" for convolution in convolutions() for kind in ("weight", "bias")}
+        norms = {f"{convolution.norm}.{kind}" for convolution in resnet50.convolutions() for kind in ("weight", "bias")}
         names = [variable.name.partition(":")[0] for variable in self.model.trainable_variables]
         decays = [0.0 if name in norms and not recipe.norms_decay else recipe.weight_decay for name in names]
         return Momentum(self._learning_rate, recipe.momentum, decays)
 
-    def samples(self, batch: tuple[Any, Any]) -> int:
-        """How many images the batch has."""
-        return len(batch[0])
+
+class MLP(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
+    """Dense layers with ReLU between them, computing in `dtype`; the parameters are float32."""
+
+    def __init__(self, layers: Any, dtype: Any) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self.layers = [(tf.Variable(weight.T), tf.Variable(bias)) for weight, bias in layers]
+
+    def __call__(self, features: Any) -> Any:
+        """Features [N, inputs] to logits [N, outputs], float32."""
+        x = tf.cast(features, self._dtype)
+        for number, (weight, bias) in enumerate(self.layers):
+            x = x if number == 0 else tf.nn.relu(x)
+            x = tf.matmul(x, tf.cast(weight, self._dtype)) + tf.cast(bias, self._dtype)
+        return tf.cast(x, tf.float32)
+
+
+class TensorFlowMLP(Synthetic):
+    """The perceptron, trained by SGD with momentum."""
+
+    def __init__(self, run: RunSpec, device: str, rank: int) -> None:
+        self.model = MLP(mlp.initial_values(run), compute_dtype(run.precision))
+        with tf.device(device):
+            super().__init__(*map(tf.constant, mlp.synthetic_batch(run, rank)))
+
+    def loss(self, model: MLP, batch: tuple[Any, Any]) -> Any:
+        features, labels = batch
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(features)))
+
+    def optimizer(self) -> Momentum:
+        return Momentum(mlp.LEARNING_RATE, mlp.MOMENTUM, [0.0] * len(self.model.trainable_variables))

@@ -1,0 +1,127 @@
+"""What the training loops of all frameworks share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import nan
+from typing import Any
+
+from hpc.backends import BACKENDS, InvalidRun, WorkloadError, options_of_run
+from hpc.backends.facts import BackendFacts
+from hpc.model.options import OptionValue
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import INNER
+
+WORKLOAD = ("model", "batch", "loss", "optimizer", "samples")
+"""The contract of a workload of every framework but numpy (docs/workloads.md)."""
+
+
+class Training(ABC):
+    """The parts of a Backend that need no framework. `build` sets `_losses`."""
+
+    _losses: Losses
+
+    @abstractmethod
+    def group_facts(self) -> BackendFacts:
+        """The facts that do not depend on what is trained."""
+
+    @abstractmethod
+    def _reduced_bytes(self) -> int:
+        """How much a step reduces: all gradients, in the type in which they are reduced."""
+
+    def _early_collectives(self) -> list[str]:
+        """Reasons why ranks wait for each other before their own gradients are complete."""
+        return []
+
+    def _begin(self, run: RunSpec, rank: int) -> None:
+        """Reads the run. Raises OptionError or InvalidRun where an option is not valid."""
+        self._run, self._rank = run, rank
+        self._reduces, self._step_only = run.reduction == "on", run.timing == "step"
+        options = options_of_run(run)
+        self._options = {name: options[name] for name in BACKENDS[run.backend].options}
+        self._scale = static_scale(self._options.get("loss_scale", "dynamic"))
+
+    def _training_facts(self, *, absent: Sequence[str] = (), **facts: Any) -> BackendFacts:
+        """`group_facts` and the facts of a training; `absent` are the stamps that `--timing phases` lacks."""
+        return replace(
+            self.group_facts(),
+            absent_stamps=list(INNER if self._step_only else absent),
+            reduces=self._reduces,
+            gradient_bytes=self._reduced_bytes() if self._reduces else 0,
+            early_collectives=self._early_collectives(),
+            **facts,
+        )
+
+    def release(self) -> None:
+        self._losses.release()
+
+    def losses(self) -> list[float]:
+        return self._losses.values()
+
+
+class Losses:
+    """The loss of every step of a rank, recorded without waiting for the device.
+
+    A framework's scalar stays as it is while steps are measured and becomes a number afterwards: a number takes
+    8 bytes, a tensor hundreds.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._numbers = array("d", [nan]) * steps
+        self._pending: dict[int, Any] = {}
+
+    def record(self, step: int, loss: Any) -> None:
+        """Stores the loss of a step, anything that `float` takes, without reading it."""
+        self._pending[step] = loss
+
+    def release(self) -> None:
+        """Converts pending losses to numbers; waits for the device."""
+        for step, loss in self._pending.items():
+            self._numbers[step] = float(loss)
+        self._pending = {}
+
+    def values(self) -> list[float]:
+        """The losses of all steps, NaN where there is none; waits for the device."""
+        self.release()
+        return self._numbers.tolist()
+
+
+def static_scale(option: OptionValue) -> float | None:
+    """The static loss scale of amp-fp16, None for a dynamic one. Raises InvalidRun where the option is neither."""
+    if option == "dynamic":
+        return None
+    try:
+        scale = float(option)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale < float("inf"):
+        raise InvalidRun(f"loss_scale is {option!r}; it must be dynamic or a number above 0")
+    return scale
+
+
+def synchronised_norms(run: RunSpec, layers: Iterable[object]) -> list[str]:
+    """The reason for early collectives if a layer is batch norm over all ranks, by any framework's name for it."""
+    kinds = {kind.__name__ for layer in layers for kind in type(layer).__mro__}
+    synchronised = any("SyncBatchNorm" in name for name in kinds)
+    return ["synchronised batch norm"] if synchronised and run.ranks > 1 else []
+
+
+def check_no_sync(run: RunSpec, early_collectives: Sequence[str]) -> None:
+    """Raises InvalidRun for a no-sync run whose ranks communicate although nothing is reduced."""
+    if run.reduction == "off" and early_collectives:
+        raise InvalidRun(
+            "reduction was switched off, so that every rank is measured by itself, but the ranks still communicate "
+            f"({'; '.join(early_collectives)}): this workload has no no-sync run"
+        )
+
+
+def check_workload(workload: Any, framework: str) -> None:
+    """Raises WorkloadError where the workload lacks a part of the contract."""
+    if missing := [name for name in WORKLOAD if not hasattr(workload, name)]:
+        raise WorkloadError(
+            f"{type(workload).__name__} has no {', '.join(missing)}; a {framework} workload has "
+            f"{', '.join(WORKLOAD)} (docs/workloads.md)"
+        )
