@@ -153,7 +153,7 @@ def job_end(text: str, restarts: int) -> JobEnd | None:
     if not state and started_again <= restarts:
         return None
     return JobEnd(
-        word=state, source="scontrol show job", reason=fields.get("Reason", ""), restarts=started_again,
+        state=state, source="scontrol show job", reason=fields.get("Reason", ""), restarts=started_again,
         requeued=started_again > restarts,
     )  # fmt: skip
 
@@ -279,7 +279,7 @@ def judge_ended(
 def _warned(evidence: Evidence, job_text: str | None, end_unix_s: int | None, warning_s: float) -> Evidence:
     """The evidence with the reason for USR1: Slurm sends it before a preemption and before the time limit; at any other
     time a person sent it."""
-    if evidence.job is not None and evidence.job.word == "PREEMPTED":
+    if evidence.job is not None and evidence.job.state == "PREEMPTED":
         return replace(evidence, ended_by=EndedBy.PREEMPTION, reason=f"{evidence.reason}, before the job's preemption")
     if job_text is None:
         return replace(evidence, reason=f"{evidence.reason}; there is no scheduler here whose warning it could be")

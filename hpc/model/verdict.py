@@ -26,12 +26,12 @@ class EndedBy(StrEnum):
 class JobEnd:
     """How a job ended, as the scheduler tells it.
 
-    `word` is Slurm's own (`NODE_FAIL`), empty where every command that answered has forgotten the job; `source` is the
+    `state` is Slurm's own (`NODE_FAIL`), empty where every command that answered has forgotten the job; `source` is the
     command that knew. `requeued` says that by the cluster's settings this end is none: the job goes back to the queue.
     `name` is the job's name, empty where it is not known.
     """
 
-    word: str
+    state: str
     source: str
     name: str = ""
     reason: str = ""
@@ -204,10 +204,10 @@ def _run_cause(evidence: Evidence) -> Decision | None:
 
 def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
     job = evidence.job
-    if job is not None and job.word in _OUTSIDE:
+    if job is not None and job.state in _OUTSIDE:
         back = ", and the job went back to the queue" if job.requeued else ""
         reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
-        return _OUTSIDE[job.word], f"{job.source}: {job.word}{reason}{back}"
+        return _OUTSIDE[job.state], f"{job.source}: {job.state}{reason}{back}"
     messages = _ENDED_BY_SCHEDULER.finditer(evidence.error)
     if reasons := [message["reason"] for message in messages if message["job"] == evidence.job_id]:
         return _REASONS[reasons[-1]], f"standard error: the job was taken away due to {reasons[-1].lower()}"
@@ -223,7 +223,7 @@ def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
 
 
 def _stopped(evidence: Evidence) -> Decision | None:
-    forgotten = evidence.job is not None and not evidence.job.word
+    forgotten = evidence.job is not None and not evidence.job.state
     if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
         return None
     return Outcome.CANCELLED, evidence.reason or "the job was told to end"
@@ -291,10 +291,10 @@ def _otherwise(evidence: Evidence) -> Decision:
     job = evidence.job
     if job is None:
         scheduler = "the scheduler was not asked or did not answer"
-    elif not job.word:
+    elif not job.state:
         scheduler = f"the scheduler ({job.source}) has forgotten the job"
     else:
-        scheduler = f"{job.source}: {job.word}"
+        scheduler = f"{job.source}: {job.state}"
     return Outcome.LOST, f"nobody saw the launcher return; {scheduler}"
 
 

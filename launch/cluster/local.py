@@ -211,7 +211,7 @@ def _end_group(group: int) -> None:
 
 def ended_here(state: str) -> JobEnd:
     """The end of a job of this machine; `state` is one of Slurm's."""
-    return JobEnd(word=state, source=HERE)
+    return JobEnd(state=state, source=HERE)
 
 
 def script_processes(job_ids: Iterable[str]) -> dict[str, int]:

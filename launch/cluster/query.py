@@ -72,7 +72,7 @@ class JobStates(Protocol):
 class JobQuery:
     """The answer to a query for one job.
 
-    `end` is how the job ended, with an empty `word` if the source has forgotten it; None for an active job and without
+    `end` is how the job ended, with an empty `state` if the source has forgotten it; None for an active job and without
     an answer. `reason` is Slurm's reason for a pending job. `error` is the output of commands that did not answer.
     `name` is the job's name, empty if it is not known.
     """
@@ -205,11 +205,11 @@ def ends(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[s
     """
     queries = look(job_ids, names)
     seen = {job_id: (query.end, query.partition) for job_id, query in queries.items() if query.end is not None}
-    settings = cluster_settings() if any(end.word in _OF_SETTINGS for end, _ in seen.values()) else None
+    settings = cluster_settings() if any(end.state in _OF_SETTINGS for end, _ in seen.values()) else None
     job_ends = {}
     for job_id, (end, partition) in seen.items():
         earlier = lives(job_id, names.get(job_id, ""))[:-1] if end.source == "sacct" else ()
-        reasons = [end.reason, *(settings.behind(end.word, partition) if settings else [])]
+        reasons = [end.reason, *(settings.behind(end.state, partition) if settings else [])]
         restarts = max(end.restarts, len(earlier))
         job_ends[job_id] = replace(end, reason=", ".join(filter(None, reasons)), restarts=restarts)
     return job_ends
@@ -265,7 +265,7 @@ def _in_the_accounts(job_ids: Sequence[str], names: Mapping[str, str]) -> tuple[
 
 
 def _not_an_id(text: str) -> JobQuery:
-    end = JobEnd(word="", source="the record", reason=f"{text!r} is no Slurm job id: the record is damaged")
+    end = JobEnd(state="", source="the record", reason=f"{text!r} is no Slurm job id: the record is damaged")
     return JobQuery(state=JobState.UNKNOWN, end=end)
 
 
@@ -280,7 +280,7 @@ def _of_name(job_id: str, query: JobQuery, expected: str) -> JobQuery:
         end = query.end and replace(query.end, name=expected or query.end.name)
         return replace(query, end=end)
     reason = f"{job_id} is the number of another job now, {query.name}"
-    end = JobEnd(word="", source="squeue", name=expected, reason=reason)
+    end = JobEnd(state="", source="squeue", name=expected, reason=reason)
     return JobQuery(state=JobState.UNKNOWN, name=query.name, end=end)
 
 
@@ -298,13 +298,13 @@ def _query_from_accounts(row: _Row | None, error: str, *, controller_answers: bo
     if not controller_answers:
         return JobQuery(state=JobState.UNREACHABLE, error=error)
     lagging = f"sacct still says {row.state}" if row else ""
-    end = JobEnd(word="", source="squeue", reason="; ".join(filter(None, (lagging, error))))
+    end = JobEnd(state="", source="squeue", reason="; ".join(filter(None, (lagging, error))))
     return JobQuery(state=JobState.UNKNOWN, end=end, error=error)
 
 
 def _end(row: _Row) -> JobEnd:
     return JobEnd(
-        word=row.state, source=row.source, name=row.name, reason=row.reason, nodelist=row.nodelist,
+        state=row.state, source=row.source, name=row.name, reason=row.reason, nodelist=row.nodelist,
         restarts=row.restarts,
     )  # fmt: skip
 

@@ -311,5 +311,5 @@ def _former_life(begin: BeginRecord, end: JobEnd) -> JobEnd:
     all_lives = lives(begin.job_id, begin.job_name)
     known = [life for life in all_lives if life.restarts == begin.restart_count and life.requeued]
     restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first life"
-    unknown = JobEnd(word="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)
+    unknown = JobEnd(state="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)
     return known[0] if known else unknown

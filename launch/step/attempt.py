@@ -73,7 +73,7 @@ class Step:
         options = self._options
         if self._job.restarts:
             self._close(self._job.job_id, JobEnd(
-                word="", source="SLURM_RESTART_COUNT", restarts=self._job.restarts, requeued=True
+                state="", source="SLURM_RESTART_COUNT", restarts=self._job.restarts, requeued=True
             ), before=self._job.restarts)  # fmt: skip
         begin = self._take()
         if isinstance(begin, int):

@@ -157,7 +157,7 @@ class Claim:
         if local := _LOCAL_JOB.fullmatch(job_id):
             by_hand = local["number"] == "0"
             alive = lives_here(job_id, local["host"], int(local["pid"]), by_hand=by_hand)
-            return None if alive else JobEnd(word="", source=HERE)
+            return None if alive else JobEnd(state="", source=HERE)
         names = {job_id: begin.job_name}
         for remaining in reversed(range(MAX_LOOKS)):
             query = look([job_id], names)[job_id]

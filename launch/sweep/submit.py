@@ -235,22 +235,24 @@ class Sweep:
         - the scheduler has forgotten it, once.
         """
         ends = self._cluster.ends(job_ids)
-        self._ended[job.script.name] = ", ".join(f"job {job_id} {end.word}" for job_id, end in ends.items() if end.word)
+        self._ended[job.script.name] = ", ".join(
+            f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state
+        )
         close_ended(ends, self._prepared.folders, self.say)
         remaining = self.remaining_runs(job)
-        if not remaining or any(end.word.startswith("CANCELLED") for end in ends.values()):
+        if not remaining or any(end.state.startswith("CANCELLED") for end in ends.values()):
             return False
         records, rerun_requests = exit_records(self._traces), asked_again(self._traces)
         last = {run: records[run][-1] for run in _ids([job]) if run in records}
         requested = {run for run, record in last.items() if stem(run, record.attempt) in rerun_requests}
         forgotten = (
-            job.script.name not in self._forgotten and bool(ends) and all(end.word == "" for end in ends.values())
+            job.script.name not in self._forgotten and bool(ends) and all(end.state == "" for end in ends.values())
         )
         no_fault = _CUT_OFF | {Outcome.LOST} if forgotten else _CUT_OFF
         cut_off = {run for run in remaining if run not in last or last[run].outcome in no_fault}
         measured = {run for run, record in last.items() if run not in remaining and record.job_id in job_ids}
         self._in_vain[job.script.name] = 0 if measured else self._in_vain[job.script.name] + 1
-        taken = bool(ends) and {end.word for end in ends.values()} <= _TAKEN_AWAY
+        taken = bool(ends) and {end.state for end in ends.values()} <= _TAKEN_AWAY
         taken &= self._in_vain[job.script.name] < MAX_IN_VAIN
         wanted = requested | cut_off >= set(remaining) and bool(measured or requested or forgotten or taken)
         if wanted and forgotten:

@@ -226,7 +226,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
     """All command lines and what runs in their places, in an order that the seed decides."""
     folders = Folders.under(out)
     traces, stem = folders.traces, f"{OPEN.run_id}.1"
-    ends = {JOB: JobEnd(word="TIMEOUT", source="sacct")}
+    ends = {JOB: JobEnd(state="TIMEOUT", source="sacct")}
     job_text = rng.choice(("", "JobState=FAILED Restarts=x"))
     job = Job(job_id="4711", name="other", nodelist="n1")
     begin = BeginRecord(run_id=OPEN.run_id, attempt=1, job_id=JOB, begin_unix_s=SINCE)
@@ -253,7 +253,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
     calls: list[tuple[Callable[[], object], tuple[type[BaseException], ...]]] = [
         (lambda: claim(job).next_attempt(), ()),
         (lambda: claim(job).status(), ()),
-        (lambda: closed(evidence.job_end(job_text, 0) or JobEnd(word="", source="squeue")), ()),
+        (lambda: closed(evidence.job_end(job_text, 0) or JobEnd(state="", source="squeue")), ()),
         (lambda: evidence.judge_ended(begin, traces, standard_error, exit_status=1, job_text=job_text), ()),
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),

@@ -70,7 +70,7 @@ def test_accounts_that_lag_fall_silent_or_are_not_there(
     cluster.freeze("slurmdbd")
     cluster.run("scancel", cancelled)
     until(lambda: look([cancelled])[cancelled].state is JobState.ENDED, "the controller says that it has ended")
-    assert ends([cancelled])[cancelled].word == "CANCELLED"
+    assert ends([cancelled])[cancelled].state == "CANCELLED"
 
     # The controller has forgotten it, and sacct hangs: it has ended, and nobody says how.
     until(lambda: forgotten(cluster, cancelled), "the controller has forgotten it")
@@ -97,7 +97,7 @@ def test_accounts_that_lag_fall_silent_or_are_not_there(
     seen = look([living, cancelled])
     assert (seen[living].state, seen[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
     end = ends([living, cancelled])[cancelled]
-    assert (end.word, end.source) == ("", "squeue")
+    assert (end.state, end.source) == ("", "squeue")
     assert "sacct is not installed here" in end.reason and "MinJobAge=2 sec" in end.reason
 
 
@@ -110,11 +110,11 @@ def test_the_accounts_tell_what_the_controller_has_forgotten(
     cluster.run("scancel", job)
     until(lambda: forgotten(cluster, job) and in_accounts(cluster, job) == "CANCELLED", "the accounts alone know it")
     end = ends([job])[job]
-    assert (end.word, end.source, end.nodelist, end.restarts) == ("CANCELLED", "sacct", "node1", 1)
+    assert (end.state, end.source, end.nodelist, end.restarts) == ("CANCELLED", "sacct", "node1", 1)
     assert f"by {os.getuid()}" in end.reason
     assert [life.requeued for life in state.lives(job)] == [True, False]
     without(tmp_path, "squeue", monkeypatch)
-    assert ends([job])[job].word == "CANCELLED"
+    assert ends([job])[job].state == "CANCELLED"
 
     cluster.kill("slurmdbd")  # the last test that needs it
     refused = look([job])[job]

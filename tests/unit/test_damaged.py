@@ -173,7 +173,7 @@ def test_a_record_that_cannot_be_got_at_holds_its_run_back_and_no_other() -> Non
 def closed(folders: Folders) -> list[str]:
     """Closes what job 7 left open, which the scheduler has forgotten; what is said."""
     said: list[str] = []
-    end = JobEnd(word="", source="squeue")
+    end = JobEnd(state="", source="squeue")
     evidence.close_attempts(folders.traces, folders.logs, "7", end, recover=lambda name: None, say=said.append)
     return said
 
@@ -185,7 +185,7 @@ def test_who_closes_attempts_takes_a_damaged_record_for_none(folders: Folders) -
     (folders.traces / f"{STEM}.exit.json").write_text("{")
     (folders.traces / f"{STEM}.exit.json.damaged").rmdir()
     [record] = write_missing_records(
-        folders.traces, {"7": JobEnd(word="CANCELLED", source="squeue")}, folders.logs, patience_s=0
+        folders.traces, {"7": JobEnd(state="CANCELLED", source="squeue")}, folders.logs, patience_s=0
     )
     assert record.outcome is Outcome.CANCELLED and "exit.json.damaged" in record.evidence[-1]
 

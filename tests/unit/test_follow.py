@@ -296,7 +296,7 @@ def test_what_comes_from_outside_does_not_steer_the_terminal(tmp_path: Path, ter
 
 
 def ended(word: str, restarts: int = 0, name: str = "") -> JobEnd:
-    return JobEnd(word=word, source="squeue", name=name, nodelist="n7", restarts=restarts)
+    return JobEnd(state=word, source="squeue", name=name, nodelist="n7", restarts=restarts)
 
 
 def began(
@@ -378,7 +378,7 @@ def test_an_attempt_of_a_life_before_a_requeue_gets_that_lifes_end(
     one, two, _ = RUNS
     began(tmp_path, one)
     began(tmp_path, two, restart_count=1)
-    former = [JobEnd(word=accounts, source="sacct", requeued=True)] if accounts else []
+    former = [JobEnd(state=accounts, source="sacct", requeued=True)] if accounts else []
     monkeypatch.setattr("launch.follow.follower.lives", lambda job_id, name: [*former, ended("CANCELLED")])
     written = write_missing_records(tmp_path, {"7": ended("CANCELLED", restarts=1)}, tmp_path, patience_s=0)
     found = {made.run_id: (made.outcome, made.restart_count) for made in written}

@@ -146,7 +146,7 @@ def test_a_number_that_another_job_has_now_is_not_the_job(fake: Fake, job: Writt
         fake("squeue", f"printf '17|RUNNING|node1|main|0|1|{name}|None|\\n'")
         assert cluster.states(["17"]) == {"17": state}
         ends = cluster.ends(["17"])
-        assert [end.word for end in ends.values()] == ([] if state is JobState.RUNNING else [""])
+        assert [end.state for end in ends.values()] == ([] if state is JobState.RUNNING else [""])
     assert ends["17"].reason == "17 is the number of another job now, rankwise-9n-of-another"
 
 

@@ -37,7 +37,7 @@ def test_the_controllers_word_counts_while_it_knows_the_job(command) -> None:  #
     command("sacct", "echo '1|PREEMPTED|n1|main|job|None'; touch asked")
     seen = look(["1", "2"])
     assert seen["1"] == JobQuery(state=JobState.RUNNING, name="job", partition="main")
-    end = JobEnd(word="TIMEOUT", source="squeue", name="job", reason="TimeLimit", nodelist="n1")
+    end = JobEnd(state="TIMEOUT", source="squeue", name="job", reason="TimeLimit", nodelist="n1")
     assert seen["2"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=end)
     assert not Path("asked").exists()
 
@@ -46,12 +46,12 @@ def test_what_the_controller_has_forgotten_the_accounts_know(command) -> None:  
     command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     command("sacct", "printf '1|CANCELLED by 1000|n1|main|job|None\\n2|RUNNING|n1|main|job|None\\n'")
     seen = look(["1", "2", "3"])
-    by_whom = JobEnd(word="CANCELLED", source="sacct", name="job", reason="by 1000 (user id)", nodelist="n1")
+    by_whom = JobEnd(state="CANCELLED", source="sacct", name="job", reason="by 1000 (user id)", nodelist="n1")
     assert seen["1"] == JobQuery(state=JobState.ENDED, name="job", partition="main", end=by_whom)
     # Accounts that lag are no life: who does not stand in the controller's memory has ended.
     assert seen["2"].state is JobState.UNKNOWN
-    assert seen["2"].end == JobEnd(word="", source="squeue", reason="sacct still says RUNNING")
-    assert (seen["3"].state, seen["3"].end) == (JobState.UNKNOWN, JobEnd(word="", source="squeue"))
+    assert seen["2"].end == JobEnd(state="", source="squeue", reason="sacct still says RUNNING")
+    assert (seen["3"].state, seen["3"].end) == (JobState.UNKNOWN, JobEnd(state="", source="squeue"))
 
 
 def test_scontrol_is_asked_where_squeue_cannot_be_run(command) -> None:  # type: ignore[no-untyped-def]
@@ -61,7 +61,7 @@ def test_scontrol_is_asked_where_squeue_cannot_be_run(command) -> None:  # type:
     command("scontrol", f'case "$4" in 1) echo "{shown}";; *) {unknown};; esac')
     seen = look(["1", "2"])
     assert seen["1"].end == JobEnd(
-        word="NODE_FAIL", source="scontrol", name="x", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
+        state="NODE_FAIL", source="scontrol", name="x", reason="NodeDown, Requeue=0", nodelist="n7", restarts=2
     )
     assert seen["2"].state is JobState.UNKNOWN
     assert "sacct: exit status 127" in seen["2"].error
@@ -77,7 +77,7 @@ def test_a_controller_that_does_not_answer_has_ended_nothing(command) -> None:  
     )
     seen = look(["1", "2", "3", "4", "5"])
     assert [seen[job].state for job in "1235"] == [JobState.UNREACHABLE] * 4
-    assert seen["4"].end == JobEnd(word="FAILED", source="sacct", name="job", nodelist="n")
+    assert seen["4"].end == JobEnd(state="FAILED", source="sacct", name="job", nodelist="n")
     assert words in seen["1"].error
     assert list(ends(["1", "2", "3", "4", "5"])) == ["4"]
     assert not Path("asked").exists()  # it would not reach the controller either, and take as long
@@ -129,7 +129,7 @@ def test_the_accounts_keep_the_lives_of_a_job_that_went_back(command) -> None:  
         "sacct",
         "printf '7|PREEMPTED|n1|main|job|None\\n7|NODE_FAIL|n2|main|job|None\\n7|COMPLETED|n3|main|job|None\\n'",
     )
-    assert [(life.word, life.nodelist, life.restarts, life.requeued) for life in lives("7")] == [
+    assert [(life.state, life.nodelist, life.restarts, life.requeued) for life in lives("7")] == [
         ("PREEMPTED", "n1", 0, True), ("NODE_FAIL", "n2", 1, True), ("COMPLETED", "n3", 2, False),
     ]  # fmt: skip
     assert ends(["7"])["7"].restarts == 2
@@ -165,11 +165,11 @@ def test_accounts_of_another_job_with_that_number_are_not_ours(command) -> None:
     command("squeue", queue())
     command("sacct", "printf '17|FAILED|n1|main|colleague|None\\n17|PREEMPTED|n2|main|ours|None\\n'")
     assert look(["17"], {"17": "ours"})["17"].end == JobEnd(
-        word="PREEMPTED", source="sacct", name="ours", nodelist="n2"
+        state="PREEMPTED", source="sacct", name="ours", nodelist="n2"
     )  # fmt: skip
     assert [life.nodelist for life in lives("17", "ours")] == ["n2"]
     assert [life.nodelist for life in lives("17")] == ["n1", "n2"]
-    assert look(["17"], {"17": "other"})["17"].end == JobEnd(word="", source="squeue", name="other")
+    assert look(["17"], {"17": "other"})["17"].end == JobEnd(state="", source="squeue", name="other")
 
 
 @pytest.mark.parametrize("text", ["--version", "-p", "", "17,18", "17 ", "1\n", "local-host-1-1", "١٧", "17_", "all"])

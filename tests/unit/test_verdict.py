@@ -36,7 +36,7 @@ HYDRA = "=   RANK 1 PID 77 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
 
 
 def job(word: str, **more: object) -> JobEnd:
-    return JobEnd(word=word, source="squeue", **more)  # type: ignore[arg-type]
+    return JobEnd(state=word, source="squeue", **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ RUNNING = "JobId=7 JobName=a b JobState=RUNNING Reason=None Requeue=1 Restarts=0
 )
 def test_how_a_job_ends_from_scontrol(text: str, restarts: int, expected: tuple[str, bool] | None) -> None:
     end = job_end(text, restarts)
-    assert (None if end is None else (end.word, end.requeued)) == expected
+    assert (None if end is None else (end.state, end.requeued)) == expected
 
 
 def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord | None:
@@ -257,7 +257,7 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path:
     began(tmp_path, "a_r6.1", "7", 0)
     (tmp_path / "a_r6.1.begin.json").rename(tmp_path / "b_r6.1.begin.json")  # says another name than it has
     (tmp_path / "a_r2.1.signal").write_text("SIGTERM at noon\n")
-    end = JobEnd(word="", source="SLURM_RESTART_COUNT", restarts=2, requeued=True)
+    end = JobEnd(state="", source="SLURM_RESTART_COUNT", restarts=2, requeued=True)
     outcomes = [":".join(line.split(":")[:2]) for line in closed(tmp_path, "7", end, before=2)]
     assert outcomes == ["a_r1.1: node_fail", "a_r2.1: preempted"]
     assert {path.name for path in tmp_path.glob("*.exit.json")} == {"a_r1.1.exit.json", "a_r2.1.exit.json"}
@@ -268,7 +268,7 @@ def test_close_ends_what_former_lives_of_the_job_left_and_nothing_else(tmp_path:
 @pytest.mark.parametrize(("word", "outcome"), [("CANCELLED", "cancelled"), ("", "lost")])
 def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: str) -> None:
     began(tmp_path, "a_r1.1", "8", 0)
-    closed(tmp_path, "8", JobEnd(word=word, source="scontrol show job"))
+    closed(tmp_path, "8", JobEnd(state=word, source="scontrol show job"))
     assert read_exit_record(tmp_path / "a_r1.1.exit.json").outcome == outcome
 
 
