@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
@@ -32,7 +34,7 @@ _MAX_OUTAGE_LINES = 3
 def open_view(console: Console, heading: str) -> Iterator[EventLines | LiveTable]:
     """A live table where the console can move its cursor, else a line per event; `heading` is printed first.
 
-    The cursor is shown again however the block ends, also by an interrupt.
+    The cursor is shown again however the block ends, also by an interrupt or a signal that ends the process.
     """
     _print(console, heading)
     # FORCE_COLOR has rich call a pipe a terminal.
@@ -40,15 +42,37 @@ def open_view(console: Console, heading: str) -> Iterator[EventLines | LiveTable
         yield EventLines(console)
         return
     live = Live(console=console, auto_refresh=False)
+    with _cursor_restored_on_death(console):
+        try:
+            live.start()
+        except BaseException:
+            console.show_cursor(True)
+            raise
+        try:
+            yield LiveTable(live)
+        finally:
+            live.stop()
+
+
+@contextmanager
+def _cursor_restored_on_death(console: Console) -> Iterator[None]:
+    """Shows the cursor before SIGTERM or SIGHUP ends the process, unless they are handled or ignored."""
+
+    def show_cursor_and_die(number: int, _: object) -> None:
+        # Not by rich: the signal may have interrupted one of its writes.
+        with suppress(OSError):
+            os.write(console.file.fileno(), b"\n\x1b[?25h")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, show_cursor_and_die)
     try:
-        live.start()
-    except BaseException:
-        console.show_cursor(True)
-        raise
-    try:
-        yield LiveTable(live)
+        yield
     finally:
-        live.stop()
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class EventLines:

@@ -221,7 +221,8 @@ with open_view(Console(soft_wrap=True), "following") as view:
 """
 
 
-def test_ctrl_c_on_a_real_terminal_gives_the_cursor_back() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_follower_restores_the_cursor_and_its_exit_status(number: signal.Signals) -> None:
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", FOLLOW_UNTIL_INTERRUPTED], stdin=its, stdout=its, stderr=subprocess.DEVNULL, cwd=ROOT,
@@ -231,9 +232,9 @@ def test_ctrl_c_on_a_real_terminal_gives_the_cursor_back() -> None:
     try:
         printed = read_until(ours, b"412/1000")
         assert HIDE_CURSOR.encode() in printed and SHOW_CURSOR.encode() not in printed
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         read_until(ours, SHOW_CURSOR.encode())
-        assert process.wait() == -signal.SIGINT
+        assert process.wait() == -number
     finally:
         process.kill()
         process.wait()
