@@ -17,6 +17,8 @@ from launch.jobs.plan import JobPlan, PlanError
 from launch.jobs.site import Site
 
 _FIELDS = ("%N", "%P", "%T", "%c", "%l", "%s", "%B", "%G", "%f")
+SINFO = ("sinfo", "-h", "-N", "-o", "|".join(_FIELDS))
+"""The command whose output `read_partitions` reads."""
 _UNAVAILABLE = re.compile(r"blocked|down|drain|error|fail|future|inval|maint|perfctrs|unknown")
 """States of nodes that take no job now; a `*` after a state marks a node that does not respond."""
 _MAX_SIZES = 4
@@ -102,7 +104,7 @@ class SiteNodes:
     def partitions(self) -> tuple[Partition, ...]:
         """The named partitions, else all. Raises SubmitError if sinfo fails or lists no node."""
         named = ["-p", self._partition] if self._partition else []
-        answer = run_tool(["sinfo", "-h", "-N", "-o", "|".join(_FIELDS), *named], timeout_s=COMMAND_TIMEOUT_S)
+        answer = run_tool([*SINFO, *named], timeout_s=COMMAND_TIMEOUT_S)
         if not answer.ok:
             raise SubmitError(f"the nodes of partition {self._partition or '(default)'}: {answer.describe()}")
         partitions = read_partitions(answer.stdout)
