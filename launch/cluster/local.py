@@ -80,7 +80,6 @@ def gpus_here() -> int:
 
 
 def cpus_here() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -133,11 +132,9 @@ class LocalCluster:
         self._count = 0
 
     def name_of(self, job: WrittenJob) -> str:
-        """The name by which `active_jobs` identifies the job."""
         return str(job.script)
 
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
-        """Where the script's own output is."""
         return self._logs / f"{job.script.stem}.local.out"
 
     def submit(self, job: WrittenJob) -> str:
@@ -164,12 +161,10 @@ class LocalCluster:
         return {job_id: name for job_id, (name, _) in self._running.items() if name in wanted}
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state."""
         self._look()
         return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Returns nothing: no job is held on this machine."""
         return {}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -185,7 +180,6 @@ class LocalCluster:
                 self._words[job_id] = "CANCELLED"
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
-        """How these jobs ended, without those that run."""
         self._look()
         return {job_id: ended_here(self._words[job_id]) for job_id in job_ids if job_id in self._words}
 

@@ -36,7 +36,6 @@ class FolderLock:
 
     @property
     def file(self) -> int:
-        """The descriptor of the lock that is held."""
         if self._file is None:
             raise LockError(f"{self.path} is not held")
         return self._file
@@ -89,7 +88,6 @@ class FolderLock:
             os.pwrite(self.file, json.dumps(words).encode(), 0)
 
     def release(self) -> None:
-        """Closes the descriptor; processes that inherited it keep the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -105,7 +103,6 @@ class FolderLock:
         return {name: words[name] for name in known} if whole else {}
 
     def holder(self) -> str:
-        """The holder of the lock as text."""
         words = self.signed_by()
         if not words:
             return "somebody who could not leave a name"

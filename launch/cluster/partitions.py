@@ -73,11 +73,9 @@ class Request:
 
     @property
     def cpus(self) -> int:
-        """CPUs on each node."""
         return self.ranks * self.cpus_per_rank
 
     def fits_on(self, node: Node, partition: Partition) -> bool:
-        """Whether the node is large enough."""
         return partition.cpus_of(node) >= self.cpus and node.gpus >= self.gpus
 
     def describe(self) -> str:
@@ -168,7 +166,6 @@ class SiteNodes:
         return frozenset(answer.stdout.split())
 
     def _elsewhere(self, request: Request) -> str:
-        """The other partitions that the job would fit in, as text; empty if there is none."""
         others = [each for each in self.partitions if each not in self.candidates]
         names = [each.name for each in others if not _refusal(request, each, self._allowed(each))]
         return f"; it fits in --partition {' or '.join(names)}" if names else ""
@@ -247,7 +244,6 @@ def _largest(request: Request, partition: Partition, nodes: Sequence[Node]) -> s
 
 
 def _shortage(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
-    """What the job waits for if too few of the nodes that it fits on are up; empty if there are enough."""
     fitting = [node for node in nodes if request.fits_on(node, partition)]
     up = sum(node.up for node in fitting)
     if up >= request.nodes:

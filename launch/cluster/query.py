@@ -230,7 +230,6 @@ def lives(job_id: str, name: str = "") -> list[JobEnd]:
 
 
 def cluster_settings() -> ClusterSettings | None:
-    """The controller's configuration; None if it does not answer."""
     config = _ask("scontrol", "show", "config")
     if config.refused:
         return None
@@ -270,7 +269,6 @@ def _not_an_id(text: str) -> JobQuery:
 
 
 def _is_named(name: str, expected: str) -> bool:
-    """Whether a job of this name may be the expected one; an empty name is not known."""
     return not name or not expected or name == expected
 
 
@@ -337,7 +335,6 @@ def _account_rows(text: str) -> list[tuple[str, _Row]]:
 
 
 def _shown(text: str) -> _Row | None:
-    """The job in the output of `scontrol -o show job`; None if there is none."""
     fields = dict(re.findall(r"\b(JobState|Reason|Partition|NodeList|Restarts|Requeue)=(\S*)", text))
     if "JobState" not in fields:
         return None
@@ -354,7 +351,6 @@ def _shown(text: str) -> _Row | None:
 
 
 def _without_none(reason: str) -> str:
-    """The reason, empty for Slurm's "None" and "(null)"."""
     return "" if reason.strip() in ("None", "(null)") else reason.strip()
 
 

@@ -108,8 +108,6 @@ def job_name(job: JobPlan, jobs: Path) -> str:
 
 @dataclass
 class SlurmCluster:
-    """Submits scripts byte for byte and queries the state of their jobs."""
-
     logs: Path
     poll_s: float = 3.0  # a controller serves many users
     max_jobs: int | None = None
@@ -120,11 +118,9 @@ class SlurmCluster:
     _names: dict[str, str] = field(default_factory=dict)
 
     def name_of(self, job: WrittenJob) -> str:
-        """The name by which `active_jobs` identifies the job."""
         return job_name(job.plan, job.script.parent)
 
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
-        """Where the script's own output is."""
         return self.logs / f"{job.plan.name}.{job_id}.out"
 
     def submit(self, job: WrittenJob) -> str:
@@ -140,8 +136,6 @@ class SlurmCluster:
         name = self.name_of(job)
 
         class ExactScript(SlurmExecutor):
-            """Submits the text that was written, byte for byte, and nothing pickled."""
-
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return job.text
 
@@ -196,7 +190,6 @@ class SlurmCluster:
         return {job_id: query.state for job_id, query in queries.items()}
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
-        """How these jobs ended, without those that may not have ended."""
         return ends(list(job_ids), self._names)
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:

@@ -59,7 +59,6 @@ class DoctorError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m launch.doctor`."""
     args = _parser().parse_args(argv)
     deny_world_writing()
     signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
@@ -189,7 +188,6 @@ def _image(site: Site) -> str:
 
 
 def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
-    """Submits the job, waits for it, and returns findings from its results. Raises SubmitError if Slurm refuses."""
     folders = Folders(jobs=doctor_job.folder, traces=doctor_job.folder)
     folders.logs.mkdir()
     (plan,) = plan_jobs(

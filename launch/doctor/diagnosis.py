@@ -290,7 +290,6 @@ def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
 
 
 def _findings(start: Start) -> Iterator[Finding]:
-    """The failed and unknown checks of the ranks."""
     for finding in start.findings:
         name, text, state = finding.get("name", ""), finding.get("text", ""), finding.get("state", "")
         if state == "failed":

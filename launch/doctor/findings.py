@@ -34,22 +34,18 @@ class Finding:
 
 
 def ok(name: str, text: str) -> Finding:
-    """Nothing to do."""
     return Finding(name=name, severity=Severity.OK, text=text)
 
 
 def change(name: str, text: str, fix: str = "") -> Finding:
-    """Something to do."""
     return Finding(name=name, severity=Severity.CHANGE, text=text, fix=fix)
 
 
 def note(name: str, text: str, fix: str = "") -> Finding:
-    """Something to know."""
     return Finding(name=name, severity=Severity.NOTE, text=text, fix=fix)
 
 
 def unknown(name: str, text: str) -> Finding:
-    """Something that could not be read."""
     return Finding(name=name, severity=Severity.UNKNOWN, text=text)
 
 
@@ -71,5 +67,4 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """The findings as JSON."""
     return json.dumps({"findings": [dataclasses.asdict(finding) for finding in findings]}, indent=1)

@@ -50,12 +50,10 @@ class Start:
 
     @property
     def connected(self) -> bool:
-        """Whether the ranks found one another."""
         return bool(self.report.get("ranks"))
 
     @property
     def findings(self) -> list[Mapping[str, str]]:
-        """The results of the ranks' checks."""
         return list(self.report.get("findings", ()))
 
 
@@ -85,7 +83,6 @@ class DoctorJob:
     here: bool = False
 
     def prepare(self) -> None:
-        """Writes the files that nodes and ranks read."""
         (self.folder / "token").write_text(f"{self.token}\n")
         (self.folder / "run.json").write_text(json.dumps(self.run.to_json(), indent=1) + "\n")
 
@@ -103,7 +100,6 @@ class DoctorJob:
         return [configured, *(way for way in all_ways if way != configured)]
 
     def script(self, header: str) -> str:
-        """The job's script for Slurm."""
         ways = [dataclasses.replace(self.site, launcher=launcher, mpi=mpi) for launcher, mpi in self.ways()]
         starts = [run_argv(self.run, way, self._program(at)) for at, way in enumerate(ways)]
         # srun, whatever the site's launcher is: every Slurm site has it.
@@ -112,12 +108,10 @@ class DoctorJob:
         return render_doctor(header, self.site, self.folder, PART_S, look, starts)
 
     def local_script(self, launcher: Sequence[str]) -> str:
-        """The job's script for this machine, with mpiexec."""
         start = local_argv(self.run, launcher, [*self._program(0), "--simulate-nodes"])
         return render_doctor("#!/bin/bash\n", self.site, self.folder, PART_S, self._node_program(), [start])
 
     def read(self, printed: str = "") -> JobFacts:
-        """The results that the job has written so far."""
         modules = {}
         for at, module in enumerate(self.site.modules):
             if (status := self._status(f"module{at}")) != 0:

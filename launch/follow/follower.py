@@ -75,7 +75,6 @@ class StepReader:
             return None
 
     def forget(self, stem: str) -> None:
-        """The attempt has ended."""
         self._known.pop(stem, None)
 
     def _read(self, stem: str) -> StepCount | None:
@@ -206,7 +205,6 @@ class Follower:
 
     @property
     def poll_s(self) -> float:
-        """How long to wait before the next look."""
         return self._cluster.poll_s
 
     def describe(self) -> str:
@@ -301,7 +299,6 @@ def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRec
 
 
 def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
-    """Closes one attempt, with the end of the job's last start or of the earlier start that the attempt began in."""
     job = end if begin.restart_count >= end.restarts else _former_life(begin, end)
     return close_attempt(begin, logs, traces, job)
 

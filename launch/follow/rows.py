@@ -86,8 +86,6 @@ class SchedulerOutage:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepTimeLeft:
-    """Estimated time until the last run ends; `queue_wait` says that time in a scheduler's queue comes on top."""
-
     seconds: float
     queue_wait: bool = False
 
@@ -106,7 +104,6 @@ class RunDurations:
         self._cases = {case: median(durations) for case, durations in cases.items()}
 
     def expected_s(self, run: RunSpec) -> float | None:
-        """Median duration of the run's point, else of the same workload in its case; None if none has ended."""
         return self._points.get(run.point_id, self._cases.get(_case(run)))
 
 

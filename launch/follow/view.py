@@ -113,8 +113,6 @@ class EventLines:
 
 
 class LiveTable:
-    """Redraws one table in place."""
-
     def __init__(self, live: Live) -> None:
         self._live = live
         self._names: Mapping[str, str] = {}
@@ -237,7 +235,6 @@ class _Column:
         return max(map(cell_len, (self.heading, *self.cells)))
 
     def cell(self, row: int, width: int) -> str:
-        """The cell in this width, the heading for row -1."""
         text = self.heading if row < 0 else self.cells[row]
         if (excess := cell_len(text) - width) > 0:
             return f"{set_cell_size(text, width - 1)}…"

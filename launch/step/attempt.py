@@ -59,8 +59,6 @@ class StepOptions:
 
 
 class Step:
-    """One attempt, from reading the run's records to writing its own."""
-
     def __init__(self, options: StepOptions, job: Job, signals: SignalLog, script: bytes) -> None:
         self._options, self._job, self._signals, self._script = options, job, signals, script
         self._claim = Claim(
@@ -100,7 +98,6 @@ class Step:
         return INTERRUPTED if self._signals.last else status
 
     def _take(self) -> BeginRecord | int:
-        """The attempt's begin record, which takes its number; else the exit status of a step that does nothing."""
         options = self._options
         self._await_controller()
         while True:
@@ -129,7 +126,6 @@ class Step:
                 ) from None
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
-        """Starts the launcher and watches it until it has ended; its exit status."""
         options, signals = self._options, self._signals
 
         def say_beside(text: str) -> None:
@@ -175,7 +171,6 @@ class Step:
         return path
 
     def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:
-        """Decides the outcome and writes the exit record; the exit status of this process."""
         options, name = self._options, stem(begin.run_id, begin.attempt)
         self._await_traces(begin)
         was_signalled = bool(self._signals.first) and self._job.in_slurm
@@ -244,7 +239,6 @@ class Step:
         self._run_logged(name, [python, "-m", "hpc.recovery.recover", str(options.traces), "--stem", name], None)
 
     def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> None:
-        """Runs a program of Rankwise, with its output in the attempt's logs."""
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=error)
@@ -283,7 +277,6 @@ class Step:
                 self._signals.sleep(1.0)
 
     def _job_text(self, job_id: str) -> str:
-        """The output of scontrol about a job; empty if it fails."""
         if not job_id.isdecimal():
             return ""
         answer = run_tool(["scontrol", "-o", "show", "job", job_id], timeout_s=10)

@@ -47,7 +47,6 @@ class Job:
 
     @property
     def in_slurm(self) -> bool:
-        """Whether a scheduler can be asked about it."""
         return _LOCAL_JOB.fullmatch(self.job_id) is None
 
     @classmethod
@@ -152,7 +151,6 @@ class Claim:
         return open_attempts
 
     def _end_of(self, begin: BeginRecord) -> JobEnd | None:
-        """How the job that began the attempt ended; None if it has not, or that cannot be known."""
         job_id = begin.job_id
         if local := _LOCAL_JOB.fullmatch(job_id):
             by_hand = local["number"] == "0"

@@ -52,7 +52,6 @@ class Seen:
 
     @property
     def phase(self) -> Phase:
-        """What the run has to do next, from this look."""
         counts = self.completed.values()
         if self.trace or (counts and min(counts) >= self.steps):
             return Phase.END
@@ -109,7 +108,6 @@ class HangWatch:
         return self._judge(now_s)
 
     def start_anew(self, now_s: float) -> None:
-        """Restarts the waiting time."""
         self._waited_s = 0.0
         self._last_beats = {node: (beat, now_s) for node, (beat, _) in self._last_beats.items()}
         self._first = self._pace_s = None

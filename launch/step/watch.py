@@ -41,7 +41,6 @@ class Launcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     @property
@@ -51,7 +50,6 @@ class Launcher:
         return 128 - status if status < 0 else status
 
     def send(self, number: signal.Signals) -> None:
-        """Sends it a signal if it is there."""
         self._process.send_signal(number)
 
     def ask_for_stacks(self) -> bool:
@@ -104,13 +102,11 @@ class Watchdog:
         self._watch = HangWatch(limits, _now_s(), say)
 
     def look(self) -> None:
-        """Looks once; ends a run that hangs."""
         hang = self._watch.look(_now_s(), self.pause_s, self.see())
         if hang is not None and self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
             self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
 
     def see(self) -> Seen:
-        """One look at the journals of this node, at the copies, and at the trace."""
         partial = self._traces / f"{self._stem}{PARTIAL}"
         try:
             self._folder.require()  # a folder that was unmounted must not look like one without copies
@@ -161,7 +157,6 @@ class Watchdog:
 
 
 def _folder_now(traces: Path, stem: str) -> TracesFolder:
-    """The traces folder with its identity; only its path if it cannot be read now."""
     try:
         return TracesFolder.at_start(traces, stem)
     except OSError:

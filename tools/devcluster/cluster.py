@@ -80,7 +80,6 @@ class DevCluster:
 
     @property
     def site_file(self) -> Path:
-        """What `python -m hpc.sweep --site` takes."""
         return self.root / "site.toml"
 
     @property
@@ -90,11 +89,9 @@ class DevCluster:
         return config.client_env(os.environ, conf, config.mpi_env(self.host))
 
     def is_running(self) -> bool:
-        """Whether the controller is alive."""
         return CONTROLLER in self.daemons()
 
     def daemons(self) -> set[str]:
-        """The names of all daemons that are alive."""
         return set(processes.daemon_processes(self._confs).values())
 
     def states(self) -> dict[str, str]:
@@ -211,7 +208,6 @@ class DevCluster:
             )
 
     def _look_at_host(self) -> Host:
-        """Reads what this machine allows. Raises DevClusterError if that is too little."""
         if self.shape.clocks and (refused := processes.namespaces_refused(clocks=True)):
             raise DevClusterError(
                 f"clocks of their own were asked for, and time namespaces are refused here: {refused}"

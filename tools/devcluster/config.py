@@ -77,7 +77,6 @@ class Shape:
 
     @property
     def node_names(self) -> list[str]:
-        """`node1` and so on."""
         return [f"node{k}" for k in range(1, self.nodes + 1)]
 
     def __str__(self) -> str:

@@ -30,7 +30,6 @@ class Daemons:
         self._conf = root / "slurm.conf"
 
     def alive(self) -> set[str]:
-        """The names of the daemons that are alive."""
         return set(processes.daemon_processes(self._confs).values())
 
     def start_accounting(self) -> None:

@@ -127,7 +127,6 @@ def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
 
 
 def spawn_as_host(host: DaemonHost, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-    """Starts a daemon in the namespaces of its own host."""
     spawn(_enter(host, argv), env, log)
 
 
@@ -287,7 +286,6 @@ def _uts(pid: int | str) -> str:
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
-    """Sends the signal to those of these processes that are alive."""
     for pid in pids:
         _send(pid, number)
 
