@@ -167,7 +167,7 @@ def test_a_controller_that_was_killed_knows_its_jobs_when_it_is_back(new_root, n
         save_state(cluster, job)
         with pytest.raises(DevClusterError, match="the controller runs already"):
             cluster.start_controller()
-        cluster.kill_controller()
+        cluster.kill("slurmctld")
         assert cluster.daemons() == {"node1"}
         with pytest.raises(DevClusterError, match="Unable to contact slurm controller"):
             cluster.run("squeue")

@@ -147,7 +147,7 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     sweep = person.start("--repeats", "12", *SPLIT, *workload, "--max-jobs", "6")
     until(lambda: (len(begun(tmp_path)), len(person.jobs())) == (2, 6), "two jobs run, four wait")
     save_state(cluster, person.jobs()[0][0])
-    cluster.kill_controller()
+    cluster.kill("slurmctld")
     gate.touch()
     until(lambda: ended(tmp_path)["ok"] == 2, "both runs end")
     until(lambda: "the scheduler has not answered since" in person.said(sweep), "the outage is told")

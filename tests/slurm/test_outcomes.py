@@ -241,7 +241,7 @@ def test_a_job_that_the_scheduler_has_forgotten(blackout: Blackout) -> None:
 def test_a_controller_that_dies_and_comes_back_ends_nothing(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     save_state(faulty, sweep.job_id)
-    faulty.kill_controller()
+    faulty.kill("slurmctld")
     try:
         until(lambda: "has not answered since" in sweep.printed, "the outage is told", lambda: sweep.printed)
         sweep.let_go()

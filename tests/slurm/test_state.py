@@ -82,7 +82,7 @@ def test_accounts_that_lag_fall_silent_or_are_not_there(
 
     # The controller dies before its news has come to the accounts: they say that the job runs still.
     save_state(cluster, living)
-    cluster.kill_controller()
+    cluster.kill("slurmctld")
     cluster.thaw("slurmdbd")
     assert in_accounts(cluster, living) == "RUNNING"
     unreachable = look([living, cancelled])

@@ -69,11 +69,11 @@ class Shape:
         if self.preempt_mode not in _PREEMPT_MODES:
             known = ", ".join(_PREEMPT_MODES)
             raise DevClusterError(f"preempt_mode is {self.preempt_mode!r}; a development cluster takes {known}")
-        for name, smallest, largest in (("nodes", 1, 64), ("cpus", 1, 1024), ("gpus", 0, 64)):
-            if not smallest <= getattr(self, name) <= largest:
-                raise DevClusterError(
-                    f"{name} is {getattr(self, name)}; a development cluster takes {smallest} to {largest}"
-                )
+        for name, count, least, largest in (
+            ("nodes", self.nodes, 1, 64), ("cpus", self.cpus, 1, 1024), ("gpus", self.gpus, 0, 64)
+        ):  # fmt: skip
+            if not least <= count <= largest:
+                raise DevClusterError(f"{name} is {count}; a development cluster takes {least} to {largest}")
 
     @property
     def node_names(self) -> list[str]:
@@ -247,7 +247,7 @@ def _accounting(shape: Shape, ports: Sequence[int]) -> str:
 
 
 def slurmdbd_conf(host: Host, root: Path, port: int) -> str:
-    """The accounting daemon's configuration; its database is reached through a socket that $MYSQL_UNIX_PORT names."""
+    """The accounting daemon's configuration; $MYSQL_UNIX_PORT names the socket of its database."""
     return f"""\
 AuthType=auth/none
 DbdHost={ACCOUNTING if host.own_names else host.name}
@@ -263,18 +263,6 @@ StorageUser=slurm
 StorageLoc=slurm_accounts
 CommitDelay=1
 """
-
-
-def open_to_login(conf: str) -> str:
-    """The same slurm.conf for clients on a host whose name is not 127.0.0.1, where nodes could not call them back."""
-    return conf.replace("NoInAddrAny,", "")
-
-
-def gres_conf(shape: Shape, root: Path) -> str:
-    """GPUs by their device files, because Slurm drops a mere count; any character device will do."""
-    if not shape.gpus:
-        return ""
-    return f"AutoDetect=off\nNodeName={','.join(shape.node_names)} Name=gpu File={root}/dev/gpu[0-{shape.gpus - 1}]\n"
 
 
 def hosts_file(name: str, names: Sequence[str], original: str) -> str:
@@ -301,7 +289,7 @@ def mpi_env(host: Host) -> dict[str, str]:
     return env
 
 
-def client_env(base: Mapping[str, str], conf: Path, mpi: Mapping[str, str]) -> dict[str, str]:
+def client_env(base: Mapping[str, str], conf: Path | str, mpi: Mapping[str, str]) -> dict[str, str]:
     """The environment `base` made fit for clients: nothing of another cluster or job, /usr/sbin on the path."""
     env = {name: value for name, value in base.items() if not _FOREIGN.fullmatch(name)}
     path = env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
@@ -332,19 +320,23 @@ time_limit_min = 60
 {env}"""
 
 
+def daemon_names(shape: Shape) -> list[str]:
+    """The controller, the nodes, and the daemons of the accounting if there is one."""
+    return [CONTROLLER, *shape.node_names, *([ACCOUNTING, DATABASE] if shape.accounting else [])]
+
+
 def files(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_job_id: int) -> dict[str, str]:
     """All files of the cluster: path below the root → text."""
     conf = slurm_conf(host, shape, root, ports=ports, first_job_id=first_job_id)
-    names = [CONTROLLER, *shape.node_names]
-    accounting = {}
-    if shape.accounting:
-        names += [ACCOUNTING, DATABASE]
-        accounting = {"slurmdbd.conf": slurmdbd_conf(host, root, ports[-1])}
+    names = daemon_names(shape)
+    # GPUs by their device files, because Slurm drops a mere count; any character device will do.
+    gpus = f"NodeName={','.join(shape.node_names)} Name=gpu File={root}/dev/gpu[0-{shape.gpus - 1}]\n"
     return {
-        **accounting,
+        **({"slurmdbd.conf": slurmdbd_conf(host, root, ports[-1])} if shape.accounting else {}),
         "slurm.conf": conf,
-        "login.conf": open_to_login(conf),
-        "gres.conf": gres_conf(shape, root),
+        # For clients on a host whose name is not 127.0.0.1, where nodes could not call them back.
+        "login.conf": conf.replace("NoInAddrAny,", ""),
+        "gres.conf": f"AutoDetect=off\n{gpus}" if shape.gpus else "",
         "site.toml": site_toml(shape, mpi_env(host)),
         "cluster.json": json.dumps({"shape": asdict(shape), "host": asdict(host)}, indent=1) + "\n",
         **{f"hosts/{name}": hosts_file(name, [*names, host.name], host.hosts) for name in names},
