@@ -22,7 +22,6 @@ from launch.cluster.slurm import (
     SlurmCluster,
     SubmitError,
     TransientSubmitError,
-    controller_answers,
     slurm_is_installed,
     why_unreachable,
 )
@@ -127,7 +126,7 @@ def _job_words(shown: Shown) -> tuple[dict[str, str], dict[str, str]]:
     of_slurm = [job_id for job_id in ids if not job_id.startswith("local-")]
     if not of_slurm:
         return words, {}
-    if not controller_answers():
+    if why_unreachable():
         return words | dict.fromkeys(of_slurm, "unknown"), {}
     cluster = SlurmCluster(shown.folders.logs)
     try:

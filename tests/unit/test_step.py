@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome, ask_again, exit_records, read_exit_record
+from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
-from launch.step.claim import lives_here
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 
 
@@ -175,12 +175,12 @@ def test_a_run_that_a_job_of_this_machine_began_is_done_only_when_its_process_is
 def test_a_script_of_another_user_is_there_though_it_cannot_be_signalled() -> None:
     """Asked by a user who is not root about a process of root."""
     host = socket.gethostname()
-    for by_hand in (True, False):
+    for number in (0, 1):  # 0: started by hand
         child = os.fork()
         if not child:
             try:
                 os.setuid(65534)
-                os._exit(0 if lives_here(f"local-{host}-1-1", host, 1, by_hand=by_hand) else 1)
+                os._exit(0 if script_may_run(f"local-{host}-1-{number}") else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
