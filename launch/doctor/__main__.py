@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec, SpecError
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
@@ -41,7 +42,7 @@ from launch.cluster.slurm import (
 )
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_job, of_site
-from launch.doctor.findings import Finding, Severity, as_json, as_text, change
+from launch.doctor.findings import as_json, as_text, change, to_change
 from launch.doctor.job import DoctorJob, JobFacts
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("launch.doctor: stopped, and its job cancelled", file=sys.stderr)
         return 130
     print(as_json(findings) if args.format == "json" else as_text(findings))
-    return int(any(finding.severity is Severity.CHANGE for finding in findings))
+    return int(any(map(to_change, findings)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from hpc.model.findings import Finding, Severity, State
 from launch.cluster.partitions import minutes_of
 from launch.doctor.cluster_facts import ClusterFacts
-from launch.doctor.findings import Finding, Severity, change, hosts, note, ok, unknown
+from launch.doctor.findings import change, hosts, note, ok, to_change, unknown
 from launch.doctor.job import JobFacts, NodeFacts, Start
 from launch.jobs.site import Site
 
@@ -34,7 +36,7 @@ def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
         return
     name, state, limit = (partition.get(key, "") for key in ("PartitionName", "State", "MaxTime"))
     if state == "UP":
-        yield ok("partition", f"{name} is up, {cluster.nodes} nodes")
+        yield ok("partition", f"{name} is up, {cluster.nodes} nodes", nodes=cluster.nodes)
     else:
         yield change("partition", f"{name} is {state}: it starts no job", 'partition = "…"')
     minutes, configured = minutes_of(limit), site.time_limit_min
@@ -45,40 +47,44 @@ def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
     elif configured is None or configured > minutes:
         setting = "no time_limit_min" if configured is None else f"time_limit_min = {configured}"
         text = f"{name} lets a job take {minutes} min, the site says {setting}: longer plans are refused, not split"
-        yield change("time limit", text, f"time_limit_min = {minutes}")
+        yield change("time limit", text, f"time_limit_min = {minutes}", limit_min=minutes)
     else:
-        yield ok("time limit", f"{configured} of the {minutes} min that {name} allows")
+        yield ok("time limit", f"{configured} of the {minutes} min that {name} allows", limit_min=minutes)
 
 
 def _gpus(site: Site, cluster: ClusterFacts) -> Finding:
-    name, configured, shown = "gpus_per_node", site.gpus_per_node, cluster.gpus
-    here = " or ".join(map(str, shown))
-    if not shown:
+    name, configured, reported = "gpus_per_node", site.gpus_per_node, cluster.gpus
+    counts = " or ".join(map(str, reported))
+    if not reported:
         if configured is None:
             text = "neither the site nor sinfo says how many GPUs a node has; 0 where runs use none"
             return change(name, text, "gpus_per_node = 0")
-        return (ok if configured == 0 else unknown)(name, f"{configured}; sinfo shows no GPU to Slurm")
+        text = f"{configured}; sinfo shows no GPU to Slurm"
+        return ok(name, text) if configured == 0 else unknown(name, text)
+    fix = f"gpus_per_node = {max(reported)}"
     if configured == 0:
-        return ok(name, f"0: runs use CPUs alone, though nodes have {here} GPUs")
-    if configured is None and len(shown) > 1:
-        text = f"nodes have {here}: say which are meant, and choose them by constraint or nodelist"
-        return change(name, text, f"gpus_per_node = {max(shown)}")
-    if configured is None or configured in shown:
-        return ok(name, f"{configured or here}, as sinfo says")
-    return change(name, f"the site says {configured}, sinfo {here}", f"gpus_per_node = {max(shown)}")
+        return ok(name, f"0: runs use CPUs alone, though nodes have {counts} GPUs", reported=reported)
+    if configured is None and len(reported) > 1:
+        text = f"nodes have {counts}: say which are meant, and choose them by constraint or nodelist"
+        return change(name, text, fix, reported=reported)
+    if configured is None or configured in reported:
+        return ok(name, f"{configured or counts}, as sinfo says", reported=reported)
+    return change(name, f"the site says {configured}, sinfo {counts}", fix, reported=reported)
 
 
 def _cpus(site: Site, cluster: ClusterFacts) -> Finding:
-    name, configured, shown = "cpus_per_node", site.cpus_per_node, cluster.cpus
-    here = " or ".join(map(str, shown))
-    if not shown:
+    name, configured, reported = "cpus_per_node", site.cpus_per_node, cluster.cpus
+    counts = " or ".join(map(str, reported))
+    if not reported:
         return unknown(name, f"sinfo does not tell; the site says {'nothing' if configured is None else configured}")
-    if configured is None and len(shown) > 1:
-        return change(name, f"nodes have {here}: say which are meant", f"cpus_per_node = {min(shown)}")
-    if configured is not None and configured > max(shown):
-        text = f"the site says {configured}, sinfo {here}: jobs that ask for more are refused"
-        return change(name, text, f"cpus_per_node = {max(shown)}")
-    return ok(name, f"{here}, as sinfo says" if configured is None else f"{configured}; sinfo says {here}")
+    if configured is None and len(reported) > 1:
+        text = f"nodes have {counts}: say which are meant"
+        return change(name, text, f"cpus_per_node = {min(reported)}", reported=reported)
+    if configured is not None and configured > max(reported):
+        text = f"the site says {configured}, sinfo {counts}: jobs that ask for more are refused"
+        return change(name, text, f"cpus_per_node = {max(reported)}", reported=reported)
+    text = f"{counts}, as sinfo says" if configured is None else f"{configured}; sinfo says {counts}"
+    return ok(name, text, reported=reported)
 
 
 def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -123,11 +129,12 @@ def _settings(cluster: ClusterFacts) -> Iterator[Finding]:
     if (wait_s := _seconds(settings.get("KillWait", ""))) is not None:
         text = f"{wait_s} s from the signal at a time limit to the end"
         short = f"{text}: what was measured after the last copy may be lost; a shorter --copy-s loses less"
-        yield ok("KillWait", text) if wait_s >= MIN_KILL_WAIT_S else note("KillWait", short)
+        enough = wait_s >= MIN_KILL_WAIT_S
+        yield ok("KillWait", text, wait_s=wait_s) if enough else note("KillWait", short, wait_s=wait_s)
     yield _accounting(settings)
     if (silence_s := _seconds(settings.get("SlurmdTimeout", ""))) is not None:
         if silence_s:
-            yield ok("SlurmdTimeout", f"a dead node is noticed after {silence_s} s")
+            yield ok("SlurmdTimeout", f"a dead node is noticed after {silence_s} s", silence_s=silence_s)
         else:
             yield note("SlurmdTimeout", "0: a dead node is never noticed by itself")
     yield _memory(settings)
@@ -178,7 +185,7 @@ def of_job(site: Site, job: JobFacts) -> list[Finding]:
     ]
     on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
     ranks = list(_mpi(site, job))
-    seen = {finding.name for finding in ranks if finding.severity is Severity.CHANGE}
+    seen = {finding.name for finding in ranks if to_change(finding)}
     # The ranks' own check of adapters is more precise.
     return [
         *modules,
@@ -216,11 +223,11 @@ def _local(job: JobFacts) -> Iterator[Finding]:
     aside = [name for name, place in places.items() if place and place[0] != "/dev/shm"]
     text = f"at least {least / (1 << 20):.0f} MiB free in {folder}"
     if least < MIN_LOCAL_BYTES:
-        yield change("local storage", f"{text}: too little for the stamps of long runs", "empty it")
+        yield change("local storage", f"{text}: too little for the stamps of long runs", "empty it", free_bytes=least)
     elif aside:
         yield note("local storage", f"{text}; {hosts(aside)} cannot write to /dev/shm: stamps go to a disk there")
     else:
-        yield ok("local storage", text)
+        yield ok("local storage", text, free_bytes=least)
 
 
 def _pythons(job: JobFacts) -> Iterator[Finding]:
@@ -291,17 +298,15 @@ def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
 
 def _findings(start: Start) -> Iterator[Finding]:
     for finding in start.findings:
-        name, text, state = finding.get("name", ""), finding.get("text", ""), finding.get("state", "")
-        if state == "failed":
-            say = change if finding.get("level") == "fatal" else note
-            yield say(name, text, finding.get("cure", ""))
-        elif state == "unknown":
-            yield unknown(name, text)
+        if finding.state is State.UNKNOWN:
+            yield unknown(finding.name, finding.text)
+        elif finding.state is State.FAILED:
+            yield replace(finding, severity=Severity.ALARM if finding.fatal else Severity.NOTE)
 
 
 def _failure(start: Start) -> str:
-    if failed := [finding for finding in start.findings if finding.get("state") == "failed"]:
-        return failed[0].get("text", "")
+    if failed := [finding.text for finding in start.findings if finding.state is State.FAILED]:
+        return failed[0]
     if start.status == 124:
         return "no answer in time"
     if start.status == 127:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc.model.findings import Finding, read_finding
 from hpc.model.spec import RunSpec
 from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
 from launch.jobs.script import here_python, render_doctor
@@ -53,8 +54,8 @@ class Start:
         return bool(self.report.get("ranks"))
 
     @property
-    def findings(self) -> list[Mapping[str, str]]:
-        return list(self.report.get("findings", ()))
+    def findings(self) -> list[Finding]:
+        return [read_finding(values) for values in self.report.get("findings", ())]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.findings import read_finding
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import state
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
 
 Findings = dict[str, tuple[str, str, str]]
-"""Name → severity, text, fix."""
+"""Name → label, text, fix."""
 Doctor = Callable[..., tuple[int, Findings]]
 
 
@@ -32,14 +33,14 @@ def doctor(tmp_path: Path, cluster: DevCluster, command: Command) -> Doctor:
         done = command(*argv, *options)
         assert done.stdout, done.stderr
         assert list(out.glob("doctor-*")) == []  # nothing is left in the folder
-        findings = json.loads(done.stdout)["findings"]
-        return done.returncode, {each["name"]: (each["severity"], each["text"], each["fix"]) for each in findings}
+        findings = map(read_finding, json.loads(done.stdout)["findings"])
+        return done.returncode, {each.name: (each.label, each.text, each.fix) for each in findings}
 
     return run
 
 
 def fixes(findings: Findings) -> dict[str, str]:
-    return {name: fix for name, (severity, _, fix) in findings.items() if severity == "change"}
+    return {name: fix for name, (label, _, fix) in findings.items() if label == "alarm"}
 
 
 def test_a_healthy_cluster_has_nothing_to_change(doctor: Doctor) -> None:

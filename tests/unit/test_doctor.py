@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.findings import Finding, State
 from launch.cluster.partitions import SINFO, minutes_of
 from launch.doctor.__main__ import DoctorError, _parser, _sized_job, main
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_job, of_site
-from launch.doctor.findings import Finding, Severity, as_json, as_text
+from launch.doctor.findings import as_json, as_text
 from launch.doctor.job import JobFacts, NodeFacts, Start, read_nodes
 from launch.jobs.site import Site
 
@@ -39,7 +40,8 @@ def site(**settings) -> Site:
 
 
 def changes(findings: list[Finding], name: str) -> list[tuple[str, str]]:
-    return [(finding.severity, finding.fix) for finding in findings if finding.name == name]
+    labels = {"alarm": "change"}
+    return [(labels.get(each.label, each.label), each.fix) for each in findings if each.name == name]
 
 
 def node(name: str = "n0", **facts) -> NodeFacts:
@@ -47,8 +49,8 @@ def node(name: str = "n0", **facts) -> NodeFacts:
     return NodeFacts(name=name, **(usual | facts))
 
 
-def check(name: str, state: str, level: str = "fatal") -> dict[str, str]:
-    return {"name": name, "state": state, "level": level, "text": f"{name} is {state}", "cure": f"cure of {name}"}
+def check(name: str, state: str, severity: str = "fatal") -> dict[str, str]:
+    return {"name": name, "state": state, "severity": severity, "text": f"{name} is {state}", "fix": f"fix of {name}"}
 
 
 def start(mpi: str = "pmix", *checks: dict[str, str], connected: bool = True, **facts) -> Start:
@@ -64,7 +66,7 @@ def job(*nodes: NodeFacts, starts: tuple[Start, ...] = (start(),), **facts) -> J
 
 def test_a_healthy_cluster_has_nothing_to_change() -> None:
     findings = [*of_site(site(), cluster()), *of_job(site(), job(node(), node("n1")))]
-    assert {finding.severity for finding in findings} == {Severity.OK}
+    assert {finding.state for finding in findings} == {State.OK}
     assert as_text(findings).endswith("\nnothing to change")
 
 
@@ -130,8 +132,8 @@ def test_fences_are_not_reported_for_old_or_unknown_versions(
         (job(node(), starts=(start("pmi2", connected=False), start("pmix"))), "mpi", ("change", 'mpi = "pmix"')),
         (job(node(), starts=(start(connected=False), start("openmpi", launcher="mpirun"))), "mpi",
          ("change", 'launcher = "mpirun"\nmpi = "openmpi"')),
-        (job(node(), starts=(start("pmix", check("load", "failed", "alarm")),)), "load", ("note", "cure of load")),
-        (job(node(), starts=(start("pmix", check("cores", "failed")),)), "cores", ("change", "cure of cores")),
+        (job(node(), starts=(start("pmix", check("load", "failed", "alarm")),)), "load", ("note", "fix of load")),
+        (job(node(), starts=(start("pmix", check("cores", "failed")),)), "cores", ("change", "fix of cores")),
         (job(node(), starts=(start("pmix", check("same_driver", "unknown")),)), "same_driver", ("unknown", "")),
         (job(node(ports=("mlx5_0 4: ACTIVE",))), "expect_transport", ("note", 'expect_transport = "ib"')),
         (job(node(ports=("mlx5_0 4: ACTIVE",)), node("n1")), "adapters", ("change", 'exclude = "n1"')),
@@ -148,7 +150,7 @@ def test_every_failed_way_to_start_ranks_is_listed() -> None:
         start("pmi2", connected=False, report={}, status=1, error="no PMI here"),
     )
     (mpi,) = [each for each in of_job(site(), job(node(), starts=never)) if each.name == "mpi"]
-    assert mpi.severity is Severity.CHANGE
+    assert mpi.label == "alarm"
     assert "srun --mpi=pmix: no answer in time; srun --mpi=pmi2: no PMI here" in mpi.text
 
 
@@ -204,8 +206,8 @@ def test_the_shell_of_a_node_reports_its_facts(tmp_path: Path) -> None:
 
 
 def test_control_characters_are_escaped_in_text() -> None:
-    hostile = [Finding(name="x", severity=Severity.CHANGE, text="a\x1b[2Jb\nc", fix='mpi = "\x07"')]
-    assert as_text(hostile) == 'CHANGE   x  a\\x1b[2Jb\\nc\n            → mpi = "\\x07"\n1 to change'
+    hostile = [Finding(name="x", text="a\x1b[2Jb\nc", fix='mpi = "\x07"')]
+    assert as_text(hostile) == 'CHANGE  x  a\\x1b[2Jb\\nc\n           → mpi = "\\x07"\n1 to change'
     assert json.loads(as_json(hostile))["findings"][0]["text"] == "a\x1b[2Jb\nc"
 
 

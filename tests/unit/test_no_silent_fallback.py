@@ -129,7 +129,7 @@ def test_the_doctor_names_an_nvidia_smi_that_fails(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     [finding] = [each for each in json.loads(done.stdout)["findings"] if each["name"] == "nvidia-smi"]
-    assert (finding["severity"], "Driver/library version mismatch" in finding["text"]) == ("change", True)
+    assert (finding["state"], "Driver/library version mismatch" in finding["text"]) == ("failed", True)
 
 
 def test_a_sweep_larger_than_its_cluster_is_refused_before_it_is_submitted(tmp_path: Path) -> None:
