@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,13 +19,19 @@ from rich.text import Text
 from hpc.model.outcome import ExitRecord, Outcome, stem
 from hpc.model.spec import RunSpec
 from hpc.system.sanitize import plain
-from launch.follow.rows import PENDING, RUNNING, Row, SchedulerOutage, SweepTimeLeft
+from launch.follow.rows import PENDING, RUNNING, Outage, Row, SweepTimeLeft, Unavailable
 
-SCHEDULER, FOLDER = "the scheduler has not answered", "the traces could not be read or written"
-_AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be read and written again"}
+_OUTAGE = {
+    Unavailable.SCHEDULER: "the scheduler has not answered",
+    Unavailable.TRACES: "the traces could not be read or written",
+}
+_OUTAGE_OVER = {
+    Unavailable.SCHEDULER: "the scheduler answers again",
+    Unavailable.TRACES: "the traces can be read and written again",
+}
 _GAP = "  "
 _MIN_RESULT_WIDTH = 10
-_ROOM_BESIDE_IDS = 68
+_WIDTH_BESIDE_IDS = 68
 """With fewer columns beside run ids the runs have short names: state 11, step 11, two times of 7, results, gaps."""
 _MAX_TITLE_LINES = 2
 _MAX_OUTAGE_LINES = 3
@@ -87,9 +94,9 @@ class EventLines:
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._over: set[str] = set()
-        self._last_outage = ""
+        self._unavailable: Unavailable | None = None
 
-    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
+    def show(self, rows: Sequence[Row], outage: Outage | None, time_left: SweepTimeLeft | None) -> None:
         """Called after each look; with an `outage` the rows are the last known ones."""
         self._show_outage(outage)
         for row in rows:
@@ -103,13 +110,12 @@ class EventLines:
                 if row.news:
                     _print(self._console, f"{row.run.run_id} attempt {row.attempt}: began")
 
-    def _show_outage(self, outage: SchedulerOutage | None) -> None:
-        what = "" if outage is None else outage.what
-        if self._last_outage and what != self._last_outage:
-            _print(self._console, _AGAIN[self._last_outage])
-        if outage is not None and what != self._last_outage:
-            _print(self._console, outage.describe())
-        self._last_outage = what
+    def _show_outage(self, outage: Outage | None) -> None:
+        before, self._unavailable = self._unavailable, None if outage is None else outage.what
+        if before is not None and before is not self._unavailable:
+            _print(self._console, _OUTAGE_OVER[before])
+        if outage is not None and before is not outage.what:
+            _print(self._console, describe_outage(outage))
 
 
 class LiveTable:
@@ -118,13 +124,11 @@ class LiveTable:
         self._names: Mapping[str, str] = {}
         self._common = ""
 
-    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
+    def show(self, rows: Sequence[Row], outage: Outage | None, time_left: SweepTimeLeft | None) -> None:
         """See EventLines."""
         if any(row.run.run_id not in self._names for row in rows):
             self._common, self._names = short_names([row.run for row in rows])
-        table = SweepTable(
-            rows=rows, outage=outage, time_left=time_left, names=self._names, common=self._common
-        )  # fmt: skip
+        table = SweepTable(rows=rows, outage=outage, time_left=time_left, names=self._names, common=self._common)
         self._live.update(table, refresh=True)
 
 
@@ -133,7 +137,7 @@ class SweepTable:
     """The table as it is drawn, at most a terminal's lines and columns; `names` and `common` are `short_names`."""
 
     rows: Sequence[Row]
-    outage: SchedulerOutage | None
+    outage: Outage | None
     time_left: SweepTimeLeft | None
     names: Mapping[str, str]
     common: str
@@ -143,9 +147,9 @@ class SweepTable:
 
     def lines(self, width: int, height: int) -> list[Text]:
         """The counts, the most important rows, the number of other rows, and the outage if there is one."""
-        outage = [] if self.outage is None else _wrap(self.outage.describe(), width, _MAX_OUTAGE_LINES)
+        outage = [] if self.outage is None else _wrap(describe_outage(self.outage), width, _MAX_OUTAGE_LINES)
         # Decided by the ids alone, so that the layout does not change while the sweep runs.
-        full = max((len(row.run.run_id) for row in self.rows), default=0) + _ROOM_BESIDE_IDS <= width
+        full = max((len(row.run.run_id) for row in self.rows), default=0) + _WIDTH_BESIDE_IDS <= width
         names = {row.run.run_id: row.run.run_id for row in self.rows} if full else self.names
         common = "" if full else self.common
         title = _wrap(_title(self.rows, self.time_left, common), width, min(_MAX_TITLE_LINES, max(1, height // 4)))
@@ -197,6 +201,14 @@ def short_names(runs: Sequence[RunSpec]) -> tuple[str, dict[str, str]]:
     names = {run_id: " ".join([*(its[at] for at in picked), its[-1]]) for run_id, its in words.items()}
     common = [next(iter(words.values()))[at] for at in middle if not differ[at]] if words else []
     return " ".join(common), names
+
+
+def describe_outage(outage: Outage) -> str:
+    """The outage as one sentence: its start, its duration and the error."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(outage.since_unix_s))
+    duration = f"{outage.lasts_s:.0f} s" if outage.lasts_s < 120 else f"{outage.lasts_s / 60:.0f} min"
+    error = f": {outage.error}" if outage.error else ""
+    return f"{_OUTAGE[outage.what]} since {since} ({duration}), the state of the jobs is not known{error}"
 
 
 def format_clock(seconds: float | None) -> str:

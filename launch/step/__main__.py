@@ -16,6 +16,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from hpc.system.command_line import run
@@ -45,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(argv: Sequence[str]) -> StepOptions:
-    usual = Limits()
     parser = argparse.ArgumentParser(
         prog="python -m launch.step", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -63,23 +63,20 @@ def _options(argv: Sequence[str]) -> StepOptions:
     add("--signal", "--told", default="", metavar="SIGNAL",  # earlier job scripts say --told
         help="the signal that the job script has received before")  # fmt: skip
     add("--warning-s", type=float, default=60.0, metavar="S", help="how long before its time limit the job gets USR1")
-    for name, value, text in (
-        ("--start-limit-s", usual.start_s, "seconds from start to first step, and from last step to end"),
-        ("--hang-steps", usual.steps, "median steps that a step may take,"),
-        ("--hang-extra-s", usual.extra_s, "and so many seconds beside"),
-        ("--copy-s", usual.copy_s, "seconds between copies of the journals to the traces, 0: never"),
+    for name, limit, text in (
+        ("--start-limit-s", "start_s", "seconds from start to first step, and from last step to end"),
+        ("--hang-steps", "steps", "median steps that a step may take,"),
+        ("--hang-extra-s", "extra_s", "and so many seconds beside"),
+        ("--copy-s", "copy_s", "seconds between copies of the journals to the traces, 0: never"),
     ):
-        add(name, type=float, default=value, metavar="N", help=f"{text} (%(default)g)")
+        add(name, dest=limit, type=float, default=getattr(Limits, limit), metavar="N", help=f"{text} (%(default)g)")
     add("command", nargs="+", metavar="COMMAND", help="what starts the ranks; behind --")
-    args = parser.parse_args(argv)
-    return StepOptions(
-        run=args.run, traces=args.traces, logs=args.logs, command=tuple(args.command), launcher=args.launcher,
-        nodes=args.nodes, nodelist=args.nodelist or Job.here().nodelist, container=tuple(args.container),
-        force=args.force, signal=args.signal, warning_s=args.warning_s,
-        limits=Limits(
-            start_s=args.start_limit_s, steps=args.hang_steps, extra_s=args.hang_extra_s, copy_s=args.copy_s
-        ),
-    )  # fmt: skip
+    values = vars(parser.parse_args(argv))
+    limits = Limits(**{field.name: values.pop(field.name) for field in fields(Limits)})
+    values["nodelist"] = values["nodelist"] or Job.here().nodelist
+    for name in ("command", "container"):
+        values[name] = tuple(values[name])
+    return StepOptions(**values, limits=limits)
 
 
 if __name__ == "__main__":

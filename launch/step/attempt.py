@@ -121,9 +121,8 @@ class Step:
                 if begin.take(options.traces):
                     return begin
             except OSError as error:
-                raise StepError(
-                    f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
-                ) from None
+                reason = f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
+                raise StepError(reason) from None
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
         options, signals = self._options, self._signals
@@ -195,14 +194,13 @@ class Step:
         for pause_s in (*_WRITE_PAUSES_S, None):
             try:
                 write()
+                return True
             except OSError as error:
                 if pause_s is None:
                     say(f"{error.filename or self._options.traces}: {error.strerror}")
-                    return False
-                self._signals.sleep(pause_s)
-            else:
-                return True
-        raise AssertionError("the last pause is None")
+                else:
+                    self._signals.sleep(pause_s)
+        return False
 
     def _await_traces(self, begin: BeginRecord) -> None:
         """Waits until the folder of traces has the attempt's begin record, and so is the one that it began in.

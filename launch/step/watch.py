@@ -23,7 +23,7 @@ from hpc.recovery.folders import BEAT, PARTIAL, attempt_folders
 from hpc.recovery.progress import RankProgress, median_step_s, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
 from hpc.system.whole_file import write_whole
-from launch.step.hang import Hang, HangWatch, Limits, Seen, by_steps
+from launch.step.hang import Hang, HangWatch, Limits, Seen, by_steps, describe_hang
 
 HANG = ".hang.json"
 """What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
@@ -63,7 +63,7 @@ class Launcher:
         children = _children()
         while waiting:
             pid = waiting.pop()
-            if _listens(pid, STACK_SIGNAL):
+            if _handles(pid, STACK_SIGNAL):
                 with suppress(ProcessLookupError):  # it ended just now
                     os.kill(pid, STACK_SIGNAL)
                 signalled = True
@@ -94,6 +94,7 @@ class Watchdog:
         self, traces: Path, stem: str, launcher: Launcher, limits: Limits, say: Callable[[str], None]
     ) -> None:  # fmt: skip
         self._traces, self._stem, self._launcher, self._say = traces, stem, launcher, say
+        self._limits = limits
         self._folder = _folder_now(traces, stem)
         self.pause_s = max(_SLICE_S, min(limits.copy_s / 2, 5.0))
         self._local: dict[int, RankProgress] = {}
@@ -128,15 +129,15 @@ class Watchdog:
 
     def _is_stuck(self, hang: Hang) -> bool:
         """Requests the stacks and looks once more; False if the run has made progress meanwhile."""
-        self._say(hang.text)
+        self._say(describe_hang(hang, self._limits))
         self._stacks_requested = self._launcher.ask_for_stacks()
         if not self._stacks_requested:
-            self._say("nobody on this node listens to SIGUSR2: there will be no stacks")
+            self._say("no process on this node handles SIGUSR2: there will be no stacks")
         if self._launcher.wait(_STACKS_S):
             return False
         seen = self.see()
         if seen.unreadable or seen.phase is not hang.phase or seen.completed != hang.completed:
-            self._say("it went on meanwhile, and is left alone")
+            self._say("the run has made progress meanwhile and is left alone")
             self._watch.start_anew(_now_s())
             return False
         return True
@@ -144,9 +145,10 @@ class Watchdog:
     def _write(self, hang: Hang) -> bool:
         """Writes the reason before the run is ended; False if it cannot be written: the run is left alone then."""
         path = self._traces / f"{self._stem}{HANG}"
-        values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed)}
+        text = describe_hang(hang, self._limits)
         if self._stacks_requested:
-            values["text"] += f"; where every rank stood is in {self._stem}{STACKS}.txt"
+            text += f"; the stacks of all ranks are in {self._stem}{STACKS}.txt"
+        values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed), "text": text}
         try:
             self._folder.require()
             write_whole(path, json.dumps(values, indent=1) + "\n")
@@ -202,7 +204,7 @@ def _children() -> dict[int, list[int]]:
     return children
 
 
-def _listens(pid: int, number: signal.Signals) -> bool:
+def _handles(pid: int, number: signal.Signals) -> bool:
     """Whether the process has a handler for the signal, or blocks it to wait for it, as srun does."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()

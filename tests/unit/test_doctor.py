@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import Finding, State
-from launch.cluster.partitions import SINFO, minutes_of
+from launch.cluster.partitions import SINFO
 from launch.doctor.__main__ import DoctorError, _parser, _sized_job, main
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.diagnosis import of_job, of_site
@@ -152,13 +152,6 @@ def test_every_failed_way_to_start_ranks_is_listed() -> None:
     (mpi,) = [each for each in of_job(site(), job(node(), starts=never)) if each.name == "mpi"]
     assert mpi.label == "alarm"
     assert "srun --mpi=pmix: no answer in time; srun --mpi=pmi2: no PMI here" in mpi.text
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"), [("1-00:30:00", 1470), ("02:00:00", 120), ("00:00:30", 0), ("UNLIMITED", None), ("", None)]
-)
-def test_slurms_time_limits_in_minutes(text: str, minutes: int | None) -> None:
-    assert minutes_of(text) == minutes
 
 
 def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

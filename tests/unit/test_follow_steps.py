@@ -30,17 +30,17 @@ def traces(tmp_path: Path) -> Path:
 
 
 def journal(traces: Path, rank: int, completed: int) -> Journal:
-    made = Journal(traces, STEM, rank, 100)
-    complete(made, completed)
-    return made
+    opened = Journal(traces, STEM, rank, 100)
+    complete(opened, completed)
+    return opened
 
 
-def complete(made: Journal, completed: int) -> None:
+def complete(opened: Journal, completed: int) -> None:
     for step in range(completed):
         row = array("q", [0]) * len(STAMPS)
         row[BEGIN], row[END] = 2 * 10**9 * step, 2 * 10**9 * (step + 1)
-        made.stamps[len(STAMPS) * step : len(STAMPS) * (step + 1)] = row
-        made.samples[step] = 4
+        opened.stamps[len(STAMPS) * step : len(STAMPS) * (step + 1)] = row
+        opened.samples[step] = 4
 
 
 def copied(traces: Path) -> Path:
@@ -53,9 +53,9 @@ def copied(traces: Path) -> Path:
 
 
 def test_steps_come_from_this_nodes_journal(traces: Path) -> None:
-    reader, made = StepReader(traces), journal(traces, 0, 3)
+    reader, first = StepReader(traces), journal(traces, 0, 3)
     assert reader.read(STEM) == StepCount(completed=3, planned=100)
-    complete(made, 40)
+    complete(first, 40)
     assert reader.read(STEM) == StepCount(completed=40, planned=100, median_step_s=2.0)
 
 
@@ -69,24 +69,24 @@ def test_an_attempt_without_files_has_no_step_count(traces: Path) -> None:
     assert StepReader(traces).read(STEM) is None
 
 
-def test_the_last_count_stands_when_the_files_are_removed_at_the_end(traces: Path) -> None:
-    reader, made = StepReader(traces), journal(traces, 0, 100)
+def test_the_last_count_remains_after_the_files_are_removed(traces: Path) -> None:
+    reader, first = StepReader(traces), journal(traces, 0, 100)
     assert reader.read(STEM) is not None
-    made.remove()
+    first.remove()
     assert reader.read(STEM) == StepCount(completed=100, planned=100)
     reader.forget(STEM)
     assert reader.read(STEM) is None
 
 
 def test_another_rank_is_read_when_the_first_has_gone(traces: Path) -> None:
-    made, _ = journal(traces, 0, 30), journal(traces, 1, 20)
+    first, _ = journal(traces, 0, 30), journal(traces, 1, 20)
     reader = StepReader(traces)
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
-    made.remove()
+    first.remove()
     assert reader.read(STEM) == StepCount(completed=20, planned=100, median_step_s=2.0)
 
 
-def test_of_many_ranks_one_file_is_opened_at_each_look(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(20):
         journal(traces, rank, 5)
     copied(traces)
@@ -104,7 +104,7 @@ def test_of_many_ranks_one_file_is_opened_at_each_look(traces: Path, monkeypatch
     assert opened == ["rank0.stamps"] * 3
 
 
-def test_what_cannot_be_read_is_not_shown_and_no_error(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_no_error(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = StepReader(traces)
     journal(traces, 0, 30)
     copied(traces)
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_not_shown_and_no_error(traces: Path, monkeypatch
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
 
 
-def test_a_copy_in_the_making_is_no_step_count(traces: Path) -> None:
+def test_an_incomplete_copy_is_no_step_count(traces: Path) -> None:
     partial = traces / f"{STEM}{PARTIAL}"
     partial.mkdir()
     (partial / "rank0.stamps").write_bytes(b"\0" * 10)

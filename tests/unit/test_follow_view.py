@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.live import Live
 
 from hpc.model.outcome import Outcome
-from launch.follow.rows import NEVER_BEGAN, PENDING, Row, SchedulerOutage, SweepTimeLeft
+from launch.follow.rows import NEVER_BEGAN, PENDING, Outage, Row, SweepTimeLeft, Unavailable
 from launch.follow.view import (
-    SCHEDULER,
     SweepTable,
     choose_rows,
     format_clock,
@@ -27,17 +26,17 @@ from launch.follow.view import (
 from tests.unit.follow_rows import RUN, Terminal, over, pending, running, runs, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTAGE = SchedulerOutage(
-    what=SCHEDULER, since_unix_s=0.0, lasts_s=300.0, error="squeue: error: Unable to contact controller"
+OUTAGE = Outage(
+    what=Unavailable.SCHEDULER, since_unix_s=0.0, lasts_s=300.0, error="squeue: error: Unable to contact controller"
 )
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
-def drawn(rows: list[Row], width: int, height: int, outage: SchedulerOutage | None = None) -> list[str]:
+def drawn(rows: list[Row], width: int, height: int, outage: Outage | None = None) -> list[str]:
     """The table as a terminal of this size shows it; one that wraps long lines, as the sweep's console lets it."""
     common, names = short_names([row.run for row in rows])
-    left = SweepTimeLeft(seconds=720.0, queue_wait=True)
-    table = SweepTable(rows=rows, outage=outage, time_left=left, names=names, common=common)
+    time_left = SweepTimeLeft(seconds=720.0, queue_wait=True)
+    table = SweepTable(rows=rows, outage=outage, time_left=time_left, names=names, common=common)
     console = Console(file=Terminal(), width=width, height=height, soft_wrap=True, color_system=None)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
@@ -48,7 +47,7 @@ def drawn(rows: list[Row], width: int, height: int, outage: SchedulerOutage | No
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 50), (40, 10), (200, 24), (20, 6)])
 @pytest.mark.parametrize("count", [1, 6, 50, 500])
 def test_the_table_fits_the_terminal_and_has_the_running_run(
-    count: int, width: int, height: int, outage: SchedulerOutage | None
+    count: int, width: int, height: int, outage: Outage | None
 ) -> None:
     rows = sweep(count, count // 2, count // 2 + 1)
     lines = drawn(rows, width, height, outage)

@@ -133,8 +133,8 @@ def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path
 
 def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
     """A fake `squeue` that fails twice and then answers."""
-    away = f"""echo . >>'{tmp_path}/asked'
-    [ "$(wc -l <'{tmp_path}/asked')" -gt 2 ] && echo RUNNING && exit
+    away = f"""echo . >>'{tmp_path}/called'
+    [ "$(wc -l <'{tmp_path}/called')" -gt 2 ] && echo RUNNING && exit
     echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"""
     variables = {"PATH": fake_slurm(tmp_path, away), "SLURM_JOB_ID": "4711"}
     record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
@@ -143,7 +143,7 @@ def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
         printed.count("waits for slurmctld, which does not answer: squeue: slurm_load_jobs error: Unable to contact")
         == 1
     )
-    assert len((tmp_path / "asked").read_text().splitlines()) == 3
+    assert len((tmp_path / "called").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(
