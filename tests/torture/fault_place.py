@@ -101,7 +101,6 @@ class Trial:
         self.place, self.folder, self.out = place, folder, folder / "out"
         self.traces, self.truth, self.state = self.out / "traces", folder / "truth", folder / "state"
         self.hold = folder / "hold"
-        self.said = ""
         self.hanging: list[str] = []
         shutil.copytree(place.template, self.out)
         self.traces.mkdir(exist_ok=True)  # by hand on a real cluster: the dry run leaves it
@@ -138,18 +137,13 @@ class Trial:
 
     @contextmanager
     def started(self, argv: Sequence[str], variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-        """A command that runs, with what it prints in `said.txt`."""
+        """A command that runs, with its output in `output.txt`."""
         env = {**self.place.environ, "TORTURE_TRUTH": str(self.truth), **variables}
-        with (self.folder / "said.txt").open("ab") as said:
+        with (self.folder / "output.txt").open("ab") as output:
             process = subprocess.Popen(
-                argv,
-                cwd=self.folder,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                argv, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
-            )
+            )  # fmt: skip
             try:
                 yield process
             finally:
@@ -170,7 +164,7 @@ class Trial:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for other in processes():
-            if any(str(self.folder) in word for word in other.words):
+            if any(str(self.folder) in argument for argument in other.words):
                 with suppress(ProcessLookupError):
                     os.kill(other.pid, signal.SIGKILL)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.torture.fault_place import Place, local_place, slurm_place
-from tests.torture.fault_trials import KINDS, Result, choose_kinds, make_trial, mounts_refused
+from tests.torture.fault_trials import KINDS, TWENTY, Result, make_trial, mounts_refused
+from tests.torture.kills import choose
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import Shape
 from tools.devcluster.daemons import missing_programs
@@ -26,7 +27,7 @@ class Seeded:
 def plan_trials(trials: int, seed: int, only: str | None, first_seed: int | None) -> list[Seeded]:
     """Kinds and seeds of so many trials; with `first_seed` the first is the trial that this seed determines."""
     rng = random.Random(seed)
-    planned = [Seeded(kind=kind, seed=rng.randrange(10**6)) for kind in choose_kinds(trials, only, rng)]
+    planned = [Seeded(kind=kind, seed=rng.randrange(10**6)) for kind in choose(TWENTY, trials, only, rng)]
     if planned and first_seed is not None:
         planned[0] = Seeded(kind=planned[0].kind, seed=first_seed)
     return planned

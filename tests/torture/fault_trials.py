@@ -76,10 +76,10 @@ class Result:
 
     def __str__(self) -> str:
         wrong = "".join(f"\n     WRONG: {text}" for text in self.wrong)
-        again = f"\n     again: --fault-seed {self.seed} --only-fault {self.kind}" if self.wrong else ""
+        repeat = f"\n     again: --fault-seed {self.seed} --only-fault {self.kind}" if self.wrong else ""
         fired = f"{self.fired} calls failed" if self.kind in INJECTED else "done"
         outcomes = ", ".join(self.outcomes) or "no attempt"
-        return f"{self.number:3} {self.kind:8} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{again}"
+        return f"{self.number:3} {self.kind:8} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{repeat}"
 
 
 def choose_fault(trial: Trial, rng: random.Random, start: Start) -> Fault:
@@ -107,7 +107,11 @@ def inject(trial: Trial, rng: random.Random, start: Start) -> tuple[str, bool, i
     chosen = choose_fault(trial, rng, start)
     start(trial, chosen.variables(trial.place.library, trial.state))
     fired = injections(trial.state)
-    return f"{chosen} in {Path(chosen.paths[0]).name}", any(one.process == "hpc.rank" for one in fired), len(fired)
+    return (
+        f"{chosen} in {Path(chosen.paths[0]).name}",
+        any(injection.process == "hpc.rank" for injection in fired),
+        len(fired),
+    )
 
 
 def until_held(trial: Trial, process: subprocess.Popen[bytes]) -> bool:
@@ -221,20 +225,10 @@ def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) ->
         wrong += more
     except (TraceError, RecordError) as error:
         wrong.append(str(error))
-    left = (
-        left_on_this_node(trial.traces, attempts) if place.cluster is None else left_on_nodes(place.cluster, attempts)
-    )
-    wrong += [f"left in node-local storage: {path}" for path in left]
+    local = left_on_nodes(place.cluster, attempts) if place.cluster else left_on_this_node(trial.traces, attempts)
+    wrong += [f"left in node-local storage: {path}" for path in local]
     records = [attempt.record for attempt in attempts]
     return Result(
         number=number, kind=kind, seed=seed, what=what, fired=fired, wrong=wrong, took_s=time.monotonic() - begin_s,
         outcomes=["no record" if record is None else str(record.outcome) for record in records],
     )  # fmt: skip
-
-
-def choose_kinds(trials: int, only: str | None, rng: random.Random) -> list[str]:
-    """In every twenty all kinds, in an order of their own."""
-    chosen: list[str] = []
-    while len(chosen) < trials:
-        chosen += [only] * len(TWENTY) if only else rng.sample(TWENTY, len(TWENTY))
-    return chosen[:trials]
