@@ -131,7 +131,7 @@ class LocalCluster:
         self._logs, self._lock = logs, lock
         self._end_states: dict[str, str] = {}
         self._running: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
-        self._count = 0
+        self._submitted = 0
 
     def name_of(self, job: WrittenJob) -> str:
         return str(job.script)
@@ -141,7 +141,7 @@ class LocalCluster:
 
     def submit(self, job: WrittenJob) -> str:
         """Starts the script; its job id, `local-<host>-<process>-<n>`."""
-        self._count += 1
+        self._submitted += 1
         host = f"local-{socket.gethostname()}"
         # The id contains the process id, which only the process itself knows before it becomes the script.
         become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
@@ -149,10 +149,10 @@ class LocalCluster:
         variables = {name: value for name, value in os.environ.items() if name not in inherited}
         with self.output_of(job, "").open("ab") as output:
             process = subprocess.Popen(
-                ["bash", "-c", become, "rankwise", host, str(self._count), str(job.script)], stdin=self._lock.file,
+                ["bash", "-c", become, "rankwise", host, str(self._submitted), str(job.script)], stdin=self._lock.file,
                 stdout=output, stderr=output, start_new_session=True, env=variables,
             )  # fmt: skip
-        job_id = f"{host}-{process.pid}-{self._count}"
+        job_id = f"{host}-{process.pid}-{self._submitted}"
         self._running[job_id] = (self.name_of(job), process)
         return job_id
 

@@ -153,10 +153,10 @@ class SweepTable:
         names = {row.run.run_id: row.run.run_id for row in self.rows} if full else self.names
         common = "" if full else self.common
         title = _wrap(_title(self.rows, self.time_left, common), width, min(_MAX_TITLE_LINES, max(1, height // 4)))
-        shown, hidden = choose_rows(self.rows, max(1, height - len(title) - len(outage) - 1))
+        shown, others = choose_rows(self.rows, max(1, height - len(title) - len(outage) - 1))
         columns = _columns(shown, names, ended=all(row.over for row in self.rows))
         table = _lay_out(shown, columns, width)
-        rest = [] if hidden is None else [Text(f"… and {hidden}", style="dim")]
+        rest = [] if others is None else [Text(f"… and {others}", style="dim")]
         lines = [*(Text(line, style="bold") for line in title), *table, *rest, *(Text(line) for line in outage)]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
@@ -182,8 +182,8 @@ def choose_rows(rows: Sequence[Row], max_lines: int) -> tuple[list[Row], str | N
     over_shown, coming_shown = over[: max_lines - max_coming], coming[:max_coming]
     shown = [*running_shown, *over_shown, *coming_shown]
     ids = {row.run.run_id for row in shown}
-    hidden = [row for row in rows if row.run.run_id not in ids]
-    return shown, f"{len(hidden)} more: {_describe_counts(hidden)}"
+    others = [row for row in rows if row.run.run_id not in ids]
+    return shown, f"{len(others)} more: {_describe_counts(others)}"
 
 
 def short_names(runs: Sequence[RunSpec]) -> tuple[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""A sweep that meets faults on a real cluster: a workload that does as it is told, and who follows."""
+"""A sweep that meets faults on a real cluster: a workload that does as it is output, and who follows."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Followed:
 
     def hold(self) -> str:
         """Waits until a run holds in its step; the id of its job."""
-        until((self.folder / "holding").exists, "a run holds", lambda: self.told)
+        until((self.folder / "holding").exists, "a run holds", lambda: self.output)
         (self.folder / "holding").unlink()
         return self.job_id
 
@@ -124,7 +124,7 @@ class Followed:
         return self._printed.read_text()
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """What the sweep, its job and its runs printed."""
         return self.printed + printed_by(self.folder)
 

@@ -43,7 +43,7 @@ class Job:
         ) / "2n.sh"  # fmt: skip
         self.id = submit(cluster, script)
         until(lambda: len(list(folder.glob("stopped.*"))) == 4 or self.has_ended(), "all ranks have come to a stop")
-        assert not self.has_ended(), self.told()
+        assert not self.has_ended(), self.output()
         (begun,) = self.traces.glob("*.begin.json")
         self.stem = begun.name.removesuffix(".begin.json")
         self.batch_node = cluster.run("squeue", "-h", "-j", self.id, "-o", "%B").strip()
@@ -61,9 +61,9 @@ class Job:
 
     def wait_for_end(self) -> None:
         """Returns when the job has ended."""
-        until(self.has_ended, f"job {self.id} ends", self.told)
+        until(self.has_ended, f"job {self.id} ends", self.output)
 
-    def told(self) -> str:
+    def output(self) -> str:
         """All that the job and its run printed."""
         return printed_by(self.folder)
 
@@ -83,17 +83,17 @@ def check_all_steps(trace: Trace) -> None:
     assert trace.clock_local_ns.shape[1] >= 1
 
 
-def test_of_a_killed_rank_and_its_peers_every_step_is_there(two_nodes: DevCluster, tmp_path: Path) -> None:
+def test_a_killed_rank_loses_no_step(two_nodes: DevCluster, tmp_path: Path) -> None:
     job = Job(two_nodes, tmp_path, "Stops")
     os.kill(job.rank(3), signal.SIGKILL)
     job.wait_for_end()
-    assert job.outcome() == Outcome.RANK_FAIL, job.told()
+    assert job.outcome() == Outcome.RANK_FAIL, job.output()
     check_all_steps(job.trace())
     assert "copied last" not in job.trace().evidence
     assert not list(job.traces.glob("*.partial"))
 
 
-def test_of_a_job_killed_as_a_whole_what_was_copied_is_there(
+def test_a_killed_job_keeps_its_copied_steps(
     two_nodes: DevCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = Job(two_nodes, tmp_path, "StopsWhenCopied")
@@ -101,7 +101,7 @@ def test_of_a_job_killed_as_a_whole_what_was_copied_is_there(
         assert signal_all(job.processes, number)
     job.wait_for_end()
     until(lambda: not job.processes(), "nothing of the job lives")
-    assert job.outcome() is None, job.told()
+    assert job.outcome() is None, job.output()
     assert recover([str(tmp_path)]) == 0  # whoever looks at it at once cannot know that it does not run
     assert "left alone, it may still run" in capsys.readouterr().out
     assert recover([str(tmp_path), "--stem", job.stem]) == 0
@@ -111,7 +111,7 @@ def test_of_a_job_killed_as_a_whole_what_was_copied_is_there(
     assert not list(job.traces.glob("*.partial"))
 
 
-def test_of_a_lost_node_what_was_copied_is_there(two_nodes: DevCluster, tmp_path: Path) -> None:
+def test_a_lost_node_keeps_its_copied_steps(two_nodes: DevCluster, tmp_path: Path) -> None:
     """Its power is cut: all its processes are gone from one moment to the next, and what they kept on the node."""
     job = Job(two_nodes, tmp_path, "StopsWhenCopied")
     (lost,) = {"node1", "node2"} - {job.batch_node}
@@ -123,7 +123,7 @@ def test_of_a_lost_node_what_was_copied_is_there(two_nodes: DevCluster, tmp_path
     if not (job.traces / f"{job.stem}.h5").exists():
         assert recover([str(tmp_path), "--stem", job.stem]) == 0
     check_all_steps(job.trace())
-    assert job.outcome() in (None, Outcome.CANCELLED), job.told()
+    assert job.outcome() in (None, Outcome.CANCELLED), job.output()
     if two_nodes.host.own_storage:
         lost_ranks = "ranks 2-3" if lost == "node2" else "ranks 0-1"
         assert f"of {lost_ranks} there is what was copied last" in job.trace().evidence or (

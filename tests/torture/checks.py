@@ -101,7 +101,7 @@ def half_files(traces: Path) -> list[str]:
     ]
 
 
-def leftovers(cluster: DevCluster) -> list[str]:
+def local_files(cluster: DevCluster) -> list[str]:
     """Files in the nodes' own storage: journals, shared memory."""
     return [
         f"{node}:{path.relative_to(storage)}"
@@ -115,9 +115,9 @@ def leftovers(cluster: DevCluster) -> list[str]:
 def processes_left(cluster: DevCluster) -> list[str]:
     """Processes in the cluster that are no daemon's, and children of these that nobody waits for."""
     confs = (str(cluster.conf), str(cluster.root / "login.conf"))
-    living = Processes(confs, own_names=cluster.host.own_names).alive()
-    return [f"{pid} {name}" for pid, name in _names(living) if name not in _DAEMONS] + [
-        f"{pid} {name} (zombie)" for pid, name in _zombies(living)
+    alive = Processes(confs, own_names=cluster.host.own_names).alive()
+    return [f"{pid} {name}" for pid, name in _names(alive) if name not in _DAEMONS] + [
+        f"{pid} {name} (zombie)" for pid, name in _zombies(alive)
     ]
 
 

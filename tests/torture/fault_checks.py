@@ -11,7 +11,7 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import attempt_folders
 from tests.processes import Process, processes
-from tests.torture.checks import Attempt, attempts_of, half_files, leftovers
+from tests.torture.checks import Attempt, attempts_of, half_files, local_files
 from tests.torture.truth import too_many
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import STORAGE
@@ -61,9 +61,9 @@ def check_run(
     `on_node` says where this process finds HOST:PATH of a node; see `path_on`.
     """
     attempts = [attempt for attempt in attempts_of(traces) if attempt.begin.run_id == run_id]
-    wrong = [
-        text for attempt in attempts for text in check_attempt(traces, attempt, truth, ranks_met_the_fault, on_node)
-    ]
+    wrong: list[str] = []
+    for attempt in attempts:
+        wrong += check_attempt(traces, attempt, truth, ranks_met_the_fault, on_node)
     if not attempts:
         wrong.append("no attempt was begun")
     if unknown := set(truth.steps) - {attempt.begin.attempt for attempt in attempts}:
@@ -140,7 +140,7 @@ def left_on_nodes(cluster: DevCluster, attempts: Collection[Attempt]) -> list[st
     """The same of the nodes of a development cluster."""
     names = [stem(attempt.begin.run_id, attempt.begin.attempt) for attempt in attempts]
     places = {attempt.record.kept for attempt in attempts if attempt.record is not None and attempt.record.kept}
-    paths = [path for path in leftovers(cluster) if any(name in path for name in names)]
+    paths = [path for path in local_files(cluster) if any(name in path for name in names)]
     return [path for path in paths if not any(path.partition(":")[2] in place for place in places)]
 
 

@@ -228,7 +228,7 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     wrong += [f"left in the traces: {text}" for text in checks.half_files(sweep.traces)]
     if not kind.exact:
         clean(cluster)
-    wrong += [f"left on a node: {text}" for text in checks.leftovers(cluster)]
+    wrong += [f"left on a node: {text}" for text in checks.local_files(cluster)]
     loss, attempts = Loss(steps=0, age_s=0.0), list[Attempt]()
     try:
         attempts = checks.attempts_of(sweep.traces)

@@ -69,9 +69,9 @@ def test_every_node_has_its_port_its_share_and_its_name(nodes: int, cpus: int, g
 
 
 def test_daemons_are_known_by_the_names_that_their_hosts_have() -> None:
-    own, shared = conf(), conf(replace(HOST, own_names=False))
-    assert "SlurmctldHost=slurmctld(127.0.0.1)" in own
-    assert "NodeName=node2 NodeHostname=node2 " in own
+    separate, shared = conf(), conf(replace(HOST, own_names=False))
+    assert "SlurmctldHost=slurmctld(127.0.0.1)" in separate
+    assert "NodeName=node2 NodeHostname=node2 " in separate
     assert "SlurmctldHost=box(127.0.0.1)" in shared
     assert "NodeName=node2 NodeHostname=box " in shared
 

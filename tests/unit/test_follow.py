@@ -85,12 +85,12 @@ ALL = dict.fromkeys((run.run_id for run in RUNS), 0)
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_runs_are_followed_to_their_ends(tmp_path: Path, terminal: bool) -> None:
-    one, two, three = RUNS
+    run_a, run_b, run_c = RUNS
     scenes = [
         (JobState.PENDING, []),
-        (JobState.RUNNING, [("begin", one, 1, None)]),
-        (JobState.RUNNING, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
-        (JobState.RUNNING, [("exit", two, 1, Outcome.OOM), ("begin", three, 1, None)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
+        (JobState.RUNNING, [("exit", run_a, 1, Outcome.OK), ("begin", run_b, 1, None)]),
+        (JobState.RUNNING, [("exit", run_b, 1, Outcome.OOM), ("begin", run_c, 1, None)]),
         (JobState.ENDED, []),
     ]
     states, printed = watched(tmp_path, scenes, ALL, terminal)
@@ -99,49 +99,49 @@ def test_runs_are_followed_to_their_ends(tmp_path: Path, terminal: bool) -> None
     assert (r"QOSMax\x1b[31mJobs" in printed) is terminal  # in a pipe the queue says it
     if not terminal:
         assert printed.splitlines() == [
-            f"{one.run_id} attempt 1: began",
-            f"{one.run_id} attempt 1: ok, 12.50 samples/s (1 of 3)",
-            f"{two.run_id} attempt 1: began",
-            f"{two.run_id} attempt 1: oom (2 of 3)",
-            f"{three.run_id} attempt 1: began",
+            f"{run_a.run_id} attempt 1: began",
+            f"{run_a.run_id} attempt 1: ok, 12.50 samples/s (1 of 3)",
+            f"{run_b.run_id} attempt 1: began",
+            f"{run_b.run_id} attempt 1: oom (2 of 3)",
+            f"{run_c.run_id} attempt 1: began",
         ]
 
 
 def test_earlier_attempts_are_not_taken_for_new_ones(tmp_path: Path) -> None:
-    one, two, _ = RUNS
-    record(one, 1, Outcome.OK).write(tmp_path)
-    record(two, 1, Outcome.LAUNCH_FAIL).write(tmp_path)
-    forced = {one.run_id: 1, two.run_id: 1}
+    run_a, run_b, _ = RUNS
+    record(run_a, 1, Outcome.OK).write(tmp_path)
+    record(run_b, 1, Outcome.LAUNCH_FAIL).write(tmp_path)
+    forced = {run_a.run_id: 1, run_b.run_id: 1}
     states, printed = watched(tmp_path, [(JobState.RUNNING, []), (JobState.ENDED, [])], forced)
     assert states == ["never began"] * 3
     assert printed == ""
-    second = [(JobState.RUNNING, [("exit", one, 2, Outcome.OK)]), (JobState.ENDED, [])]
-    assert watched(tmp_path, second, forced)[0] == ["ok", "never began", "never began"]
+    scenes = [(JobState.RUNNING, [("exit", run_a, 2, Outcome.OK)]), (JobState.ENDED, [])]
+    assert watched(tmp_path, scenes, forced)[0] == ["ok", "never began", "never began"]
 
 
 def test_final_runs_count_and_are_not_printed(tmp_path: Path) -> None:
-    one, two, three = RUNS
-    record(one, 1, Outcome.OK).write(tmp_path)
+    run_a, run_b, run_c = RUNS
+    record(run_a, 1, Outcome.OK).write(tmp_path)
     scenes = [
         (JobState.RUNNING, []),
-        (JobState.RUNNING, [("exit", two, 1, Outcome.OK), ("exit", three, 1, Outcome.OK)]),
+        (JobState.RUNNING, [("exit", run_b, 1, Outcome.OK), ("exit", run_c, 1, Outcome.OK)]),
     ]
-    _, printed = watched(tmp_path, [*scenes, (JobState.ENDED, [])], {two.run_id: 0, three.run_id: 0})
+    _, printed = watched(tmp_path, [*scenes, (JobState.ENDED, [])], {run_b.run_id: 0, run_c.run_id: 0})
     assert [line.rpartition("(")[2] for line in printed.splitlines()] == ["2 of 3)", "3 of 3)"]
-    assert one.run_id not in printed
+    assert run_a.run_id not in printed
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_every_attempt_of_a_requeued_run_is_printed(tmp_path: Path, terminal: bool) -> None:
-    one, _, _ = RUNS
+    run_a, _, _ = RUNS
     scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None)]),
-        (JobState.PENDING, [("exit", one, 1, Outcome.PREEMPTED)]),
-        (JobState.RUNNING, [("begin", one, 2, None)]),
-        (JobState.RUNNING, [("exit", one, 2, Outcome.OK)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
+        (JobState.PENDING, [("exit", run_a, 1, Outcome.PREEMPTED)]),
+        (JobState.RUNNING, [("begin", run_a, 2, None)]),
+        (JobState.RUNNING, [("exit", run_a, 2, Outcome.OK)]),
         (JobState.ENDED, []),
     ]
-    states, printed = watched(tmp_path, scenes, {one.run_id: 0}, terminal)
+    states, printed = watched(tmp_path, scenes, {run_a.run_id: 0}, terminal)
     assert states[0] == "ok"
     if not terminal:
         assert [line.split(" attempt ")[1] for line in printed.splitlines()] == [
@@ -150,10 +150,9 @@ def test_every_attempt_of_a_requeued_run_is_printed(tmp_path: Path, terminal: bo
 
 
 def test_a_requeued_run_is_running(tmp_path: Path) -> None:
-    one, _, _ = RUNS
-    scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None), ("exit", one, 1, Outcome.PREEMPTED), ("begin", one, 2, None)])
-    ]
+    run_a, _, _ = RUNS
+    events = [("begin", run_a, 1, None), ("exit", run_a, 1, Outcome.PREEMPTED), ("begin", run_a, 2, None)]
+    scenes = [(JobState.RUNNING, events)]
     follower = Follower(ScriptedCluster(scenes, tmp_path), {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
     first = follower.rows()[0]
     assert (first.state, first.ended) == ("running", False)
@@ -170,11 +169,11 @@ class Clock:
 
 
 def test_a_running_run_shows_its_steps_and_elapsed_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two, _ = RUNS
+    run_a, run_b, _ = RUNS
     monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "rankwise-7"])
-    began(tmp_path, one)
-    (tmp_path / f"{two.run_id}.1.begin.json").write_text("{")  # half written
-    journal = Journal(tmp_path, f"{one.run_id}.1", 0, 10)
+    began(tmp_path, run_a)
+    (tmp_path / f"{run_b.run_id}.1.begin.json").write_text("{")  # half written
+    journal = Journal(tmp_path, f"{run_a.run_id}.1", 0, 10)
     journal.samples[0] = journal.samples[1] = 8
     clock = Clock()
     cluster = ScriptedCluster([(JobState.RUNNING, [])], tmp_path)
@@ -184,16 +183,16 @@ def test_a_running_run_shows_its_steps_and_elapsed_time(tmp_path: Path, monkeypa
         ("running", StepCount(completed=2, planned=10), 999.0), ("running", None, 0.0), ("pending", None, None),
     ]  # fmt: skip
     clock.now_unix_s += 5
-    began(tmp_path, two)
+    began(tmp_path, run_b)
     assert [row.elapsed_s for row in follower.rows()] == [1004.0, 1004.0, None]
     journal.remove()
 
 
 def test_time_left_of_the_sweep_comes_from_runs_that_ended(tmp_path: Path) -> None:
-    one, two, _ = RUNS
+    run_a, run_b, _ = RUNS
     scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None)]),
-        (JobState.RUNNING, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
+        (JobState.RUNNING, [("exit", run_a, 1, Outcome.OK), ("begin", run_b, 1, None)]),
         (JobState.UNREACHABLE, []),
         (JobState.RUNNING, []),
         (JobState.ENDED, []),
@@ -227,14 +226,14 @@ def test_an_unknown_job_ends_after_three_queries(tmp_path: Path) -> None:
 
 
 def test_an_outage_is_reported_and_ends_no_job(tmp_path: Path) -> None:
-    one, two, three = RUNS
+    run_a, run_b, run_c = RUNS
     scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
         (JobState.UNREACHABLE, []),
-        (JobState.UNREACHABLE, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
-        (JobState.UNREACHABLE, [("exit", two, 1, Outcome.OK)]),
-        (JobState.UNREACHABLE, [("begin", three, 1, None)]),
-        (JobState.RUNNING, [("exit", three, 1, Outcome.OK)]),
+        (JobState.UNREACHABLE, [("exit", run_a, 1, Outcome.OK), ("begin", run_b, 1, None)]),
+        (JobState.UNREACHABLE, [("exit", run_b, 1, Outcome.OK)]),
+        (JobState.UNREACHABLE, [("begin", run_c, 1, None)]),
+        (JobState.RUNNING, [("exit", run_c, 1, Outcome.OK)]),
         (JobState.ENDED, []),
     ]
     states, printed = watched(tmp_path, scenes, ALL)
@@ -314,39 +313,39 @@ def began(
     [("CANCELLED", "cancelled"), ("TIMEOUT", "timeout"), ("NODE_FAIL", "node_fail"), ("FAILED", "lost"), ("", "lost")],
 )
 def test_missing_records_come_from_the_end_of_the_job(tmp_path: Path, state: str, outcome: str) -> None:
-    one, two, three = RUNS
-    began(tmp_path, one)
-    began(tmp_path, two, attempt=2)
-    record(two, 2, Outcome.OK).write(tmp_path)
-    began(tmp_path, three, job_id="8")
+    run_a, run_b, run_c = RUNS
+    began(tmp_path, run_a)
+    began(tmp_path, run_b, attempt=2)
+    record(run_b, 2, Outcome.OK).write(tmp_path)
+    began(tmp_path, run_c, job_id="8")
     (tmp_path / "broken.1.begin.json").write_text("{")
     recovered: list[str] = []
     [written] = write_missing_records(tmp_path, {"7": ended(state)}, tmp_path, recovered.append, patience_s=0)
-    assert (written.run_id, written.outcome, written.exit_status) == (one.run_id, outcome, -1)
+    assert (written.run_id, written.outcome, written.exit_status) == (run_a.run_id, outcome, -1)
     assert written.nodelist == "n7"
     assert state in " ".join(written.evidence) and "squeue" in " ".join(written.evidence)
-    assert recovered == [f"{one.run_id}.1"]
-    assert read_exit_record(tmp_path / f"{one.run_id}.1.exit.json") == written
-    assert read_exit_record(tmp_path / f"{two.run_id}.2.exit.json").outcome is Outcome.OK
-    assert not (tmp_path / f"{three.run_id}.1.exit.json").exists()
+    assert recovered == [f"{run_a.run_id}.1"]
+    assert read_exit_record(tmp_path / f"{run_a.run_id}.1.exit.json") == written
+    assert read_exit_record(tmp_path / f"{run_b.run_id}.2.exit.json").outcome is Outcome.OK
+    assert not (tmp_path / f"{run_c.run_id}.1.exit.json").exists()
 
 
 def test_missing_records_use_standard_error_and_notes(tmp_path: Path) -> None:
-    one, two, _ = RUNS
-    began(tmp_path, one)
-    (tmp_path / f"{one.run_id}.1.err").write_text(
+    run_a, run_b, _ = RUNS
+    began(tmp_path, run_a)
+    (tmp_path / f"{run_a.run_id}.1.err").write_text(
         "slurmstepd: error: Job 7 exceeded memory limit (9 > 8), being killed"
     )
-    began(tmp_path, two)
+    began(tmp_path, run_b)
     RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="ValueError", message="no", step=3, hostname="n2").write(
-        tmp_path, f"{two.run_id}.1"
+        tmp_path, f"{run_b.run_id}.1"
     )
     written = write_missing_records(tmp_path, {"7": ended("FAILED")}, tmp_path, patience_s=0)
     records = {record.run_id: record for record in written}
-    assert records[one.run_id].outcome is Outcome.OOM
-    assert "exceeded memory limit" in records[one.run_id].evidence[0]
-    assert records[two.run_id].outcome is Outcome.RANK_FAIL
-    assert "ValueError" in records[two.run_id].evidence[0]
+    assert records[run_a.run_id].outcome is Outcome.OOM
+    assert "exceeded memory limit" in records[run_a.run_id].evidence[0]
+    assert records[run_b.run_id].outcome is Outcome.RANK_FAIL
+    assert "ValueError" in records[run_b.run_id].evidence[0]
 
 
 @pytest.mark.parametrize(("name", "closed"), [("ours", [0, 2]), ("of-another", [1, 2]), ("", [0, 1, 2])])
@@ -373,11 +372,11 @@ def test_an_attempt_before_a_requeue_gets_the_end_of_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounts: str, outcome: str
 ) -> None:
     """The job was put back once and was cancelled then: that is the second attempt's end, not the first's."""
-    one, two, _ = RUNS
-    began(tmp_path, one)
-    began(tmp_path, two, restart_count=1)
+    run_a, run_b, _ = RUNS
+    began(tmp_path, run_a)
+    began(tmp_path, run_b, restart_count=1)
     former = [JobEnd(state=accounts, source="sacct", requeued=True)] if accounts else []
     monkeypatch.setattr("launch.follow.follower.lives", lambda job_id, name: [*former, ended("CANCELLED")])
     written = write_missing_records(tmp_path, {"7": ended("CANCELLED", restarts=1)}, tmp_path, patience_s=0)
     outcomes = {record.run_id: (record.outcome, record.restart_count) for record in written}
-    assert outcomes == {one.run_id: (outcome, 0), two.run_id: ("cancelled", 1)}
+    assert outcomes == {run_a.run_id: (outcome, 0), run_b.run_id: ("cancelled", 1)}

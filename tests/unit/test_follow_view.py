@@ -78,29 +78,29 @@ def test_a_sweep_of_fifty_runs_on_80_columns_and_24_lines() -> None:
 @pytest.mark.parametrize("width", [80, 118, 200])
 def test_columns_stay_where_they_are_while_a_sweep_goes_on(width: int) -> None:
     """Between two runs of a job none is running."""
-    one, two, three = runs(3)
-    between = drawn([over(one), pending(two), pending(three)], width, 24)
-    meanwhile = drawn([over(one), running(two), pending(three)], width, 24)
+    run_a, run_b, run_c = runs(3)
+    between = drawn([over(run_a), pending(run_b), pending(run_c)], width, 24)
+    meanwhile = drawn([over(run_a), running(run_b), pending(run_c)], width, 24)
     names = [line.partition("  ")[0] for line in between[-3:]]
     assert sorted(names) == sorted(line.partition("  ")[0] for line in meanwhile[-3:])
     assert all("step" in lines[-4] and "left" in lines[-4] for lines in (between, meanwhile))
-    at_the_end = drawn([over(one), over(two), over(three)], width, 24)
+    at_the_end = drawn([over(run_a), over(run_b), over(run_c)], width, 24)
     assert "step" not in at_the_end[-4] and "elapsed" in at_the_end[-4]
 
 
 def test_rows_that_fit_are_all_shown_running_first() -> None:
-    one, two, three, four = runs(4)
-    rows = [over(one, end_unix_s=5), over(two, Outcome.OOM, 3), pending(three), running(four)]
+    run_a, run_b, run_c, run_d = runs(4)
+    rows = [over(run_a, end_unix_s=5), over(run_b, Outcome.OOM, 3), pending(run_c), running(run_d)]
     shown, rest = choose_rows(rows, 4)
     assert [row.state for row in shown] == ["running", "oom", "ok", "pending"]
     assert rest is None
 
 
 def test_of_those_over_the_failures_and_the_latest_are_shown() -> None:
-    one, two, three, four, five = runs(5)
+    run_a, run_b, run_c, run_d, run_e = runs(5)
     rows = [
-        over(one, Outcome.OOM, 1), over(two, Outcome.OK, 2), over(three, Outcome.LAUNCH_FAIL, 3),
-        over(four, Outcome.OK, 4), Row(run=five, state=NEVER_BEGAN),
+        over(run_a, Outcome.OOM, 1), over(run_b, Outcome.OK, 2), over(run_c, Outcome.LAUNCH_FAIL, 3),
+        over(run_d, Outcome.OK, 4), Row(run=run_e, state=NEVER_BEGAN),
     ]  # fmt: skip
     shown, rest = choose_rows(rows, 4)
     assert [row.state for row in shown] == ["launch_fail", "oom", "never began"]

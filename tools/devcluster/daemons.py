@@ -49,8 +49,8 @@ class Daemons:
                 raise DevClusterError(f"mariadb-install-db: {self._end_of_log('mariadb-install-db')}")
         socket_path = folder / "socket"
         small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"]
-        alone = ["--skip-networking", "--skip-grant-tables", f"--socket={socket_path}", f"--pid-file={folder}/pid"]
-        self._spawn(DATABASE, None, ["mariadbd", *options, *alone, *small])
+        private = ["--skip-networking", "--skip-grant-tables", f"--socket={socket_path}", f"--pid-file={folder}/pid"]
+        self._spawn(DATABASE, None, ["mariadbd", *options, *private, *small])
         self.until(lambda: _connects(socket_path), [DATABASE])
         self._spawn(ACCOUNTING, None, [f"MYSQL_UNIX_PORT={socket_path}", "slurmdbd", "-D"])
         self.until(lambda: self.answers(ACCOUNTING), [ACCOUNTING, DATABASE])
