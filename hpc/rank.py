@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from hpc.backends import BACKENDS, Backend, InvalidRun, load_backend, load_collectives, missing_modules
 from hpc.backends.settings import options_of_run
 from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
-from hpc.model.outcome import Outcome, stem
+from hpc.model.files import AttemptFiles, TracesFolder
+from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
-from hpc.model.traces_folder import TracesFolder
 from hpc.preflight.run import Expectations, Preflight, add_arguments, read_expectations
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
@@ -61,7 +61,7 @@ class Rank:
 
     def __init__(self, arguments: RankArguments, run: RunSpec) -> None:
         self.arguments, self.run = arguments, run
-        self.folder = TracesFolder(arguments.traces, stem(run.run_id, arguments.attempt))
+        self.folder = TracesFolder.of(AttemptFiles(arguments.traces, run.run_id, arguments.attempt))
         self.number = _from_environment(_RANKS) or 0
         self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
         self.journal: Journal | None = None
@@ -148,7 +148,7 @@ def _run(rank: Rank) -> None:
     from hpc.run.gather import RankPayload, write_gathered
     from hpc.run.train import train
 
-    backend = (load_collectives if run.probe == COLLECTIVES else load_backend)(run.backend)
+    backend = (load_collectives if run.diagnostic == COLLECTIVES else load_backend)(run.backend)
     backend.join(run, world, comm)
     workloads: list[Any] = []
 

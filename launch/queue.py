@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
+from hpc.system.atomic import write_atomic
 from hpc.system.text import plural
-from hpc.system.whole_file import write_whole
 from launch.cluster.lock import FolderLock, user_name
 from launch.cluster.query import JobState, JobStates
 from launch.cluster.slurm import TransientSubmitError
@@ -221,7 +221,7 @@ def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRe
         job_name=name, job_ids=tuple(job_ids), runs=tuple(run.run_id for run in job.plan.runs), user=user_name(),
         host=socket.gethostname(),
     )  # fmt: skip
-    write_whole(job.script.with_suffix(MEMORY), json.dumps(asdict(record), indent=1) + "\n")
+    write_atomic(job.script.with_suffix(MEMORY), json.dumps(asdict(record), indent=1) + "\n")
     return record
 
 

@@ -98,7 +98,8 @@ class Machine:
 
     `hosts` are the names of the nodes, sorted; fewer than the run has nodes where those are simulated.
     `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty where they are not so. `unfused`:
-    fine stamps took apart what the framework does in one. `synchronises`: the host waits for the device every step.
+    the timing of phases took apart what the framework does in one. `synchronises`: the host waits for the device every
+    step.
     `findings` are those of the checks at its start.
     """
 

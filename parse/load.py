@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, RANK_NOTE
 from hpc.model.outcome import (
-    BEGIN_RECORD,
-    EXIT_RECORD,
     MAX_PLAN_BYTES,
-    RANK_NOTE,
     ExitRecord,
     Outcome,
     RankNote,
@@ -24,6 +22,7 @@ from hpc.model.outcome import (
     read_object,
     read_rank_note,
 )
+from hpc.model.spec import PLAN_VERSION
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import PARTIAL
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from parse.load_logs import HowToRead, Progress
 
 PLAN = re.compile(r"plan\..+\.json")
-PLAN_VERSION = 1
 
 RECORDS = (PLAN, EXIT_RECORD, RANK_NOTE, BEGIN_RECORD)
 HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -325,7 +323,7 @@ def _of_partial(folder: Path) -> str:
 
 def _evidence(record: ExitRecord | None, read: _Read | None, notes: Sequence[RankNote]) -> str:
     if record and record.evidence and record.outcome is not Outcome.OK:
-        return f"{record.evidence[0]}; kept at {record.kept}" if record.kept else record.evidence[0]
+        return f"{record.evidence[0]}; kept at {record.local_copies}" if record.local_copies else record.evidence[0]
     if notes:
         first = notes[0]
         where = f"rank {first.rank} on {first.hostname} after {first.step + 1} steps"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc.model.spec import COLLECTIVES, RunSpec
+from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
 from parse import stats
 from parse.attempt import Attempt, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
@@ -20,7 +20,7 @@ UNENDED = "no record of its end"
 UNMEASURED = "ok without numbers"
 UNREACHED = "no number"
 NO_TRAINING = {
-    "twin": "a twin is no training: its gradients are not reduced",
+    NO_SYNC: "a no-sync run is no training: its gradients are not reduced",
     COLLECTIVES: "collectives are no training",
 }
 """Why a run that explains others has no speedup, by its kind; it is no baseline either."""
@@ -195,7 +195,7 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
 def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
     alone = list(results_of_points)
-    points = {result.requested.point: result for result in alone if not result.run.probe}
+    points = {result.requested.point: result for result in alone if not result.run.diagnostic}
     return tuple(sorted((_with_speedup(result, points) for result in alone), key=_order))
 
 
@@ -260,8 +260,8 @@ def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
 def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
     """The result with its speedup against the 1n1g point that is equal in all else, or the reason why it has none."""
     baseline = points.get(result.requested.baseline_point)
-    if result.run.probe:
-        return dataclasses.replace(result, no_speedup=NO_TRAINING[result.run.probe])
+    if result.run.diagnostic:
+        return dataclasses.replace(result, no_speedup=NO_TRAINING[result.run.diagnostic])
     if result.median_speed is None:
         return dataclasses.replace(result, no_speedup=_no_number(result) or "no run ended ok")
     if baseline is None:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from hpc.system.atomic import write_output
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from hpc.system.whole_file import write_output
 
 if TYPE_CHECKING:
     from parse.ledger.types import Ledger
@@ -268,8 +268,8 @@ def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary
     loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
     judged = judge(results(loaded))
     return Summary(
-        results=tuple(result for result in judged if not result.run.probe),
-        probes=tuple(result for result in judged if result.run.probe),
+        results=tuple(result for result in judged if not result.run.diagnostic),
+        probes=tuple(result for result in judged if result.run.diagnostic),
         reduced=loaded.reduced,
         remarks=loaded.remarks,
         refusals=loaded.refusals,

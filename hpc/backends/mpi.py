@@ -43,7 +43,7 @@ class MPIAllreduce:
 
     def make_timer(self, steps: int) -> StepTimer:
         """See Backend."""
-        return host_timer(self._run.stamps, steps)
+        return host_timer(self._run.timing, steps)
 
     def release(self) -> None:
         """See Backend."""
@@ -86,7 +86,7 @@ class MPIAllreduce:
             "transport": "mpi",
             "threads": self._run.env.get("OMP_NUM_THREADS", self._run.cpus_per_rank),
             "options": {},
-            "absent_stamps": list(INNER) if self._run.stamps == "coarse" else [],
+            "absent_stamps": list(INNER) if self._run.timing == "step" else [],
             "fused": True,
             "synchronises_every_step": False,
             "reduces": self._reduces,

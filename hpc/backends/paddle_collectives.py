@@ -24,9 +24,9 @@ class PaddleCollectives(PaddleFleet):
     def make_timer(self, steps: int) -> StepTimer:
         """See Group."""
         if self._gpu is None:
-            return host_timer(self._run.stamps, steps)
+            return host_timer(self._run.timing, steps)
         cuda = self._paddle.device.cuda
-        return device_timer(self._run.stamps, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
+        return device_timer(self._run.timing, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
         """See Group."""

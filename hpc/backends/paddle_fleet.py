@@ -34,7 +34,7 @@ class PaddleFleet:
 
     By NCCL, buckets are reduced on a stream of their own while backward goes on. By gloo, Paddle reduces a bucket as
     soon as its gradients are there, on the thread that computes them: nothing overlaps, and a rank waits for slower
-    ones in the middle of its backward, where its wait looks like compute. With fine stamps gloo is therefore given all
+    ones in the middle of its backward, where its wait looks like compute. With phases timed gloo is therefore given all
     gradients as one bucket, so that nothing is reduced before a rank's own last gradient is complete.
     """
 
@@ -65,7 +65,7 @@ class PaddleFleet:
         workload.model.train()
         self._parameters = [p for p in workload.model.parameters() if not p.stop_gradient]
         self._optimizer = workload.optimizer()
-        self._single_bucket = self._gpu is None and self._run.stamps == "fine"
+        self._single_bucket = self._gpu is None and self._run.timing == "phases"
         if self._single_bucket:
             whole = ceil(self._gradient_bytes() / _MIB) + 1
             self._options.update(comm_buffer_mb=whole, last_comm_buffer_mb=whole)
@@ -91,9 +91,9 @@ class PaddleFleet:
         """See Backend. The gradient that arrives last is known by none but itself: every one has a hook."""
         cuda = self._paddle.device.cuda
         self._timer: StepTimer = (
-            host_timer(self._run.stamps, steps)
+            host_timer(self._run.timing, steps)
             if self._gpu is None
-            else device_timer(self._run.stamps, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
+            else device_timer(self._run.timing, steps, partial(cuda.Event, enable_timing=True), cuda.current_stream())
         )
         tells = "grads_ready" not in self._absent_stamps()
         self._hooks = [p.register_hook(self._complete) for p in self._parameters] if tells else []
@@ -109,7 +109,7 @@ class PaddleFleet:
         return sum(p.size * p.element_size() for p in self._parameters)
 
     def _absent_stamps(self) -> list[str]:
-        if self._run.stamps == "coarse":
+        if self._run.timing == "step":
             return list(INNER)
         # Gradients of several types cannot be one bucket.
         return ["grads_ready"] if self._single_bucket and len(self._bucket_sizes()) > 1 else []

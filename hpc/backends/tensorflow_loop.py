@@ -31,7 +31,7 @@ class TensorFlowLoop(ABC):
     """A TensorFlow backend but for its strategy: the methods with one underscore that a subclass overrides.
 
     A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
-    between them; with coarse stamps one function does it all. A twin is the same
+    between them; with `--timing step` one function does it all. A twin is the same
     without `_average`.
     """
 
@@ -63,7 +63,7 @@ class TensorFlowLoop(ABC):
         """The mean over all ranks of each gradient."""
 
     def _loss_and_averaged_gradients(self, batch: Any) -> tuple[Any, list[Any]]:
-        """The framework's own way, that a coarse step takes."""
+        """The framework's own way, that `--timing step` takes."""
         loss, gradients = self._loss_and_gradients(batch)
         return loss, self._average(gradients)
 
@@ -112,8 +112,8 @@ class TensorFlowLoop(ABC):
     def _make_functions(self) -> None:
         # Neither the reduction nor the update is XLA's: Horovod's operations cannot be compiled by it.
         self._loss = tf.function(self._loss_of, jit_compile=True) if self._options["xla"] else self._loss_of
-        coarse = self._run.stamps == "coarse"
-        self._first = tf.function(self._whole_step if coarse else self._computed)
+        fused = self._run.timing == "step"
+        self._first = tf.function(self._whole_step if fused else self._computed)
         self._reduce, self._update = tf.function(self._reduced), tf.function(self._apply)
         self._is_checked = False
         self._meetings: list[str] = []
@@ -159,7 +159,7 @@ class TensorFlowLoop(ABC):
 
     def make_timer(self, steps: int) -> StepTimer:
         """See Backend. Always the host's: where TensorFlow computes on a GPU, each mark waits for it."""
-        return host_timer(self._run.stamps, steps)
+        return host_timer(self._run.timing, steps)
 
     def release(self) -> None:
         """See Backend."""
@@ -168,7 +168,7 @@ class TensorFlowLoop(ABC):
     def step(self, index: int, timer: StepTimer) -> int:
         """See Backend."""
         batch = self._workload.batch(index)
-        if self._run.stamps == "coarse":
+        if self._run.timing == "step":
             timer.batch_ready()
             self._losses.keep(index, self._first(batch))
         else:
@@ -198,7 +198,7 @@ class TensorFlowLoop(ABC):
         """Raises InvalidRun where the traced graph is not as requested. Adds its meetings before t3 to `_meetings`."""
         traced = self._first.get_concrete_function(batch).graph
         check_traced(self._run.precision, traced, self._run.workload)
-        if self._run.ranks > 1 and (self._run.stamps == "fine" or not self._reduces):
+        if self._run.ranks > 1 and (self._run.timing == "phases" or not self._reduces):
             # In place: an earlier caller of `describe` holds the same list and sees these, too.
             self._meetings += [f"{meeting} in the function of the gradients" for meeting in meetings(traced)]
         check_twin(self._run, self._meetings)
@@ -210,7 +210,7 @@ class TensorFlowLoop(ABC):
 
     def describe(self) -> dict[str, Any]:
         """See Backend."""
-        coarse = self._run.stamps == "coarse"
+        fused = self._run.timing == "step"
         return {
             "versions": versions(),
             "device": describe_device(self._device),
@@ -219,8 +219,8 @@ class TensorFlowLoop(ABC):
             "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
             "options": dict(self._options),
             "tf32": tf.config.experimental.tensor_float_32_execution_enabled(),
-            "absent_stamps": list(INNER) if coarse else ["forward_end"],
-            "fused": coarse,
+            "absent_stamps": list(INNER) if fused else ["forward_end"],
+            "fused": fused,
             "synchronises_every_step": self._device != CPU,
             "reduces": self._reduces,
             "gradient_bytes": self._reduced_bytes() if self._reduces else 0,

@@ -75,11 +75,11 @@ class TorchDDP(TorchLoop):
         return described
 
     def make_timer(self, steps: int) -> StepTimer:
-        """See Backend. Under fine stamps every gradient gets a hook."""
+        """See Backend. With `--timing phases` every gradient gets a hook."""
         self._timer = super().make_timer(steps)
         self._last = -1
         self._seen_last: set[int] = set()
-        hooked = enumerate(self._parameters) if self._run.stamps == "fine" else ()
+        hooked = enumerate(self._parameters) if self._run.timing == "phases" else ()
         self._hooks = [p.register_post_accumulate_grad_hook(self._make_hook(number)) for number, p in hooked]
         return self._timer
 

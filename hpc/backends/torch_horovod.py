@@ -40,7 +40,7 @@ class TorchHorovod(TorchLoop):
         values = chain(module.named_parameters(), module.named_buffers())
         hvd.broadcast_parameters([(name, _as_contiguous(value.detach())) for name, value in values], root_rank=0)
         # Whether gradients overflowed must be asked of the reduced ones, or ranks would disagree on taking the step.
-        self._apart = self._reduces and (self._run.stamps == "fine" or self._scaler is not None)
+        self._apart = self._reduces and (self._run.timing == "phases" or self._scaler is not None)
         if not self._reduces:
             return module, optimizer
         distributed = hvd.DistributedOptimizer(

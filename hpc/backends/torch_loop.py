@@ -98,9 +98,9 @@ class TorchLoop(ABC):
     def make_timer(self, steps: int) -> StepTimer:
         """See Backend."""
         if self._device.type == "cpu":
-            return host_timer(self._run.stamps, steps)
+            return host_timer(self._run.timing, steps)
         stream = torch.cuda.current_stream(self._device)
-        return device_timer(self._run.stamps, steps, partial(torch.cuda.Event, enable_timing=True), stream)
+        return device_timer(self._run.timing, steps, partial(torch.cuda.Event, enable_timing=True), stream)
 
     def release(self) -> None:
         """See Backend."""
@@ -144,7 +144,7 @@ class TorchLoop(ABC):
             "options": {**self._options, "sgd": _implementation(self._optimizer)},
             "tf32": torch.backends.cuda.matmul.allow_tf32,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "absent_stamps": list(INNER if self._run.stamps == "coarse" else self.absent),
+            "absent_stamps": list(INNER if self._run.timing == "step" else self.absent),
             "fused": True,
             # GradScaler asks the device whether to skip the step unless the optimizer looks by itself.
             "synchronises_every_step": self._scaler is not None and not looks_by_itself,

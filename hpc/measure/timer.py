@@ -229,14 +229,14 @@ class CoarseDeviceTimer(_OuterOnly, DeviceTimer):
     """Begin, batch and end of a step by events of the device."""
 
 
-def host_timer(stamping: str, steps: int) -> HostTimer:
-    """The recorder of a run's `stamps`, by the host's clock."""
-    return (HostTimer if stamping == "fine" else CoarseHostTimer)(steps)
+def host_timer(timing: str, steps: int) -> HostTimer:
+    """The recorder of a run's `timing`, by the host's clock."""
+    return (HostTimer if timing == "phases" else CoarseHostTimer)(steps)
 
 
-def device_timer(stamping: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any) -> DeviceTimer:
-    """The recorder of a run's `stamps`, by events on a stream."""
-    return (DeviceTimer if stamping == "fine" else CoarseDeviceTimer)(steps, make_event, stream)
+def device_timer(timing: str, steps: int, make_event: Callable[[], DeviceEvent], stream: Any) -> DeviceTimer:
+    """The recorder of a run's `timing`, by events on a stream."""
+    return (DeviceTimer if timing == "phases" else CoarseDeviceTimer)(steps, make_event, stream)
 
 
 def _fitting(stamps: memoryview, length: int) -> memoryview:

@@ -47,7 +47,7 @@ class CollectiveTime:
 
 def collective_times(trace: Trace) -> tuple[CollectiveTime, ...]:
     """Every collective of the trace, in the order of its blocks. Raises TraceError where it has none, or not all."""
-    if trace.run.probe != COLLECTIVES:
+    if trace.run.diagnostic != COLLECTIVES:
         raise TraceError(f"{trace.run_id} is a run of {trace.run.workload}, not of {COLLECTIVES}")
     described = trace.environment.get("backend", {}).get("collectives", [])
     if len(described) != len(trace.blocks):

@@ -1,7 +1,7 @@
-"""What is known of an attempt, collected from what it left beside the traces; and the exit record made of it.
+"""The evidence of an attempt, collected from what it left beside the traces, and the exit record made of it.
 
-launch.step judges the attempt whose launcher it saw return (`judge_ended`). What another job, or a former life of this
-one, left without a record is closed by whoever finds it (`close_attempt`). docs/outcomes.md has the rules.
+launch.step judges the attempt whose launcher it saw return (`judge_ended`). Whoever finds an attempt that another job,
+or an earlier life of this one, left without a record closes it (`close_attempt`). docs/outcomes.md has the rules.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from glob import escape
 from pathlib import Path
 
+from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT, AttemptFiles, set_aside
 from hpc.model.outcome import (
-    BEGIN,
-    BEGIN_RECORD,
-    EXIT,
     BeginRecord,
     ExitRecord,
     Outcome,
@@ -30,20 +27,14 @@ from hpc.model.outcome import (
     is_damaged,
     read_begin_record,
     read_rank_note,
-    set_aside,
-    stem,
 )
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import EndedBy, Evidence, JobEnd, decide
 from hpc.system.sanitize import plain, without_secrets
 
-SIGNAL = ".signal"
-"""`<stem>.signal` is the note of launch.step that it was told to end: the signal's name and the time."""
-LOCAL_COPIES = ".kept"
-HANG = ".hang.json"
 ERROR_BYTES = 1 << 18
 _LINE_BYTES = 1 << 12
-"""Of a longer line in standard error the rest is no sentence of anybody's."""
+"""The rest of a longer line in standard error is no sentence of anybody's."""
 _MAX_TEXT_BYTES = 1 << 16
 _SIGNAL_LENGTH = 200
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
@@ -57,83 +48,72 @@ _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQU
 class AttemptArtifacts:
     """What an attempt left beside the traces.
 
-    `trace` and `steps` are as in Evidence, `kept` is as in ExitRecord. `hang` is the watchdog's reason for ending the
-    run, `signal` names the signal that ended the job, and when. `written_unix_s` is when the trace was written, by the
-    file server's clock; None without a trace.
+    `look` is what its trace shows, `steps` is as in Evidence, `local_copies` as in ExitRecord. `hang` is the watchdog's
+    reason for ending the run, `signal` the name of the signal that ended the job, and the time.
     """
 
     notes: tuple[RankNote, ...]
-    trace: bool
+    look: TraceLook
     steps: int
     hang: str
     signal: str
-    kept: str
-    unreadable: str = ""
-    written_unix_s: int | None = None
+    local_copies: str
 
 
-def read_artifacts(traces: Path, stem: str, look: TraceLook | None = None) -> AttemptArtifacts:
+def read_artifacts(files: AttemptFiles, look: TraceLook | None = None) -> AttemptArtifacts:
     """Reads what the attempt left. A file that cannot be read counts as absent and is reported on standard error.
 
     `look` saves a second look at the trace where the caller has looked at it already.
     """
     notes = []
-    for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
+    for path in files.rank_notes():
         try:
             notes.append(read_rank_note(path))
         except RecordError as error:
             print(f"rankwise: {plain(str(error))}", file=sys.stderr)
-    trace = traces / f"{stem}.h5"
-    if look is None:
-        look = look_at_trace(trace)
-    places = [note.kept for note in notes if note.kept]
-    places += [line.removeprefix("kept:").strip() for line in _text(traces / f"{stem}{LOCAL_COPIES}").splitlines()]
+    look = look or look_at_trace(files.trace)
+    copies = [note.local_copies for note in notes]
+    copies += [line.removeprefix("kept:").strip() for line in _text(files.local_copies).splitlines()]
     return AttemptArtifacts(
         notes=tuple(notes),
-        trace=look.whole,
-        unreadable=look.unreadable,
+        look=look,
         steps=max([look.steps, *(note.step + 1 for note in notes)]),
-        hang=_hang_reason(_text(traces / f"{stem}{HANG}")),
-        signal="".join(_text(traces / f"{stem}{SIGNAL}").strip().splitlines()[:1])[:_SIGNAL_LENGTH],
-        kept=", ".join(filter(None, dict.fromkeys(places))),
-        written_unix_s=_written_unix_s(trace) if look.whole else None,
+        hang=_hang_reason(_text(files.hang)),
+        signal="".join(_text(files.signal).strip().splitlines()[:1])[:_SIGNAL_LENGTH],
+        local_copies=", ".join(filter(None, dict.fromkeys(copies))),
     )
 
 
-def _written_unix_s(trace: Path) -> int | None:
-    try:
-        return int(trace.stat().st_mtime)
-    except OSError:  # seen a moment ago: when it was written is the lesser loss
-        return None
-
-
 def evidence_of(
-    artifacts: AttemptArtifacts, error: Path, *, exit_status: int | None = None, job: JobEnd | None = None
-) -> Evidence:
-    """The evidence of an attempt whose step wrote its standard error to `error`; `job` as Evidence has it."""
+    artifacts: AttemptArtifacts, error: Path, *, exit_status: int | None = None, job: JobEnd | None = None,
+    job_id: str = "",
+) -> Evidence:  # fmt: skip
+    """The evidence of an attempt whose step wrote its standard error to `error`; `job` and `job_id` as in Evidence."""
     ended_by, reason = None, ""
     if artifacts.hang:
         ended_by, reason = EndedBy.HANG, artifacts.hang
     elif artifacts.signal:
         ended_by, reason = EndedBy.SIGNAL, f"the job was told to end by {artifacts.signal}"
     return Evidence(
-        exit_status=exit_status, trace=artifacts.trace, steps=artifacts.steps, ended_by=ended_by, reason=reason,
-        notes=artifacts.notes, error=_end_of(error), job=job, unreadable=artifacts.unreadable,
+        exit_status=exit_status, trace=artifacts.look.whole, steps=artifacts.steps, ended_by=ended_by, reason=reason,
+        notes=artifacts.notes, error=_end_of(error), job=job, job_id=job_id, unreadable=artifacts.look.unreadable,
     )  # fmt: skip
 
 
-def record_of(begin: BeginRecord, artifacts: AttemptArtifacts, evidence: Evidence, nodelist: str = "") -> ExitRecord:
-    """The exit record from the evidence. Where nobody saw the attempt end, its end is when its trace was written;
-    without a trace it is now."""
+def _record_of(begin: BeginRecord, files: AttemptFiles, artifacts: AttemptArtifacts, evidence: Evidence) -> ExitRecord:
+    """Where nobody saw the attempt end, its end is when its trace was written; without a trace it is now."""
     verdict = decide(evidence)
     ended_unix_s = int(time.time())
-    if evidence.exit_status is None and artifacts.trace and artifacts.written_unix_s is not None:
-        ended_unix_s = max(begin.begin_unix_s, min(artifacts.written_unix_s, ended_unix_s))
+    if evidence.exit_status is None and evidence.trace:
+        with suppress(OSError):  # seen a moment ago: when it was written is the lesser loss
+            ended_unix_s = max(begin.begin_unix_s, min(int(files.trace.stat().st_mtime), ended_unix_s))
     return ExitRecord(
         run_id=begin.run_id, attempt=begin.attempt, outcome=verdict.outcome,
         exit_status=-1 if evidence.exit_status is None else evidence.exit_status,
-        job_id=begin.job_id, restart_count=begin.restart_count, nodelist=nodelist or begin.nodelist,
-        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence, kept=artifacts.kept,
+        job_id=begin.job_id, restart_count=begin.restart_count,
+        nodelist=(evidence.job.nodelist if evidence.job else "") or begin.nodelist,
+        begin_unix_s=begin.begin_unix_s, end_unix_s=ended_unix_s, evidence=verdict.evidence,
+        local_copies=artifacts.local_copies,
     )  # fmt: skip
 
 
@@ -144,12 +124,10 @@ def job_end(text: str, restarts: int) -> JobEnd | None:
     is preempted. None where the text shows neither.
     """
     fields = dict(_FIELD.findall(text))
-    state = fields.get("JobState", "")
-    restarted = fields.get("Restarts", "0")
+    state, restarted = fields.get("JobState", ""), fields.get("Restarts", "0")
     started_again = int(restarted) if restarted.isdecimal() else 0
-    preempted = fields.get("PreemptTime", "None") != "None"
     if state in _NOT_YET:
-        state = "PREEMPTED" if preempted else ""
+        state = "PREEMPTED" if fields.get("PreemptTime", "None") != "None" else ""
     if not state and started_again <= restarts:
         return None
     return JobEnd(
@@ -168,7 +146,7 @@ def open_attempts(traces: Path, job_id: str, before: int | None = None) -> list[
             continue
         with suppress(RecordError):  # half-written by a job that is starting now, or foreign: the summary names it
             begin = read_begin_record(path)
-            is_named_after_it = path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
+            is_named_after_it = path.name == begin.files(traces).begin_record.name
             if is_named_after_it and begin.job_id == job_id and (before is None or begin.restart_count < before):
                 begins.append(begin)
     return begins
@@ -191,17 +169,11 @@ def damaged_attempts(traces: Path) -> list[BeginRecord]:
         except RecordAway:
             continue
         except RecordError:
-            trace = path.with_name(f"{named['run_id']}.{named['attempt']}.h5")
-            if not damaged and not look_at_trace(trace).whole:
-                continue
             begun_unix_s = int(path.lstat().st_mtime)
-            begin = BeginRecord(
-                run_id=named["run_id"], attempt=int(named["attempt"]), job_id="", begin_unix_s=begun_unix_s
-            )
+            begin = BeginRecord(run_id=named[1], attempt=int(named[2]), job_id="", begin_unix_s=begun_unix_s)
+            damaged = damaged or look_at_trace(begin.files(traces).trace).whole
+        if damaged and path.name == begin.files(traces).begin_record.name:
             begins.append(begin)
-        else:
-            if damaged and path.name == f"{stem(begin.run_id, begin.attempt)}{BEGIN}":
-                begins.append(begin)
     return begins
 
 
@@ -216,18 +188,17 @@ def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | No
     A damaged record is renamed first, which is reported on standard error. Raises OSError where the record cannot be
     written.
     """
-    name = stem(begin.run_id, begin.attempt)
-    artifacts = read_artifacts(traces, name)
-    evidence = replace(evidence_of(artifacts, logs / f"{name}.err", job=job), job_id=begin.job_id)
-    record = record_of(begin, artifacts, evidence, nodelist=job.nodelist if job is not None else "")
-    path = traces / f"{name}{EXIT}"
-    if is_damaged(path):
-        text = f"an earlier record could not be read and is kept as {set_aside(path).name}"
-        print(f"rankwise: {plain(str(path))}: {text}", file=sys.stderr)
+    files = begin.files(traces)
+    artifacts = read_artifacts(files)
+    evidence = evidence_of(artifacts, files.error(logs), job=job, job_id=begin.job_id)
+    record = _record_of(begin, files, artifacts, evidence)
+    if is_damaged(files.exit_record):
+        text = f"an earlier record could not be read and is kept as {set_aside(files.exit_record).name}"
+        print(f"rankwise: {plain(str(files.exit_record))}: {text}", file=sys.stderr)
         record = replace(record, evidence=(*record.evidence, text))
     record.write(traces)
     with suppress(OSError):
-        (traces / f"{name}{SIGNAL}").unlink(missing_ok=True)  # the record has it now
+        files.signal.unlink(missing_ok=True)  # the record has it now
     return record
 
 
@@ -235,19 +206,16 @@ def close_attempts(
     traces: Path, logs: Path, job_id: str, end: JobEnd, *, before: int | None = None, recover: Callable[[str], None],
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Closes what a job that has ended left open, or its lives before number `before`; `say` is told each outcome.
+    """Closes what a job that has ended left open, or its lives before number `before`; `say` gets each outcome.
 
-    `recover` is told each attempt's stem before it is judged, and makes a trace of what its ranks left.
+    `recover` is called with each attempt's stem before it is judged, and makes a trace of what its ranks left.
     """
     for begin in open_attempts(traces, job_id, before):
-        name = stem(begin.run_id, begin.attempt)
-        recover(name)
+        recover(begin.stem)
         try:
-            record = close_attempt(begin, logs, traces, end)
+            say(f"{begin.stem}: {describe(close_attempt(begin, logs, traces, end))}")
         except OSError as error:
-            say(f"{name} cannot be closed: {error.filename or traces}: {error.strerror}")
-        else:
-            say(f"{name}: {describe(record)}")
+            say(f"{begin.stem} cannot be closed: {error.filename or traces}: {error.strerror}")
 
 
 def judge_ended(
@@ -262,36 +230,38 @@ def judge_ended(
     recovered one. Returns None where a signal ended the job and the scheduler does not answer: the attempt is closed
     later, when the scheduler can be queried.
     """
-    name = stem(begin.run_id, begin.attempt)
-    artifacts = read_artifacts(traces, name, look if look is not None and look.whole else None)
-    if look is not None and not artifacts.trace:
-        artifacts = replace(artifacts, unreadable=artifacts.unreadable or look.unreadable)
+    files = begin.files(traces)
+    artifacts = read_artifacts(files, look if look is not None and look.whole else None)
     job = job_end(job_text or "", begin.restart_count)
-    evidence = replace(evidence_of(artifacts, error, exit_status=exit_status, job=job), job_id=begin.job_id)
+    evidence = evidence_of(artifacts, error, exit_status=exit_status, job=job, job_id=begin.job_id)
+    if look is not None and not evidence.trace:
+        evidence = replace(evidence, unreadable=evidence.unreadable or look.unreadable)
     if evidence.ended_by is EndedBy.SIGNAL:
         if artifacts.signal.startswith("SIGUSR1"):
             evidence = _warned(evidence, job_text, end_unix_s, warning_s)
         elif job_text == "":
             return None
-    return record_of(begin, artifacts, evidence)
+    return _record_of(begin, files, artifacts, evidence)
 
 
 def _warned(evidence: Evidence, job_text: str | None, end_unix_s: int | None, warning_s: float) -> Evidence:
     """The evidence with the reason for USR1: Slurm sends it before a preemption and before the time limit; at any other
     time a person sent it."""
+    end_unix_s = _end_time(job_text or "") or end_unix_s
+    remaining_s = None if end_unix_s is None else end_unix_s - time.time()
     if evidence.job is not None and evidence.job.state == "PREEMPTED":
-        return replace(evidence, ended_by=EndedBy.PREEMPTION, reason=f"{evidence.reason}, before the job's preemption")
-    if job_text is None:
-        return replace(evidence, reason=f"{evidence.reason}; there is no scheduler here whose warning it could be")
-    end_unix_s = _end_time(job_text) or end_unix_s
-    if end_unix_s is None:
-        reason = f"{evidence.reason}, before the job's time limit (or its preemption: scontrol did not answer)"
-        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, reason=reason)
-    remaining_s = end_unix_s - time.time()
-    if remaining_s <= warning_s + WARNING_EARLY_S:
-        return replace(evidence, ended_by=EndedBy.TIME_LIMIT, reason=f"{evidence.reason}, before the job's time limit")
-    reason = f"{evidence.reason}, {remaining_s / 60:.0f} min before the job's time limit: somebody sent it"
-    return replace(evidence, reason=reason)
+        ended_by, when = EndedBy.PREEMPTION, ", before the job's preemption"
+    elif job_text is None:
+        ended_by, when = EndedBy.SIGNAL, "; there is no scheduler here whose warning it could be"
+    elif remaining_s is None:
+        ended_by, when = (
+            EndedBy.TIME_LIMIT, ", before the job's time limit (or its preemption: scontrol did not answer)",
+        )  # fmt: skip
+    elif remaining_s <= warning_s + WARNING_EARLY_S:
+        ended_by, when = EndedBy.TIME_LIMIT, ", before the job's time limit"
+    else:
+        ended_by, when = EndedBy.SIGNAL, f", {remaining_s / 60:.0f} min before the job's time limit: somebody sent it"
+    return replace(evidence, ended_by=ended_by, reason=evidence.reason + when)
 
 
 def _end_time(job_text: str) -> int | None:
@@ -308,7 +278,7 @@ def corrected_record(record: ExitRecord, traces: Path) -> ExitRecord | None:
 
     A look at the trace may have failed when the record was made: what the trace says of itself counts.
     """
-    trace = traces / f"{stem(record.run_id, record.attempt)}.h5"
+    trace = record.files(traces).trace
     if record.outcome is Outcome.OK or not os.path.lexists(trace) or not look_at_trace(trace).whole:
         return None
     before = f"recorded before as {record.outcome}: {record.evidence[0] if record.evidence else 'without evidence'}"
@@ -332,28 +302,26 @@ def _hang_reason(text: str) -> str:
 
 
 def _text(path: Path) -> str:
-    """The text of a small file without the zeros that a power cut leaves; empty where it cannot be read, which is
-    reported on standard error."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_TEXT_BYTES).replace(b"\0", b"").decode(errors="replace")
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        print(f"rankwise: {plain(str(path))}: cannot be read ({error.strerror})", file=sys.stderr)
-        return ""
+    """The text of a small file without the zeros that a power cut leaves."""
+    return _read(path, 0, _MAX_TEXT_BYTES).replace(b"\0", b"").decode(errors="replace")
 
 
 def _end_of(path: Path) -> str:
-    """The last part of a file, of each line its beginning; empty where there is none. What cannot be read is said."""
+    """The last part of a file, each line shortened to its beginning."""
+    lines = _read(path, ERROR_BYTES, ERROR_BYTES).splitlines()
+    return "\n".join(line[:_LINE_BYTES].decode(errors="replace") for line in lines)
+
+
+def _read(path: Path, from_end: int, max_bytes: int) -> bytes:
+    """At most `max_bytes`, from the beginning or from so many bytes before the end; empty where the file cannot be
+    read, which is reported on standard error unless it is absent."""
     try:
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - ERROR_BYTES))
-            lines = file.read(ERROR_BYTES).splitlines()
+            if from_end:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - from_end))
+            return file.read(max_bytes)
     except FileNotFoundError:
-        return ""
+        return b""
     except OSError as error:
         print(f"rankwise: {plain(str(path))}: cannot be read ({error.strerror})", file=sys.stderr)
-        return ""
-    return "\n".join(line[:_LINE_BYTES].decode(errors="replace") for line in lines)
+        return b""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -13,8 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from hpc.model.files import EXIT, RERUN_SUFFIXES, AttemptFiles
+from hpc.system.atomic import write_atomic
 from hpc.system.sanitize import without_secrets
-from hpc.system.whole_file import write_whole
 
 
 class Outcome(StrEnum):
@@ -35,18 +35,10 @@ class Outcome(StrEnum):
 FINAL_OUTCOMES = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAIL})
 """A run with an attempt that ended so is not run again unless somebody asks."""
 
-EXIT = ".exit.json"
-EXIT_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.exit\.json")
-BEGIN = ".begin.json"
-BEGIN_RECORD = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.begin\.json")
-AGAIN = ".again"
-"""What the name of the file ends with that asks for another attempt after this one."""
-RANK_NOTE = re.compile(r"(?P<run_id>.+)\.(?P<attempt>\d+)\.rank(?P<rank>\d+)\.json")
-DAMAGED = ".damaged"
-"""What is appended to the name of a file that cannot be read, and of which another one takes the place."""
 MAX_BYTES = 1 << 22
 """No record is larger: what is, was not written by us, and is not read."""
 MAX_PLAN_BYTES = 1 << 28
+_FORMER_NAMES = {"kept": "local_copies"}
 _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 
 
@@ -68,15 +60,28 @@ class RecordAway(RecordError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExitRecord:
-    """What became of an attempt, written by launch.step after the launcher had returned, else by who found it dead.
-
-    `evidence` is what the outcome was decided from, a sentence each, the deciding one first. `kept` is where copies of
-    what was measured are that did not come to the traces, as HOST:PATH; empty where all came.
-    """
-
+class _OfAttempt:
     run_id: str
     attempt: int
+
+    @property
+    def stem(self) -> str:
+        """The name of the attempt: `<run id>.<attempt>`."""
+        return f"{self.run_id}.{self.attempt}"
+
+    def files(self, traces: Path) -> AttemptFiles:
+        """The files of the attempt in this folder."""
+        return AttemptFiles(traces, self.run_id, self.attempt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitRecord(_OfAttempt):
+    """The end of an attempt, written by launch.step after the launcher had returned, else by who found it dead.
+
+    `evidence` is what the outcome was decided from, a sentence each, the deciding one first. `local_copies` names the
+    copies of measurements that did not reach the traces, as HOST:PATH; empty where all did.
+    """
+
     outcome: Outcome
     exit_status: int
     job_id: str
@@ -85,7 +90,7 @@ class ExitRecord:
     restart_count: int = 0
     nodelist: str = ""
     evidence: tuple[str, ...] = ()
-    kept: str = ""
+    local_copies: str = ""
 
     @property
     def is_final(self) -> bool:
@@ -93,20 +98,18 @@ class ExitRecord:
         return self.outcome in FINAL_OUTCOMES
 
     def write(self, folder: Path) -> Path:
-        """Writes `<run id>.<attempt>.exit.json`, beside and renamed."""
-        return _write(folder / f"{stem(self.run_id, self.attempt)}{EXIT}", asdict(self))
+        """Writes the exit record, beside and renamed."""
+        return _write(self.files(folder).exit_record, asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeginRecord:
-    """What is written before an attempt is launched; making the file is what takes the attempt's number.
+class BeginRecord(_OfAttempt):
+    """Written before an attempt is launched; making the file takes the attempt's number.
 
     `job_name` is Slurm's name of the job: a job of another name with the same number is another job. Empty in records
     of earlier versions and on this machine.
     """
 
-    run_id: str
-    attempt: int
     job_id: str
     begin_unix_s: int
     restart_count: int = 0
@@ -114,11 +117,11 @@ class BeginRecord:
     job_name: str = ""
 
     def take(self, folder: Path) -> bool:
-        """Makes `<run id>.<attempt>.begin.json`; False where that is there already: another job took the number.
+        """Makes the begin record; False where it is there already: another job took the number.
 
-        Raises OSError where it cannot be written; then nothing is left of it.
+        Raises OSError where it cannot be written; then the file is removed.
         """
-        path = folder / f"{stem(self.run_id, self.attempt)}{BEGIN}"
+        path = self.files(folder).begin_record
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError:
@@ -135,10 +138,10 @@ class BeginRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RankNote:
-    """What a rank that failed left behind: `step` is the last one it completed, -1 before the first.
+    """Written by a rank that failed. `step` is the last one it completed, -1 before the first.
 
-    `kept` is where it kept a trace that did not come to the traces, as HOST:PATH. `notes_before` is how many notes of
-    other ranks of the attempt were there when this one was written: a rank that failed first sees none.
+    `local_copies` names a trace that did not reach the traces, as HOST:PATH. `notes_before` is the number of notes of
+    other ranks of the attempt when this one was written: a rank that failed first sees none.
     """
 
     rank: int
@@ -147,22 +150,17 @@ class RankNote:
     message: str
     step: int
     hostname: str
-    kept: str = ""
+    local_copies: str = ""
     notes_before: int = 0
 
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`."""
-        return _write(folder / f"{stem}.rank{self.rank}.json", asdict(self))
+        return _write(AttemptFiles.of_stem(folder, stem).rank_note(self.rank), asdict(self))
 
 
 def after(step: int) -> str:
     """When it happened to a rank whose last completed step this is, -1 for none, in words."""
     return "before the first step" if step < 0 else f"after step {step}"
-
-
-def stem(run_id: str, attempt: int) -> str:
-    """What the names of all files of an attempt begin with."""
-    return f"{run_id}.{attempt}"
 
 
 def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON object") -> Mapping[str, Any]:
@@ -206,8 +204,8 @@ def read_rank_note(path: Path) -> RankNote:
 def read_own_record(path: Path) -> ExitRecord:
     """The exit record in the file. Raises RecordError where it holds none, or that of another attempt than its name."""
     record = read_exit_record(path)
-    if path.name != f"{stem(record.run_id, record.attempt)}{EXIT}":
-        raise RecordError.of(path, f"holds the record of {stem(record.run_id, record.attempt)}, by its name another's")
+    if path.name != record.files(path.parent).exit_record.name:
+        raise RecordError.of(path, f"holds the record of {record.stem}, by its name another's")
     return record
 
 
@@ -233,20 +231,6 @@ def _is_damaged(path: Path, *_version: int) -> bool:
     except RecordError:
         return True
     return False
-
-
-def aside_of(path: Path) -> Path:
-    """Under which name a damaged file or folder is kept: one that nothing has yet."""
-    aside, number = path.with_name(f"{path.name}{DAMAGED}"), 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = path.with_name(f"{path.name}{DAMAGED}.{number}")
-    return aside
-
-
-def set_aside(path: Path) -> Path:
-    """Gives a damaged file or folder another name, so that another one can take its place; returns that."""
-    return path.rename(aside_of(path))
 
 
 def exit_records(folder: Path, broken: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
@@ -275,25 +259,25 @@ def final_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
     return max(ok or final, key=lambda record: record.attempt, default=None)
 
 
-def ask_again(folder: Path, records: Iterable[ExitRecord]) -> None:
-    """Writes `<run id>.<attempt>.again` beside each of these records: somebody wants the run once more after it."""
+def request_reruns(folder: Path, records: Iterable[ExitRecord]) -> None:
+    """Requests another attempt after each of these."""
     for record in records:
-        (folder / f"{stem(record.run_id, record.attempt)}{AGAIN}").touch()
+        record.files(folder).rerun_request.touch()
 
 
-def asked_again(folder: Path) -> frozenset[str]:
-    """The stems of all attempts after which somebody asked to run again."""
-    return frozenset(path.name.removesuffix(AGAIN) for path in folder.glob(f"*{AGAIN}"))
+def requested_reruns(folder: Path) -> frozenset[str]:
+    """The stems of all attempts after which another one is requested."""
+    return frozenset(path.name.removesuffix(suffix) for suffix in RERUN_SUFFIXES for path in folder.glob(f"*{suffix}"))
 
 
-def is_final(records: Iterable[ExitRecord], again: Collection[str]) -> bool:
-    """Whether a run with these records needs no further attempt; `again` holds stems, as `asked_again` returns them."""
-    return any(record.is_final and stem(record.run_id, record.attempt) not in again for record in records)
+def is_final(records: Iterable[ExitRecord], rerun_requests: Collection[str]) -> bool:
+    """Whether a run with these records needs no further attempt; `rerun_requests` holds stems."""
+    return any(record.is_final and record.stem not in rerun_requests for record in records)
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> Path:
     """Written whole: whoever writes a record may be ended at any moment. No secret comes into one."""
-    write_whole(path, json.dumps({name: _redacted(value) for name, value in values.items()}, indent=1) + "\n")
+    write_atomic(path, json.dumps({name: _redacted(value) for name, value in values.items()}, indent=1) + "\n")
     return path
 
 
@@ -305,6 +289,7 @@ def _redacted(value: Any) -> Any:
 
 def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what: str) -> _Record:
     """The record with these values; unknown fields are from later versions and are ignored."""
+    values = {_FORMER_NAMES.get(name, name): value for name, value in values.items()}
     taken: dict[str, Any] = {}
     for each in fields(kind):
         if each.name not in values:

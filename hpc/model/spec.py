@@ -1,4 +1,4 @@
-"""What is asked for: a run, the machine it is for, the plan of a sweep."""
+"""The specification of a run, of the machine it is for, and the plan of a sweep."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ Thing = TypeVar("Thing")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-fp16")
 SCALINGS = ("weak", "strong")
-STAMPINGS = ("fine", "coarse")
+TIMINGS = ("phases", "step")
+_FORMER_TIMINGS = {"fine": "phases", "coarse": "step"}
 PLACEMENTS = ("separate", "nested")
+_CHOICES = {"precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS, "placement": PLACEMENTS}
+PLAN_VERSION = 2
+"""Schema of the plan; 2 calls `stamps` of a run `timing`."""
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
 SYNTHETIC, UNKNOWN_DATA = "synthetic", "unknown"
 """What a run trains on: data that a workload of this project makes, or whatever a person's own file reads."""
 COLLECTIVES = "collectives"
 """The workload that is no training but the collectives of a backend by themselves."""
+NO_SYNC = "no-sync"
+"""The diagnostic run whose gradients are not reduced, as in DDP's `no_sync`."""
 
 
 class SpecError(ValueError):
-    """What was asked cannot be run; the text says what was asked, what was found, what is valid."""
+    """A request that cannot be run; the text has the request, what was found, and what is valid."""
 
 
 def is_user_code(workload: str) -> bool:
@@ -35,22 +41,36 @@ def is_user_code(workload: str) -> bool:
     return workload.partition(":")[0].endswith(".py")
 
 
+def with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A description of runs with `timing` (phases, step) for the `stamps` (fine, coarse) of earlier versions."""
+    if "stamps" not in described or "timing" in described:
+        return dict(described)
+    timing = described["stamps"]
+    if isinstance(timing, str):
+        timing = ",".join(_FORMER_TIMINGS.get(text, text) for text in timing.split(","))
+    elif isinstance(timing, list):
+        timing = [_FORMER_TIMINGS.get(text, text) if isinstance(text, str) else text for text in timing]
+    return {name: value for name, value in described.items() if name != "stamps"} | {"timing": timing}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run: everything asked for that can change a speed, and which repeat it is.
+    """One run: every requested setting that can change a speed, and the number of the repeat.
 
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
-    GPUs that the run uses on each node; 0 says that it runs on CPUs. `stamps` is `fine` for all six of a step, or
-    `coarse` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest` is that
-    of a person's own workload file and of what it imports from its folder, whose text can change a speed; `options`
-    holds what was asked of the backend and the workload by `--option`, `env` the environment variables set for the run.
+    GPUs that the run uses on each node; 0 says that it runs on CPUs. `timing` is `phases` for all six time stamps of
+    a step, or `step` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest`
+    is that of a person's own workload file and of what it imports from its folder, whose text can change a speed;
+    `options` holds what was asked of the backend and the workload by `--option`, `env` the environment variables set
+    for the run.
 
     `data` of a person's own file is `unknown`, also in what earlier versions wrote, which called it synthetic.
 
-    `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a twin:
-    the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper reads
-    clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an allocation of
-    its own, `nested` where all share the largest one's nodes, the smaller on some of those that the larger run on.
+    `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a
+    no-sync run: the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper
+    reads clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an
+    allocation of its own, `nested` where all share the largest one's nodes, the smaller on some of those that the
+    larger run on.
     """
 
     nodes: int
@@ -68,7 +88,7 @@ class RunSpec:
     seed: int
     site: str
     data: str = SYNTHETIC
-    stamps: str = "fine"
+    timing: str = "phases"
     block_steps: int = 0
     reduction: str = "on"
     telemetry: str = "on"
@@ -84,26 +104,20 @@ class RunSpec:
         for name in ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size", "measured_steps", "repeat"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.gpus_per_node < 0:
-            raise SpecError(f"gpus_per_node is {self.gpus_per_node}; it must be 0 (no GPU) or more")
+        for name, meaning in (("gpus_per_node", "no GPU"), ("block_steps", "one block")):
+            if getattr(self, name) < 0:
+                raise SpecError(f"{name} is {getattr(self, name)}; it must be 0 ({meaning}) or more")
         if self.warmup_steps < MIN_WARMUP_STEPS:
             raise SpecError(
                 f"warm-up is {self.warmup_steps} steps; it must be at least {MIN_WARMUP_STEPS}, because the clocks are "
                 f"synchronised {MIN_WARMUP_STEPS} steps before the measured ones"
             )
-        if self.block_steps < 0:
-            raise SpecError(f"block_steps is {self.block_steps}; it must be 0 (one block) or more")
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
-        if self.precision not in PRECISIONS:
-            raise SpecError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
-        if self.scaling not in SCALINGS:
-            raise SpecError(f"scaling {self.scaling!r} is not one of {', '.join(SCALINGS)}")
-        if self.stamps not in STAMPINGS:
-            raise SpecError(f"stamps {self.stamps!r} is not one of {', '.join(STAMPINGS)}")
-        if self.placement not in PLACEMENTS:
-            raise SpecError(f"placement {self.placement!r} is not one of {', '.join(PLACEMENTS)}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.scaling == "strong" and self.batch_size % self.devices:
             raise SpecError(
                 f"strong scaling: the global batch of {self.batch_size} samples does not divide by the "
@@ -145,10 +159,10 @@ class RunSpec:
         return self.blocks[-1][1]
 
     @property
-    def probe(self) -> str:
-        """What kind of run it is that explains other points and is no training itself: `twin` (its gradients are not
-        reduced), `collectives`; empty for a training."""
-        return COLLECTIVES if self.workload == COLLECTIVES else "twin" if self.reduction == "off" else ""
+    def diagnostic(self) -> str:
+        """The kind of a run that explains other points: `no-sync` (gradients are not reduced) or `collectives`; empty
+        for a training."""
+        return COLLECTIVES if self.workload == COLLECTIVES else NO_SYNC if self.reduction == "off" else ""
 
     @property
     def local_batch_size(self) -> int:
@@ -173,11 +187,13 @@ class RunSpec:
     @cached_property
     def point_id(self) -> str:
         """Readable name plus digest of all settings except the repeat; safe as a file name."""
-        # A field that a later version adds is left out while it holds its default, so old ids stay. The data of a
-        # person's own file was once called synthetic; it is left out so that these ids stay, too.
+        # Ids stay from version to version: a field holds its first name and value here, and one that was added later is
+        # left out while it holds its default. The data of a person's own file was once called synthetic.
         settings = {
             name: value for name, value in self._values().items() if name != "repeat" and value != _DEFAULTS[name]
         }
+        if timing := settings.pop("timing", None):
+            settings["stamps"] = {new: old for old, new in _FORMER_TIMINGS.items()}[timing]
         if self.data == UNKNOWN_DATA and is_user_code(self.workload):
             del settings["data"]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
@@ -212,14 +228,17 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The run that `to_json` wrote. Raises SpecError where a field is missing or the ids do not fit the fields."""
-        names = set(_DEFAULTS)
-        if missing := {name for name in names - set(values) if _DEFAULTS[name] is dataclasses.MISSING}:
+        """The run that `to_json` of this or an earlier version wrote.
+
+        Raises SpecError where a field is missing or the ids do not fit the fields.
+        """
+        values = with_current_names(values)
+        required = {name for name, default in _DEFAULTS.items() if default is dataclasses.MISSING}
+        if missing := required - set(values):
             raise SpecError(f"a run's description lacks {', '.join(sorted(missing))}")
-        unknown = set(values) - names - {"run_id", "point_id"}
-        if unknown:
+        if unknown := set(values) - set(_DEFAULTS) - {"run_id", "point_id"}:
             raise SpecError(f"a run's description has unknown fields: {', '.join(sorted(unknown))}")
-        spec = cls(**{k: v for k, v in values.items() if k in names})
+        spec = cls(**{name: value for name, value in values.items() if name in _DEFAULTS})
         if values.get("run_id", spec.run_id) != spec.run_id:
             raise SpecError(
                 f"the run calls itself {values['run_id']} but what it asks for makes {spec.run_id}: "
@@ -228,13 +247,10 @@ class RunSpec:
         return spec
 
 
-def _default(spec_field: dataclasses.Field[Any]) -> Any:
-    if spec_field.default_factory is not dataclasses.MISSING:
-        return spec_field.default_factory()
-    return spec_field.default
-
-
-_DEFAULTS: Mapping[str, Any] = {f.name: _default(f) for f in dataclasses.fields(RunSpec)}
+_DEFAULTS: Mapping[str, Any] = {
+    field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    for field in dataclasses.fields(RunSpec)
+}
 """Every field of a run with its default, MISSING where it has none."""
 
 
@@ -245,8 +261,8 @@ class Target:
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
     person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
     `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
-    drives all GPUs of its node, `without_twins` those that cannot leave gradients unreduced, `without_gpus` those that
-    run on CPUs wherever they are.
+    drives all GPUs of its node, `without_no_sync` those that cannot leave gradients unreduced, `without_gpus` those
+    that run on CPUs wherever they are.
     """
 
     site: str
@@ -258,9 +274,13 @@ class Target:
     env: Mapping[str, str] = field(default_factory=dict)
     reduced: tuple[str, ...] = ()
     one_rank_per_node: tuple[str, ...] = ()
-    without_twins: tuple[str, ...] = ()
+    without_no_sync: tuple[str, ...] = ()
     without_gpus: tuple[str, ...] = ()
     collectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env")
+"""What a plan notes of its target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,13 +301,9 @@ class Plan:
         """What `traces/plan.<sweep id>.json` holds."""
         return {
             "schema": "rankwise-plan",
-            "schema_version": 1,
+            "schema_version": PLAN_VERSION,
             "sweep_id": self.sweep_id,
-            "target": {
-                k: v
-                for k, v in dataclasses.asdict(self.target).items()
-                if k not in ("reduced", "one_rank_per_node", "without_twins", "without_gpus", "collectives")
-            },
+            "target": {name: value for name, value in dataclasses.asdict(self.target).items() if name in _OF_TARGET},
             "reduced": list(self.reduced),
             "runs": [run.to_json() for run in self.runs],
         }

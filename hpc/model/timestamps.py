@@ -8,4 +8,4 @@ BEGIN, BATCH_READY, FORWARD_END, GRADS_READY, REDUCED, END = range(6)
 ABSENT = -(2**63)
 """The stamp that was not taken: the least int64."""
 INNER = ("forward_end", "grads_ready", "reduced")
-"""Those that `--stamps coarse` leaves out."""
+"""Those that `--timing step` leaves out."""

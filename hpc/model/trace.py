@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hpc.model.clock_model import ClockError, ClockModel
 from hpc.model.outcome import Outcome
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import RunSpec, SpecError, with_current_names
 from hpc.model.timestamps import ABSENT, STAMPS
 
 Int64 = npt.NDArray[np.int64]
@@ -185,7 +185,7 @@ def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
     Fields that the description is too old to have take their defaults. Raises TraceError where one without a default
     is missing or a value is impossible.
     """
-    kinds = {"int": int, "str": str}
+    kinds, described = {"int": int, "str": str}, with_current_names(described)
     known = {f.name: f for f in fields(RunSpec)}
     for name, f in known.items():
         if name not in described:

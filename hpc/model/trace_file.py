@@ -23,7 +23,7 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError, run_of
 
 SCHEMA = "rankwise-trace"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised only where an older reader would misread the file; what is merely added does not raise it."""
 
 # Where each array of a Trace lies in the file, and what its attributes say of it.

@@ -1,4 +1,4 @@
-"""From evidence to an outcome: what is believed of an attempt, in which order, and the sentences that say why."""
+"""Decides the outcome of an attempt from its evidence, by rules in order, with a sentence for each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The outcome, and what it was decided from: sentences, the deciding one first."""
+    """The outcome, and the sentences that it was decided from, the deciding one first."""
 
     outcome: Outcome
     evidence: tuple[str, ...]
@@ -74,38 +74,31 @@ class Verdict:
 Decision = tuple[Outcome, str]
 """An outcome, and the sentence that it was decided from."""
 
-# Slurm's words for how a job ended that are the job's own end, whatever its ranks said meanwhile.
+# Slurm's states of a job that has ended which decide whatever its ranks noted.
 _OUTSIDE = {
-    "TIMEOUT": Outcome.TIMEOUT,
-    "DEADLINE": Outcome.TIMEOUT,
-    "PREEMPTED": Outcome.PREEMPTED,
-    "NODE_FAIL": Outcome.NODE_FAIL,
-    "BOOT_FAIL": Outcome.NODE_FAIL,
-    "OUT_OF_MEMORY": Outcome.OOM,
-    "CANCELLED": Outcome.CANCELLED,
-    "REVOKED": Outcome.CANCELLED,
-}
-# What slurmstepd writes when the job is taken away: "*** STEP 7.0 ON node1 CANCELLED AT … DUE TO NODE FAILURE, …".
+    "TIMEOUT": Outcome.TIMEOUT, "DEADLINE": Outcome.TIMEOUT, "PREEMPTED": Outcome.PREEMPTED,
+    "NODE_FAIL": Outcome.NODE_FAIL, "BOOT_FAIL": Outcome.NODE_FAIL, "OUT_OF_MEMORY": Outcome.OOM,
+    "CANCELLED": Outcome.CANCELLED, "REVOKED": Outcome.CANCELLED,
+}  # fmt: skip
+# slurmstepd writes it when the scheduler ends the job: "*** STEP 7.0 ON node1 CANCELLED AT … DUE TO NODE FAILURE, …".
 # A program can print the same: the number of the job has to be this one's.
 _ENDED_BY_SCHEDULER = re.compile(
     r"\*\*\* (?:JOB|STEP) (?P<job>\d+)\S* ON \S+ CANCELLED AT \S+ "
     r"DUE TO (?P<reason>TIME LIMIT|PREEMPTION|NODE FAILURE|JOB REQUEUE)"
 )
 _REASONS = {
-    "TIME LIMIT": Outcome.TIMEOUT,
-    "PREEMPTION": Outcome.PREEMPTED,
-    "NODE FAILURE": Outcome.NODE_FAIL,
+    "TIME LIMIT": Outcome.TIMEOUT, "PREEMPTION": Outcome.PREEMPTED, "NODE FAILURE": Outcome.NODE_FAIL,
     "JOB REQUEUE": Outcome.PREEMPTED,
-}
+}  # fmt: skip
 _NODE_GONE = re.compile(
     r"srun: error: Node failure on \S+|Task launch for StepId=\S+ failed on node \S+: Communication connection failure"
     r"|An ORTE daemon has unexpectedly failed|PRTE has lost communication with a remote daemon"
 )  # fmt: skip
-# Slurm's own words for a step that was killed for its memory, and what programs say, which need not die of it.
+# Slurm's messages about a step that was killed for its memory, and those of programs, which need not die of it.
 _MEMORY_KILL = re.compile(r"exceeded memory limit|\boom[-_]kill", re.IGNORECASE)
 _MEMORY = re.compile(r"out of memory|cannot allocate memory", re.IGNORECASE)
 _HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
-# How standard error tells of a rank that did not start or died: srun, Open MPI's mpirun, MPICH's, any process.
+# Messages about a rank that did not start or died: of srun, Open MPI's mpirun, MPICH's, any process.
 _DEATHS = (
     re.compile(
         r"srun: error: (?P<launch>.*\blaunch\b.* failed\b.*|Unable to (?:confirm allocation|create step) for job.*)"
@@ -122,13 +115,13 @@ _DEATHS = (
     re.compile(r"RANK (?P<ranks>\d+) PID \d+ RUNNING AT (?P<node>\S+)[^K]{0,40}KILLED BY (?P<how>SIGNAL: [^\n]*)"),
     re.compile(r"(?P<how>\bBus error\b)"),
 )
-# How standard error tells of ranks that ended by themselves with a status: srun, Open MPI's mpirun.
+# Messages about ranks that ended by themselves with a status: of srun, Open MPI's mpirun.
 _EXITS = (
     re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Exited with exit code (?P<code>\d+)"),
     re.compile(r"Process name: \[[^\n]*,\s?(?P<ranks>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
 )
 _OF_LAUNCHER = re.compile(r"(?:srun|slurmstepd\S*|mpirun|mpiexec|prterun): ")
-# What a rank says when another one is gone: it is not the cause.
+# A rank's messages when another one is gone: it is not the cause.
 _PEER = re.compile(
     r"connection (?:was )?(?:reset|closed|refused|aborted|lost|broken)|closed by (?:remote )?peer|broken pipe"
     r"|socket closed|remote (?:process|peer)|ncclRemoteError|MPI_ERR_PROC_FAILED|peer .*(?:died|gone|exited|fail)"
@@ -140,7 +133,7 @@ _PEER_ERRORS = frozenset(
 )
 _SEVERITY = (Outcome.INVALID, Outcome.OOM)
 RANK_STATUSES = frozenset({1, 3, 4, 5})
-"""What ranks of ours end with: hpc.run.rank_end.EXIT_STATUS."""
+"""Exit statuses of our ranks: hpc.run.rank_end.EXIT_STATUS."""
 
 
 def decide(evidence: Evidence) -> Verdict:
@@ -167,15 +160,14 @@ def _finished(evidence: Evidence) -> Decision | None:
     if not evidence.trace:
         return None
     if evidence.exit_status == 0:
-        return Outcome.OK, "rank 0 wrote a whole trace; the launcher ended with exit status 0"
-    if evidence.ended_by is not None:
-        return (
-            Outcome.OK,
-            f"rank 0 wrote a whole trace; only then the step was ended: {evidence.reason or evidence.ended_by}",
-        )
-    if evidence.exit_status is None:
-        return Outcome.OK, "rank 0 wrote a whole trace; nobody saw the launcher return"
-    return Outcome.OK, f"rank 0 wrote a whole trace; only then {_returned(evidence)}"
+        end = "the launcher ended with exit status 0"
+    elif evidence.ended_by is not None:
+        end = f"only then the step was ended: {evidence.reason or evidence.ended_by}"
+    elif evidence.exit_status is None:
+        end = "nobody saw the launcher return"
+    else:
+        end = f"only then {_returned(evidence)}"
+    return Outcome.OK, f"rank 0 wrote a whole trace; {end}"
 
 
 def _ended(evidence: Evidence) -> Decision | None:
@@ -241,20 +233,16 @@ def _exited(evidence: Evidence) -> Decision | None:
             continue
         node = message.groupdict().get("node")
         who = f"rank{'s' if len(ranks) > 1 else ''} {message['ranks']}{f' on {node}' if node else ''}"
-        ending = _error_ending(_without_launcher(evidence.error))
-        quoted = f"; standard error ends with: {ending}" if ending else ""
+        quoted = _error_ending(_without_launcher(evidence.error))
         return _died(evidence), f"standard error: {who} exited with status {code} and left no note{quoted}"
     return None
 
 
 def _ranks_in(text: str) -> set[int]:
     """The ranks in srun's list: `3`, `0-2,5`, `[0-2,5]`."""
-    ranks: set[int] = set()
-    for part in text.strip("[]").split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
-            ranks |= set(range(int(first), int(last or first) + 1))
-    return ranks
+    parts = (part.partition("-") for part in text.strip("[]").split(","))
+    numbers = ((first, last or first) for first, _, last in parts if first.isdigit() and (last or first).isdigit())
+    return {rank for first, last in numbers for rank in range(int(first), int(last) + 1)}
 
 
 def _failed(evidence: Evidence) -> Decision | None:
@@ -263,14 +251,11 @@ def _failed(evidence: Evidence) -> Decision | None:
         return note.outcome, _describe(note)
     if evidence.ended_by is not None:
         return None  # the ranks died of that
-    deaths = (pattern.search(evidence.error) for pattern in _DEATHS)
-    # Where nobody saw the launcher return, ranks were killed with their job as a rule.
-    death = next((each for each in deaths if each and (evidence.exit_status is not None or not _is_kill(each))), None)
-    return None if death is None else (_died(evidence), f"standard error: {_describe_death(death.groupdict())}")
-
-
-def _is_kill(death: re.Match[str]) -> bool:
-    return death.groupdict().get("how") == "Killed"
+    for fields in (death.groupdict() for pattern in _DEATHS if (death := pattern.search(evidence.error))):
+        # Where nobody saw the launcher return, ranks were killed with their job as a rule.
+        if evidence.exit_status is not None or fields.get("how") != "Killed":
+            return _died(evidence), f"standard error: {_describe_death(fields)}"
+    return None
 
 
 def _secondary(evidence: Evidence) -> Decision | None:
@@ -285,9 +270,7 @@ def _otherwise(evidence: Evidence) -> Decision:
         return Outcome.LOST, f"whether there is a trace could not be seen: {evidence.unreadable}"
     if evidence.exit_status is not None:
         made = "no step was made" if evidence.steps < 1 else f"up to {evidence.steps} steps were made"
-        ending = _error_ending(evidence.error)
-        quoted = f"; standard error ends with: {ending}" if ending else ""
-        return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a note{quoted}"
+        return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a note{_error_ending(evidence.error)}"
     job = evidence.job
     if job is None:
         scheduler = "the scheduler was not asked or did not answer"
@@ -299,14 +282,8 @@ def _otherwise(evidence: Evidence) -> Decision:
 
 
 _RULES: tuple[Callable[[Evidence], Decision | None], ...] = (
-    _ended,
-    _run_cause,
-    _ended_by_scheduler,
-    _stopped,
-    _exited,
-    _failed,
-    _secondary,
-)
+    _ended, _run_cause, _ended_by_scheduler, _stopped, _exited, _failed, _secondary,
+)  # fmt: skip
 
 
 def _died(evidence: Evidence) -> Outcome:
@@ -320,12 +297,13 @@ def _without_launcher(error: str) -> str:
 
 
 def _error_ending(error: str) -> str:
-    """The end of standard error: the beginning of mpiexec's last message framed by dashes, else the last line."""
+    """A phrase that quotes the end of standard error: the beginning of mpiexec's last message framed by dashes, else
+    the last line."""
     blocks = [" ".join(block.split()) for block in re.split(r"(?m)^\s*-{20,}\s*$", error)]
-    if len(blocks) > 2 and not blocks[-1]:
-        return _short(next((block for block in reversed(blocks) if block), ""))
-    lines = [line for line in error.splitlines() if line.strip()]
-    return _short(lines[-1]) if lines else ""
+    if not (len(blocks) > 2 and not blocks[-1]):
+        blocks = error.splitlines()
+    ending = _short(next((block for block in reversed(blocks) if block.strip()), ""))
+    return f"; standard error ends with: {ending}" if ending else ""
 
 
 def _first(notes: Iterable[RankNote]) -> RankNote | None:

@@ -22,10 +22,10 @@ from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_from_mp
 from hpc.model.checks import State
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Preflight, add_arguments, read_expectations
+from hpc.system.atomic import write_output
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
-from hpc.system.whole_file import write_output
 
 INVALID, LAUNCH_FAIL = 3, 5
 

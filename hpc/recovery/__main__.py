@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpc.model.traces_folder import FolderReplaced
+from hpc.model.files import AttemptFiles, FolderReplaced
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEGUN, attempt_folders, clean, host_path
 from hpc.recovery.stale_shm import remove_shared_memory
@@ -65,7 +65,7 @@ def _collect(traces: Path, stem: str) -> int:
         lines = [f"kept: {host_path(folder)}" for folder in attempt_folders(traces, stem)]
         print(*lines, sep="\n", file=sys.stderr)
         if not isinstance(error, FolderReplaced):
-            _add_lines(traces / f"{stem}.kept", lines)
+            _add_lines(AttemptFiles.of_stem(traces, stem).local_copies, lines)
         failed = 1
     else:
         for folder in attempt_folders(traces, stem):

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from hpc.model.traces_folder import TracesFolder
+from hpc.model import files
+from hpc.model.files import TracesFolder
 
 _Made = TypeVar("_Made")
 
-PARTIAL = ".partial"
+PARTIAL = files.PARTIAL
 """`TRACES/STEM.partial/` holds what has come to the traces from journals of an attempt."""
 PART = ".part"
 """How the hidden name of a file ends that is still written: `.NAME.HOST.PID.part`."""

@@ -26,20 +26,17 @@ from typing import Any
 
 import numpy as np
 
-from hpc.model.outcome import (
-    EXIT,
+from hpc.model.files import (
     RANK_NOTE,
-    Outcome,
-    RankNote,
-    RecordError,
-    after,
+    AttemptFiles,
     aside_of,
-    read_own_record,
-    read_rank_note,
+    name_of_removed,
+    remove_stale_parts,
+    server_time_s,
     set_aside,
 )
+from hpc.model.outcome import Outcome, RankNote, RecordError, after, read_own_record, read_rank_note
 from hpc.model.spec import RunSpec
-from hpc.model.stale_parts import name_of_removed, remove_stale_parts, server_time_s
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace, write_trace
@@ -236,7 +233,7 @@ def _may_live(partial: Path) -> str:
     was collected from ranks that had."""
     stem = partial.name.removesuffix(PARTIAL)
     copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
-    if not copies or partial.with_name(f"{stem}.exit.json").exists():
+    if not copies or AttemptFiles.of_stem(partial.parent, stem).exit_record.exists():
         return ""
     beats = [path.stat().st_mtime for path in partial.glob(f"*{BEAT}")]
     age_s = server_time_s(partial.parent) - max(beats, default=0.0)
@@ -331,8 +328,8 @@ def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
 def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
     """The outcome of the attempt, from its exit record, else from the note that names the cause; and a text with that
     note and the errors of unreadable records."""
-    notes, sentences = [], []
-    for path in sorted(traces.glob(f"{escape(stem)}.rank*.json")):
+    files, notes, sentences = AttemptFiles.of_stem(traces, stem), [], []
+    for path in files.rank_notes():
         try:
             if RANK_NOTE.fullmatch(path.name):
                 notes.append(read_rank_note(path))
@@ -342,7 +339,7 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
     if first is not None:
         sentences.insert(0, _describe(first))
     outcome = None if first is None else first.outcome
-    record = traces / f"{stem}{EXIT}"
+    record = files.exit_record
     if record.exists():
         try:
             outcome = read_own_record(record).outcome

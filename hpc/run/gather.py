@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from hpc.backends.settings import options_of_run
 from hpc.measure.clock import GlobalClock
+from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import STAMPS
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
-from hpc.model.traces_folder import TracesFolder
 from hpc.node_agent.copying import Copier
 from hpc.node_agent.nodes import gather_telemetry
 from hpc.node_agent.recorder import Recorder, Recording
@@ -145,7 +145,7 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         "job": attempted(problems, "job", lambda: describe_job(os.environ), unknown),
         "project": attempted(problems, "project", describe_project, unknown),
     }
-    losses_known = not any("losses" in each for _, _, each in described) and run.probe != COLLECTIVES
+    losses_known = not any("losses" in each for _, _, each in described) and run.diagnostic != COLLECTIVES
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
     sentences += _missing([*((rank, each) for rank, (_, _, each) in enumerate(described)), (0, problems)])
     return Trace(

@@ -10,14 +10,13 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from glob import escape
 from typing import TYPE_CHECKING, TypeVar
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import LaunchError
+from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.options import OptionError
 from hpc.model.outcome import Outcome, RankNote, after
-from hpc.model.traces_folder import TracesFolder
 from hpc.model.verdict import is_secondary
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.system.sanitize import exception_text, without_secrets
@@ -90,14 +89,14 @@ class Failure:
             message=exception_text(self.error),
             step=self.step,
             hostname=socket.gethostname(),
-            kept=str(
+            local_copies=str(
                 vars(self.error).get("kept", "")
             ),  # of gather.TraceKept, which only ranks that came so far have loaded
         )
         path, stem = self.folder.path, self.folder.stem
         try:
             self.folder.require()
-            before = sum(1 for _ in path.glob(f"{escape(stem)}.rank*.json"))
+            before = len(AttemptFiles.of_stem(path, stem).rank_notes())
             if before < (MAX_SECONDARY_NOTES if is_secondary(note) else MAX_NOTES):
                 replace(note, notes_before=before).write(path, stem)
         except OSError as error:

@@ -11,21 +11,11 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc.model.evidence import close_attempt, open_attempts
-from hpc.model.outcome import (
-    BEGIN,
-    BEGIN_RECORD,
-    EXIT_RECORD,
-    BeginRecord,
-    ExitRecord,
-    Outcome,
-    RecordError,
-    read_begin_record,
-    read_own_record,
-    stem,
-)
+from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, AttemptFiles
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, read_begin_record, read_own_record
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
-from hpc.recovery.folders import PARTIAL, attempt_folders
+from hpc.recovery.folders import attempt_folders
 from hpc.recovery.progress import RankProgress, median_step_s, read_one_rank
 from hpc.system.text import plural
 from launch.cluster.query import HERE, JobState, JobStates, StateError, lives
@@ -80,7 +70,7 @@ class StepReader:
 
     def _read(self, stem: str) -> StepCount | None:
         known = self._known.get(stem)
-        for folder in (*attempt_folders(self._traces, stem), self._traces / f"{stem}{PARTIAL}"):
+        for folder in (*attempt_folders(self._traces, stem), AttemptFiles.of_stem(self._traces, stem).partial):
             if (progress := read_one_rank(folder, known)) is None:
                 continue
             self._known[stem] = progress
@@ -161,10 +151,10 @@ class Follower:
         job = self.job_states[job_id]
         before = self._to_do.get(run.run_id, 0)
         if record is not None and record.attempt > (before if run.run_id in self._to_do else 0):
-            name = stem(run.run_id, record.attempt)
+            name = record.stem
             self._steps.forget(name)
             if record.outcome is Outcome.OK and name not in self._speeds:
-                self._speeds[name] = self._speed_of(self._traces / f"{name}.h5")
+                self._speeds[name] = self._speed_of(record.files(self._traces).trace)
             lives = job in (JobState.PENDING, JobState.RUNNING)
             news, speed = run.run_id in self._to_do, self._speeds.get(name)
             if lives and begun > record.attempt:
@@ -187,10 +177,11 @@ class Follower:
         news: bool = True,
     ) -> Row:  # fmt: skip
         """The row of a run whose attempt is running; `record` and `speed` are of the previous attempt."""
-        name = stem(run.run_id, attempt)
+        files = AttemptFiles(self._traces, run.run_id, attempt)
+        name = files.stem
         if name not in self._begins:
             with suppress(RecordError):  # it may be half written: the next look reads it again
-                self._begins[name] = read_begin_record(self._traces / f"{name}{BEGIN}")
+                self._begins[name] = read_begin_record(files.begin_record)
         begin = self._begins.get(name)
         now_unix_s = self._now_unix_s()
         first_seen_unix_s = self._first_seen_unix_s.setdefault(name, now_unix_s)
@@ -277,7 +268,7 @@ def write_missing_records(
         time.sleep(min(0.5, patience_s))
         missing = _open_attempts_of(traces, ends)
     for begin in missing:
-        recover(stem(begin.run_id, begin.attempt))
+        recover(begin.stem)
     return [_close(traces, begin, ends[begin.job_id], logs) for begin in missing]
 
 

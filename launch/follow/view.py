@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from hpc.model.outcome import ExitRecord, Outcome, stem
+from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from hpc.system.sanitize import plain
 from launch.follow.rows import PENDING, RUNNING, Outage, Row, SweepTimeLeft, Unavailable
@@ -100,12 +100,12 @@ class EventLines:
         """Called after each look; with an `outage` the rows are the last known ones."""
         self._show_outage(outage)
         for row in rows:
-            if row.record is not None and (name := stem(row.run.run_id, row.record.attempt)) not in self._ended:
+            if row.record is not None and (name := row.record.stem) not in self._ended:
                 self._ended.add(name)
                 self._over.add(row.run.run_id)
                 if row.news:
                     _print(self._console, f"{_describe_end(row, row.record)} ({len(self._over)} of {len(rows)})")
-            if row.state == RUNNING and (name := stem(row.run.run_id, row.attempt)) not in self._begun:
+            if row.state == RUNNING and (name := f"{row.run.run_id}.{row.attempt}") not in self._begun:
                 self._begun.add(name)
                 if row.news:
                     _print(self._console, f"{row.run.run_id} attempt {row.attempt}: began")

@@ -14,7 +14,7 @@ from itertools import chain, count, pairwise
 from pathlib import Path
 
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
-from hpc.system.whole_file import write_whole
+from hpc.system.atomic import write_atomic
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
 
@@ -119,7 +119,7 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     All runs of a block (a repeat) share one order, so that fewer nodes are always some of more. The orders come from
     the seed; over as many blocks as there are nodes each node comes first once.
     """
-    seed = next((run.seed for run in runs if run.probe != COLLECTIVES), 0)  # collectives have no seed of their own
+    seed = next((run.seed for run in runs if run.diagnostic != COLLECTIVES), 0)  # collectives have no seed of their own
     subsets = {}
     for run in runs:
         if run.placement == "nested":
@@ -251,7 +251,7 @@ def _cannot_be_written(folders: Folders, error: OSError) -> str:
 def _write_once(path: Path, text: str) -> None:
     """Writes a file atomically, unless it already has this text."""
     if _read(path) != text.encode():
-        write_whole(path, text)
+        write_atomic(path, text)
 
 
 def _read(path: Path) -> bytes | None:

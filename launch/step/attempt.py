@@ -14,13 +14,13 @@ from pathlib import Path
 from signal import Signals
 from typing import BinaryIO
 
-from hpc.model.evidence import SIGNAL, close_attempts, describe, judge_ended
-from hpc.model.outcome import BEGIN, EXIT, BeginRecord, Outcome, stem
+from hpc.model.evidence import close_attempts, describe, judge_ended
+from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import JobEnd
+from hpc.system.atomic import write_atomic
 from hpc.system.sanitize import plain
 from hpc.system.tool import Failure, run_tool
-from hpc.system.whole_file import write_whole
 from launch.jobs.launchers import once_per_node_argv
 from launch.step.claim import Claim, ClaimStatus, Job
 from launch.step.hang import Limits
@@ -76,8 +76,8 @@ class Step:
         begin = self._take()
         if isinstance(begin, int):
             return begin
-        name = stem(begin.run_id, begin.attempt)
-        self._signals.note_in(options.traces / f"{name}{SIGNAL}")
+        name, files = begin.stem, begin.files(options.traces)
+        self._signals.note_in(files.signal)
         say(f"{name}: begins on {begin.nodelist}")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
@@ -86,7 +86,7 @@ class Step:
             return INTERRUPTED
         ends_now = self._signals.last in ("SIGTERM", "SIGINT")
         # srun ends with 0 also if a node fails; only before the recovery is a trace known to be rank 0's.
-        look = look_at_trace(options.traces / f"{name}.h5", expected=True, trusted=True) if not exit_status else None
+        look = look_at_trace(files.trace, expected=True, trusted=True) if not exit_status else None
         recovers = look is None or not look.whole
         if recovers and not ends_now:
             self._recover(name)
@@ -164,13 +164,13 @@ class Step:
         try:
             if not path.exists():
                 folder.mkdir(exist_ok=True)
-                write_whole(path, self._script)
+                write_atomic(path, self._script)
         except OSError as error:  # the trace will lack its script, and says so
             say(f"the job script cannot be kept in {folder}: {error.strerror}")
         return path
 
     def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:
-        options, name = self._options, stem(begin.run_id, begin.attempt)
+        options, name, files = self._options, begin.stem, begin.files(self._options.traces)
         self._await_traces(begin)
         was_signalled = bool(self._signals.first) and self._job.in_slurm
         end_s = os.environ.get("SLURM_JOB_END_TIME", "")
@@ -183,9 +183,10 @@ class Step:
             say(f"{name}: no record yet: why this job was told to end, the scheduler will know")
             return NOT_OK
         if not self._try_to_write(lambda: record.write(options.traces)):
-            say(f"cannot write {name}{EXIT} to {options.traces}: who follows the sweep, or the next job, will")
+            record_name = files.exit_record.name
+            say(f"cannot write {record_name} to {options.traces}: who follows the sweep, or the next job, will")
             return NOT_OK
-        self._try_to_write(lambda: (options.traces / f"{name}{SIGNAL}").unlink(missing_ok=True))  # the record has it
+        self._try_to_write(lambda: files.signal.unlink(missing_ok=True))  # the record has it
         say(f"{name}: {describe(record)}")
         return DONE if record.outcome is Outcome.OK else NOT_OK
 
@@ -207,7 +208,7 @@ class Step:
 
         Raises StepError after AWAY_PATIENCE_S: nothing is written into another folder in its place.
         """
-        path = self._options.traces / f"{stem(begin.run_id, begin.attempt)}{BEGIN}"
+        path = begin.files(self._options.traces).begin_record
         until_s, is_reported = time.monotonic() + AWAY_PATIENCE_S, False
         while True:
             try:

@@ -12,11 +12,8 @@ from glob import escape
 from pathlib import Path
 
 from hpc.model.evidence import corrected_record, describe, exit_of
+from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT
 from hpc.model.outcome import (
-    AGAIN,
-    BEGIN,
-    BEGIN_RECORD,
-    EXIT,
     BeginRecord,
     ExitRecord,
     RecordAway,
@@ -24,7 +21,6 @@ from hpc.model.outcome import (
     is_damaged,
     read_begin_record,
     read_own_record,
-    stem,
 )
 from hpc.model.verdict import JobEnd
 from launch.cluster.local import LOCAL_JOB, script_may_run
@@ -127,9 +123,9 @@ class Claim:
         if corrected := corrected_record(record, self._traces):
             with suppress(OSError):  # the next command corrects it then
                 corrected.write(self._traces)
-            self._say(f"{stem(record.run_id, record.attempt)}: {describe(corrected)}; {corrected.evidence[1]}")
+            self._say(f"{record.stem}: {describe(corrected)}; {corrected.evidence[1]}")
             record = corrected
-        if not record.is_final or (self._traces / f"{stem(record.run_id, record.attempt)}{AGAIN}").exists():
+        if not record.is_final or record.files(self._traces).rerun_is_requested:
             return False
         # With --force, a run that this job measured stays final: the job may have been requeued since.
         return not self._force or record.job_id == self._job.job_id

@@ -18,11 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpc.model.traces_folder import TracesFolder
-from hpc.recovery.folders import BEAT, PARTIAL, attempt_folders
+from hpc.model.files import AttemptFiles, TracesFolder
+from hpc.recovery.folders import BEAT, attempt_folders
 from hpc.recovery.progress import RankProgress, median_step_s, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
-from hpc.system.whole_file import write_whole
+from hpc.system.atomic import write_atomic
 from launch.step.hang import Hang, HangWatch, Limits, Seen, by_steps, describe_hang
 
 HANG = ".hang.json"
@@ -93,8 +93,8 @@ class Watchdog:
     def __init__(
         self, traces: Path, stem: str, launcher: Launcher, limits: Limits, say: Callable[[str], None]
     ) -> None:  # fmt: skip
-        self._traces, self._stem, self._launcher, self._say = traces, stem, launcher, say
-        self._limits = limits
+        self._files, self._stem = AttemptFiles.of_stem(traces, stem), stem
+        self._traces, self._launcher, self._limits, self._say = traces, launcher, limits, say
         self._folder = _folder_now(traces, stem)
         self.pause_s = max(_SLICE_S, min(limits.copy_s / 2, 5.0))
         self._local: dict[int, RankProgress] = {}
@@ -108,7 +108,7 @@ class Watchdog:
             self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
 
     def see(self) -> Seen:
-        partial = self._traces / f"{self._stem}{PARTIAL}"
+        partial = self._files.partial
         try:
             self._folder.require()  # a folder that was unmounted must not look like one without copies
             local = attempt_folders(self._traces, self._stem)
@@ -122,7 +122,7 @@ class Watchdog:
                 median_step_s=_median_step_s(ranks),
                 beats=_beats(partial),
                 local=bool(local),
-                trace=(self._traces / f"{self._stem}.h5").exists(),
+                trace=self._files.trace.exists(),
             )
         except OSError as error:
             return Seen(unreadable=f"{self._traces} cannot be read ({error})")
@@ -144,14 +144,14 @@ class Watchdog:
 
     def _write(self, hang: Hang) -> bool:
         """Writes the reason before the run is ended; False if it cannot be written: the run is left alone then."""
-        path = self._traces / f"{self._stem}{HANG}"
+        path = self._files.hang
         text = describe_hang(hang, self._limits)
         if self._stacks_requested:
             text += f"; the stacks of all ranks are in {self._stem}{STACKS}.txt"
         values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed), "text": text}
         try:
             self._folder.require()
-            write_whole(path, json.dumps(values, indent=1) + "\n")
+            write_atomic(path, json.dumps(values, indent=1) + "\n")
         except OSError as error:
             self._say(f"{path} cannot be written ({error}), so the run is left alone")
             return False

@@ -27,10 +27,10 @@ from typing import Any
 
 from hpc.model.options import did_you_mean
 from hpc.model.outcome import Outcome
-from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, STAMPINGS, SpecError
+from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, SCALINGS, TIMINGS, SpecError
 from hpc.system.command_parser import CommandParser
 from hpc.system.version import with_version
-from launch.sweep.config import PROGRAM, SUBCOMMANDS
+from launch.sweep.config import FORMER_OPTIONS, PROGRAM, SUBCOMMANDS
 from launch.sweep.spec import LONGEST_BLOCK
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
@@ -124,6 +124,9 @@ def _refuse_former_flags(arguments: Sequence[str]) -> None:
             if f"--{name}".startswith(flag):
                 rest = ", followed by the other options" if len(arguments) > 1 and name != "list" else ""
                 raise SpecError(f"--{name} is now a word: {PROGRAM} {form}{rest}")
+        for name, form in FORMER_OPTIONS.items():
+            if f"--{name}".startswith(flag):
+                raise SpecError(f"--{name} is now {form}")
 
 
 def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
@@ -210,10 +213,10 @@ def _add_points(parser: argparse.ArgumentParser) -> None:
     add("--precision", metavar="P,…", help=f"{', '.join(PRECISIONS)} (default fp32)")
     add("--scaling", metavar="S,…", help=f"{', '.join(SCALINGS)} (default weak)")
     add(
-        "--stamps",
-        metavar="S,…",
-        help=f"{', '.join(STAMPINGS)} (default fine: six a step; coarse: begin, batch, end, and the framework's fused "
-        "way in between)",
+        "--timing",
+        metavar="T,…",
+        help=f"{', '.join(TIMINGS)} (default phases: six time stamps a step; step: begin, batch, end, and "
+        "the framework's fused way in between)",
     )
     add("--telemetry", metavar="T,…", help="on, off (default on: a helper on each node reads clocks, power and load)")
     add("--xla", action="append_const", dest="option", const="xla=on", help="the same as --option xla=on")

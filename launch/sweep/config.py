@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.options import did_you_mean
-from hpc.model.spec import SpecError
+from hpc.model.spec import SpecError, with_current_names
 from launch.sweep.spec import SweepSpec
 
 LAUNCH_KEYS = ("cluster", "site", "partition", "account", "qos", "time", "reservation", "nodelist", "exclude",
@@ -19,6 +19,8 @@ ACTIONS = ("dry_run", "detach", "force", "rerun_if_changed")
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
 """The first arguments that ask for something other than measuring, and how each is typed. No file can ask for them."""
+FORMER_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)"}
+"""Options of earlier versions, and what is typed in their place."""
 ON = "on"
 """The value of an action that a file switches on."""
 
@@ -38,7 +40,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises SpecError where the file cannot be read, or has a name or a value that no option has.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = with_current_names(tomllib.loads(path.read_text(encoding="utf-8")))
         repr(values)  # of a number in base 16 only this finds that it has more digits than Python converts
     except OSError as error:
         raise SpecError(f"config {path}: {error.strerror}") from None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
-from hpc.model.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note, stem
+from hpc.model.files import AttemptFiles
+from hpc.model.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note
 from hpc.model.trace import TraceError
 from hpc.model.verdict import JobEnd
-from hpc.recovery.folders import PARTIAL, JournalError
-from hpc.system.whole_file import write_whole
+from hpc.recovery.folders import JournalError
+from hpc.system.atomic import write_atomic
 from launch.cluster.local import LocalCluster
 from launch.cluster.slurm import SlurmCluster
 from launch.follow.follower import write_missing_records
@@ -35,7 +36,7 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
     from hpc.recovery.recover import tidy
 
     for begin in damaged_attempts(folders.traces):
-        name = stem(begin.run_id, begin.attempt)
+        name = begin.stem
         _recover(folders, name, say)
         try:
             record = close_attempt(begin, folders.logs, folders.traces, None)
@@ -56,7 +57,7 @@ def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
     traces = {path.name.removesuffix(".h5") for path in folders.traces.glob("*.h5")}
     for records in exit_records(folders.traces).values():
         for record in records:
-            name = stem(record.run_id, record.attempt)
+            name = record.stem
             if name not in traces or (corrected := corrected_record(record, folders.traces)) is None:
                 continue
             try:
@@ -69,7 +70,7 @@ def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
 
 def _recover(folders: Folders, name: str, say: Callable[[str], None]) -> None:
     """Makes a trace of the attempt's copies, if there are any."""
-    partial = folders.traces / f"{name}{PARTIAL}"
+    partial = AttemptFiles.of_stem(folders.traces, name).partial
     if not partial.is_dir():
         return
     from hpc.recovery.recover import recover
@@ -82,7 +83,7 @@ def _recover(folders: Folders, name: str, say: Callable[[str], None]) -> None:
 
 def note_cancel(folders: Folders, sweep_id: str) -> None:
     """Marks the sweep as cancelled: a process that follows it, on any machine, submits no more of it."""
-    write_whole(folders.jobs / f"{sweep_id}.cancel", "")
+    write_atomic(folders.jobs / f"{sweep_id}.cancel", "")
 
 
 def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
@@ -110,14 +111,14 @@ def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> list[str]:
 
 def describe_failure(record: ExitRecord, folders: Folders) -> str:
     """The evidence of the outcome, and the path of the attempt's whole output."""
-    name = stem(record.run_id, record.attempt)
+    files = record.files(folders.traces)
     reasons = list(record.evidence[:1])
     if not reasons:
-        for path in sorted(folders.traces.glob(f"{name}.rank*.json"))[:1]:
+        for path in files.rank_notes()[:1]:
             try:
                 note = read_rank_note(path)
             except RecordError as error:
                 reasons.append(str(error))
             else:
                 reasons.append(f"rank {note.rank}: {note.exception}: {note.message}")
-    return "; ".join([*reasons, f"see {folders.logs / name}.err"])
+    return "; ".join([*reasons, f"see {files.error(folders.logs)}"])

@@ -11,12 +11,11 @@ from hpc.model.outcome import (
     FINAL_OUTCOMES,
     ExitRecord,
     Outcome,
-    ask_again,
-    asked_again,
     exit_records,
     final_record,
     is_final,
-    stem,
+    request_reruns,
+    requested_reruns,
 )
 from hpc.model.spec import RunSpec, SpecError
 from launch.jobs.site import Site
@@ -59,7 +58,7 @@ def ask_for(
 
     To be called with the folder's lock held.
     """
-    records, again = exit_records(traces), asked_again(traces)
+    records, again = exit_records(traces), requested_reruns(traces)
     final = [run for run in runs if is_final(records.get(run.run_id, []), again)]
     standing = {run.run_id: record for run in final if (record := final_record(records[run.run_id])) is not None}
     chosen: list[str] = []
@@ -73,7 +72,7 @@ def ask_for(
     if request.if_changed:
         measured = [(run, standing[run.run_id]) for run in final if standing[run.run_id].outcome is Outcome.OK]
         chosen += _changed(measured, traces, site, say)
-    ask_again(traces, [record for run_id in chosen for record in records[run_id] if record.is_final])
+    request_reruns(traces, [record for run_id in chosen for record in records[run_id] if record.is_final])
 
 
 def _changed(
@@ -82,7 +81,7 @@ def _changed(
     """Of the runs that ended ok those whose recorded environment is not what is here now; says what changed."""
     chosen, unknown = [], set()
     for run, record in measured:
-        found = changes_since(run, traces / f"{stem(run.run_id, record.attempt)}.h5", site)
+        found = changes_since(run, record.files(traces).trace, site)
         unknown |= set(found.unknown)
         if found.changed:
             chosen.append(run.run_id)

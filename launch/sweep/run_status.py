@@ -10,28 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc.model.evidence import exit_of
+from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT, AttemptFiles
 from hpc.model.outcome import (
-    AGAIN,
-    BEGIN,
-    BEGIN_RECORD,
-    EXIT,
     MAX_PLAN_BYTES,
     BeginRecord,
     ExitRecord,
     Outcome,
     RecordAway,
     RecordError,
-    asked_again,
     exit_records,
     final_record,
     is_final,
     read_begin_record,
     read_object,
-    stem,
+    requested_reruns,
 )
 from hpc.model.spec import RunSpec, SpecError
 from hpc.model.trace_file import why_not_whole
-from hpc.recovery.folders import PARTIAL, JournalError
+from hpc.recovery.folders import JournalError
 from hpc.recovery.journal_reader import read_journals
 
 _RECORD = re.compile(r"(?P<run_id>.+)\.\d+\.(?:begin|exit)\.json")
@@ -78,7 +74,7 @@ class RunStatus:
 def run_statuses(run_ids: Iterable[str], traces: Path) -> list[RunStatus]:
     """The status of each run, in the order given."""
     broken: list[RecordError] = []
-    records, rerun_requests = exit_records(traces, broken), asked_again(traces)
+    records, rerun_requests = exit_records(traces, broken), requested_reruns(traces)
     begun = _last_begun(traces, broken)
     away = _by_run(broken)
     return [
@@ -94,7 +90,7 @@ def pending_runs(run_ids: Sequence[str], traces: Path) -> list[str]:
     """
     traces.stat()
     broken: list[RecordError] = []
-    records, rerun_requests = exit_records(traces, broken), asked_again(traces)
+    records, rerun_requests = exit_records(traces, broken), requested_reruns(traces)
     held = {run_id for run_id, its in _by_run(broken).items() if _may_be_final(its)}
     return [run for run in run_ids if run not in held and not is_final(records.get(run, []), rerun_requests)]
 
@@ -135,7 +131,7 @@ def _run_status(
     last = max((record.attempt for record in records), default=0)
     open_attempt = begun if begun is not None and begun.attempt > last else None
     final = is_final(records, rerun_requests)
-    last_step, age = _copied(traces / f"{stem(run_id, open_attempt.attempt)}{PARTIAL}") if open_attempt else (None,) * 2
+    last_step, age = _copied(open_attempt.files(traces).partial) if open_attempt else (None,) * 2
     latest = final_record(records)
     of_trace = _of_trace(latest, traces)
     return RunStatus(
@@ -179,11 +175,12 @@ def _of_trace(record: ExitRecord | None, traces: Path) -> list[str]:
     """The damage of the trace of a final record, as far as its beginning and its length show it."""
     if record is None or record.outcome is not Outcome.OK:
         return []
-    path = traces / f"{stem(record.run_id, record.attempt)}.h5"
+    files = record.files(traces)
+    path = files.trace
     problem = why_not_whole(path) if path.exists() else ""  # else it was moved elsewhere
     if not problem:
         return []
-    return [f"{path}: {problem}, and its record says ok: {path.name.removesuffix('.h5')}{AGAIN} beside it, an empty "
+    return [f"{path}: {problem}, and its record says ok: {files.rerun_request.name} beside it, an empty "
             "file, has the run done again"]  # fmt: skip
 
 
@@ -194,7 +191,7 @@ def _last_begun(traces: Path, broken: list[RecordError]) -> dict[str, BeginRecor
             last[match["run_id"]] = max(last.get(match["run_id"], 0), int(match["attempt"]))
     begun = {}
     for run_id, attempt in last.items():
-        path = traces / f"{stem(run_id, attempt)}{BEGIN}"
+        path = AttemptFiles(traces, run_id, attempt).begin_record
         try:
             begun[run_id] = read_begin_record(path)
         except RecordError as error:  # or half-written by a job that is starting now

@@ -19,7 +19,7 @@ from hpc.model.spec import (
     PLACEMENTS,
     PRECISIONS,
     SCALINGS,
-    STAMPINGS,
+    TIMINGS,
     Plan,
     RunSpec,
     SpecError,
@@ -43,7 +43,7 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
 """The smallest and the largest value of each number."""
 _LISTS = ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size")
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "precision": PRECISIONS, "scaling": SCALINGS, "stamps": STAMPINGS,
+    "precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS,
 }  # fmt: skip
 """The allowed values of these lists."""
 
@@ -70,7 +70,7 @@ class SweepSpec:
     batch_size: tuple[int, ...] | None = None
     precision: tuple[str, ...] = ("fp32",)
     scaling: tuple[str, ...] = ("weak",)
-    stamps: tuple[str, ...] = ("fine",)
+    timing: tuple[str, ...] = ("phases",)
     telemetry: tuple[str, ...] = ("on",)
     steps: int | None = None
     warmup: int | None = None
@@ -143,7 +143,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         for run in _multiply(sweep, target, backend, workload, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
-            if sweep.twin and run.ranks > 1 and not run.probe and backend not in target.without_twins:
+            if sweep.twin and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
                 twin = dataclasses.replace(run, reduction="off")
                 points.setdefault(twin.point_id, twin)
             _refuse_too_many(len(points), sweep)
@@ -155,7 +155,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         point.repeated(repeat)
         for repeat in range(1, sweep.repeats + 1)
         for point in _block(points, repeat, sweep)
-        if repeat == 1 or point.probe != COLLECTIVES
+        if repeat == 1 or point.diagnostic != COLLECTIVES
     )
     return Plan(target=target, runs=runs, reduced=(*target.reduced, *reduced))
 
@@ -264,12 +264,12 @@ def _multiply(
 ) -> Iterator[RunSpec]:
     assert sweep.batch_size and sweep.cpus_per_rank and sweep.steps and sweep.warmup
     axes = product(
-        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.stamps,
+        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
         sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
     )  # fmt: skip
     measured_steps = sweep.steps - sweep.warmup
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # one block is always said so
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, stamps, telemetry, options, env in axes:
+    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
             raise SpecError(
@@ -280,7 +280,7 @@ def _multiply(
         yield RunSpec(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
-            batch_size=batch_size, precision=precision, scaling=scaling, stamps=stamps, telemetry=telemetry,
+            batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
             warmup_steps=sweep.warmup, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
             seed=sweep.seed, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),

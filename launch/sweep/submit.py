@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.model.outcome import Outcome, RecordError, asked_again, exit_records, stem
+from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
 from hpc.model.spec import COLLECTIVES
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
@@ -242,9 +242,9 @@ class Sweep:
         remaining = self.remaining_runs(job)
         if not remaining or any(end.state.startswith("CANCELLED") for end in ends.values()):
             return False
-        records, rerun_requests = exit_records(self._traces), asked_again(self._traces)
+        records, rerun_requests = exit_records(self._traces), requested_reruns(self._traces)
         last = {run: records[run][-1] for run in _ids([job]) if run in records}
-        requested = {run for run, record in last.items() if stem(run, record.attempt) in rerun_requests}
+        requested = {run for run, record in last.items() if record.stem in rerun_requests}
         forgotten = (
             job.script.name not in self._forgotten and bool(ends) and all(end.state == "" for end in ends.values())
         )
@@ -321,6 +321,6 @@ def _speed(path: Path) -> float | None:
 
     try:
         trace = read_trace(path)
-        return None if trace.run.probe == COLLECTIVES else measure(trace).throughput
+        return None if trace.run.diagnostic == COLLECTIVES else measure(trace).throughput
     except TraceError:
         return None  # shown as no speed; the summary names the file and what is wrong with it

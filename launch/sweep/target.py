@@ -87,7 +87,7 @@ def no_twins(spec: SweepSpec) -> list[str]:
 
 WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
 ONE_RANK_PER_NODE = tuple(name for name, entry in BACKENDS.items() if entry.one_rank_per_node)
-WITHOUT_TWINS = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
+WITHOUT_NO_SYNC = tuple(name for name, entry in BACKENDS.items() if entry.no_twin)
 
 
 def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = None) -> Target:
@@ -121,7 +121,7 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
     return Target(
         site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS, without_gpus=WITHOUT_GPUS,
+        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_no_sync=WITHOUT_NO_SYNC, without_gpus=WITHOUT_GPUS,
         collectives=_collectives(gpus),
     )  # fmt: skip
 
@@ -137,7 +137,7 @@ def _local_target(spec: SweepSpec, digests: Mapping[str, str]) -> Target:
             reduced = (f"CPUs instead of GPUs: {max_nodes} simulated nodes cannot share the {here} of this machine",)
     return Target(
         site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
-        env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_twins=WITHOUT_TWINS,
+        env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_no_sync=WITHOUT_NO_SYNC,
         without_gpus=WITHOUT_GPUS, collectives=_collectives(gpus or 0),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ Rule = Callable[[Result, Beside], Iterator[str]]
 
 def judge(results: Sequence[Result]) -> tuple[Result, ...]:
     """The results, each with the alarms that ring for it; what is no training has none, and rings for none."""
-    trainings = [result for result in results if not result.run.probe]
+    trainings = [result for result in results if not result.run.diagnostic]
     judged = (
         dataclasses.replace(
             result,
@@ -35,7 +35,7 @@ def judge(results: Sequence[Result]) -> tuple[Result, ...]:
         )
         for result, neighbours in zip(trainings, _beside(trainings), strict=True)
     )
-    return tuple(result if result.run.probe else next(judged) for result in results)
+    return tuple(result if result.run.diagnostic else next(judged) for result in results)
 
 
 def _beside(results: Sequence[Result]) -> list[Beside]:
@@ -72,8 +72,8 @@ def _nodes_simulated(result: Result, _: Beside) -> Iterator[str]:
 def _unfused(result: Result, _: Beside) -> Iterator[str]:
     if any(machine.unfused for machine in result.machines):
         yield (
-            "under fine stamps gradients are reduced when the last of them is there, to time the two apart: nothing "
-            "overlaps; --stamps coarse measures the framework's own way"
+            "with --timing phases gradients are reduced when the last of them is there, to time the two apart: nothing "
+            "overlaps; --timing step measures the framework's own way"
         )
 
 

@@ -39,7 +39,7 @@ def ledgers(
 ) -> tuple[Ledger, ...]:
     """The ledger of every point that has an ok run with a trace. `probes` are runs that explain others."""
     reader = _Reader({result.requested.point: result for result in (*results, *probes)})
-    collectives = [probe for probe in probes if probe.run.probe == COLLECTIVES]
+    collectives = [probe for probe in probes if probe.run.diagnostic == COLLECTIVES]
     shown = progress(results) if progress else results
     return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).breakdowns)
 

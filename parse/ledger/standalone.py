@@ -54,10 +54,10 @@ def alone(trace: Trace) -> dict[str, Curve]:
 
 def matching(result: Result, probes: Sequence[Result]) -> tuple[Result, ...]:
     """Those probes that are collectives of the very ranks of a training: as many, placed, told and set up alike."""
-    if result.requested.partly or result.run.probe:
+    if result.requested.partly or result.run.diagnostic:
         return ()
     return tuple(
-        probe for probe in probes if probe.run.probe == COLLECTIVES and _ranks(probe.run) == _ranks(result.run)
+        probe for probe in probes if probe.run.diagnostic == COLLECTIVES and _ranks(probe.run) == _ranks(result.run)
     )
 
 

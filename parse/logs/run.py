@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SPEEDS = ("wall-clock", "printed")
 """Which of a log's two speeds is its result; without time stamps there is only the printed one."""
 NEVER_TOLD = (
-    "ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "stamps", "block_steps", "reduction", "telemetry",
+    "ranks_per_node", "cpus_per_rank", "scaling", "seed", "site", "timing", "block_steps", "reduction", "telemetry",
     "placement",
 )  # fmt: skip
 """Fields of a run that no log tells in a way that could be compared; seeds differ between repeats there."""

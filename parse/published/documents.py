@@ -29,7 +29,7 @@ EPOCH_LINES = 500
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""
 NEVER_PRINTED = (
-    "ranks_per_node", "cpus_per_rank", "scaling", "warmup_steps", "measured_steps", "seed", "site", "data", "stamps",
+    "ranks_per_node", "cpus_per_rank", "scaling", "warmup_steps", "measured_steps", "seed", "site", "data", "timing",
     "block_steps", "reduction", "telemetry", "placement",
 )  # fmt: skip
 """Fields of a run that no document prints in a comparable form."""

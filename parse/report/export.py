@@ -19,7 +19,7 @@ from parse.report.nodes import drifts, per_node
 from parse.report.summary import Summary, TableError, differences, named_ledgers, of_logs, requested_values
 from parse.result import Result, Run
 
-SCHEMA, SCHEMA_VERSION = "rankwise-summary", 1
+SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 LOG_SPEEDS = ("wall_clock", "printed")
 """Of a log both, as medians; the result is the first where there is one."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
@@ -44,7 +44,7 @@ def as_json(summary: Summary) -> str:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "results": [_as_json(result) for result in summary.results],
-        "probes": [{"probe": probe.run.probe, **_as_json(probe)} for probe in summary.probes],
+        "probes": [{"probe": probe.run.diagnostic, **_as_json(probe)} for probe in summary.probes],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
         "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],

@@ -144,8 +144,8 @@ def _of_file(line: str) -> Notice:
 def _of_probes(probes: Sequence[Result]) -> Iterator[Notice]:
     """What was run to explain the points, and what of it did not end ok."""
     names: dict[str, str] = {}
-    for kind in dict.fromkeys(probe.run.probe for probe in probes):
-        of_kind = [probe for probe in probes if probe.run.probe == kind]
+    for kind in dict.fromkeys(probe.run.diagnostic for probe in probes):
+        of_kind = [probe for probe in probes if probe.run.diagnostic == kind]
         names |= {
             probe.requested.point: f"{kind} of {name}" for probe, name in zip(of_kind, labels(of_kind), strict=True)
         }

@@ -13,7 +13,7 @@ from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """What the case says of a point."""
-USUAL = {"stamps": "fine", "reduction": "on", "telemetry": "on", "placement": "separate"}
+USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate"}
 """The rule, which needs no saying to a person; what departs from it does."""
 
 
@@ -25,8 +25,8 @@ class TableError(ValueError):
 class Summary:
     """Judged results, sizes made small, and what was said while reading: odd things and files not read.
 
-    `probes` are no results of training but explain them (RunSpec.probe). `ledgers` are of the results that have one, in
-    their order; None where nobody asked for them.
+    `probes` are no results of training but explain them (RunSpec.diagnostic). `ledgers` are of the results that have
+    one, in their order; None where nobody asked for them.
     """
 
     results: tuple[Result, ...]
@@ -58,7 +58,7 @@ def requested_values(result: Result) -> dict[str, str]:
         "warmup_steps": run.warmup_steps,
         "measured_steps": run.measured_steps,
         "data": run.data,
-        "stamps": run.stamps,
+        "timing": run.timing,
         "block_steps": run.block_steps or "",
         "reduction": run.reduction,
         "telemetry": run.telemetry,
@@ -94,6 +94,8 @@ def of_logs(result: Result, speed: str) -> float | None:
 def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tuple[Result, ...]:
     """The results that have one of the wanted values of every name. Raises TableError on a name that none has."""
     names = {name for result in results for name in requested_values(result)}
+    if "stamps" in where:
+        raise TableError("--where: stamps is now timing: phases (was fine), step (was coarse)")
     if unknown := sorted(set(where) - names):
         raise TableError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
     return tuple(r for r in results if all(requested_values(r).get(name) in values for name, values in where.items()))

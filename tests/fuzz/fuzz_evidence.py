@@ -30,7 +30,8 @@ from time import perf_counter
 
 from hpc import sweep as sweep_command
 from hpc.model import evidence
-from hpc.model.outcome import EXIT, MAX_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
+from hpc.model.files import EXIT
+from hpc.model.outcome import MAX_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
 from hpc.model.spec import RunSpec, SpecError
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import TraceError

@@ -109,7 +109,7 @@ def test_a_gpu_trains_in_every_precision_and_stamps_by_its_own_events(
 
 
 def test_coarse_stamps_are_begin_batch_and_end(tmp_path: Path, backend: str) -> None:
-    trace = traced(tmp_path, backend=backend, stamps="coarse")
+    trace = traced(tmp_path, backend=backend, timing="step")
     assert trace.environment["backend"]["absent_stamps"] == list(INNER)
     assert (trace.stamps[:, :, [FORWARD_END, GRADS_READY, REDUCED]] == ABSENT).all()
     assert (np.diff(trace.stamps[:, :, [BEGIN, BATCH_READY, END]], axis=2) >= 0).all()

@@ -51,7 +51,12 @@ def test_every_collective_of_a_backend_gives_what_it_must(
     done = collectives(ranks, size, tmp_path, backend, "--site", "here")
     trace = only_trace(tmp_path)
     operations = operations_of(backend, gpus=False)
-    assert (trace.outcome, trace.run.probe, trace.run.site, trace.evidence) == (Outcome.OK, "collectives", "here", "")
+    assert (trace.outcome, trace.run.diagnostic, trace.run.site, trace.evidence) == (
+        Outcome.OK,
+        "collectives",
+        "here",
+        "",
+    )
     assert (trace.run.nodes, trace.run.ranks_per_node, trace.run.gpus_per_node) == (1, size, 0)
 
     times = collective_times(trace)

@@ -18,8 +18,6 @@ from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = HERE / "contract.py"
 ON_CPUS = [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node]
-WITH_TWINS = [name for name in ON_CPUS if not BACKENDS[name].no_twin]
-TRAINS_RESNET50 = [name for name in ON_CPUS if BACKENDS[name].framework != "numpy"]
 
 
 @pytest.fixture
@@ -35,78 +33,57 @@ def over(names: list[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("backend", names, indirect=True)
 
 
-def holds(ranks: Ranks, size: int, backend: str, check: str, steps: int, kind: str = "fp32") -> None:
-    done = ranks(size, CONTRACT, backend, check, str(steps), kind)
-    assert f"{check} holds on {size} ranks" in done.stdout
-
-
-@pytest.mark.parametrize("size", [1, 2, 4])
-@over(ON_CPUS)
-def test_ranks_learn_what_one_process_learns_from_the_joined_batch(ranks: Ranks, backend: str, size: int) -> None:
-    holds(ranks, size, backend, "joined", 3)
-
-
-@over(ON_CPUS)
-def test_they_do_so_to_the_last_digits_in_fp64(ranks: Ranks, backend: str) -> None:
-    holds(ranks, 2, backend, "joined", 3, "fp64")
-
-
-@over(ON_CPUS)
-def test_they_do_so_with_coarse_stamps(ranks: Ranks, backend: str) -> None:
-    done = ranks(2, CONTRACT, backend, "joined", "3", "fp32", "coarse")
-    assert "joined holds on 2 ranks" in done.stdout
-
-
-@over(WITH_TWINS)
-def test_without_reduction_ranks_learn_from_their_own_data_and_wait_for_nobody(ranks: Ranks, backend: str) -> None:
+CHECKS = {
+    "joined:3:fp32": "ranks learn what one process learns from the joined batch",
+    "joined:3:fp64": "to the last digits",
+    "joined:3:fp32:step": "with the limits of a step alone timed",
     # A rank begins when the one before it has ended: any waiting would last until the time limit, and nothing is timed.
-    done = ranks(2, CONTRACT, backend, "alone", "3", "fp32", timeout_s=120)
-    assert "alone holds on 2 ranks" in done.stdout
-
-
-@over([name for name in WITH_TWINS if name not in ("mpi", "torch-ddp", "paddle-fleet")])
-def test_they_do_so_where_coarse_stamps_take_another_way(ranks: Ranks, backend: str) -> None:
-    done = ranks(2, CONTRACT, backend, "alone", "3", "fp32", "coarse", timeout_s=120)
-    assert "alone holds on 2 ranks" in done.stdout
-
-
-@over(ON_CPUS)
-def test_a_ranks_own_gradients_are_complete_whatever_the_others_do(ranks: Ranks, backend: str) -> None:
+    "alone:3:fp32": "without reduction ranks learn from their own data and wait for nobody",
+    "alone:3:fp32:step": "with the limits of a step alone timed",
     # Another rank begins its step when this one has told its t3: were that late, both would wait until the time limit.
-    done = ranks(2, CONTRACT, backend, "complete", "5", "fp32", timeout_s=120)
-    assert "complete holds on 2 ranks" in done.stdout
+    "complete:5": "a rank's own gradients are complete whatever the others do",
+    "resnet50:3": "ranks that train ResNet-50 agree with one another",
+    "falls:20": "the loss falls on a fixed batch",
+    "samples:2": "samples are those really seen",
+    "broken:1:fp32": "a backend that does not average is rejected",
+}
+"""The checks of ranks/contract.py, and what each shows. One start of two ranks makes all of a backend's."""
+_outputs: dict[str, str] = {}
+
+
+def checks_of(backend: str) -> list[str]:
+    without = {"resnet50:3"} if BACKENDS[backend].framework == "numpy" else set()
+    return [check for check in CHECKS if check not in without and not (BACKENDS[backend].no_twin and "alone" in check)]
+
+
+@pytest.mark.parametrize(
+    ("backend", "check"), [(name, check) for name in ON_CPUS for check in checks_of(name)], indirect=["backend"]
+)
+def test_two_ranks_keep_the_contract(ranks: Ranks, backend: str, check: str) -> None:
+    if backend not in _outputs:
+        done = ranks(2, CONTRACT, backend, *checks_of(backend), check=False)
+        _outputs[backend] = f"{done.stdout}\n{done.stderr}"
+    output = _outputs[backend]
+    if check.startswith("broken"):
+        assert "off the joined batch" in output
+        assert f"{check} does not hold on 2 ranks" in output
+    else:
+        assert f"{check} holds on 2 ranks" in output, f"{CHECKS[check]}\n{output}"
 
 
 @over(ON_CPUS)
-def test_the_contract_rejects_a_backend_that_does_not_average(ranks: Ranks, backend: str) -> None:
-    done = ranks(2, CONTRACT, backend, "broken", "1", "fp32", check=False)
-    assert done.returncode != 0
-    assert "off the joined batch" in done.stdout
+def test_one_rank_learns_what_one_process_learns(ranks: Ranks, backend: str) -> None:
+    """Four ranks do so on two nodes of a Slurm: tests/slurm/test_contract.py."""
+    assert "joined:3:fp32 holds on 1 ranks" in ranks(1, CONTRACT, backend, "joined:3:fp32").stdout
 
 
 @over(["tensorflow-horovod"])
 def test_the_contract_rejects_horovods_optimizer_around_one_of_keras(ranks: Ranks, backend: str) -> None:
     broken = f"{HERE / 'broken_keras.py'}:KerasDistributedOptimizer"
-    done = ranks(2, CONTRACT, broken, "joined", "1", "fp32", check=False)
-    assert done.returncode != 0
+    done = ranks(2, CONTRACT, broken, "joined:1:fp32")
     assert "off the joined batch" in done.stdout
     # On one rank nothing is to be averaged, and the same backend is right.
-    holds(ranks, 1, broken, "joined", 1)
-
-
-@over(TRAINS_RESNET50)
-def test_ranks_that_train_resnet50_agree_with_one_another(ranks: Ranks, backend: str) -> None:
-    holds(ranks, 2, backend, "resnet50", 3)
-
-
-@over(ON_CPUS)
-def test_the_loss_falls_on_a_fixed_batch(ranks: Ranks, backend: str) -> None:
-    holds(ranks, 2, backend, "falls", 20)
-
-
-@over(ON_CPUS)
-def test_samples_are_those_really_seen(ranks: Ranks, backend: str) -> None:
-    holds(ranks, 2, backend, "samples", 2)
+    assert "joined:1:fp32 holds on 1 ranks" in ranks(1, CONTRACT, broken, "joined:1:fp32").stdout
 
 
 @over(ON_CPUS)

@@ -62,7 +62,7 @@ def test_by_default_what_is_said_holds(ranks: Ranks) -> None:
 def test_coarse_stamps_leave_the_buckets_as_they_were_asked_for(ranks: Ranks) -> None:
     # Two weights of 600 × 600 float32, 1.4 MiB each: either fills a bucket.
     options = {"width": "600", "depth": "3", "comm_buffer_mb": "1"}
-    found = facts(ranks, stamps="coarse", options=options)
+    found = facts(ranks, timing="step", options=options)
     assert found["options"] == {"comm_buffer_mb": 1, "last_comm_buffer_mb": 1, "loss_scale": "dynamic"}
     assert len(found["parameters_per_bucket"]) == 3
     assert (found["absent_stamps"], found["fused"]) == (list(INNER), True)
@@ -100,22 +100,22 @@ def failed(attempt: Callable[..., Attempt], **asked: Any) -> tuple[Attempt, Rank
 
 
 @pytest.mark.parametrize(
-    ("size", "stamps", "workload", "options"),
+    ("size", "timing", "workload", "options"),
     [
-        (1, "coarse", "mlp", {}),
-        (2, "coarse", "mlp", {}),
-        (4, "fine", "mlp", {}),
-        (2, "fine", "resnet50", {"image_size": "64"}),
+        (1, "step", "mlp", {}),
+        (2, "step", "mlp", {}),
+        (4, "phases", "mlp", {}),
+        (2, "phases", "resnet50", {"image_size": "64"}),
     ],
 )
 def test_a_run_leaves_a_trace(
-    attempt: Callable[..., Attempt], size: int, stamps: str, workload: str, options: dict[str, str]
+    attempt: Callable[..., Attempt], size: int, timing: str, workload: str, options: dict[str, str]
 ) -> None:
-    run = paddle(ranks_per_node=size, workload=workload, options=options, stamps=stamps, batch_size=2, cpus_per_rank=2)
+    run = paddle(ranks_per_node=size, workload=workload, options=options, timing=timing, batch_size=2, cpus_per_rank=2)
     made = attempt(run)
     trace = made.trace()
     assert trace.outcome is Outcome.OK
-    taken = list(range(6)) if stamps == "fine" else [0, 1, 5]
+    taken = list(range(6)) if timing == "phases" else [0, 1, 5]
     assert (trace.stamps[:, :, taken] != ABSENT).all()
     assert (np.diff(trace.stamps[:, :, taken], axis=2) >= 0).all()
     assert (np.delete(trace.stamps, taken, axis=2) == ABSENT).all()

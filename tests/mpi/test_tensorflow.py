@@ -88,13 +88,13 @@ def test_both_train_alike(ranks: Ranks) -> None:
     assert losses(facts(ranks, HOROVOD, env=NUISANCES)) == pytest.approx(losses(facts(ranks, STRATEGY, env=NUISANCES)))
 
 
-@pytest.mark.parametrize(("backend", "stamps"), [(HOROVOD, "coarse"), (STRATEGY, "fine")])
-def test_options_that_change_the_way_do_not_change_where_it_leads(ranks: Ranks, backend: str, stamps: str) -> None:
+@pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "step"), (STRATEGY, "phases")])
+def test_options_that_change_the_way_do_not_change_where_it_leads(ranks: Ranks, backend: str, timing: str) -> None:
     options = {HOROVOD: {"fusion_threshold_mb": "0"}, STRATEGY: {"collective": "ring", "bytes_per_pack_mb": "0.01"}}
-    found = facts(ranks, backend, stamps=stamps, options={"xla": "on", **options[backend]})
+    found = facts(ranks, backend, timing=timing, options={"xla": "on", **options[backend]})
     assert found["options"]["xla"] is True
     assert found["compiled_calls"] >= 2  # the loss and its gradients
-    assert found["fused"] is (stamps == "coarse")
+    assert found["fused"] is (timing == "step")
     assert losses(found) == pytest.approx(losses(facts(ranks, backend, env=NUISANCES)), rel=1e-5)
 
 
@@ -108,9 +108,9 @@ def test_what_computes_or_reduces_in_fewer_digits_shows_it(ranks: Ranks, backend
     assert few != pytest.approx(many, rel=1e-6)
 
 
-@pytest.mark.parametrize(("backend", "stamps"), [(HOROVOD, "fine"), (STRATEGY, "coarse")])
-def test_keras_learns_what_it_learns_in_one_process(ranks: Ranks, backend: str, stamps: str) -> None:
-    found = facts(ranks, backend, stamps=stamps, workload=f"{USERS}:KerasDense")
+@pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "phases"), (STRATEGY, "step")])
+def test_keras_learns_what_it_learns_in_one_process(ranks: Ranks, backend: str, timing: str) -> None:
+    found = facts(ranks, backend, timing=timing, workload=f"{USERS}:KerasDense")
     assert found["ranks_agree"]
     assert found["off_alone"] <= 1e-6
 
@@ -122,7 +122,7 @@ def test_keras_computes_in_the_precision_of_the_run(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "asked"),
-    [(HOROVOD, {"stamps": "coarse", "precision": "bf16"}), (STRATEGY, {"options": {"xla": "on"}})],
+    [(HOROVOD, {"timing": "step", "precision": "bf16"}), (STRATEGY, {"options": {"xla": "on"}})],
 )
 def test_a_run_leaves_a_trace(ranks: Ranks, tmp_path: Path, backend: str, asked: dict[str, Any]) -> None:
     made = Attempt(ranks, tmp_path, spec(backend=backend, workload="mlp", **asked))

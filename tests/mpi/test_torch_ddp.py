@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 
 from hpc.model.timestamps import INNER
+from tests.mpi import facts as of_runs
 from tests.mpi.attempts import Ranks
-from tests.mpi.facts import facts, refused
+from tests.mpi.facts import refused
+
+TOGETHER: tuple[dict[str, Any], ...] = (
+    {},
+    {"options": {"static_graph": "off"}},
+    {"reduction": "off"},
+    {"timing": "step"},
+    {"precision": "bf16"},
+)
+
+
+def facts(ranks: Ranks, *words: str, **asked: Any) -> dict[str, Any]:
+    return of_runs.facts(ranks, *words, together=() if words or "size" in asked else TOGETHER, **asked)
 
 
 def test_ranks_of_one_host_meet_on_loopback_and_nowhere_else(ranks: Ranks) -> None:
@@ -62,7 +76,7 @@ def test_a_twin_is_stamped_as_what_it_is_the_twin_of(ranks: Ranks) -> None:
 
 
 def test_coarse_stamps_leave_out_what_lies_inside_a_step_and_its_hooks(ranks: Ranks) -> None:
-    fine, coarse = facts(ranks), facts(ranks, stamps="coarse")
+    fine, coarse = facts(ranks), facts(ranks, timing="step")
     assert coarse["hooks"] == [0, 0, 0]
     assert coarse["absent_stamps"] == list(INNER)
     assert (fine["taken"], coarse["taken"]) == ([0, 1, 2, 3, 4, 5], [0, 1, 5])
@@ -76,7 +90,7 @@ def test_the_optimizer_asked_for_is_the_one_used(ranks: Ranks, sgd: str) -> None
 
 
 def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks) -> None:
-    fp32, bf16 = facts(ranks, precision="fp32"), facts(ranks, precision="bf16")
+    fp32, bf16 = facts(ranks), facts(ranks, precision="bf16")
     assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
     assert bf16["losses"] != fp32["losses"]
 

@@ -17,7 +17,7 @@ from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.facts import SCRIPT, facts, refused
 
 BACKEND = "torch-horovod"
-ASKED = json.dumps({"backend": BACKEND})
+ASKED = json.dumps([{"backend": BACKEND}])
 TORCH = HERE / "user_torch.py"
 
 
@@ -135,7 +135,7 @@ def test_convolutions_in_channels_last_are_reduced_as_those_that_are_not(ranks: 
 
 
 def test_coarse_stamps_are_begin_batch_and_end_of_the_very_same_steps(ranks: Ranks) -> None:
-    fine, coarse = facts_of(ranks), facts_of(ranks, stamps="coarse")
+    fine, coarse = facts_of(ranks), facts_of(ranks, timing="step")
     assert (coarse["taken"], coarse["absent_stamps"], coarse["ordered"]) == ([0, 1, 5], list(INNER), True)
     assert coarse["losses"] == fine["losses"]
 
@@ -146,7 +146,7 @@ def test_ranks_that_begin_apart_go_on_together(ranks: Ranks) -> None:
 
 
 def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks) -> None:
-    fp32, bf16 = facts_of(ranks, precision="fp32"), facts_of(ranks, precision="bf16")
+    fp32, bf16 = facts_of(ranks), facts_of(ranks, precision="bf16")
     assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
     assert bf16["losses"] != fp32["losses"]
 

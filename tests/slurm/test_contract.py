@@ -22,8 +22,8 @@ def test_ranks_of_two_nodes_learn_what_one_process_learns(slurm_env: dict[str, s
     srun = ["srun", "--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=1", "--mpi=pmix",
             "--kill-on-bad-exit=1"]  # fmt: skip
     done = subprocess.run(
-        [*srun, sys.executable, str(CONTRACT), backend, "joined", "3", "fp32"], cwd=ROOT, capture_output=True,
+        [*srun, sys.executable, str(CONTRACT), backend, "joined:3:fp32"], cwd=ROOT, capture_output=True,
         env={**slurm_env, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "joined holds on 4 ranks" in done.stdout
+    assert "joined:3:fp32 holds on 4 ranks" in done.stdout

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, read_begin_record, read_exit_record, stem
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, read_begin_record, read_exit_record
 from hpc.model.trace_file import read_trace
 from tests.torture.kills import Kind
 from tests.torture.truth import Life, Loss, lost, read_life, too_many
@@ -37,7 +37,7 @@ def attempts_of(traces: Path) -> list[Attempt]:
 
 
 def _attempt(traces: Path, begin: BeginRecord) -> Attempt:
-    name = stem(begin.run_id, begin.attempt)
+    name = begin.stem
     record, trace = traces / f"{name}.exit.json", traces / f"{name}.h5"
     read = read_trace(trace) if trace.exists() else None
     return Attempt(
@@ -92,8 +92,8 @@ def _check_record(attempt: Attempt) -> list[str]:
 
 def half_files(traces: Path) -> list[str]:
     """Files that are neither a trace nor a record nor the plan: copies, parts, files beside."""
-    whole = (".h5", ".begin.json", ".exit.json", ".again", ".hang.json", ".stacks.txt")
-    scripts = traces / "scripts"  # the jobs\' scripts, for the ranks
+    whole = (".h5", ".begin.json", ".exit.json", ".rerun", ".hang.json", ".stacks.txt")
+    scripts = traces / "scripts"  # the jobs' scripts, for the ranks
     paths = [path for path in traces.rglob("*") if path != scripts]
     names = [path.name for path in paths if path.parent != scripts or path.suffix != ".sh"]
     return [n for n in names if not n.endswith(whole) and not n.startswith("plan.") and ".rank" not in n] + [

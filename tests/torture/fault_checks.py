@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.model.outcome import Outcome, stem
+from hpc.model.files import AttemptFiles
+from hpc.model.outcome import Outcome
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import attempt_folders
@@ -84,10 +85,10 @@ def check_attempt(
     wrong = [] if record.evidence else [f"attempt {number} is {record.outcome} without evidence"]
     if record.outcome not in POSSIBLE:
         wrong.append(f"attempt {number} is {record.outcome}, and nobody ended it")
-    path = traces / f"{stem(attempt.begin.run_id, number)}.h5"
+    path = AttemptFiles(traces, attempt.begin.run_id, number).trace
     measured = truth.is_complete(number)
     if measured and not is_whole(path, truth):
-        wrong += check_local_trace(record.kept, truth, number, on_node)
+        wrong += check_local_trace(record.local_copies, truth, number, on_node)
     if record.outcome is Outcome.OK and not measured:
         wrong.append(f"attempt {number} is ok, and its ranks completed {truth.steps.get(number)}")
     if record.outcome is Outcome.OK and not is_whole(path, truth):
@@ -131,15 +132,15 @@ def left_on_this_node(traces: Path, attempts: Collection[Attempt]) -> list[str]:
     return [
         str(folder)
         for attempt in attempts
-        for folder in attempt_folders(traces, stem(attempt.begin.run_id, attempt.begin.attempt))
-        if attempt.record is None or str(folder) not in attempt.record.kept
+        for folder in attempt_folders(traces, attempt.begin.stem)
+        if attempt.record is None or str(folder) not in attempt.record.local_copies
     ]
 
 
 def left_on_nodes(cluster: DevCluster, attempts: Collection[Attempt]) -> list[str]:
     """The same of the nodes of a development cluster."""
-    names = [stem(attempt.begin.run_id, attempt.begin.attempt) for attempt in attempts]
-    places = {attempt.record.kept for attempt in attempts if attempt.record is not None and attempt.record.kept}
+    names = [attempt.begin.stem for attempt in attempts]
+    places = {attempt.record.local_copies for attempt in attempts if attempt.record and attempt.record.local_copies}
     paths = [path for path in local_files(cluster) if any(name in path for name in names)]
     return [path for path in paths if not any(path.partition(":")[2] in place for place in places)]
 

@@ -231,7 +231,7 @@ def _recorded(
         stamps[ours] = global_ns[ours] if node == 0 else clock.read(global_ns[ours])
     if absent is not None:
         stamps[absent] = ABSENT
-    if run.stamps == "coarse":
+    if run.timing == "step":
         stamps[:, :, [STAMPS.index(name) for name in INNER]] = ABSENT
     points = [_points(clock, node, compared_ns, generator, bound_ns) for node, clock in enumerate(clocks)]
     local_ns = np.stack([points[node][0] for node in node_of])
@@ -244,7 +244,7 @@ def _recorded(
         clock_bound_ns=np.stack([points[node][2] for node in node_of]),
         clock_domains=[f"node-{node}" for node in node_of], barrier_exits_ns=local_ns,
         ranks=[_facts(run, rank) for rank in range(ranks)],
-        environment={"backend": {"absent_stamps": list(INNER) if run.stamps == "coarse" else []}},
+        environment={"backend": {"absent_stamps": list(INNER) if run.timing == "step" else []}},
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.outcome import BeginRecord, Outcome, RecordError, asked_again, stem
+from hpc.model.outcome import BeginRecord, Outcome, RecordError, requested_reruns
 from hpc.model.spec import SpecError
 from launch.sweep import rerun as again
 from launch.sweep.provenance import Changes
@@ -56,14 +56,14 @@ def test_retry_asks_for_runs_whose_outcome_that_is(traces: Path) -> None:
     """An oom before an ok is not the run's outcome."""
     assert outcomes_to_retry(" oom, invalid") == (Outcome.OOM, Outcome.INVALID)
     assert ask(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["retry oom,invalid: 1 runs once more"]
-    assert asked_again(traces) == {stem(OOM, 1)}
+    assert requested_reruns(traces) == {f"{OOM}.1"}
     assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
     assert ask(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already
 
 
 def test_force_asks_for_all_that_is_settled(traces: Path) -> None:
     assert ask(traces, force=True) == ["--force: 3 final runs once more"]
-    assert asked_again(traces) == {stem(OK, 1), stem(OK, 2), stem(OOM, 1), stem(FAILED, 1)}
+    assert requested_reruns(traces) == {f"{OK}.1", f"{OK}.2", f"{OOM}.1", f"{FAILED}.1"}
     assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OK, OOM, FAILED, LATE]
     put_exit_record(traces, RUNS[0], Outcome.OK, 3)
     assert pending_runs([OK], traces) == []

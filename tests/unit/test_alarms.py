@@ -53,8 +53,8 @@ def test_what_is_no_training_rings_nothing_and_for_nothing(changes):
     odd = {"evidence": "the loss is not finite", "ranks": make_ranks(training, affinity=[0])}
     alone = judged(point(training, FIVE))
     both = judged([*point(training, FIVE), *point(probe, times(9), **odd)])
-    assert [result.alarms for result in both if result.run.probe] == [()]
-    assert [result.alarms for result in both if not result.run.probe] == [alone[0].alarms]
+    assert [result.alarms for result in both if result.run.diagnostic] == [()]
+    assert [result.alarms for result in both if not result.run.diagnostic] == [alone[0].alarms]
     assert judged(point(training, FIVE, **odd))[0].alarms
 
 
@@ -348,8 +348,8 @@ def backend_says(**facts):
 
 def test_fine_stamps_that_keep_reduction_from_overlapping():
     (said,) = rung(judged([backend_says(fused=False)]), "unfused")
-    assert said.startswith("under fine stamps gradients are reduced when the last of them is there")
-    assert said.endswith("--stamps coarse measures the framework's own way")
+    assert said.startswith("with --timing phases gradients are reduced when the last of them is there")
+    assert said.endswith("--timing step measures the framework's own way")
     assert rung(judged([backend_says(fused=True)]), "unfused") == []
     assert rung(judged([make_trace()]), "unfused") == []
 

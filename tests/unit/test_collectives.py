@@ -40,7 +40,7 @@ def test_every_operation_at_every_size_is_a_block_of_calls() -> None:
     ]
     assert len(run.blocks) == 12
     assert all(past - first == 7 for first, past in run.blocks)
-    assert (run.probe, run.warmup_steps, run.batch_size, run.telemetry) == ("collectives", 5, 1, "off")
+    assert (run.diagnostic, run.warmup_steps, run.batch_size, run.telemetry) == ("collectives", 5, 1, "off")
     assert RunSpec.from_json(run.to_json()) == run
 
 
@@ -230,14 +230,14 @@ def test_a_sweep_measures_the_collectives_of_each_set_of_ranks_once() -> None:
         nodes="1,2", cases="1n1g", batch_size="64,128", precision="fp32,bf16", env={"NCCL_ALGO": "Ring,Tree"}, seed=7,
         twin=True,
     )  # fmt: skip
-    probes = [run for run in made.runs if run.probe == "collectives"]
+    probes = [run for run in made.runs if run.diagnostic == "collectives"]
     assert {run.seed for run in probes} == {0}  # nothing of it is random: another seed is not another measurement
     assert [(run.case, run.env["NCCL_ALGO"], run.repeat) for run in probes] == [
         ("1n8g", "Ring", 1), ("1n8g", "Tree", 1), ("2n8g", "Ring", 1), ("2n8g", "Tree", 1),
     ]  # fmt: skip
     assert {run.options["operations"] for run in probes} == {"+".join(OPERATIONS)}
     assert all(len(plan_of(run)) == len(run.blocks) == 40 for run in probes)  # 1 KiB to 256 MiB
-    assert not any(run.probe for run in plan(nodes="1,2", collectives=False).runs)
+    assert not any(run.diagnostic for run in plan(nodes="1,2", collectives=False).runs)
 
 
 def test_sizes_nobody_chose_are_small_on_cpus_and_options_are_the_collectives() -> None:
@@ -258,8 +258,8 @@ def test_options_of_the_backend_that_change_communication_are_kept() -> None:
     target = dataclasses.replace(GPUS, collectives={"torch-ddp": OPERATIONS})
     sweep = {"collectives": True, "nodes": "2", "repeats": 1, "options": {"cycle_time_ms": "1,5", "sgd": "fused"}}
     runs = expand(SweepSpec.from_mapping(sweep), target, options_of).runs
-    assert [run.options.get("cycle_time_ms") for run in runs if run.probe] == ["1", "5"]
-    assert not any("sgd" in run.options for run in runs if run.probe)
+    assert [run.options.get("cycle_time_ms") for run in runs if run.diagnostic] == ["1", "5"]
+    assert not any("sgd" in run.options for run in runs if run.diagnostic)
 
 
 def test_collectives_of_one_rank_are_refused() -> None:

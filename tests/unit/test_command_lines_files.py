@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.system.whole_file import write_output, write_whole
+from hpc.system.atomic import write_atomic, write_output
 from tests.sweeps import with_checkout
 from tests.unit.test_command_lines import DRY_RUN, command, sitecustomize
 from tests.unit.traces import make_run, make_trace, put
@@ -108,10 +108,10 @@ def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path: Path, monkeypa
     assert out.read_text() == "a colleague's"
 
 
-def test_write_whole_names_the_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_write_atomic_names_the_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError) as caught:
-        write_whole(tmp_path / "folder", "text")
+        write_atomic(tmp_path / "folder", "text")
     assert caught.value.filename == str(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
 

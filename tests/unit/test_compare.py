@@ -72,7 +72,7 @@ def test_the_formats_are_as_in_the_golden_files(golden, form, ending):
 
 
 def test_one_backend_is_compared_with_nothing():
-    assert compared(A, other(A, nodes=2), other(A, stamps="coarse"), other(A, env={"X": "1"})) == ()
+    assert compared(A, other(A, nodes=2), other(A, timing="step"), other(A, env={"X": "1"})) == ()
     assert len(compared(A, B)) == 1
 
 
@@ -109,7 +109,7 @@ def test_an_option_of_all_says_what_is_compared():
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"stamps": "coarse"}, "b stamps=coarse"),
+        ({"timing": "step"}, "b timing=step"),
         ({"telemetry": "off"}, "b telemetry=off"),
         ({"block_steps": 5}, "b block_steps=5"),
         ({"options": {"xla": "on"}}, "b option.xla=on"),
@@ -123,7 +123,7 @@ def test_a_setting_is_a_column_named_by_what_differs(changes, name):
 
 
 def test_a_setting_that_only_one_backend_has_is_named_too():
-    assert names(A, other(B, stamps="coarse")) == [["a", "b stamps=coarse"]]
+    assert names(A, other(B, timing="step")) == [["a", "b timing=step"]]
     assert names(A, other(B, cpus_per_rank=2)) == [["a cpus_per_rank=1", "b cpus_per_rank=2"]]
 
 
@@ -150,7 +150,7 @@ def test_one_rank_that_drives_all_gpus_of_its_node_is_one_column():
 
 AXES = {
     "nodes": (1, 2), "ranks_per_node": (1, 2, 4), "gpus_per_node": (0, 4), "cpus_per_rank": (1, 2),
-    "backend": ("a", "b", "c"), "stamps": ("fine", "coarse"), "container": ("", "x"), "precision": ("fp32", "bf16"),
+    "backend": ("a", "b", "c"), "timing": ("phases", "step"), "container": ("", "x"), "precision": ("fp32", "bf16"),
     "options": ({}, {"xla": "on"}, {"xla": "off", "size": "1"}), "env": ({}, {"X": ""}, {"xla": "on"}),
 }  # fmt: skip
 RUNS = st.lists(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in AXES.items()}), max_size=12)
@@ -176,7 +176,7 @@ def test_no_point_is_lost_or_shares_its_cell(asked):
 def test_all_that_a_run_asks_for_has_a_name():
     run = make_run(backend="a", nodes=2, ranks_per_node=2)
     changes = {
-        "nodes": 3, "ranks_per_node": 3, "gpus_per_node": 2, "cpus_per_rank": 2, "backend": "b", "stamps": "coarse",
+        "nodes": 3, "ranks_per_node": 3, "gpus_per_node": 2, "cpus_per_rank": 2, "backend": "b", "timing": "step",
         "block_steps": 5, "reduction": "off", "telemetry": "off", "placement": "nested", "container": "x",
         "options": {"x": "1"},
         "env": {"X": "1"}, **CHANGES,

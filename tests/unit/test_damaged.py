@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hpc.model import evidence
+from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, exit_records, is_damaged, read_own_record
 from hpc.model.spec import Plan, RunSpec, Target
 from hpc.model.trace_file import why_not_whole
@@ -62,8 +63,8 @@ def nobody() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"attempt": "1"}, {"attempt": True}, {"evidence": "text"}, {"evidence": [1]}, {"kept": None}, {"outcome": ["ok"]},
-     {"begin_unix_s": "now"}, {"run_id": 3}],
+    [{"attempt": "1"}, {"attempt": True}, {"evidence": "text"}, {"evidence": [1]}, {"outcome": ["ok"]},
+     {"local_copies": None}, {"begin_unix_s": "now"}, {"run_id": 3}],
 )  # fmt: skip
 def test_a_value_of_another_kind_makes_no_record(tmp_path: Path, changes: dict[str, object]) -> None:
     path = put_exit_record(tmp_path, RUN, Outcome.OK)
@@ -205,8 +206,8 @@ def test_small_files_that_cannot_be_read_say_nothing_and_are_said(
     (folders.traces / f"{STEM}.signal").write_bytes(b"\0" * 28)
     (folders.traces / f"{STEM}.kept").write_bytes(b"kept: n1:/a\n\0\0\0")
     (folders.traces / f"{STEM}.hang.json").mkdir()
-    left = evidence.read_artifacts(folders.traces, STEM)
-    assert (left.signal, left.kept, left.hang) == ("", "n1:/a", "")
+    left = evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM))
+    assert (left.signal, left.local_copies, left.hang) == ("", "n1:/a", "")
     assert f"{STEM}.hang.json: cannot be read (Is a directory)" in capsys.readouterr().err
 
 
@@ -216,12 +217,14 @@ def test_standard_error_of_any_size_costs_little(folders: Folders) -> None:
         file.truncate(1 << 40)
         file.seek(0, 2)
         file.write(b"\nsrun: error: " + b"launch failed " * 20_000 + b"\nBus error\n")
-    found = evidence.evidence_of(evidence.read_artifacts(folders.traces, STEM), path, exit_status=1)
+    found = evidence.evidence_of(
+        evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path, exit_status=1
+    )
     assert len(found.error) < evidence.ERROR_BYTES and found.error.endswith("Bus error")
     assert max(map(len, found.error.splitlines())) <= 4096
     path.unlink()
     path.mkdir()
-    assert evidence.evidence_of(evidence.read_artifacts(folders.traces, STEM), path).error == ""
+    assert evidence.evidence_of(evidence.read_artifacts(AttemptFiles.of_stem(folders.traces, STEM)), path).error == ""
 
 
 def test_a_damaged_note_does_not_keep_a_sweep_from_its_end(folders: Folders) -> None:
@@ -260,7 +263,7 @@ def test_a_trace_that_is_not_whole_is_seen_without_reading_it(folders: Folders, 
     [run] = run_statuses([RUN.run_id], folders.traces)
     assert run.state == ("ok, trace damaged" if why_not else "ok")
     assert run.final and whole([run]) is not bool(why_not)  # nothing is measured again unasked
-    assert [f"{STEM}.again" in problem and str(path) in problem for problem in run.problems] == [True] * bool(why_not)
+    assert [f"{STEM}.rerun" in problem and str(path) in problem for problem in run.problems] == [True] * bool(why_not)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

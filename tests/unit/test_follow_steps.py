@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-import shutil
-from array import array
 from pathlib import Path
 
 import pytest
 
-from hpc.model.timestamps import BEGIN, END, STAMPS
 from hpc.recovery import folders
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import StepReader
 from launch.follow.rows import StepCount
+from tests.unit.journals import complete
 
 STEM = "1n2g_mpi_delay_r1.1"
+FORTY = StepCount(completed=40, planned=100, median_step_s=2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -31,38 +30,26 @@ def traces(tmp_path: Path) -> Path:
 
 def journal(traces: Path, rank: int, completed: int) -> Journal:
     opened = Journal(traces, STEM, rank, 100)
-    complete(opened, completed)
+    complete(opened, range(completed))
     return opened
 
 
-def complete(opened: Journal, completed: int) -> None:
-    for step in range(completed):
-        row = array("q", [0]) * len(STAMPS)
-        row[BEGIN], row[END] = 2 * 10**9 * step, 2 * 10**9 * (step + 1)
-        opened.stamps[len(STAMPS) * step : len(STAMPS) * (step + 1)] = row
-        opened.samples[step] = 4
-
-
-def copied(traces: Path) -> Path:
-    """What a copier makes, in place of the journals of a node that is not this one."""
-    local = attempt_folder(traces, STEM)
-    partial = traces / f"{STEM}{PARTIAL}"
-    shutil.rmtree(partial, ignore_errors=True)
-    local.rename(partial)
-    return partial
+def move_to_copies(traces: Path) -> None:
+    """Makes the journals copies of a node that is not this one."""
+    attempt_folder(traces, STEM).rename(traces / f"{STEM}{PARTIAL}")
 
 
 def test_steps_come_from_this_nodes_journal(traces: Path) -> None:
     reader, first = StepReader(traces), journal(traces, 0, 3)
     assert reader.read(STEM) == StepCount(completed=3, planned=100)
-    complete(first, 40)
-    assert reader.read(STEM) == StepCount(completed=40, planned=100, median_step_s=2.0)
+    complete(first, range(40))
+    assert reader.read(STEM) == FORTY
 
 
 def test_steps_come_from_copies_of_another_node(traces: Path) -> None:
     journal(traces, 3, 40)
-    copied(traces)
-    assert StepReader(traces).read(STEM) == StepCount(completed=40, planned=100, median_step_s=2.0)
+    move_to_copies(traces)
+    assert StepReader(traces).read(STEM) == FORTY
 
 
 def test_an_attempt_without_files_has_no_step_count(traces: Path) -> None:
@@ -89,7 +76,7 @@ def test_another_rank_is_read_when_the_first_has_gone(traces: Path) -> None:
 def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(20):
         journal(traces, rank, 5)
-    copied(traces)
+    move_to_copies(traces)
     opened: list[str] = []
     real = Path.open
 
@@ -107,7 +94,7 @@ def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.
 def test_an_unreadable_file_is_no_error(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = StepReader(traces)
     journal(traces, 0, 30)
-    copied(traces)
+    move_to_copies(traces)
     assert reader.read(STEM) is not None
 
     def stale(path: Path, *rest: str) -> object:

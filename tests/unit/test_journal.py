@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.files import FolderReplaced
 from hpc.model.timestamps import ABSENT
-from hpc.model.traces_folder import FolderReplaced
 from hpc.node_agent.copier import RankCopy
 from hpc.recovery import folders, stacks
 from hpc.recovery.__main__ import main

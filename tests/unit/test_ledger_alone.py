@@ -38,7 +38,7 @@ def read(folder: Path, *traces: Trace) -> list[Result]:
 def training(folder: Path, run: RunSpec = FOUR) -> tuple[Result, list[Result]]:
     """The training among what is in the folder, and its probes."""
     found = read(folder, make_trace(run))
-    return next(one for one in found if not one.run.probe), [one for one in found if one.run.probe]
+    return next(one for one in found if not one.run.diagnostic), [one for one in found if one.run.diagnostic]
 
 
 def test_times_lie_on_a_straight_line_of_logarithms_between_the_sizes() -> None:
@@ -130,7 +130,7 @@ def test_collectives_of_other_ranks_do_not_count(tmp_path: Path, other: dict[str
 
 
 @pytest.mark.parametrize(
-    "same", [{"batch_size": 64}, {"precision": "bf16"}, {"workload": "mlp"}, {"stamps": "coarse"}, {"seed": 3}]
+    "same", [{"batch_size": 64}, {"precision": "bf16"}, {"workload": "mlp"}, {"timing": "step"}, {"seed": 3}]
 )
 def test_what_a_training_asks_for_beside_its_ranks_does_not_matter(tmp_path: Path, same: dict[str, Any]) -> None:
     put(tmp_path, measured(collectives_of(FOUR)))

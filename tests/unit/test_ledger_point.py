@@ -36,8 +36,10 @@ def of(folder: Path, traces: Iterable[Trace]) -> dict[str, Ledger]:
     for trace in traces:
         put(folder, trace)
     found = results(load([folder]))
-    points = [result for result in found if not result.run.probe]
-    return {one.result.requested.case: one for one in ledgers(points, [result for result in found if result.run.probe])}
+    points = [result for result in found if not result.run.diagnostic]
+    return {
+        one.result.requested.case: one for one in ledgers(points, [result for result in found if result.run.diagnostic])
+    }
 
 
 def means(one: Ledger) -> dict[str, float]:
@@ -192,4 +194,4 @@ def test_the_bound_of_a_run_is_the_clocks_and_not_the_straggler_s(tmp_path: Path
     assert found.runs[0].bound == pytest.approx(0.1, rel=0.8)
     coarse = tmp_path / "coarse"
     coarse.mkdir()
-    assert of(coarse, repeated(run_of(stamps="coarse"), 1, make()))["2n2g"].runs[0].bound is None
+    assert of(coarse, repeated(run_of(timing="step"), 1, make()))["2n2g"].runs[0].bound is None

@@ -50,7 +50,7 @@ class Recipe:
     warmup_steps: int
     measured_steps: int
     block_steps: int
-    stamps: str
+    timing: str
     jitter: str
     spread: float
     memory: float
@@ -61,7 +61,7 @@ class Recipe:
     def drawn(self) -> Drawn:
         """The run."""
         generator = np.random.default_rng(self.seed)
-        names = ("nodes", "ranks_per_node", "warmup_steps", "measured_steps", "block_steps", "stamps")
+        names = ("nodes", "ranks_per_node", "warmup_steps", "measured_steps", "block_steps", "timing")
         run = make_run(**{name: getattr(self, name) for name in names})
         shape = (run.ranks, run.steps)
         durations = equal_ranks(generator, *shape, jitter=self.jitter, spread=self.spread, memory=self.memory)
@@ -77,7 +77,7 @@ class Recipe:
 PHASES = ("data", "forward", "backward", "leave", "update", "transfer")
 
 
-def drawn_runs(*, stamps: str = "fine", absent: tuple[float, ...] = (0.0,)) -> st.SearchStrategy[Recipe]:
+def drawn_runs(*, timing: str = "phases", absent: tuple[float, ...] = (0.0,)) -> st.SearchStrategy[Recipe]:
     """Runs of 1 to 16 ranks on 1 to 4 nodes, in one block or several, with delays anywhere."""
     return st.builds(
         Recipe,
@@ -87,7 +87,7 @@ def drawn_runs(*, stamps: str = "fine", absent: tuple[float, ...] = (0.0,)) -> s
         warmup_steps=st.integers(5, 12),
         measured_steps=st.integers(1, 60),
         block_steps=st.sampled_from((0, 7, 25)),
-        stamps=st.just(stamps),
+        timing=st.just(timing),
         jitter=st.sampled_from(JITTERS),
         spread=st.sampled_from((0.001, 0.03, 0.3)),
         memory=st.sampled_from((0.0, 0.3)),
@@ -249,8 +249,8 @@ def test_the_size_of_the_pieces_changes_nothing(recipe, at_once):
 
 
 @many
-@given(drawn_runs(stamps="coarse"))
-def test_coarse_stamps_leave_data_and_one_term_of_the_rest(recipe):
+@given(drawn_runs(timing="step"))
+def test_timing_of_steps_leaves_data_and_one_term_of_the_rest(recipe):
     drawn = recipe.drawn()
     found, steps = step_breakdown(drawn.simulated.trace), window(drawn.run)
     assert found.borders == {"batch_ready"}

@@ -111,14 +111,15 @@ def test_probes_stand_beside_the_points_and_nowhere_among_them():
     failed = [ended(repeats(twin, 2)[1], Outcome.RANK_FAIL, "boom\x1b[2J")]
     found = judged([make_trace(point), make_trace(twin), make_trace(bench)], [*repeats(twin, 2), bench], failed)
     summary = Summary(
-        results=tuple(one for one in found if not one.run.probe), probes=tuple(one for one in found if one.run.probe)
+        results=tuple(one for one in found if not one.run.diagnostic),
+        probes=tuple(one for one in found if one.run.diagnostic),
     )
     written = text(summary)
-    assert "beside the points: collectives of 2n2g 1/1 ok, twin of 2n2g 1/2 ok" in written
-    assert "twin of 2n2g: run 2: rank_fail (boom\\x1b[2J)" in written
+    assert "beside the points: collectives of 2n2g 1/1 ok, no-sync of 2n2g 1/2 ok" in written
+    assert "no-sync of 2n2g: run 2: rank_fail (boom\\x1b[2J)" in written
     assert len([line for line in written.splitlines() if line.startswith("2n2g ")]) == 1
     content = json.loads(FORMATS["json"](summary))
-    assert [one["probe"] for one in content["probes"]] == ["collectives", "twin"]
+    assert [one["probe"] for one in content["probes"]] == ["collectives", "no-sync"]
     assert len(content["results"]) == 1
     assert "collectives" not in FORMATS["csv"](summary)
 

@@ -98,8 +98,8 @@ def test_terms_without_a_border_between_them_are_one(borders: set[str], expected
     assert merge(five, frozenset(borders)).sum() == five.sum()
 
 
-def test_coarse_stamps_make_one_term_and_say_why() -> None:
-    trace = trace_of(run_of(stamps="coarse"))
+def test_timing_of_steps_makes_one_term_and_names_the_reason() -> None:
+    trace = trace_of(run_of(timing="step"))
     assert mean_ms(trace) == pytest.approx({"data": 1.0, "compute+communication+update": 12.0}, abs=EXACT_MS)
     one = step_breakdown(trace)
     assert "grads_ready was not recorded in any step" in one.merged

@@ -190,7 +190,7 @@ def test_incidents_on_several_ranks_are_told_and_nobody_is_accused() -> None:
 
 def test_without_incidents_none_is_told() -> None:
     assert incidents(step_breakdown(trace_of(run_of(), noise=NOISE))) == ()
-    assert incidents(step_breakdown(trace_of(run_of(stamps="coarse")))) == ()
+    assert incidents(step_breakdown(trace_of(run_of(timing="step")))) == ()
 
 
 def test_what_all_ranks_do_alike_has_no_culprit() -> None:
@@ -239,7 +239,7 @@ def test_one_rank_waits_for_nobody() -> None:
 
 
 def test_where_ranks_cannot_be_compared_the_reason_is_said() -> None:
-    found = judged(trace_of(run_of(stamps="coarse")))
+    found = judged(trace_of(run_of(timing="step")))
     assert found.kind == CANNOT_TELL
     assert "grads_ready was not recorded" in found.because
 

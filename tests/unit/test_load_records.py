@@ -33,7 +33,7 @@ def test_the_records_deciding_sentence_is_shown_and_where_something_is_kept(tmp_
     )
     put_record(tmp_path, Outcome.PREEMPTED, evidence=said)
     assert evidence(tmp_path) == said[0]
-    put_record(tmp_path, Outcome.PREEMPTED, evidence=said, kept="n1:/dev/shm/x.h5")
+    put_record(tmp_path, Outcome.PREEMPTED, evidence=said, local_copies="n1:/dev/shm/x.h5")
     assert evidence(tmp_path) == f"{said[0]}; kept at n1:/dev/shm/x.h5"
 
 

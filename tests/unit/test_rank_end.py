@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc.backends import InvalidRun
+from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome, RankNote, read_rank_note
-from hpc.model.traces_folder import TracesFolder
 from hpc.model.verdict import Evidence, cause, decide
 from hpc.recovery import folders
 from hpc.run.rank_end import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, Failure, ReservedFiles, attempted, fail

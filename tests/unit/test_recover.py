@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpc.model import stale_parts
+from hpc.model import files
 from hpc.model.evidence import judge_ended
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote
 from hpc.model.spec import RunSpec
@@ -326,7 +326,7 @@ def test_whether_an_attempt_lives_is_told_by_the_clock_of_the_files(
     """This machine's clock is a day ahead of the file server's, by which a copy was made just now."""
     leave(tmp_path, 0, completed=3, points=1, whole=False)
     (tmp_path / f"{STEM}.partial" / f"n1{BEAT}").touch()
-    monkeypatch.setattr(stale_parts.time, "time", lambda: tmp_path.stat().st_mtime + 86400)
+    monkeypatch.setattr(files.time, "time", lambda: tmp_path.stat().st_mtime + 86400)
     assert main([str(tmp_path)]) == 0
     assert "left alone, it may still run" in capsys.readouterr().out
 

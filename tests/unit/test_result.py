@@ -81,7 +81,7 @@ def test_without_its_baseline_a_point_has_no_speedup(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "because"),
     [
-        ({"reduction": "off"}, "a twin is no training: its gradients are not reduced"),
+        ({"reduction": "off"}, "a no-sync run is no training: its gradients are not reduced"),
         ({"workload": COLLECTIVES}, "collectives are no training"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_is_no_training_has_no_speedup_and_is_no_baseline(tmp_path, changes
     for nodes in (1, 2):
         put(tmp_path, make_trace(make_run(nodes=nodes, **changes)))
     put(tmp_path, make_trace(make_run(nodes=2)))
-    *probes, training = sorted(results(load([tmp_path])), key=lambda result: not result.run.probe)
+    *probes, training = sorted(results(load([tmp_path])), key=lambda result: not result.run.diagnostic)
     assert [(probe.speedup, probe.no_speedup) for probe in probes] == [(None, because)] * 2
     assert (training.speedup, training.no_speedup) == (None, "no 1n1g baseline with all else equal is here")
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hpc.model.options import Option, OptionError, read_options
 from hpc.model.spec import Plan, RunSpec, SpecError, Target, shuffled
 from launch.sweep.spec import SweepSpec, expand
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 KNOWN = {"width": Option(default=8, help="", small="2"), "fast": Option(default=True, help="")}
 GPUS = Target(site="big", gpus_per_node=8, cpus_per_node=64)
 LAPTOP = Target(site="local", gpus_per_node=0, cpus_per_node=2, nodes_simulated=True)
@@ -177,15 +180,15 @@ def test_blocks_are_as_equal_as_can_be_with_unmeasured_steps_before_each(steps: 
 
 def test_a_twin_is_the_same_on_several_ranks_without_reduction() -> None:
     made = plan(LAPTOP, nodes="1,2", backend="a,b", telemetry="on,off", repeats=2, twin=True)
-    twins = [run for run in made.runs if run.probe == "twin"]
+    twins = [run for run in made.runs if run.diagnostic == "no-sync"]
     assert {(run.backend, run.case, run.telemetry, run.repeat) for run in twins} == {
         (backend, "2n1g", telemetry, repeat) for backend in "ab" for telemetry in ("on", "off") for repeat in (1, 2)
     }
-    trained = {run.run_id for run in made.runs if run.ranks == 2 and not run.probe}
+    trained = {run.run_id for run in made.runs if run.ranks == 2 and not run.diagnostic}
     assert {dataclasses.replace(twin, reduction="on").run_id for twin in twins} == trained
-    without = plan(dataclasses.replace(LAPTOP, without_twins=("a",)), nodes="2", backend="a,b", twin=True)
-    assert {run.backend for run in without.runs if run.probe} == {"b"}
-    assert not any(run.probe for run in plan(LAPTOP, nodes="1,2").runs)
+    without = plan(dataclasses.replace(LAPTOP, without_no_sync=("a",)), nodes="2", backend="a,b", twin=True)
+    assert {run.backend for run in without.runs if run.diagnostic} == {"b"}
+    assert not any(run.diagnostic for run in plan(LAPTOP, nodes="1,2").runs)
 
 
 def test_strong_scaling_keeps_the_global_batch() -> None:
@@ -200,7 +203,7 @@ def test_run_id_holds_all_that_was_asked_and_nothing_else() -> None:
     changes: dict[str, object] = {
         "nodes": 4, "ranks_per_node": 4, "gpus_per_node": 4, "cpus_per_rank": 4, "backend": "mpi", "workload": "mlp",
         "batch_size": 64, "precision": "bf16", "scaling": "strong", "warmup_steps": 10, "measured_steps": 50,
-        "repeat": 2, "seed": 1, "site": "other", "data": "imagefolder", "stamps": "coarse", "container": "x.sif",
+        "repeat": 2, "seed": 1, "site": "other", "data": "imagefolder", "timing": "step", "container": "x.sif",
         "code_digest": "ab", "options": {"a": "1"}, "env": {"A": "1"}, "block_steps": 20, "reduction": "off",
         "telemetry": "off", "placement": "nested",
     }  # fmt: skip
@@ -213,6 +216,23 @@ def test_run_id_holds_all_that_was_asked_and_nothing_else() -> None:
 
 def test_ids_stay_from_version_to_version() -> None:
     assert RUN.run_id == "2n8g_torch-ddp_resnet50_b128_fp32_c928d99720_r1"
+
+
+def test_runs_of_the_first_plan_keep_their_ids() -> None:
+    described = json.loads((GOLDEN / "plan_v1.json").read_text())["runs"]
+    runs = [RunSpec.from_json(values) for values in described]
+    assert [(run.run_id, run.point_id) for run in runs] == [(run["run_id"], run["point_id"]) for run in described]
+    combinations = Counter((run.timing, run.diagnostic) for run in runs)
+    assert combinations == {(timing, kind): 3 for timing in ("phases", "step") for kind in ("", "no-sync")}
+    for run, values in zip(runs, described, strict=True):
+        assert run.timing == {"fine": "phases", "coarse": "step"}[values["stamps"]]
+        assert {**run.to_json(), "stamps": values["stamps"]} == {**values, "timing": run.timing}
+
+
+def test_a_run_of_the_first_version_is_read() -> None:
+    values = json.loads((GOLDEN / "run_v1.json").read_text())
+    run = RunSpec.from_json(values)
+    assert (run.timing, run.diagnostic, run.run_id) == ("step", "no-sync", values["run_id"])
 
 
 def test_data_of_a_persons_own_file_is_unknown_and_its_ids_stay() -> None:

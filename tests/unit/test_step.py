@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.outcome import Outcome, ask_again, exit_records, read_exit_record
+from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_reruns
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
@@ -65,7 +65,7 @@ def test_unsettled_runs_are_run_again_under_the_next_number(tmp_path: Path) -> N
 def test_somebody_asked_for_another_attempt(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
     record, _ = outcome_of(tmp_path, body)
-    ask_again(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
+    request_reruns(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
     record, _ = outcome_of(tmp_path, body)
     assert record["attempt"] == 2
     assert outcome_of(tmp_path, body)[0]["attempt"] == 2

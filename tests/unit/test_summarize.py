@@ -167,11 +167,11 @@ def test_probes_are_no_points_of_the_table(tmp_path, capsys):
     assert main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert out.count("\n2n1g ") == 1
-    assert "\nbeside the points: twin of 2n1g 1/2 ok\ntwin of 2n1g: run 2: timeout" in out
+    assert "\nbeside the points: no-sync of 2n1g 1/2 ok\nno-sync of 2n1g: run 2: timeout" in out
     assert main([str(tmp_path), "--format", "dlperf"]) == 0
     out, err = capsys.readouterr()
     assert list(json.loads(out)["r50"]) == ["2n1g"]
-    assert "twin of 2n1g: run 2: timeout" in err
+    assert "no-sync of 2n1g: run 2: timeout" in err
     assert main([str(tmp_path), "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
 

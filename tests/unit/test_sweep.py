@@ -75,7 +75,7 @@ def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -
         (["--nodes", "1", "--option", "imgsize=3"], "unknown option imgsize"),
         (["--nodes", "1", "--option", "image_size"], "not of the form NAME=VALUE"),
         (["--nodes", "1", "--precision", "fp8"], "precision 'fp8' is not one of"),
-        (["--nodes", "1", "--stamps", "fine,rough"], "stamps 'rough' is not one of fine, coarse"),
+        (["--nodes", "1", "--timing", "phases,rough"], "timing 'rough' is not one of phases, step"),
         (["--nodes", "1", "--xla"], "unknown option xla; torch-ddp with resnet50 know"),
         (["--nodes", "1", "--xla", "--option", "xla=off"], "--option says xla=on and xla=off: say one, or xla=A,B"),
         (["--nodes", "1", "--env", "A=1", "--env", "A=2"], "--env says A=1 and A=2"),
@@ -192,24 +192,26 @@ def test_xla_is_an_option_of_those_that_know_it(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_stamps_are_an_axis(tmp_path: Path) -> None:
-    runs = planned(tmp_path, "--nodes", "1,2", "--stamps", "fine,coarse")
-    assert [(run["nodes"], run["stamps"]) for run in runs] == [
-        (n, stamps) for n in (1, 2) for stamps in ("fine", "coarse")
+def test_timing_is_an_axis(tmp_path: Path) -> None:
+    runs = planned(tmp_path, "--nodes", "1,2", "--timing", "phases,step")
+    assert [(run["nodes"], run["timing"]) for run in runs] == [
+        (n, timing) for n in (1, 2) for timing in ("phases", "step")
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "xla"),
-    [("xla = true", ["on"]), ("xla = false", ["off"]), ("[options]\nxla = [false, true]", ["off", "on"])],
+    [
+        ('timing = ["phases", "step"]\nxla = true', ["on"]),
+        ('stamps = ["fine", "coarse"]\nxla = false', ["off"]),
+        ('stamps = "fine,coarse"\n[options]\nxla = [false, true]', ["off", "on"]),
+    ],
 )
-def test_a_config_file_says_stamps_and_xla(tmp_path: Path, text: str, xla: list[str]) -> None:
-    (tmp_path / "sweep.toml").write_text(
-        f'nodes = 1\nbackend = "tensorflow-horovod"\nstamps = ["fine", "coarse"]\n{text}\n'
-    )
+def test_a_config_file_sets_timing_by_its_former_name_too_and_xla(tmp_path: Path, text: str, xla: list[str]) -> None:
+    (tmp_path / "sweep.toml").write_text(f'nodes = 1\nbackend = "tensorflow-horovod"\n{text}\n')
     runs = planned(tmp_path, "--config", "sweep.toml")
-    expected = [(stamps, value) for stamps in ("fine", "coarse") for value in xla]
-    assert [(run["stamps"], run["options"]["xla"]) for run in runs] == expected
+    expected = [(timing, value) for timing in ("phases", "step") for value in xla]
+    assert [(run["timing"], run["options"]["xla"]) for run in runs] == expected
     assert {
         run["options"]["xla"] for run in planned(tmp_path, "--config", "sweep.toml", "--option", "xla=on", "--out", "o")
     }
@@ -220,7 +222,7 @@ def test_a_config_file_says_stamps_and_xla(tmp_path: Path, text: str, xla: list[
     [
         ('xla = "on"', "xla must be true or false, not 'on'"),
         ("xla = true\n[options]\nxla = false", "says xla twice"),
-        ('stamps = "rough"', "stamps 'rough' is not one of fine, coarse"),
+        ('timing = "rough"', "timing 'rough' is not one of phases, step"),
         ("[options]\nxla = 1", "option xla: '1' is neither on nor off"),
     ],
 )

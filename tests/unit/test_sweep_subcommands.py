@@ -74,6 +74,7 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
          "--retry is now a word: python -m hpc.sweep retry OUTCOME,…, followed by the other options"),
         ("--status --out a", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
         ("--stat", "--status is now a word: python -m hpc.sweep status"),
+        ("--nodes 1 --stamps coarse", "--stamps is now --timing phases (was fine), step (was coarse)"),
         ("--status --help", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
     ],
 )  # fmt: skip

@@ -110,7 +110,7 @@ def attempt(outcome: Outcome | None, *steps: int, evidence: tuple[str, ...] = ("
     if outcome is not None:
         record = ExitRecord(
             run_id=RUN, attempt=1, outcome=outcome, exit_status=1, job_id="7", restart_count=0, nodelist="",
-            begin_unix_s=1, end_unix_s=2, evidence=evidence, kept=at,
+            begin_unix_s=1, end_unix_s=2, evidence=evidence, local_copies=at,
         )  # fmt: skip
     begin = BeginRecord(run_id=RUN, attempt=1, job_id="7", begin_unix_s=1)
     return Attempt(begin=begin, record=record, steps=dict(enumerate(steps)), recovered=True)

@@ -273,7 +273,7 @@ def put_text(name: str, text: str):
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        (lambda file: file.attrs.__setitem__("schema_version", SCHEMA_VERSION + 1), "newer version .schema 2"),
+        (lambda file: file.attrs.__setitem__("schema_version", SCHEMA_VERSION + 1), "newer version .schema 3"),
         (lambda file: file.attrs.__delitem__("schema_version"), "damaged, or not a trace"),
         (lambda file: file.attrs.__setitem__("outcome", "splendid"), "splendid"),
         (lambda file: file.__delitem__("stamps"), "dataset stamps is missing"),
@@ -331,8 +331,15 @@ def test_a_description_without_nodes_is_refused():
         run_of(old)
 
 
-def test_the_first_schema_stays_readable():
-    found = read_trace(GOLDEN / "trace_v1.h5")
+def test_the_first_schema_has_stamps_for_timing():
+    trace = read_trace(GOLDEN / "trace_v1_coarse.h5")
+    assert (trace.run.timing, trace.run.diagnostic, trace.run_extra) == ("step", "no-sync", {})
+    assert trace.run_id == trace.run.run_id == "2n1g_mpi_delay_b4_fp32_40947006b7_r2"
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
+def test_every_schema_stays_readable(version):
+    found = read_trace(GOLDEN / f"trace_v{version}.h5")
     assert found.run_id == "2n1g_mpi_delay_b4_fp32_" + found.run_id.split("_")[-2] + "_r2"
     assert (found.run.nodes, found.run.env, found.attempt) == (2, {"NCCL_ALGO": "Ring"}, 1)
     assert found.outcome is Outcome.OK

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.files import TracesFolder
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import TraceUnwritable, read_trace, write_trace
-from hpc.model.traces_folder import TracesFolder
 from hpc.recovery import folders
 from hpc.run import gather
 from hpc.run.gather import TraceKept, write_or_keep
@@ -92,7 +92,7 @@ def test_full_and_read_only_file_systems_are_named_and_the_trace_is_kept(
         from pathlib import Path
         from hpc.run.gather import TraceKept, write_or_keep
         from hpc.recovery import folders
-        from hpc.model.traces_folder import TracesFolder
+        from hpc.model.files import TracesFolder
         from tests.unit.traces import make_trace
         place, local, mount = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
         folders._bases = lambda: [local / "rankwise-7"]
@@ -255,7 +255,7 @@ def test_a_full_shared_memory_does_not_keep_a_trace_that_the_next_place_has_room
         from pathlib import Path
         from hpc.run.gather import TraceKept, write_or_keep
         from hpc.recovery import folders
-        from hpc.model.traces_folder import TracesFolder
+        from hpc.model.files import TracesFolder
         from tests.unit.traces import make_trace
         shm, disk = Path(sys.argv[1]) / "shm", Path(sys.argv[1]) / "disk"
         shm.mkdir(), disk.mkdir()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpc.model.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_artifacts
+from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.verdict import RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_end import EXIT_STATUS
@@ -179,14 +180,14 @@ def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord
 
 
 def test_the_record_has_all_that_was_left(tmp_path: Path) -> None:
-    replace(BOOM, kept="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
+    replace(BOOM, local_copies="node2:/tmp/x.h5").write(tmp_path, "a_r1.2")
     (tmp_path / "a_r1.2.kept").write_text("kept: node1:/dev/shm/y\n")
     record = judged(tmp_path)
     assert record is not None
     assert describe(record) == "rank_fail: rank 1 on node2 after step 4: ValueError: boom"
     assert (record.run_id, record.attempt, record.restart_count, record.job_id) == ("a_r1", 2, 1, "7")
     assert (record.nodelist, record.begin_unix_s, record.exit_status) == ("node[1-2]", 5, 143)
-    assert record.kept == "node2:/tmp/x.h5, node1:/dev/shm/y"
+    assert record.local_copies == "node2:/tmp/x.h5, node1:/dev/shm/y"
 
 
 def test_a_hang_is_believed_before_a_signal(tmp_path: Path) -> None:
@@ -274,8 +275,8 @@ def test_close_ends_what_another_job_left(tmp_path: Path, word: str, outcome: st
 
 def test_a_trace_that_is_none_counts_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a_r1.2.h5").write_text("no trace")
-    left = read_artifacts(tmp_path, "a_r1.2")
-    assert (left.trace, left.steps) == (False, -1)
+    left = read_artifacts(AttemptFiles(tmp_path, "a_r1", 2))
+    assert (left.look.whole, left.steps) == (False, -1)
     assert "a_r1.2.h5: not an HDF5 file" in capsys.readouterr().err
 
 

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from hpc.model.timestamps import BEGIN, END, STAMPS
 from hpc.recovery import folders
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
@@ -23,6 +21,7 @@ from hpc.recovery.stacks import merge, merged
 from launch.step import watch
 from launch.step.hang import Hang, Limits, Phase
 from launch.step.watch import Launcher, Watchdog
+from tests.unit.journals import complete
 from tests.waiting import until
 
 STEM = "1n2g_mpi_delay_r1.1"
@@ -45,14 +44,6 @@ def write_journal(traces: Path, rank: int, *, steps: int, completed: int, step_s
     journal = Journal(traces, STEM, rank, steps)
     complete(journal, range(completed), step_s)
     return journal
-
-
-def complete(journal: Journal, steps: range, step_s: int = 2) -> None:
-    for step in steps:
-        row = array("q", [0]) * len(STAMPS)
-        row[BEGIN], row[END] = 10**9 * step_s * step, 10**9 * step_s * (step + 1)
-        journal.stamps[len(STAMPS) * step : len(STAMPS) * (step + 1)] = row
-        journal.samples[step] = 4
 
 
 def counts(traces: Path) -> Mapping[int, int]:

@@ -1,14 +1,17 @@
-"""What every backend must do, on real ranks: `contract.py BACKEND CHECK STEPS TYPE [coarse]`.
+"""What every backend must do, on real ranks: `contract.py BACKEND CHECK:STEPS[:TYPE[:step]] …`.
 
 BACKEND is a name of the table or FILE.py:CLASS. CHECKs: `joined` (after STEPS steps with other data on every rank all
-hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out),
-`alone` (without reduction every rank learns from its own data alone, and none waits for another), `complete` (a rank
-has its gradients complete before another has begun its step), `resnet50` (ranks agree with one another), `falls` (the
-loss on a fixed batch), `samples` (those really seen). Ends with 1, and says what differs, where a check does not hold.
+hold the parameters that one process learns from the joined batch; `broken` is the same with the averaging left out, and
+comes last), `alone` (without reduction every rank learns from its own data alone, and none waits for another),
+`complete` (a rank has its gradients complete before another has begun its step), `resnet50` (ranks agree with one
+another), `falls` (the loss on a fixed batch), `samples` (those really seen). Prints what differs, and for each check
+whether it holds.
 """
 
+import copy
 import importlib.util
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -38,14 +41,32 @@ def spec(name, comm, steps, **asked):
 
 
 def loaded(where):
-    """The backend and the name in the table whose framework and options it has."""
     path, _, attribute = where.partition(":")
     if not attribute:
-        return load_backend(where), where
+        return load_backend(where)
     module_spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = importlib.util.module_from_spec(module_spec)
     module_spec.loader.exec_module(module)
-    return getattr(module, attribute)(), LIKE_A_BACKEND[attribute]
+    return getattr(module, attribute)()
+
+
+_members = []
+
+
+def member(where, run, comm):
+    """A backend that is in the group of ranks, not yet built.
+
+    Horovod, Paddle and TensorFlow make one group in the life of a process. The first check joins it; each later one
+    takes a copy of the backend as it was then, with its own run.
+    """
+    if not _members:
+        _members.append(loaded(where))
+        _members[0].join(run, world_from_mpi(comm), comm)
+    backend = copy.copy(_members[0])
+    backend._run, backend._reduces = run, run.reduction == "on"
+    backend._options = dict(getattr(backend, "_options", {}))
+    _members.append(backend)
+    return backend
 
 
 class Training:
@@ -58,10 +79,10 @@ class Training:
     def __init__(
         self, where, comm, steps, factory=None, change=None, one_by_one=False, through=lambda timer, _: timer, **asked
     ):
-        self.backend, name = loaded(where)
+        name = LIKE_A_BACKEND.get(where.partition(":")[2], where)
         self.framework = BACKENDS[name].framework
         self.run = spec(name, comm, steps, **asked)
-        self.backend.join(self.run, world_from_mpi(comm), comm)
+        self.backend = member(where, self.run, comm)
         self.backend.build(factory(self.framework))
         if change is not None:
             change(self.backend)
@@ -101,7 +122,6 @@ def joined(where, comm, steps, kind, broken=False, **asked):
         moved = max(float(np.abs(a - b).max()) for a, b in zip(wanted, before, strict=True))
         assert moved > 1e-3, "nothing was learned: the check would prove nothing"
         right = False not in [_agrees(rank, values, everyone[0], wanted, kind) for rank, values in enumerate(everyone)]
-    done.backend.leave()
     return right
 
 
@@ -119,7 +139,6 @@ def alone(where, comm, steps, kind, **asked):
     apart = max(float(np.abs(a - b).max()) for a, b in zip(mine, joined_batch, strict=True))
     assert apart > 1e-3, "as far from the joined batch as rounding: the check would prove nothing"
     right = _agrees(comm.rank, mine, mine, contract_model.learned(done.run, steps, comm.rank), kind, "its own data")
-    done.backend.leave()
     return comm.allreduce(right, op=MPI.LAND)
 
 
@@ -158,7 +177,6 @@ def complete(where, comm, steps):
         return Waiting
 
     done = Training(where, comm, steps, waiting, through=Telling, seed=32)
-    done.backend.leave()
     return (done.stamps[:, 3] > done.stamps[:, 1]).all()
 
 
@@ -189,17 +207,14 @@ def resnet50(where, comm, steps):
     right = comm.allreduce(all(same), op=MPI.LAND)
     if not right and not all(same):
         print(f"rank {comm.rank}: {same.count(False)} of {len(same)} parameters differ from rank 0's")
-    done.backend.leave()
     return right and sum(value.size for value in done.parameters) == 25_557_032
 
 
 def falls(where, comm, steps):
     """The loss of a fixed batch is lower at the end than in the beginning, on every rank."""
-    name = loaded(where)[1] if ":" in where else where
-    workload = {"numpy": "delay"}.get(BACKENDS[name].framework, "mlp")
+    workload = "delay" if where == "mpi" else "mlp"
     done = Training(where, comm, steps, lambda framework: load_factory(workload, framework), workload=workload)
     first, last = done.losses[0], done.losses[steps - 1]
-    done.backend.leave()
     print(f"rank {comm.rank}: loss {first:.4f} to {last:.4f}")
     return comm.allreduce(last < 0.9 * first, op=MPI.LAND)
 
@@ -213,26 +228,31 @@ def samples(where, comm, steps):
         return type("FewerSamples", (of_contract(framework).Workload,), {"rows": kept})
 
     done = Training(where, comm, steps, fewer, seed=32)
-    done.backend.leave()
     return comm.allreduce(done.samples == [kept] * steps, op=MPI.LAND)
 
 
+CHECKS = {
+    "resnet50": resnet50,
+    "falls": falls,
+    "samples": samples,
+    "complete": complete,
+}
+
+
 def main():
-    where, check, steps, kind = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    """Runs the checks one after the other, in one group of ranks."""
+    where, *cases = sys.argv[1:]
     comm = MPI.COMM_WORLD
-    stamps = "coarse" if "coarse" in sys.argv else "fine"
-    if check in ("joined", "broken"):
-        right = joined(where, comm, steps, kind, broken=check == "broken", stamps=stamps)
-    elif check == "alone":
-        right = alone(where, comm, steps, kind, stamps=stamps)
-    else:
-        right = {"resnet50": resnet50, "falls": falls, "samples": samples, "complete": complete}[check](
-            where, comm, steps
-        )
-    right = comm.bcast(right)
-    if comm.rank == 0 and right:
-        print(f"{check} holds on {comm.size} ranks")
-    return 0 if right else 1
+    for case in cases:
+        check, steps, *words = case.split(":")
+        if check in CHECKS:
+            right = CHECKS[check](where, comm, int(steps))
+        else:
+            learns = alone if check == "alone" else partial(joined, broken=check == "broken")
+            right = learns(where, comm, int(steps), words[0], timing=words[1] if len(words) > 1 else "phases")
+        if comm.rank == 0:
+            print(f"{case} {'holds' if right else 'does not hold'} on {comm.size} ranks", flush=True)
+    _members[-1].leave()
 
 
-sys.exit(main())
+main()

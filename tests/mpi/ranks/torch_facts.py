@@ -1,4 +1,6 @@
-"""Facts of a run of a torch backend on real ranks, as JSON of rank 0: `torch_facts.py RUN-FIELDS-AS-JSON [WORD …]`.
+"""Facts of runs of a torch backend on real ranks, a line of JSON each: `torch_facts.py LIST-OF-RUN-FIELDS [WORD …]`.
+
+One start of the ranks makes all runs, each with a group of its own (Horovod makes one group in the life of a process).
 
 Words that change what it finds: `apart` makes every rank believe that it has a network stack of its own, as ranks on
 different hosts have; `apart_at_first` gives every rank other weights; `another` says that Horovod was built for another
@@ -60,7 +62,7 @@ def pretend(words):
             setattr(horovod.torch, function, lambda value=value: value)
 
 
-def factory(words):
+def factory(run, words):
     found = load_factory(run.workload, "torch")
 
     class Changed(found):
@@ -85,44 +87,49 @@ def rows_of(timer):
     return [{number: stamp for number, stamp in enumerate(row) if stamp != ABSENT} for row in rows]
 
 
+def facts_of(fields):
+    before = listening()
+    usual = {
+        "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "torch-ddp",
+        "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
+        "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
+    }  # fmt: skip
+    run = RunSpec(**usual | fields)
+    backend = load_backend(run.backend)
+    try:
+        backend.join(run, world_from_mpi(comm), comm)
+        after = listening()
+        backend.build(factory(run, words))
+    except (InvalidRun, OptionError, WorkloadError):
+        traceback.print_exc()
+        comm.Abort(3)
+    timer = backend.make_timer(run.steps)
+    timer.begin(0)
+    hooks = []
+    for step in range(STEPS):
+        backend.step(step, timer)
+        hooks.append(sum(len(p._post_accumulate_grad_hooks or ()) for p in backend._parameters))
+        backend.release()
+    rows = rows_of(timer)
+    facts = {
+        "told": {name: float(os.environ[name]) for name in TOLD if name in os.environ},
+        "listening": [address for address in after if address not in before],
+        "hooks": hooks,
+        "parameters": len(backend._parameters),
+        "layouts": sorted({"contiguous" if p.is_contiguous() else "channels_last" for p in backend._parameters}),
+        "implementations": sorted({str(group.get("fused")) for group in backend._optimizer.param_groups}),
+        "taken": sorted({number for row in rows for number in row}),
+        "ordered": all(list(row.values()) == sorted(row.values()) for row in rows),
+        "losses": backend.losses()[:STEPS],
+        **backend.describe(),
+    }
+    backend.leave()
+    return facts
+
+
 comm = MPI.COMM_WORLD
 words = sys.argv[2:]
 pretend(words)
-before = listening()
-usual = {
-    "nodes": 1, "ranks_per_node": comm.size, "gpus_per_node": 0, "cpus_per_rank": 2, "backend": "torch-ddp",
-    "workload": "mlp", "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5,
-    "measured_steps": 3, "repeat": 1, "seed": 0, "site": "here",
-}  # fmt: skip
-run = RunSpec(**usual | json.loads(sys.argv[1]))
-backend = load_backend(run.backend)
-try:
-    backend.join(run, world_from_mpi(comm), comm)
-    after = listening()
-    backend.build(factory(words))
-except (InvalidRun, OptionError, WorkloadError):
-    traceback.print_exc()
-    comm.Abort(3)
-timer = backend.make_timer(run.steps)
-timer.begin(0)
-hooks = []
-for step in range(STEPS):
-    backend.step(step, timer)
-    hooks.append(sum(len(p._post_accumulate_grad_hooks or ()) for p in backend._parameters))
-    backend.release()
-rows = rows_of(timer)
-facts = {
-    "told": {name: float(os.environ[name]) for name in TOLD if name in os.environ},
-    "listening": [address for address in after if address not in before],
-    "hooks": hooks,
-    "parameters": len(backend._parameters),
-    "layouts": sorted({"contiguous" if p.is_contiguous() else "channels_last" for p in backend._parameters}),
-    "implementations": sorted({str(group.get("fused")) for group in backend._optimizer.param_groups}),
-    "taken": sorted({number for row in rows for number in row}),
-    "ordered": all(list(row.values()) == sorted(row.values()) for row in rows),
-    "losses": backend.losses()[:STEPS],
-    **backend.describe(),
-}
-backend.leave()
-if comm.rank == 0:
-    print(json.dumps(facts))
+for fields in json.loads(sys.argv[1]):
+    if (facts := facts_of(fields)) and comm.rank == 0:
+        print(json.dumps(facts))

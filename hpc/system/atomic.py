@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Writes the content, a text as UTF-8: no reader sees half of it, and a failure leaves what was there.
 
     Raises OSError with `filename` set to `path`, also where the operating system names none or the file beside it.
@@ -19,7 +19,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Writes the text to the file that a person named by `--out`, whole as `write_whole`, and flushed to the disk.
+    """Writes the text to the file that a person named by `--out`, whole as `write_atomic`, and flushed to the disk.
 
     A symbolic link stays one and its target is written; an existing file keeps its permissions, and one that may not be
     written is not replaced. What is no regular file (/dev/stdout, a named pipe) is written directly. Characters that
