@@ -22,13 +22,10 @@ from hpc.system.sanitize import plain
 from launch.follow.rows import PENDING, RUNNING, Outage, Row, SweepTimeLeft, Unavailable
 
 _OUTAGE = {
-    Unavailable.SCHEDULER: "the scheduler has not answered",
-    Unavailable.TRACES: "the traces could not be read or written",
+    Unavailable.SCHEDULER: ("the scheduler has not answered", "the scheduler answers again"),
+    Unavailable.TRACES: ("the traces could not be read or written", "the traces can be read and written again"),
 }
-_OUTAGE_OVER = {
-    Unavailable.SCHEDULER: "the scheduler answers again",
-    Unavailable.TRACES: "the traces can be read and written again",
-}
+"""The start of the sentence about an outage, and the message after it."""
 _GAP = "  "
 _MIN_RESULT_WIDTH = 10
 _WIDTH_BESIDE_IDS = 68
@@ -113,7 +110,7 @@ class EventLines:
     def _show_outage(self, outage: Outage | None) -> None:
         before, self._unavailable = self._unavailable, None if outage is None else outage.what
         if before is not None and before is not self._unavailable:
-            _print(self._console, _OUTAGE_OVER[before])
+            _print(self._console, _OUTAGE[before][1])
         if outage is not None and before is not outage.what:
             _print(self._console, describe_outage(outage))
 
@@ -208,7 +205,7 @@ def describe_outage(outage: Outage) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(outage.since_unix_s))
     duration = f"{outage.lasts_s:.0f} s" if outage.lasts_s < 120 else f"{outage.lasts_s / 60:.0f} min"
     error = f": {outage.error}" if outage.error else ""
-    return f"{_OUTAGE[outage.what]} since {since} ({duration}), the state of the jobs is not known{error}"
+    return f"{_OUTAGE[outage.what][0]} since {since} ({duration}), the state of the jobs is not known{error}"
 
 
 def format_clock(seconds: float | None) -> str:

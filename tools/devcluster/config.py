@@ -36,6 +36,36 @@ _PREEMPT_MODES = ("REQUEUE", "CANCEL", "OFF")
 _SIZES = frozenset({"nodes", "cpus", "gpus", "clocks"})
 _ROOT = re.compile(r"/[\w./+@:-]*")
 _FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|PRTE)_.*")
+_FIXED_CONF = """\
+AuthType=auth/none
+CredType=cred/none
+# A requeued job waits for its old credential to expire: this and a second, in place of two minutes.
+AuthInfo=cred_expire=5
+# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SlurmctldSyslogDebug=quiet
+SlurmdSyslogDebug=quiet
+MailProg=/bin/true
+# More CPUs than the machine has: what is written here counts, and tasks are bound to nothing.
+SlurmdParameters=config_overrides
+TaskPlugin=task/none
+ProctrackType=proctrack/linuxproc
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+ReturnToService=2
+MaxArraySize=10000
+KillWait=5
+EioTimeout=2
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+"""
+"""The settings of slurm.conf that are the same for every cluster."""
 
 
 class DevClusterError(RuntimeError):
@@ -184,16 +214,10 @@ def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], fi
     return f"""\
 # A development cluster on one machine, written by launch.devcluster at each start.
 ClusterName=devcluster
-SlurmctldHost={CONTROLLER if host.own_names else host.name}(127.0.0.1)
+{_FIXED_CONF}SlurmctldHost={CONTROLLER if host.own_names else host.name}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser={host.uid}
 SlurmdUser={host.uid}
-AuthType=auth/none
-CredType=cred/none
-# A requeued job waits for its old credential to expire: this and a second, in place of two minutes.
-AuthInfo=cred_expire=5
-# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n
 TmpFS={root}/tmp/%n
@@ -201,36 +225,15 @@ SlurmctldPidFile={root}/run/slurmctld.pid
 SlurmdPidFile={root}/run/slurmd-%n.pid
 SlurmctldLogFile={root}/log/slurmctld.log
 SlurmdLogFile={root}/log/slurmd-%n.log
-SlurmctldSyslogDebug=quiet
-SlurmdSyslogDebug=quiet
-MailProg=/bin/true
-# More CPUs than the machine has: what is written here counts, and tasks are bound to nothing.
-SlurmdParameters=config_overrides
-TaskPlugin=task/none
-ProctrackType=proctrack/linuxproc
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU={host.memory_mb}
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
 JobRequeue={int(shape.job_requeue)}
 MaxJobCount={shape.max_job_count}
-SlurmctldParameters=preempt_send_user_signal
-ReturnToService=2
 FirstJobId={first_job_id}
 {_accounting(shape, ports)}
 # Without accounting the controller's memory is all there is of finished jobs: usually it keeps a day of them.
 MinJobAge={shape.min_job_age_s}
-MaxArraySize=10000
-KillWait=5
 SlurmdTimeout={shape.slurmd_timeout_s}
 MessageTimeout={shape.message_timeout_s}
-EioTimeout=2
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
 {"GresTypes=gpu" if shape.gpus else ""}
 {nodes}
 PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE State=UP

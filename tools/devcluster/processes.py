@@ -174,11 +174,10 @@ def end(alive: Callable[[], Collection[int]], *, patience_s: float) -> bool:
         elapsed_s = time.monotonic() - begin_s
         if elapsed_s > patience_s + 10:
             raise DevClusterError(f"processes {', '.join(map(str, sorted(pids)))} do not end, not even by SIGKILL")
-        for pid in pids:
-            if elapsed_s >= patience_s:
-                _send(pid, signal.SIGKILL)
-            elif pid not in signalled:
-                _send(pid, signal.SIGTERM)
+        if elapsed_s >= patience_s:
+            send(pids, signal.SIGKILL)
+        else:
+            send(set(pids) - signalled, signal.SIGTERM)
         signalled |= set(pids)
         time.sleep(0.02)
     return bool(signalled)
@@ -231,7 +230,7 @@ def _pids() -> list[int]:
 
 def _descendants(names: Mapping[int, str]) -> dict[int, str]:
     """All descendants of these processes: process id → the name of the found ancestor."""
-    parents = {pid: _parent(pid) for pid in _pids()}
+    parents = {pid: _stat(pid)[1] for pid in _pids()}
     below: dict[int, str] = {}
     while new := {
         pid: name
@@ -242,19 +241,18 @@ def _descendants(names: Mapping[int, str]) -> dict[int, str]:
     return below
 
 
-def _parent(pid: int) -> int:
+def _comm(pid: int) -> str:
+    return _stat(pid)[0]
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """The name of the process and its parent's id; "" and 0 if it has ended."""
     try:
         # The second field, the name in brackets, may hold anything.
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        start, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
     except OSError:
-        return 0
-
-
-def _comm(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+        return "", 0
+    return start.partition("(")[2], int(rest.split()[1])
 
 
 def _uts(pid: int | str) -> str:
@@ -266,11 +264,5 @@ def _uts(pid: int | str) -> str:
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
     for pid in pids:
-        _send(pid, number)
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it ended by itself
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.kill(pid, number)
