@@ -1,4 +1,4 @@
-"""What sinfo reports of a site's partitions, and which jobs fit on their nodes."""
+"""The partitions and nodes of a site, read from sinfo, and which jobs fit on them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a job requests: the number of nodes, and ranks, CPUs and GPUs on each."""
+    """The resources that a job requests: nodes, and ranks, CPUs and GPUs on each."""
 
     nodes: int
     ranks: int

@@ -17,7 +17,7 @@ MIN_STEPS_FOR_PACE = 10
 
 
 class Unavailable(StrEnum):
-    """What a follower waits for."""
+    """The system that a follower waits for."""
 
     SCHEDULER = "scheduler"
     TRACES = "traces"

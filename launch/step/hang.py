@@ -16,7 +16,7 @@ NODE_PATIENCE_S = 600.0
 
 
 class Phase(StrEnum):
-    """What a run has to do next."""
+    """The phase of a run: before its first step, between steps, after its last."""
 
     START = "start"
     STEPS = "steps"

@@ -26,7 +26,7 @@ from hpc.system.atomic import write_atomic
 from launch.step.hang import Hang, HangWatch, Limits, Seen, by_steps, describe_hang
 
 HANG = ".hang.json"
-"""What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
+"""The suffix of the file with the watchdog's reason for ending a run."""
 _STACKS_S = 3.0
 _END_S = 30.0
 _SLICE_S = 1.0

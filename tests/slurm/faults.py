@@ -104,7 +104,7 @@ class Followed:
 
     @property
     def node(self) -> str:
-        """Where its job runs."""
+        """The node of its job."""
         return self.cluster.run("squeue", "-h", "-o", "%N", "-j", self.job_id).strip()
 
     def kill_script(self) -> None:
@@ -113,7 +113,7 @@ class Followed:
 
     @property
     def job_id(self) -> str:
-        """Of the job that this sweep submitted."""
+        """The id of the job that this sweep submitted."""
         _, _, rest = self.printed.partition("submitted as ")
         assert rest, self.printed
         return rest.partition(",")[0]
@@ -125,7 +125,7 @@ class Followed:
 
     @property
     def output(self) -> str:
-        """What the sweep, its job and its runs printed."""
+        """The output of the sweep, its job and its runs."""
         return self.printed + printed_by(self.folder)
 
     @property
@@ -135,5 +135,5 @@ class Followed:
 
     @property
     def outcomes(self) -> list[str]:
-        """Theirs."""
+        """The outcomes of these records."""
         return [str(record.outcome) for record in self.records]

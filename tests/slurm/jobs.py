@@ -75,7 +75,7 @@ def _saved(cluster: DevCluster) -> bytes:
 
 
 def printed_by(folder: Path) -> str:
-    """What jobs and runs of the sweep in this folder have printed, with the names of the files."""
+    """The output of the jobs and runs of the sweep in this folder, with the names of the files."""
     logs = sorted((folder / "jobs" / "logs").glob("*[!h]"))
     return "".join(f"\n== {path.name}\n{path.read_text(errors='replace')}" for path in logs)
 

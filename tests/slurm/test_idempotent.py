@@ -85,7 +85,7 @@ def person(cluster: DevCluster, tmp_path: Path) -> Iterator[Person]:
 
 
 def ended(folder: Path) -> Counter[str]:
-    """How many attempts ended as what."""
+    """The number of attempts by outcome."""
     return Counter(outcomes(folder).values())
 
 
@@ -159,7 +159,7 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     assert (status, output.count("nothing to submit")) == (0, 12)
 
 
-def test_what_failed_is_run_again_when_asked(person: Person, tmp_path: Path) -> None:
+def test_failed_runs_are_rerun_on_request(person: Person, tmp_path: Path) -> None:
     workload, gate, broken = gated(tmp_path)
     options = ("--nodes", "1", "--repeats", "1", *workload)
     broken.touch()

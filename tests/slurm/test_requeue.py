@@ -75,7 +75,7 @@ class Script:
         self.wait_for_end(job_id, "FAILED")
 
     def printed(self, job_id: str) -> str:
-        """What the job told."""
+        """The output of the job."""
         return (self.folder / "jobs" / "logs" / f"1n.{job_id}.out").read_text()
 
     @property

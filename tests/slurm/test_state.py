@@ -1,4 +1,4 @@
-"""What Slurm's own commands say of jobs, and what is made of it where they say it late, wrongly or not at all."""
+"""States of jobs from Slurm's commands, also where these answer late, wrongly or not at all."""
 
 from __future__ import annotations
 

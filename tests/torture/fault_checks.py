@@ -19,12 +19,12 @@ from tools.devcluster.config import STORAGE
 
 OnNode = Callable[[str], Path]
 POSSIBLE = frozenset({Outcome.OK, Outcome.RANK_FAIL, Outcome.LAUNCH_FAIL})
-"""What may become of an attempt in which a call failed: nobody ended it, nothing of it was lost."""
+"""The possible outcomes of an attempt in which a call failed: it was not ended, nothing was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What the ranks of a run completed by their own account: attempt → (process, rank) → steps."""
+    """The steps that the ranks of a run completed by their own account: attempt → (process, rank) → steps."""
 
     steps: Mapping[int, Mapping[tuple[int, int], int]]
     ranks: int
@@ -108,7 +108,7 @@ def is_whole(path: Path, truth: Truth) -> bool:
 
 
 def path_on(cluster: DevCluster | None) -> OnNode:
-    """Where this process finds HOST:PATH of this machine, or of a node of the cluster."""
+    """A function that maps HOST:PATH of this machine, or of a node of the cluster, to a path of this process."""
 
     def path(place: str) -> Path:
         node, _, name = place.partition(":")

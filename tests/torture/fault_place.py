@@ -19,10 +19,10 @@ from tools.devcluster.cluster import DevCluster
 
 RANKS, STEPS, WARMUP = 2, 16, 5
 LIMIT_S = 300.0
-"""How long a command may take: only one that hangs reaches it."""
+"""The time limit of a command; only one that hangs reaches it."""
 COPY_S = 0.05
 START_LIMIT_S = 10
-"""What ranks that hang at their exit are given."""
+"""The start limit of ranks, which also holds at their exit."""
 
 
 class TrialError(RuntimeError):
@@ -34,7 +34,7 @@ Start = Callable[["Trial", Mapping[str, str]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where trials are made: a folder of this machine, how sweeps are asked for, and the Slurm where it is one.
+    """A place for trials: a folder of this machine, the options of its sweeps, and its Slurm if it has one.
 
     `calls` is how often each process makes each call in each area, from a run without faults started in each way.
     """
@@ -47,7 +47,7 @@ class Place:
 
     @property
     def library(self) -> Path:
-        """What makes calls fail."""
+        """The library that makes calls fail."""
         return self.folder / "faults.so"
 
     @property

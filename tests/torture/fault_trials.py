@@ -40,14 +40,14 @@ ERRORS: Mapping[str, Sequence[str]] = {
     "mkdir": ("EIO", "ENOSPC"),
     "fallocate": ("ENOSPC",),
 }
-"""What each call fails with. ENOENT is what a client of NFS says of a file that another one has just made."""
+"""The errors of each call. A client of NFS reports ENOENT for a file that another client has just made."""
 SHARED_ONLY = frozenset({"ESTALE", "ENOENT"})
 """Errors that only a shared file system has."""
 NEVER_FAILS = frozenset({("node", "close"), ("node", "unlink")})
-"""What does not fail in a node's memory."""
+"""Calls that cannot fail in a node's memory."""
 TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
 TWENTY = ("script",) * 11 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("mount", "hang")
-"""Of every twenty trials so many are of each kind."""
+"""The kinds of twenty trials."""
 KINDS = tuple(dict.fromkeys(TWENTY))
 INJECTED = frozenset({"script", "sweep", "slurm"})
 BEFORE_THE_NEXT_STEP, AFTER_THE_RANKS, AFTER_THE_JOB = "before the next step", "after the ranks", "after the job"

@@ -21,7 +21,7 @@ from tools.devcluster.cluster import DevCluster
 
 @dataclass(frozen=True, kw_only=True)
 class Victim:
-    """What is to be killed: a job that is running, in one of its lives."""
+    """The running job to kill, in one of its starts."""
 
     cluster: DevCluster
     job_id: str
@@ -92,7 +92,7 @@ KINDS = {
     )
 }
 TEN = ("rank", "rank", "rank", "ranks", "ranks", "scancel", "scancel", "job", "job", "node")
-"""Of every ten kills so many are of each kind."""
+"""The kinds of ten kills."""
 
 
 def choose(batch: Sequence[str], count: int, only: str | None, rng: random.Random) -> list[str]:

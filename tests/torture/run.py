@@ -46,11 +46,11 @@ STEPS = 20_000
 LAST_STEP = 600
 """Kills come after a random step, this one at the latest; half of those that only copies survive after the first."""
 LIMIT_S = 300.0
-"""How long is waited for what must come about: only where it does not, is this reached."""
+"""The time limit of every wait; only a failure reaches it."""
 
 
 class TortureError(RuntimeError):
-    """What was to be killed did not come so far; the text says what was waited for."""
+    """A run did not reach the state in which it is killed; the text names that state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +257,7 @@ def check_stillborn(sweep: Sweep, times: int) -> None:
 
 
 def clean(cluster: DevCluster) -> None:
-    """What nobody could collect, because the whole job was dead, a person removes so."""
+    """Removes the files that a job which was killed as a whole could not collect, as a person would."""
     cluster.run(
         "srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none", "--export=ALL",
         "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "hpc.recovery", "clean",

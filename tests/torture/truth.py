@@ -24,7 +24,7 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Of the worst rank: how many steps the trace lacks, how long before the kill the oldest of them was completed."""
+    """The loss of the worst rank: steps that the trace lacks, and the age of the oldest of them at the kill."""
 
     steps: int
     age_s: float

@@ -229,7 +229,7 @@ def test_missing_packages_are_one_line_with_the_command(
     assert err == f"devcluster: Slurm is not installed here (slurmd not found): {daemons.INSTALL}\n"
 
 
-def test_nothing_runs_where_nothing_was_started(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:
+def test_commands_without_a_cluster(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:
     assert main(["status", "--root", str(short_root)]) == 1
     assert "not running" in capsys.readouterr().out
     assert main(["env", "--root", str(short_root)]) == 1

@@ -76,7 +76,7 @@ def test_a_sweep_of_fifty_runs_on_80_columns_and_24_lines() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 118, 200])
-def test_columns_stay_where_they_are_while_a_sweep_goes_on(width: int) -> None:
+def test_columns_keep_their_places(width: int) -> None:
     """Between two runs of a job none is running."""
     run_a, run_b, run_c = runs(3)
     between = drawn([over(run_a), pending(run_b), pending(run_c)], width, 24)
@@ -96,7 +96,7 @@ def test_rows_that_fit_are_all_shown_running_first() -> None:
     assert rest is None
 
 
-def test_of_those_over_the_failures_and_the_latest_are_shown() -> None:
+def test_failures_and_the_latest_ends_are_shown_first() -> None:
     run_a, run_b, run_c, run_d, run_e = runs(5)
     rows = [
         over(run_a, Outcome.OOM, 1), over(run_b, Outcome.OK, 2), over(run_c, Outcome.LAUNCH_FAIL, 3),
@@ -158,7 +158,7 @@ def test_time_left_in_words(seconds: float, text: str) -> None:
 
 
 def shown_on(console: Console) -> str:
-    """What is printed as a run begins, and as it ends."""
+    """The output as a run begins, and as it ends."""
     with open_view(console, "following 1 run") as view:
         for row in (running(RUN), over(RUN)):
             view.show([row], None, None)
@@ -177,19 +177,19 @@ def test_a_terminal_without_cursor_control_gets_a_line_per_event(term: str) -> N
 
 
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}])
-def test_a_pipe_gets_a_line_per_event_whatever_the_environment_says(variables: dict[str, str]) -> None:
+def test_a_pipe_gets_a_line_per_event(variables: dict[str, str]) -> None:
     console = Console(file=io.StringIO(), _environ={"TERM": "xterm-256color", **variables})
     assert shown_on(console).splitlines() == EVENTS
 
 
-def test_a_terminal_gets_a_table_and_its_cursor_back() -> None:
+def test_a_terminal_gets_a_table_and_its_cursor_is_restored() -> None:
     printed = shown_on(Console(file=Terminal(), _environ={"TERM": "xterm-256color"}))
     assert "began" not in printed and "412/1000" in printed
     assert printed.rindex(SHOW_CURSOR) > printed.rindex(HIDE_CURSOR)
 
 
 @pytest.mark.parametrize("moment", ["start", "start hidden", "show"])
-def test_an_interrupt_gives_the_cursor_back(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_restores_the_cursor(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=Terminal(), _environ={"TERM": "xterm-256color"})
 
     def interrupt(*_: object) -> None:
@@ -241,7 +241,7 @@ def test_a_signal_that_ends_a_follower_restores_the_cursor_and_its_exit_status(n
 
 
 def read_until(terminal: int, text: bytes) -> bytes:
-    """What is printed up to this text. Raises OSError where whoever prints has ended before."""
+    """The output up to this text. Raises OSError if the process ends before."""
     printed = b""
     while text not in printed:
         printed += os.read(terminal, 4096)

@@ -1,4 +1,4 @@
-"""What a development Slurm is made of: its shape, its configuration files, its clients' environment. Text only."""
+"""The shape of a development Slurm, its configuration files, its clients' environment. Starts and writes nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DevClusterError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How many nodes, what each of them claims to have, and the rules of the cluster, in Slurm's words.
+    """The number of nodes, what each claims to have, and the rules of the cluster, by Slurm's names.
 
     `preempt_mode` is what becomes of a job of the partition `main` when one of `high` wants its nodes, `grace_s` the
     time that it gets first. `min_job_age_s` is how long the controller remembers a job that has ended, `max_job_count`
@@ -275,7 +275,7 @@ def hosts_file(name: str, names: Sequence[str], original: str) -> str:
 
 
 def mpi_env(host: Host) -> dict[str, str]:
-    """What MPI needs to run many ranks on few cores, over the loopback interface alone."""
+    """The variables with which MPI runs many ranks on few cores, over the loopback interface alone."""
     env = {
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_oob_tcp_if_include": "lo",
