@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -176,7 +177,7 @@ class Step:
         end_s = os.environ.get("SLURM_JOB_END_TIME", "")
         record = judge_ended(
             begin, options.traces, self._log(name, "err"), exit_status=exit_status,
-            job_text=self._job_text(self._job.job_id) if was_signalled else None,
+            job_text=self._job_text() if was_signalled else None,
             end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
         if record is None:
@@ -268,17 +269,16 @@ class Step:
 
     def _await_preemption(self) -> None:
         """Waits until a preempted job is ended: Slurm requeues only jobs that are still running."""
-        if not self._job.in_slurm or "PreemptTime=" not in (text := self._job_text(self._job.job_id)):
-            return
-        if text.partition("PreemptTime=")[2][:1].isdigit():
+        if re.search(r"PreemptTime=\d", self._job_text()):
             say("waits for Slurm to preempt this job")
             while self._signals.last == "SIGUSR1":
                 self._signals.sleep(1.0)
 
-    def _job_text(self, job_id: str) -> str:
-        if not job_id.isdecimal():
+    def _job_text(self) -> str:
+        """The output of scontrol about this job; empty if it fails or the job is no job of Slurm."""
+        if not self._job.job_id.isdecimal():
             return ""
-        answer = run_tool(["scontrol", "-o", "show", "job", job_id], timeout_s=10)
+        answer = run_tool(["scontrol", "-o", "show", "job", self._job.job_id], timeout_s=10)
         return answer.stdout if answer.ok else ""
 
     def _open_log(self, name: str, kind: str) -> BinaryIO:
