@@ -17,6 +17,7 @@ from launch.doctor.diagnosis import of_job, of_site
 from launch.doctor.findings import as_json, as_text
 from launch.doctor.job import JobFacts, NodeFacts, Start, read_nodes
 from launch.jobs.site import Site
+from tests.unit.fake_commands import fake_in
 
 HEALTHY = {
     "PreemptType": "preempt/none", "PreemptMode": "OFF", "KillWait": "30 sec", "MinJobAge": "300 sec",
@@ -164,16 +165,16 @@ def test_facts_come_from_slurms_commands(tmp_path: Path, monkeypatch: pytest.Mon
         "sinfo": 'printf "n%s|b*|idle|64|infinite|1-infinite|UNLIMITED|gpu:a100:%s|(null)\\n" "1" "4(S:0-1)" 2 8',
         "srun": f'echo "{pmis}" >&2',
     }
+    fake = fake_in(tmp_path)
     for name, body in answers.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+        fake(name, body)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     facts = read_cluster("")
     assert facts.settings == {"KillWait": "30 sec", "PreemptMode": "OFF"}
     assert (facts.partition["PartitionName"], facts.nodes) == ("b", 2)
     assert (facts.gpus, facts.cpus, facts.pmis) == ((4, 8), (64,), ("pmix", "pmi2"))
     assert not facts.unread
-    (tmp_path / "sinfo").write_text("#!/bin/sh\necho sinfo: unreachable >&2; exit 1\n")
+    fake("sinfo", "echo sinfo: unreachable >&2; exit 1")
     (tmp_path / "srun").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     facts = read_cluster("")

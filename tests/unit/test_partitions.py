@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,19 @@ from launch.cluster.partitions import SiteNodes, minutes_of, read_partitions
 from launch.cluster.slurm import SubmitError
 from launch.jobs.plan import JobPlan, PlanError, plan_jobs
 from launch.jobs.site import Site
+from tests.unit.fake_commands import Fake, fake_in
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
     precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
 )  # fmt: skip
-Fake = Callable[[str, str], None]
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """`fake("sinfo", "…")`: a command of that name, with that shell text; there are no others but the system's."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)
-
-    def make(name: str, text: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-
-    return make
+    return fake_in(tmp_path)
 
 
 def rows(names: str, partition: str = "main*", cpus: int = 8, gpus: int = 8, **more: str) -> str:

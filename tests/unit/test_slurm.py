@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,27 +13,20 @@ from launch.cluster.query import JobState
 from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, job_name
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
+from tests.unit.fake_commands import Fake, fake_in
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
     precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
 )  # fmt: skip
-Fake = Callable[[str, str], None]
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """`fake("sbatch", "…")`: a command of that name, with that shell text."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-    def make(name: str, text: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-
-    make("srun", "")
-    return make
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    fake = fake_in(tmp_path / "bin")
+    fake("srun", "")
+    return fake
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,30 +8,25 @@ from hpc.model.verdict import JobEnd
 from launch.cluster import query
 from launch.cluster.query import JobQuery, JobState, cluster_settings, ends, is_job_id, lives, look
 from launch.cluster.slurm import slurm_is_installed, why_unreachable
-
-Command = Callable[[str, str], None]
+from tests.unit.fake_commands import Fake, fake_in
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`command("squeue", script)`: a stand-in on the PATH for a command of Slurm's; the others are missing."""
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Fake commands; those of Slurm that are not made fail."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
+    fake = fake_in(tmp_path)
     for name in ("squeue", "scontrol", "sacct", "sinfo", "sbatch"):
-        (tmp_path / name).write_text("#!/bin/sh\nexit 127\n")
-        (tmp_path / name).chmod(0o755)
-
-    def make(name: str, body: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-
-    return make
+        fake(name, "exit 127")
+    return fake
 
 
 def queue(*rows: str) -> str:
     return "\n".join(f"echo '{row}'" for row in rows)
 
 
-def test_the_controller_is_believed_while_it_knows_the_job(command: Command) -> None:
+def test_the_controller_is_believed_while_it_knows_the_job(command: Fake) -> None:
     command("squeue", queue("1|RUNNING|n[1-2]|main|1|1|job|None|", "2|TIMEOUT|n1|main|0|1|job|TimeLimit|"))
     command("sacct", "echo '1|PREEMPTED|n1|main|job|None'; touch called")
     queries = look(["1", "2"])
@@ -42,7 +36,7 @@ def test_the_controller_is_believed_while_it_knows_the_job(command: Command) -> 
     assert not Path("called").exists()
 
 
-def test_the_accounts_answer_for_forgotten_jobs(command: Command) -> None:
+def test_the_accounts_answer_for_forgotten_jobs(command: Fake) -> None:
     command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     command("sacct", "printf '1|CANCELLED by 1000|n1|main|job|None\\n2|RUNNING|n1|main|job|None\\n'")
     queries = look(["1", "2", "3"])
@@ -54,7 +48,7 @@ def test_the_accounts_answer_for_forgotten_jobs(command: Command) -> None:
     assert (queries["3"].state, queries["3"].end) == (JobState.UNKNOWN, JobEnd(state="", source="squeue"))
 
 
-def test_scontrol_replaces_a_squeue_that_cannot_run(command: Command) -> None:
+def test_scontrol_replaces_a_squeue_that_cannot_run(command: Fake) -> None:
     command("squeue", "exit 126")
     shown = "JobId=1 JobName=x Requeue=0 Restarts=2 JobState=NODE_FAIL Reason=NodeDown Partition=p NodeList=n7"
     unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -67,7 +61,7 @@ def test_scontrol_replaces_a_squeue_that_cannot_run(command: Command) -> None:
     assert "sacct: exit status 127" in queries["2"].error
 
 
-def test_a_silent_controller_ends_no_job(command: Command) -> None:
+def test_a_silent_controller_ends_no_job(command: Fake) -> None:
     message = "Unable to contact slurm controller (connect failure)"
     command("squeue", f"echo 'slurm_load_jobs error: {message}' >&2; exit 1")
     command("scontrol", "touch called; exit 1")
@@ -83,7 +77,7 @@ def test_a_silent_controller_ends_no_job(command: Command) -> None:
     assert not Path("called").exists()  # it would not reach the controller either, and take as long
 
 
-def test_a_command_that_hangs_is_ended(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_hangs_is_ended(command: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query, "COMMAND_TIMEOUT_S", 0.2)
     command("squeue", "exec sleep 1000")
     answer = look(["1"])["1"]
@@ -109,7 +103,7 @@ SlurmdTimeout           = 300 sec
 """
 
 
-def test_a_reason_includes_the_settings_behind_an_end(command: Command) -> None:
+def test_a_reason_includes_the_settings_behind_an_end(command: Fake) -> None:
     command("squeue", queue("1|PREEMPTED|n|low|0|1|job|None|", "2|PREEMPTED|n|main|0|0|job|None|",
                             "3|NODE_FAIL|n|main|0|0|job|x|", "4|COMPLETED|n|main|0|1|job|None|"))  # fmt: skip
     command("scontrol", f"""case "$2 $3" in
@@ -123,7 +117,7 @@ def test_a_reason_includes_the_settings_behind_an_end(command: Command) -> None:
     assert "MinJobAge=2 sec, AccountingStorageType=accounting_storage/none" in job_ends["5"].reason
 
 
-def test_the_accounts_list_every_start_of_a_requeued_job(command: Command) -> None:
+def test_the_accounts_list_every_start_of_a_requeued_job(command: Fake) -> None:
     command("squeue", queue())
     command(
         "sacct",
@@ -135,7 +129,7 @@ def test_the_accounts_list_every_start_of_a_requeued_job(command: Command) -> No
     assert ends(["7"])["7"].restarts == 2
 
 
-def test_pending_jobs_have_slurms_reason(command: Command) -> None:
+def test_pending_jobs_have_slurms_reason(command: Fake) -> None:
     command("squeue", queue("1|PENDING|n|main|0|1|job|QOSMaxJobsPerUserLimit|", "2|RUNNING|n|main|0|1|job|None|",
                             "3|PENDING|n|main|0|1|job|None|"))  # fmt: skip
     assert {job_id: query.reason for job_id, query in look(["1", "2", "3"]).items()} == {
@@ -144,13 +138,13 @@ def test_pending_jobs_have_slurms_reason(command: Command) -> None:
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "SUSPENDED", "STAGE_OUT", "CONFIGURING", "REQUEUE_HOLD"])
-def test_states_that_are_no_ends(command: Command, state: str) -> None:
+def test_states_that_are_no_ends(command: Fake, state: str) -> None:
     command("squeue", queue(f"1|{state}|n|main|0|1|job|None|"))
     assert look(["1"])["1"].state in (JobState.PENDING, JobState.RUNNING)
     assert ends(["1"]) == {}
 
 
-def test_a_job_whose_number_has_another_name_is_forgotten(command: Command) -> None:
+def test_a_job_whose_number_has_another_name_is_forgotten(command: Fake) -> None:
     """A controller that lost its state gives the numbers of its last seconds again."""
     command("squeue", queue("17|RUNNING|n|main|0|1|of a|colleague|None|", "18|RUNNING|n|main|0|1|ours|None|"))
     queries = look(["17", "18"], {"17": "ours", "18": "ours"})
@@ -161,7 +155,7 @@ def test_a_job_whose_number_has_another_name_is_forgotten(command: Command) -> N
     assert (look(["18"])["18"].name, look(["19"])["19"].name) == ("ours", "")
 
 
-def test_accounts_of_another_name_are_ignored(command: Command) -> None:
+def test_accounts_of_another_name_are_ignored(command: Fake) -> None:
     command("squeue", queue())
     command("sacct", "printf '17|FAILED|n1|main|colleague|None\\n17|PREEMPTED|n2|main|ours|None\\n'")
     assert look(["17"], {"17": "ours"})["17"].end == JobEnd(
@@ -173,7 +167,7 @@ def test_accounts_of_another_name_are_ignored(command: Command) -> None:
 
 
 @pytest.mark.parametrize("text", ["--version", "-p", "", "17,18", "17 ", "1\n", "local-host-1-1", "١٧", "17_", "all"])
-def test_a_text_that_is_no_job_id_reaches_no_command(command: Command, text: str) -> None:
+def test_a_text_that_is_no_job_id_reaches_no_command(command: Fake, text: str) -> None:
     for name in ("squeue", "sacct", "scontrol"):
         command(name, "touch called")
     answer = look([text])[text]
@@ -186,7 +180,7 @@ def test_job_ids_are_numbers_array_tasks_and_components() -> None:
     assert all(map(is_job_id, ("17", "17_3", "17+1")))
 
 
-def test_a_controller_that_is_down_does_not_answer(command: Command) -> None:
+def test_a_controller_that_is_down_does_not_answer(command: Fake) -> None:
     command("scontrol", "echo 'Slurmctld(primary) at head is DOWN'; exit 1")
     assert why_unreachable() == "scontrol ping: scontrol: Slurmctld(primary) at head is DOWN"
     command("scontrol", "echo 'Slurmctld(primary) at UPS-1.UP.org is DOWN'")
@@ -197,7 +191,7 @@ def test_a_controller_that_is_down_does_not_answer(command: Command) -> None:
 
 
 def test_missing_and_forbidden_commands_are_named(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     command("scontrol", "echo 'Slurmctld(primary) at head is UP'")
@@ -210,7 +204,7 @@ def test_missing_and_forbidden_commands_are_named(
     assert not slurm_is_installed()
 
 
-def test_a_controller_that_hangs_is_unreachable(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_controller_that_hangs_is_unreachable(command: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launch.cluster.slurm.COMMAND_TIMEOUT_S", 0.2)
     command("scontrol", "exec sleep 1000")
     assert why_unreachable() == "scontrol ping: scontrol: no answer within 0.2 s"
