@@ -216,11 +216,9 @@ def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
         return [change("job", waited, "--wait MIN, --nodes or --partition")]
     job = _arrived(doctor_job, folders.logs)
     if not (job.ended or job.nodes or job.printed):
-        text = (
-            f"the job has ended, and nothing of it shows in {doctor_job.folder.parent}: nodes do not share it, it seems"
-        )
+        text = f"the job has ended and left no file in {doctor_job.folder.parent}: the nodes probably do not share it"
         return [change("shared folder", text, "--out FOLDER, one that all nodes mount")]
-    cut_short = f"it was ended before it came to its end: {job.printed or 'nothing says why'}"
+    cut_short = f"it was ended early: {job.printed or 'it printed no reason'}"
     return [*of_job(doctor_job.site, job), *([] if job.ended else [change("job", cut_short)])]
 
 

@@ -76,7 +76,7 @@ def _cpus(site: Site, cluster: ClusterFacts) -> Finding:
     name, configured, reported = "cpus_per_node", site.cpus_per_node, cluster.cpus
     counts = " or ".join(map(str, reported))
     if not reported:
-        return unknown(name, f"sinfo does not tell; the site says {'nothing' if configured is None else configured}")
+        return unknown(name, f"sinfo reports no CPUs; the site says {'nothing' if configured is None else configured}")
     if configured is None and len(reported) > 1:
         text = f"nodes have {counts}: say which are meant"
         return change(name, text, f"cpus_per_node = {min(reported)}", reported=reported)
@@ -136,7 +136,7 @@ def _settings(cluster: ClusterFacts) -> Iterator[Finding]:
         if silence_s:
             yield ok("SlurmdTimeout", f"a dead node is noticed after {silence_s} s", silence_s=silence_s)
         else:
-            yield note("SlurmdTimeout", "0: a dead node is never noticed by itself")
+            yield note("SlurmdTimeout", "0: the controller never notices a dead node")
     yield _memory(settings)
 
 
@@ -162,10 +162,10 @@ def _accounting(settings: Mapping[str, str]) -> Finding:
 
 def _memory(settings: Mapping[str, str]) -> Finding:
     if "OverMemoryKill" in settings.get("JobAcctGatherParams", ""):
-        return ok("memory", "a step over its memory is ended and told (OverMemoryKill)")
+        return ok("memory", "a step over its memory is ended and reported (OverMemoryKill)")
     if "task/cgroup" in settings.get("TaskPlugin", ""):
-        return unknown("memory", "task/cgroup holds a limit where cgroup.conf, which nobody shows, sets one")
-    return note("memory", "no limit is held: a run too large may take its node along")
+        return unknown("memory", "task/cgroup enforces a limit if cgroup.conf, which no command shows, sets one")
+    return note("memory", "no limit is enforced: a run that is too large may bring down its node")
 
 
 def _read_error(cluster: ClusterFacts, argument: str) -> str:
@@ -203,7 +203,7 @@ def _folder(job: JobFacts) -> Iterator[Finding]:
         node.name: node.read_error or node.write_error for node in job.nodes if node.read_error or node.write_error
     }
     absent = [node.name for node in job.nodes if node.name not in blind and node.name not in job.arrived]
-    blind |= dict.fromkeys(absent, "what it wrote there does not show here")
+    blind |= dict.fromkeys(absent, "its file is not visible here")
     if blind:
         text = f"this folder is not shared with {hosts(blind)}: {next(iter(blind.values()))}"
         yield change("shared folder", text, "--out FOLDER, one that all nodes mount")
@@ -257,7 +257,7 @@ def _is_version(text: str) -> bool:
 
 
 def _adapters(site: Site, job: JobFacts) -> Iterator[Finding]:
-    """A transport that the site could promise, or one that it promises and nodes do not have."""
+    """A transport that the site could expect, or one that it expects and nodes do not have."""
     without = [node.name for node in job.nodes if not any("ACTIVE" in port for port in node.ports)]
     name = "expect_transport"
     if len(without) == len(job.nodes):
@@ -289,7 +289,7 @@ def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
         yield change("mpi", text, f'{launcher}mpi = "{better.mpi}"')
         yield from _findings(better)
     elif configured.status is None:
-        yield unknown("mpi", f"no ranks were started: {job.printed or job.nodes_error or 'the job left nothing'}")
+        yield unknown("mpi", f"no ranks were started: {job.printed or job.nodes_error or 'the job left no file'}")
     else:
         tried = "; ".join(f"{_way(start)}: {_failure(start)}" for start in job.starts if start.status is not None)
         fix = "load the MPI that mpi4py belongs to (modules = […]), or name its library by MPI4PY_LIBMPI"
