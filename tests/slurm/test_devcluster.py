@@ -151,7 +151,7 @@ def test_nodes_share_only_the_folders_in_use(slurm_installed: None, monkeypatch:
                 pytest.skip("mounting is refused here: nodes have no storage of their own")
             assert {f"{place}/c", str(here)} <= set(cluster.host.shared)
             assert DevCluster.running(cluster.root).host == cluster.host
-            cluster.run("sbatch", "-W", "-N2", "-o", "out", f"--export=ALL,OUTSIDE={outside}", "job.sh")
+            cluster.run("sbatch", "-W", "-N2", "-o", "out", "-e", "err", f"--export=ALL,OUTSIDE={outside}", "job.sh")
         batch, *rows = (here / "out").read_text().splitlines()
         assert batch == "batch node1"
         assert sorted(rows) == ["node1 node1 2 absent present", "node2 node2 2 absent absent"]

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_every_example_runs_as_printed(tmp_path: Path) -> None:
     python, system = Path(sys.executable).absolute().parent, f"{os.environ['PATH']}:/usr/sbin:/sbin"
     path, fresh = f"{python}:{system}", f"{python}:{without_slurm(tmp_path / 'programs', system)}"
     # A short cache folder: the sockets of a development cluster have short names or none.
-    cache = tmp_path.parent / "c"
+    cache = Path(tempfile.mkdtemp(prefix="c-", dir="/var/tmp"))
     env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache), "SLURM_CONF": "/nonexistent"}
     env.pop("PYTHONPATH", None)
     installed = next(at for at, block in enumerate(blocks()) if "launch.devcluster start" in block)
@@ -61,6 +62,7 @@ def test_every_example_runs_as_printed(tmp_path: Path) -> None:
     finally:
         stop = [sys.executable, "-m", "launch.devcluster", "stop"]
         subprocess.run(stop, cwd=checkout, env=env, capture_output=True, check=False)
+        shutil.rmtree(cache)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "not a scaling result" in done.stdout
     for case in ("1n1g", "2n1g", "4n1g", "2n2g", "4n2g"):
