@@ -1,4 +1,4 @@
-"""The queue of a sweep's jobs: joins jobs that exist, submits the others, at most `max_jobs` at a time."""
+"""The queue of a sweep's jobs: joins existing jobs, submits the others, at most `max_jobs` at a time; yields events."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hpc.model.outcome import RecordError, read_object
 from hpc.system.atomic import write_atomic
-from hpc.system.text import plural
 from launch.cluster.lock import FolderLock, user_name
 from launch.cluster.query import JobState, JobStates
 from launch.cluster.slurm import TransientSubmitError
@@ -23,7 +22,7 @@ PAUSES_S = (5.0, 60.0)
 """Pause after a transient refusal, in seconds: the first, doubled each time, up to the second."""
 
 ORDINARY = frozenset({"Priority", "Resources"})
-"""Slurm's reasons of a job that waits for its turn; they are not reported."""
+"""Slurm's reasons of a job that waits for its turn; they make no event."""
 UNKNOWN_FOR_GOOD = 3
 """A job has ended once the scheduler has answered this many times in a row that it does not know it."""
 MEMORY = ".job.json"
@@ -45,20 +44,78 @@ class Scheduler(JobStates, Protocol):
         """Releases the pending jobs that the scheduler holds after its own failure: id → why not, empty if released."""
 
 
-class Owner(Protocol):
-    """The sweep whose jobs these are."""
+class Runs(Protocol):
+    """The state of a sweep's runs."""
 
-    def remaining_runs(self, job: WrittenJob) -> Sequence[str]:
+    def remaining(self, job: WrittenJob) -> Sequence[str]:
         """The job's runs that are not final now."""
-
-    def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
-        """Called once for each job that has ended; whether to submit it again."""
 
     def cancelled(self) -> bool:
         """Whether somebody has cancelled the sweep since it began."""
 
-    def say(self, text: str) -> None:
-        """Shows a line to the person."""
+
+@dataclass(frozen=True, kw_only=True)
+class FolderLocked:
+    holder: str  # a process that is submitting; the queue waits for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class NothingToDo:
+    script: str  # every run of it is final
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotSubmitted:
+    script: str  # the sweep was cancelled before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    script: str
+    job_ids: tuple[str, ...]  # existing jobs that hold the remaining runs of the script
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    script: str
+    job_id: str
+    runs: int  # remaining ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    scripts: int  # how many wait because the scheduler refuses for a transient reason
+    reason: str
+    retry_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    job_id: str
+    reason: str  # not that it waits for its turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    job_id: str  # held by the scheduler after a failed launch
+    problem: str  # why it was not released; empty if it was
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    script: str  # who handles this may call Queue.resubmit
+    job_ids: tuple[str, ...]
+
+
+Event = FolderLocked | NothingToDo | NotSubmitted | Joined | Submitted | Refused | Pending | Released | Ended
+
+
+class _Locked(Exception):
+    """The text names the process that has the lock."""
+
+    @classmethod
+    def throw(cls, holder: str) -> None:
+        raise cls(holder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +130,14 @@ class SubmissionRecord:
 
 
 class Queue:
-    """The jobs of a sweep, by the names of their scripts. A job that could not be submitted yet counts as pending."""
+    """The jobs of a sweep, by the names of their scripts. A job that could not be submitted yet counts as pending.
 
-    def __init__(
-        self, scheduler: Scheduler, jobs: Sequence[WrittenJob], owner: Owner, lock: FolderLock
-    ) -> None:  # fmt: skip
-        self.poll_s = scheduler.poll_s
-        self._scheduler, self._owner, self._lock = scheduler, owner, lock
+    `advance` and `poll` yield what happens; nothing happens unless their events are consumed.
+    """
+
+    def __init__(self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock) -> None:
+        self.poll_s, self.max_jobs, self.queued = scheduler.poll_s, scheduler.max_jobs, scheduler.queued
+        self._scheduler, self._runs, self._lock = scheduler, runs, lock
         self._jobs = {job.script.name: job for job in jobs}
         self._names = {script: scheduler.name_of(job) for script, job in self._jobs.items()}
         self._waiting = dict.fromkeys(self._jobs, True)  # in order
@@ -88,8 +146,9 @@ class Queue:
         self._unknown: dict[str, int] = {}  # by script: successive queries in which its jobs were unknown
         self._pause_s, self._not_before_s = PAUSES_S[0], 0.0
         self._silent = False
-        self._reported: set[tuple[str, str]] = set()  # jobs and the reasons that were shown
+        self._reported: set[tuple[str, str]] = set()  # jobs and the reasons that were reported
         self.refusal = ""
+        self.job_states: dict[str, JobState] = {}
 
     @property
     def error(self) -> str:
@@ -104,16 +163,6 @@ class Queue:
         return {script: reason for script, reason in reasons.items() if reason and script not in self._waiting}
 
     @property
-    def max_jobs(self) -> int | None:
-        """How many jobs of the sweep there may be at the same time; None for any number."""
-        return self._scheduler.max_jobs
-
-    @property
-    def queued(self) -> bool:
-        """Whether jobs wait in a scheduler's queue, where they stay if this process ends."""
-        return self._scheduler.queued
-
-    @property
     def waiting(self) -> list[str]:
         """The scripts that are still to be submitted."""
         return list(self._waiting)
@@ -123,59 +172,70 @@ class Queue:
         """The jobs that hold the runs of each script, submitted here or joined."""
         return dict(self._ids)
 
-    def advance(self) -> None:
+    @property
+    def all_job_ids(self) -> list[str]:
+        return [job_id for ids in self._ids.values() for job_id in ids]
+
+    def resubmit(self, script: str) -> None:
+        """Lets the script be submitted again; called while `Ended` is handled."""
+        self._waiting[script] = True
+
+    def advance(self) -> Iterator[Event]:
         """Joins or submits waiting jobs, up to `max_jobs`. Raises SubmitError on a refusal that is not transient."""
         if not self._waiting or time.monotonic() < self._not_before_s:
             return
-        with self._lock.held(lambda holder: self._owner.say(f"waiting for {holder}, which is submitting")):
+        with contextlib.ExitStack() as stack:
             try:
-                self._submit_what_fits()
+                stack.enter_context(self._lock.held(_Locked.throw))
+            except _Locked as locked:
+                yield FolderLocked(holder=str(locked))
+                stack.enter_context(self._lock.held(lambda holder: None))
+            try:
+                yield from self._submit_what_fits()
             except TransientSubmitError as reason:
                 self.refusal = str(reason)
                 self._not_before_s = time.monotonic() + self._pause_s
-                self._owner.say(f"{len(self._waiting)} jobs wait: {reason}; asked again in {self._pause_s:.0f} s")
+                yield Refused(scripts=len(self._waiting), reason=self.refusal, retry_s=self._pause_s)
                 self._pause_s = min(2 * self._pause_s, PAUSES_S[1])
             else:
                 self._pause_s, self.refusal = PAUSES_S[0], ""
 
-    def states(self, scripts: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state now; first submits up to `max_jobs`."""
-        self.advance()
-        ids = [job_id for script in scripts for job_id in self._ids.get(script, ())]
+    def poll(self) -> Iterator[Event]:
+        """Submits what `max_jobs` allows, then queries the jobs and sets `job_states`."""
+        yield from self.advance()
+        ids = [job_id for script in self._jobs for job_id in self._ids.get(script, ())]
         known = self._scheduler.states(ids) if ids else {}
         if pending := [job_id for job_id, state in known.items() if state is JobState.PENDING]:
             for job_id, problem in self._scheduler.release_held(pending).items():
-                done = f"not released: {problem}" if problem else "released"
-                self._owner.say(f"job {job_id} was put back and held because its launch failed: {done}")
-            self._tell_reasons(pending)
-        states = {script: self._state(script, known) for script in scripts}
-        for script, state in states.items():
+                yield Released(job_id=job_id, problem=problem)
+            yield from self._pending(pending)
+        self.job_states = {script: self._state(script, known) for script in self._jobs}
+        for script, state in list(self.job_states.items()):
             self._unknown[script] = self._unknown.get(script, 0) + 1 if state is JobState.UNKNOWN else 0
             gone = state is JobState.ENDED or self._unknown[script] >= UNKNOWN_FOR_GOOD
             if gone and script in self._ids and script not in self._over:
-                if self._owner.ended(self._jobs[script], self._ids[script]):  # called again if it raises
-                    self._waiting[script] = True
-                    states[script] = JobState.PENDING
+                yield Ended(script=script, job_ids=self._ids[script])  # once more if handling it raises
+                if script in self._waiting:
+                    self.job_states[script] = JobState.PENDING
                 else:
                     self._over.add(script)
-        return states
 
-    def _tell_reasons(self, pending: Sequence[str]) -> None:
-        """Shows once for each job why it is pending, except for ORDINARY reasons."""
-        for job_id in pending:
+    def _pending(self, job_ids: Sequence[str]) -> Iterator[Pending]:
+        """Each reason of each job once, except for ORDINARY reasons."""
+        for job_id in job_ids:
             reason = self._scheduler.reasons.get(job_id, "")
             if reason and reason not in ORDINARY and (job_id, reason) not in self._reported:
                 self._reported.add((job_id, reason))
-                self._owner.say(f"job {job_id} is pending: {reason}")
+                yield Pending(job_id=job_id, reason=reason)
 
     def _state(self, script: str, states: Mapping[str, JobState]) -> JobState:
         if script in self._waiting:
             return JobState.UNREACHABLE if self._silent else JobState.PENDING
-        its = [states[job_id] for job_id in self._ids.get(script, ())]
-        liveliest = (JobState.RUNNING, JobState.PENDING, JobState.UNREACHABLE, JobState.UNKNOWN)
-        return next((state for state in liveliest if state in its), JobState.ENDED)
+        present = {states[job_id] for job_id in self._ids.get(script, ())}
+        order = (JobState.RUNNING, JobState.PENDING, JobState.UNREACHABLE, JobState.UNKNOWN)
+        return next((state for state in order if state in present), JobState.ENDED)
 
-    def _submit_what_fits(self) -> None:
+    def _submit_what_fits(self) -> Iterator[Event]:
         records = {record.job_name: record for record in recall(self._lock.path.parent)}
         for script, name in self._names.items():
             if name not in records:  # so that jobs submitted by hand are recognised as this sweep's
@@ -185,34 +245,29 @@ class Queue:
         self._silent = False
         for script in self.waiting:
             job, name = self._jobs[script], self._names[script]
-            remaining = self._owner.remaining_runs(job)
+            remaining = self._runs.remaining(job)
             if not remaining:
-                self._owner.say(f"{script}: every run is final, nothing to submit")
                 del self._waiting[script]
-            elif self._owner.cancelled():
-                self._owner.say(f"{script}: not submitted, because its sweep was cancelled meanwhile")
+                yield NothingToDo(script=script)
+            elif self._runs.cancelled():
                 del self._waiting[script]
+                yield NotSubmitted(script=script)
             elif holders := _holders(name, remaining, active_jobs, records):
-                self._owner.say(f"{script}: job {', '.join(holders)} is there already, joined")
                 self._ids[script] = holders
                 del self._waiting[script]
+                yield Joined(script=script, job_ids=holders)
             elif self._has_room(active_jobs):
-                job_id = self._submit(script, records[name])
+                job_id = self._scheduler.submit(job)
+                # A sweep that dies before this line finds the job by its name.
+                remember(job, name, (*records[name].job_ids, job_id))
+                self._ids[script] = (job_id,)
+                del self._waiting[script]
                 active_jobs[job_id] = name
-                self._owner.say(f"{script}: submitted as {job_id}, {plural(len(remaining), 'run')} to do")
-
-    def _submit(self, script: str, record: SubmissionRecord) -> str:
-        """Submits and records the job id; a sweep that dies in between finds the job by its name."""
-        job, name = self._jobs[script], self._names[script]
-        job_id = self._scheduler.submit(job)
-        remember(job, name, (*record.job_ids, job_id))
-        self._ids[script] = (job_id,)
-        del self._waiting[script]
-        return job_id
+                yield Submitted(script=script, job_id=job_id, runs=len(remaining))
 
     def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
-        max_jobs, names = self._scheduler.max_jobs, set(self._names.values())
-        return max_jobs is None or sum(name in names for name in active_jobs.values()) < max_jobs
+        names = set(self._names.values())
+        return self.max_jobs is None or sum(name in names for name in active_jobs.values()) < self.max_jobs
 
 
 def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRecord:

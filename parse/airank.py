@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
-
-if TYPE_CHECKING:
-    from parse.published.training_result import RuleSettings
 
 DESCRIPTION = (
     "Time to train, throughput, accuracy and speedup of trainings by AI-Rank's rules, and each rule their logs break."
@@ -34,7 +31,8 @@ example: python -m parse.airank resnet50/log --published resnet50/code/README.md
 Exit status 0: something was read, whatever rules it breaks; 1: nothing could be; 2: usage.
 """
 FORMATS = ("text", "json")
-"""Output formats of parse.published.airank_report, whose import would make --help slow."""
+WIDTH = 120
+"""Columns of the text; a wider terminal is filled."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,51 +41,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if not arguments.paths and not arguments.published:
         parser.error("nothing to read: name logs, folders, or a document with --published")
-    with importing():
+    with importing():  # slow, so after --help
+        from parse.published.airank_report import as_json, read, text
         from parse.published.training_result import TARGET, RuleSettings
 
     settings = RuleSettings(
-        target=TARGET if arguments.target is None else arguments.target,
+        target=arguments.target or TARGET,
         warmup_epochs=arguments.warmup_epochs,
         samples_per_epoch=arguments.samples_per_epoch,
     )
-    return _report(arguments.paths, arguments.published, settings, arguments.format)
+    report = read(arguments.paths, arguments.published, settings)
+    if not report.results and not report.documents:
+        names = ", ".join(map(str, [*arguments.paths, *arguments.published]))
+        print(*report.refusals, f"nothing to judge in {names}", sep="\n", file=sys.stderr)
+        return 1
+    width = max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    sys.stdout.write(as_json(report) if arguments.format == "json" else text(report, width))
+    sys.stdout.flush()
+    return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m parse.airank",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)"
-    )
-    parser.add_argument(
-        "--target", type=_percent, metavar="PERCENT", help="accuracy to reach (default: 75.9, ResNet50's top-1)"
-    )
-    parser.add_argument(
-        "--published",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DOC.md",
-        help="a document whose table of times to train is put beside the recomputed one; may be repeated",
-    )
-    parser.add_argument(
-        "--warmup-epochs",
-        type=_count,
-        metavar="N",
-        help="epochs left out of the throughput (default: 0; a printed avg_ips is then held against every N)",
-    )
-    parser.add_argument(
-        "--samples-per-epoch",
-        type=_positive,
-        metavar="N",
-        help="where logs do not say (default for ResNet50: ImageNet's 1,281,167)",
-    )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+def _parser() -> CommandParser:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
+    add = parser.add_argument
+    add("paths", nargs="*", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")
+    add("--target", type=_percent, metavar="PERCENT", help="accuracy to reach (default: 75.9, ResNet50's top-1)")
+    add("--published", action="append", default=[], type=Path, metavar="DOC.md",
+        help="a document whose table of times to train is put beside the recomputed one; may be repeated")  # fmt: skip
+    add("--warmup-epochs", type=_count, metavar="N",
+        help="epochs left out of the throughput (default: 0; a printed avg_ips is then compared with all)")  # fmt: skip
+    add("--samples-per-epoch", type=_positive, metavar="N",
+        help="where logs do not say (default for ResNet50: ImageNet's 1,281,167)")  # fmt: skip
+    add("--format", choices=FORMATS, default="text", help="default: %(default)s")
     return parser
 
 
@@ -98,31 +84,14 @@ def _percent(text: str) -> float:
     return value
 
 
-def _count(text: str) -> int:
-    if (value := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
+def _count(text: str, least: int = 0) -> int:
+    if (value := int(text)) < least:
+        raise argparse.ArgumentTypeError(f"{text} is below {least}")
     return value
 
 
 def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def _report(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings, form: str) -> int:
-    with importing():
-        from parse.published.airank_report import as_json, read, text
-
-    report = read(paths, documents, settings)
-    if not report.results and not report.documents:
-        for refusal in report.refusals:
-            print(refusal, file=sys.stderr)
-        print(f"nothing to judge in {', '.join(map(str, [*paths, *documents]))}", file=sys.stderr)
-        return 1
-    sys.stdout.write({"text": text, "json": as_json}[form](report))
-    sys.stdout.flush()
-    return 0
+    return _count(text, 1)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.checks import CHECKS, CheckError, Finding, read_finding
+from hpc.model.checks import CHECKS
+from hpc.model.findings import Finding, read_finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, END
@@ -223,7 +224,7 @@ def _findings(environment: Mapping[str, Any]) -> tuple[Finding, ...]:
     for name in [*(name for name in CHECKS if name in checks), *sorted(set(checks) - set(CHECKS))]:
         try:
             findings.append(read_finding(checks[name]))
-        except (CheckError, TypeError):
+        except ValueError:
             continue
     return tuple(findings)
 

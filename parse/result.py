@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpc.model.findings import Finding
 from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
 from parse import stats
 from parse.attempt import Attempt, Machine, Measured, RequestedRun, settling
@@ -111,14 +112,6 @@ class Claimed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alarm:
-    """Something wrong or to be known about a result, with its figures."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Result:
     """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
 
@@ -137,7 +130,7 @@ class Result:
     speedup: float | None = None
     no_speedup: str = ""
     step_time_ms: Mapping[int, float] = field(default_factory=dict)
-    alarms: tuple[Alarm, ...] = ()
+    alarms: tuple[Finding, ...] = ()
     published: Claimed | None = None
 
     @property

@@ -1,11 +1,10 @@
-"""The checks that every run begins with: what each is called, how much hangs on it, what it compares, what cures it."""
+"""The preflight checks: name, level, and the fix where it fails; docs/preflight.md says what each compares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class CheckError(ValueError):
@@ -13,28 +12,19 @@ class CheckError(ValueError):
 
 
 class Level(StrEnum):
-    """What a failed check does: end the run as `invalid`, ring beside its number, or nothing because nobody looks."""
+    """A failed check ends the run as `invalid` or raises an alarm beside its speed; `off`: the check is not made."""
 
     FATAL = "fatal"
     ALARM = "alarm"
     OFF = "off"
 
 
-class State(StrEnum):
-    """What a check came to; `unknown` says that it could not look."""
-
-    OK = "ok"
-    FAILED = "failed"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check as it is declared. `fixed`: without it a run is not what it says, so no site can change its level."""
+    """A declared check. `fixed`: no site can change its level, because no run is valid without it."""
 
     level: Level
-    compares: str
-    cure: str
+    fix: str
     fixed: bool = False
 
 
@@ -42,126 +32,75 @@ CHECKS: Mapping[str, Check] = {
     "mpi_size": Check(
         level=Level.FATAL,
         fixed=True,
-        compares="how many ranks MPI sees with how many were asked for",
-        cure="start the ranks by the launcher that belongs to the MPI library that mpi4py loads",
+        fix="start the ranks by the launcher that belongs to the MPI library that mpi4py loads",
     ),
     "ranks_per_node": Check(
         level=Level.FATAL,
         fixed=True,
-        compares="how many ranks lie on each node with how many were asked for",
-        cure="give the launcher --nodes and --ntasks-per-node (mpirun: --map-by ppr:N:node)",
+        fix="give the launcher --nodes and --ntasks-per-node (mpirun: --map-by ppr:N:node)",
     ),
     "gpu_per_rank": Check(
         level=Level.FATAL,
-        compares="that every rank has as many GPUs as it drives, and no GPU two ranks (by UUID)",
-        cure="give each node as many GPUs as ranks and leave all of them visible to each, or bind one to each",
+        fix="give each node as many GPUs as ranks and leave all of them visible to each, or bind one to each",
     ),
     "gpus_in_sight": Check(
         level=Level.ALARM,
-        compares="that each rank sees the GPUs of all ranks on its node",
-        cure="ask for GPUs per node (--gpus-per-node), not per task (--gpus-per-task, --gpu-bind): where they are "
+        fix="ask for GPUs per node (--gpus-per-node), not per task (--gpus-per-task, --gpu-bind): where they are "
         "hidden from one another NCCL goes by host memory or the network instead of NVLink",
     ),
     "same_device": Check(
         level=Level.FATAL,
-        compares="the device of all ranks",
-        cure="ask for nodes of one kind (constraint in the site), or measure the kinds apart",
+        fix="ask for nodes of one kind (constraint in the site), or measure the kinds apart",
     ),
     "same_driver": Check(
         level=Level.ALARM,
-        compares="the GPU driver of all nodes",
-        cure="have the nodes brought to one driver, or leave those that differ out (exclude in the site)",
+        fix="have the nodes brought to one driver, or leave those that differ out (exclude in the site)",
     ),
     "same_nccl": Check(
         level=Level.FATAL,
-        compares="the version of NCCL on all ranks",
-        cure="run one environment, module or container on all nodes",
+        fix="run one environment, module or container on all nodes",
     ),
     "same_framework": Check(
         level=Level.FATAL,
-        compares="the versions of framework, CUDA, MPI and Python on all ranks",
-        cure="run one environment, module or container on all nodes",
+        fix="run one environment, module or container on all nodes",
     ),
     "cores": Check(
         level=Level.ALARM,
-        compares="the cores of each rank with its threads, and with the cores of the other ranks on its node",
-        cure="give each rank cores of its own: --cpus-per-task and --cpu-bind=cores (mpirun: --bind-to core)",
+        fix="give each rank cores of its own: --cpus-per-task and --cpu-bind=cores (mpirun: --bind-to core)",
     ),
     "cores_near_gpu": Check(
         level=Level.ALARM,
-        compares="the cores of each rank with the NUMA node of its GPU",
-        cure="bind ranks beside their GPUs: --gpu-bind=closest hides GPUs, so rather order the ranks' cores by "
+        fix="bind ranks beside their GPUs: --gpu-bind=closest hides GPUs, so rather order the ranks' cores by "
         "--cpu-bind=map_ldom or mask_cpu",
     ),
     "gpu_idle": Check(
         level=Level.ALARM,
-        compares="processes and memory on each GPU before the start with none",
-        cure="end what runs there, or take the node exclusively (exclusive = true in the site)",
+        fix="end what runs there, or take the node exclusively (exclusive = true in the site)",
     ),
     "load": Check(
         level=Level.ALARM,
-        compares="cores that processes of others keep busy on each node before the start with none",
-        cure="take the nodes exclusively (exclusive = true in the site), or leave the busy ones out (exclude)",
+        fix="take the nodes exclusively (exclusive = true in the site), or leave the busy ones out (exclude)",
     ),
     "host_memory": Check(
         level=Level.ALARM,
-        compares="free memory of each node, or what is left of the job's limit, with a tenth of it and 512 MiB a rank",
-        cure="ask for more memory (--mem), or end what else fills the node",
+        fix="ask for more memory (--mem), or end what else fills the node",
     ),
     "fabric": Check(
         level=Level.FATAL,
-        compares="the network adapters of each node with the transport that the site promises",
-        cure="leave the nodes without one out (exclude in the site), have adapter or driver repaired, or correct "
+        fix="leave the nodes without one out (exclude in the site), have adapter or driver repaired, or correct "
         "expect_transport in the site",
     ),
     "transport": Check(
         level=Level.FATAL,
-        compares="how NCCL goes from node to node, as it says itself, with the transport that the site promises",
-        cure="see why NCCL took another: NCCL_IB_HCA, NCCL_SOCKET_IFNAME and NCCL_NET, the adapter's driver inside the "
+        fix="see why NCCL took another: NCCL_IB_HCA, NCCL_SOCKET_IFNAME and NCCL_NET, the adapter's driver inside the "
         "container; or correct expect_transport in the site",
     ),
     "transport_in_node": Check(
         level=Level.ALARM,
-        compares="how NCCL goes from GPU to GPU inside a node with NVLink or PCIe directly",
-        cure="leave all GPUs of a node visible to each rank, and see NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, IOMMU and ACS",
+        fix="leave all GPUs of a node visible to each rank, and see NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, IOMMU and ACS",
     ),
 }
 """All checks, in the order in which they are made; the essential ones come before anything that relies on them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What a check came to in one run; `text` says what was found, with figures, and what was asked; `cure` what to do
-    where it failed."""
-
-    name: str
-    level: Level
-    state: State
-    text: str
-    cure: str = ""
-
-    @property
-    def fatal(self) -> bool:
-        """Whether the run must not go on."""
-        return self.state is State.FAILED and self.level is Level.FATAL
-
-    def to_json(self) -> dict[str, Any]:
-        """As a trace keeps it."""
-        return asdict(self)
-
-
-def read_finding(values: Mapping[str, Any]) -> Finding:
-    """A finding as `to_json` gave it. Raises CheckError where it is none."""
-    try:
-        return Finding(
-            name=str(values["name"]),
-            level=Level(values["level"]),
-            state=State(values["state"]),
-            text=str(values["text"]),
-            cure=str(values.get("cure", "")),
-        )
-    except (KeyError, ValueError) as error:
-        raise CheckError(f"not a finding of a check ({error})") from None
 
 
 def read_levels(settings: Iterable[str]) -> dict[str, Level]:
@@ -183,5 +122,5 @@ def read_levels(settings: Iterable[str]) -> dict[str, Level]:
 
 
 def level_of(name: str, levels: Mapping[str, Level]) -> Level:
-    """The level of a check: what was asked for it, else as declared."""
+    """The requested level of a check, else the declared one."""
     return levels.get(name, CHECKS[name].level)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from hpc.system.sanitize import plain
 
-FigureValue = float | str | Sequence[float] | Sequence[str]
+FigureValue: TypeAlias = "float | str | Sequence[FigureValue] | Mapping[str, FigureValue]"
+Figures = Mapping[str, FigureValue]
 
 
 class State(StrEnum):
@@ -37,7 +38,7 @@ class Finding:
     text: str
     state: State = State.FAILED
     severity: Severity = Severity.ALARM
-    figures: Mapping[str, FigureValue] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
     fix: str = ""
 
     @property

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_from_mpi
-from hpc.model.checks import State
+from hpc.model.findings import State
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Preflight, add_arguments, read_expectations
 from hpc.system.atomic import write_output
@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"hpc.preflight: {plain(str(arguments.out))}: cannot be written ({error.strerror})", file=sys.stderr)
             return 1
         for finding in preflight.findings:
-            cure = f"\n    {plain(finding.cure)}" if finding.state is State.FAILED else ""
-            print(f"{finding.state} {finding.name}: {plain(finding.text)}{cure}", flush=True)
+            fix = f"\n    {plain(finding.fix)}" if finding.state is State.FAILED else ""
+            print(f"{finding.state} {finding.name}: {plain(finding.text)}{fix}", flush=True)
     try:
         preflight.demand()
     except InvalidRun:

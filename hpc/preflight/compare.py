@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import IntEnum
 
-from hpc.model.checks import CHECKS, Finding, Level, State, level_of
+from hpc.model.checks import CHECKS, Level, level_of
+from hpc.model.findings import Finding, Severity, State
 from hpc.preflight.compare_gpus import (
     cores_near_gpu,
     gpu_idle,
@@ -45,8 +46,9 @@ def judge(stage: Stage, seen: Seen, levels: Mapping[str, Level]) -> list[Finding
             continue
         result = LOOKS[stage][name](seen)
         if result is not None:
-            cure = (result.cure or CHECKS[name].cure) if result.state is State.FAILED else ""
-            findings.append(Finding(name=name, level=level, state=result.state, text=result.text, cure=cure))
+            fix = (result.cure or CHECKS[name].fix) if result.state is State.FAILED else ""
+            severity = Severity(level)
+            findings.append(Finding(name=name, severity=severity, state=result.state, text=result.text, fix=fix))
     return findings
 
 

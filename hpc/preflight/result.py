@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc.model.checks import State
+from hpc.model.findings import State
 from hpc.preflight.types import RankFacts, Seen
 from hpc.system.text import ranges
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import World
-from hpc.model.checks import CHECKS, CheckError, Finding, Level, read_levels
+from hpc.model.checks import CHECKS, CheckError, Level, read_levels
+from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
@@ -131,7 +132,7 @@ class Preflight:
     def demand(self) -> None:
         """Raises InvalidRun, on every rank alike, with each fatal check that failed and its cure."""
         if fatal := [finding for finding in self.findings if finding.fatal]:
-            raise InvalidRun(". ".join(f"{finding.name}: {finding.text}: {finding.cure}" for finding in fatal))
+            raise InvalidRun(". ".join(map(str, fatal)))
 
     def _add_findings(self, rank: int, facts: dict[str, Any]) -> None:
         """Adds all findings to `facts`, the rank's entry in the trace."""

@@ -27,10 +27,8 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """One job: its name (`2n`, `2n-part2`, `4n-nested`), what it asks of the scheduler in its words, its runs in order.
-
-    `subsets` holds of each nested run, by its id, which of the job's nodes it uses, as indices.
-    """
+    """One job: its name (`2n`, `2n-part2`, `4n-nested`), its request in the scheduler's words, its runs in order.
+    `subsets` has by id of each nested run the indices of the job's nodes that it uses."""
 
     name: str
     nodes: int
@@ -47,10 +45,8 @@ class JobPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenJob:
-    """A job with the file that holds its script.
-
-    `passed_over` are scripts of the same runs whose text is another: changed by hand, or made with other options.
-    """
+    """A job with its script. `passed_over` are scripts of the same runs with other texts: changed by hand, or made with
+    other options."""
 
     plan: JobPlan
     script: Path
@@ -75,46 +71,44 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
             nested.setdefault(run.repeat, []).append(run)
         else:
             separate.setdefault(run.nodes, []).append([run])
-    groups = [(f"{nodes}n", nodes, pieces) for nodes, pieces in sorted(separate.items())]
+    groups = [(f"{nodes}n", nodes, blocks) for nodes, blocks in sorted(separate.items())]
     if nested:
         largest = max(run.nodes for block in nested.values() for run in block)
         groups.append((f"{largest}n-nested", largest, list(nested.values())))
     jobs = []
-    for name, nodes, pieces in groups:
-        for part, chosen in enumerate(_fitting(pieces, limit, minutes_per_run), start=1):
+    for name, nodes, blocks in groups:
+        for part, chosen in enumerate(_parts(blocks, limit, minutes_per_run), start=1):
             part_name = name if part == 1 else f"{name}-part{part}"
             minutes = time_min if time_min is not None and limit == time_min else len(chosen) * minutes_per_run
             request = _request(part_name, nodes, chosen, site, minutes)
+            subsets = _subsets(chosen, nodes)
             jobs.append(
-                JobPlan(
-                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request,
-                    subsets=_subsets(chosen, nodes),
-                )
-            )  # fmt: skip
+                JobPlan(name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets)
+            )
     return jobs
 
 
-def _fitting(
-    pieces: Sequence[Sequence[RunSpec]], limit: int | None, minutes_per_run: int
+def _parts(
+    blocks: Sequence[Sequence[RunSpec]], limit: int | None, minutes_per_run: int
 ) -> Iterator[tuple[RunSpec, ...]]:
-    """The runs of as many whole pieces at a time as the limit allows. Raises PlanError if one does not fit."""
-    chosen: list[RunSpec] = []
-    for piece in pieces:
-        if limit is not None and len(piece) * minutes_per_run > limit:
+    """The runs of as many whole blocks at a time as the limit allows. Raises PlanError if one does not fit."""
+    runs: list[RunSpec] = []
+    for block in blocks:
+        if limit is not None and len(block) * minutes_per_run > limit:
             raise PlanError(
-                f"a nested block has {len(piece)} runs, one of every point, of {minutes_per_run} min each, and a job "
+                f"a nested block has {len(block)} runs, one of every point, of {minutes_per_run} min each, and a job "
                 f"may take {limit} min: not one block fits; raise --time, lower --minutes-per-run, or ask for fewer "
                 "points"
             )
-        if limit is not None and (len(chosen) + len(piece)) * minutes_per_run > limit:
-            yield tuple(chosen)
-            chosen = []
-        chosen += piece
-    yield tuple(chosen)
+        if limit is not None and (len(runs) + len(block)) * minutes_per_run > limit:
+            yield tuple(runs)
+            runs = []
+        runs += block
+    yield tuple(runs)
 
 
 def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
-    """Which of a job's nodes each nested run uses: the first of its block's order of them.
+    """The nodes of each nested run: the first of the order of its block.
 
     All runs of a block (a repeat) share one order, so that fewer nodes are always some of more. The orders come from
     the seed; over as many blocks as there are nodes each node comes first once.
@@ -151,12 +145,9 @@ def describe_nested(jobs: Sequence[JobPlan]) -> list[str]:
 
 def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes: int) -> dict[str, RequestValue]:
     request: dict[str, RequestValue] = {
-        "job_name": f"rankwise-{name}",
-        "nodes": nodes,
-        "ntasks_per_node": max(run.ranks_per_node for run in runs),
-        "cpus_per_task": max(run.cpus_per_rank for run in runs),
-        "time": minutes,
-    }
+        "job_name": f"rankwise-{name}", "nodes": nodes, "ntasks_per_node": max(run.ranks_per_node for run in runs),
+        "cpus_per_task": max(run.cpus_per_rank for run in runs), "time": minutes,
+    }  # fmt: skip
     if gpus := max(run.gpus_per_node for run in runs):
         request["gpus_per_node"] = gpus
     if site.exclusive:
@@ -171,21 +162,14 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
 
 
 def write_sweep(
-    plan: Plan,
-    jobs: Sequence[JobPlan],
-    folders: Folders,
-    render: Callable[[JobPlan], str],
-    *,
-    dry_run: bool = False,
+    plan: Plan, jobs: Sequence[JobPlan], folders: Folders, render: Callable[[JobPlan], str], *, dry_run: bool = False,
     progress: Callable[[int], None] = lambda written: None,
-) -> list[WrittenJob]:
+) -> list[WrittenJob]:  # fmt: skip
     """Writes RUN.json files, the plan and the job scripts. Raises PlanError where the folder cannot take them.
 
-    The plan lies with the traces, where it says which runs are missing; the plan of a dry run lies with
-    the scripts. `progress` is called with the number of RUN.json files written so far.
-
-    A script is never overwritten by another one: a sweep that finds its name taken writes `2n.<sweep id>.sh`, or
-    `2n.<sweep id>-2.sh`.
+    The plan is written beside the traces, so that missing runs are known; the plan of a dry run beside the scripts.
+    `progress` is called with the number of RUN.json files written so far. A script is never overwritten by another
+    one: if its name is taken, it is `2n.<sweep id>.sh`, or `2n.<sweep id>-2.sh`.
     """
     make_folders(folders)
     try:
@@ -199,9 +183,9 @@ def write_sweep(
         for job in jobs:
             text = render(job)
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)
-            same = tuple(path for path in taken if _has_runs(path, job.runs))
+            passed_over = tuple(path for path in taken if _has_runs(path, job.runs))
             _write_once(script, text)
-            scripts.append(WrittenJob(plan=job, script=script, text=text, passed_over=same))
+            scripts.append(WrittenJob(plan=job, script=script, text=text, passed_over=passed_over))
     except OSError as error:
         raise PlanError(_cannot_be_written(folders, error)) from None
     return scripts
@@ -229,8 +213,8 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
 
 def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
     """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
-    words = script.read_text(errors="replace").split()
-    named = {token for before, token in pairwise(words) if re.fullmatch(r"run|point\d+", before)}
+    tokens = script.read_text(errors="replace").split()
+    named = {token for before, token in pairwise(tokens) if re.fullmatch(r"run|point\d+", before)}
     return {run.run_id for run in runs} <= named
 
 
@@ -265,8 +249,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _unreadable(path: Path) -> str:
-    """What keeps a file from being read: its own mode, or that of the first folder on the way that cannot be entered;
-    with its owner and the command by which the owner opens it."""
+    """The reason why a file cannot be read (its mode, or that of a folder above it), its owner, and the fix."""
     folders = reversed(path.parents)
     closed = next((folder for folder in folders if not os.access(folder, os.X_OK, effective_ids=True)), path)
     status = closed.stat()

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hpc.model.spec import RunSpec
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
+from launch.jobs.options import DEFAULT_LIMITS, RunLimits
 from launch.jobs.site import Site
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -37,25 +38,9 @@ class Folders:
         """The folder for the output of jobs and runs."""
         return self.jobs / "logs"
 
-    @property
-    def runs(self) -> Path:
-        """The folder for RUN.json files, the specifications of runs."""
-        return self.jobs / "runs"
-
     def run_file(self, run: RunSpec) -> Path:
         """RUN.json, the input of `hpc.rank`."""
-        return self.runs / f"{run.run_id}.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLimits:
-    """Limits of a run. `copy_s`: seconds between copies of its records from the nodes (0: never). It counts as hanging
-    `start_limit_s` after its start without a step, later after `hang_steps` median steps plus `hang_extra_s`."""
-
-    copy_s: float = 10
-    start_limit_s: float = 600
-    hang_steps: float = 10
-    hang_extra_s: float = 60
+        return self.jobs / "runs" / f"{run.run_id}.json"
 
 
 @dataclass(frozen=True)
@@ -75,14 +60,14 @@ def here_python() -> str:
 
 def render_job(
     runs: Sequence[RunSpec], header: str, site: Site, folders: Folders, frameworks: dict[str, str],
-    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), run_limits: RunLimits = RunLimits(),
+    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}), run_limits: RunLimits = DEFAULT_LIMITS,
 ) -> str:  # fmt: skip
     """The whole script of a job on a Slurm site. `frameworks` names the framework of each backend, `subsets` by run id
     the nodes of the job that each nested run uses, as indices."""
 
     def point(run: RunSpec) -> _Point:
         program = _program(site.python(frameworks[run.backend], here_python()), python)
-        argv = run_argv(run, site, [*program, *promised(site)])
+        argv = run_argv(run, site, [*program, *expectations(site)])
         nodelist = [Unquoted('--nodelist "$2"')] if run.run_id in subsets else []
         container = [f"--container={token}" for token in in_container(run, site)]
         return _Point(options=("--nodes", str(run.nodes), *nodelist, *container), argv=tuple(argv))
@@ -97,15 +82,14 @@ def render_job(
 
 
 def render_local(
-    runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, run_limits: RunLimits = RunLimits()
+    runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, run_limits: RunLimits = DEFAULT_LIMITS
 ) -> str:
     """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
     python = here_python()
 
     def point(run: RunSpec) -> _Point:
-        return _Point(
-            options=(), argv=tuple(local_argv(run, launcher, [*_program(python, python), "--simulate-nodes"]))
-        )
+        program = [*_program(python, python), "--simulate-nodes"]
+        return _Point(options=(), argv=tuple(local_argv(run, launcher, program)))
 
     return _render(
         runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
@@ -163,8 +147,8 @@ def _program(python: str, script_python: str) -> list[str]:
     return [interpreter, "-m", "hpc.rank", Unquoted('"$jobs/runs/$1.json"'), "--traces", Unquoted('"$traces"')]
 
 
-def promised(site: Site) -> list[str]:
-    """The site's promised transport and its changed check levels, as arguments of the ranks."""
+def expectations(site: Site) -> list[str]:
+    """The site's expected transport and its changed check levels, as arguments of the ranks."""
     transport = ["--expect-transport", site.expect_transport] if site.expect_transport else []
     return [*transport, *(token for level in site.check_words for token in ("--check", level))]
 

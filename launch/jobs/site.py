@@ -18,10 +18,12 @@ SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
 """By launcher: the allowed values of `mpi`."""
 CONTAINERS = ("", "apptainer", "pyxis")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NO_ENV_NAME = "is no name of an environment variable (letters, digits, _)"
 
 
 class SiteError(ValueError):
-    """A site file is missing or says something that no site can; the text lists what is valid."""
+    """A site file is missing or has an invalid value; the text lists what is valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +33,8 @@ class Site:
     `interpreter` and `images` name a Python and a container image per framework (`torch`, `tensorflow`, …; `default`
     serves those not named). `time_limit_min` is the longest a job may take; longer plans are split.
 
-    `expect_transport` promises how NCCL goes from node to node (`ib`, `ib/gdrdma`, `socket`, a part of another
-    network's name), `preflight` gives checks another level than their own: `fatal`, `alarm` or `off`.
+    `expect_transport` is the expected network of NCCL between nodes (`ib`, `ib/gdrdma`, `socket`, a part of another
+    network's name); `preflight` gives checks other levels than their own: `fatal`, `alarm` or `off`.
     """
 
     name: str
@@ -85,10 +87,8 @@ class Site:
             if (value := getattr(self, name)) is not None and value < least:
                 raise SiteError(f"site {self.name}: {name} is {value}; it must be at least {least}")
 
-        if odd := [name for name in self.env if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]:
-            raise SiteError(
-                f"site {self.name}: env: {odd[0]!r} is no name of an environment variable (letters, digits, _)"
-            )
+        if odd := [name for name in self.env if not ENV_NAME.fullmatch(name)]:
+            raise SiteError(f"site {self.name}: env: {odd[0]!r} {NO_ENV_NAME}")
         secrets = [f"env {name}" for name, value in self.env.items() if is_secret(name, value)]
         if without_secrets(arguments := " ".join(self.container_args)) != arguments:
             secrets.append("container_args")
@@ -158,24 +158,23 @@ def find_site(requested: str | None, hostname: str | None = None, folder: Path =
     return None
 
 
-_KINDS = {bool: "true or false", int: "a whole number", str: "a text"}
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "bool": (bool, "true or false"), "int": (int, "a whole number"), "str": (str, "a text"),
+}  # fmt: skip
 
 
-def _value(name: str, kind: str, value: Any) -> Any:
+def _value(name: str, annotation: str, value: Any) -> Any:
     """A TOML value in the type of the field; a wrong type is an error of the file, nothing is guessed."""
-    if kind.startswith("Mapping"):
+    if annotation.startswith("Mapping"):
         texts = isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values())
         if texts and not any(isinstance(v, bool) for v in value.values()):  # "True" would be a guess
             return {key: str(v) for key, v in value.items()}
         raise SiteError(f"{name} must be a table of texts")
-    if kind.startswith("tuple"):
+    if annotation.startswith("tuple"):
         if isinstance(value, list) and all(isinstance(v, str) for v in value):
             return tuple(value)
         raise SiteError(f"{name} must be a list of texts")
-    if kind.startswith("bool"):
-        wanted: type = bool
-    else:
-        wanted = int if kind.startswith("int") else str
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise SiteError(f"{name} is {value!r}, not {_KINDS[wanted]}")
+    kind, description = _KINDS[annotation.partition(" ")[0]]
+    if type(value) is not kind:  # True is no 1
+        raise SiteError(f"{name} is {value!r}, not {description}")
     return value

@@ -16,14 +16,13 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from hpc.system.command_line import run
 from hpc.system.sanitize import deny_world_writing
+from launch.jobs.options import RunLimits, option_rows
 from launch.step.attempt import DEFECT, DONE, UNWRITABLE, Step, StepError, StepOptions, end_with_parent, say
 from launch.step.claim import Job
-from launch.step.hang import Limits
 from launch.step.signals import SignalLog
 
 
@@ -63,20 +62,16 @@ def _options(argv: Sequence[str]) -> StepOptions:
     add("--signal", "--told", default="", metavar="SIGNAL",  # earlier job scripts say --told
         help="the signal that the job script has received before")  # fmt: skip
     add("--warning-s", type=float, default=60.0, metavar="S", help="how long before its time limit the job gets USR1")
-    for name, limit, text in (
-        ("--start-limit-s", "start_s", "seconds from start to first step, and from last step to end"),
-        ("--hang-steps", "steps", "median steps that a step may take,"),
-        ("--hang-extra-s", "extra_s", "and so many seconds beside"),
-        ("--copy-s", "copy_s", "seconds between copies of the journals to the traces, 0: never"),
-    ):
-        add(name, dest=limit, type=float, default=getattr(Limits, limit), metavar="N", help=f"{text} (%(default)g)")
+    for row in option_rows(RunLimits):
+        add(row.flag, type=float, default=row.default, metavar=row.metavar, help=row.help)
     add("command", nargs="+", metavar="COMMAND", help="what starts the ranks; behind --")
-    values = vars(parser.parse_args(argv))
-    limits = Limits(**{field.name: values.pop(field.name) for field in fields(Limits)})
-    values["nodelist"] = values["nodelist"] or Job.here().nodelist
-    for name in ("command", "container"):
-        values[name] = tuple(values[name])
-    return StepOptions(**values, limits=limits)
+    args = parser.parse_args(argv)
+    return StepOptions(
+        run=args.run, traces=args.traces, logs=args.logs, command=tuple(args.command), launcher=args.launcher,
+        nodes=args.nodes, nodelist=args.nodelist or Job.here().nodelist, container=tuple(args.container),
+        force=args.force, signal=args.signal, warning_s=args.warning_s,
+        limits=RunLimits(**{row.field: getattr(args, row.field) for row in option_rows(RunLimits)}),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

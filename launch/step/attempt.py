@@ -23,8 +23,8 @@ from hpc.system.atomic import write_atomic
 from hpc.system.sanitize import plain
 from hpc.system.tool import Failure, run_tool
 from launch.jobs.launchers import once_per_node_argv
+from launch.jobs.options import RunLimits
 from launch.step.claim import Claim, ClaimStatus, Job
-from launch.step.hang import Limits
 from launch.step.signals import SignalLog
 from launch.step.watch import Launcher, Watchdog
 
@@ -56,7 +56,7 @@ class StepOptions:
     force: bool
     signal: str
     warning_s: float
-    limits: Limits
+    limits: RunLimits
 
 
 class Step:

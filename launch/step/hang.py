@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hpc.recovery.progress import name_ranks
+from launch.jobs.options import RunLimits
 
 STOPPED_S = 10.0
 """If a look comes this much later than planned, this process was stopped in between."""
@@ -21,17 +22,6 @@ class Phase(StrEnum):
     START = "start"
     STEPS = "steps"
     END = "end"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of a run: `start_s` to its first step and from its last step to its end; `steps` times the median plus
-    `extra_s` for a step. Copies are written every `copy_s` (0: never), and every limit is extended by that."""
-
-    start_s: float = 600
-    steps: float = 10
-    extra_s: float = 60
-    copy_s: float = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +67,7 @@ class HangWatch:
     `say` shows, once each time, why time does not count.
     """
 
-    def __init__(self, limits: Limits, now_s: float, say: Callable[[str], None]) -> None:
+    def __init__(self, limits: RunLimits, now_s: float, say: Callable[[str], None]) -> None:
         self._limits, self._say = limits, say
         self._last_s = now_s
         self._waited_s = 0.0
@@ -155,9 +145,9 @@ class HangWatch:
         late = tuple(sorted(node for node, (_, at) in self._last_beats.items() if self._is_late(now_s, at)))
         silent = () if len(late) == len(self._last_beats) else late
         step_s = seen.median_step_s if seen.median_step_s is not None else self._pace_s
-        allowed_s = limits.start_s
+        allowed_s = limits.start_limit_s
         if seen.phase is Phase.STEPS and step_s is not None:
-            allowed_s = limits.steps * step_s + limits.extra_s
+            allowed_s = limits.hang_steps * step_s + limits.hang_extra_s
         limit_s = allowed_s + limits.copy_s + (NODE_PATIENCE_S if silent else 0.0)
         if self._waited_s <= limit_s:
             return None
@@ -174,11 +164,13 @@ _PHASE_TEXTS = {
 }
 
 
-def describe_hang(hang: Hang, limits: Limits) -> str:
+def describe_hang(hang: Hang, limits: RunLimits) -> str:
     """The hang as one sentence: how long it lasts, the limit and what that is made of, the ranks, the silent nodes."""
-    limit = f"{limits.start_s:g} s"
+    limit = f"{limits.start_limit_s:g} s"
     if hang.phase is Phase.STEPS and hang.median_step_s is not None:
-        limit = f"{limits.steps:g} times the median step of {hang.median_step_s:.3g} s and {limits.extra_s:g} s"
+        limit = (
+            f"{limits.hang_steps:g} times the median step of {hang.median_step_s:.3g} s and {limits.hang_extra_s:g} s"
+        )
     limit += f", {limits.copy_s:g} s between copies" if limits.copy_s else ""
     limit += f", {NODE_PATIENCE_S:g} s for a node that may be lost" if hang.silent_nodes else ""
     text = f"{_PHASE_TEXTS[hang.phase]} for {hang.waited_s:.0f} s (limit {hang.limit_s:.0f} s: {limit})"

@@ -23,7 +23,8 @@ from hpc.recovery.folders import BEAT, attempt_folders
 from hpc.recovery.progress import RankProgress, median_step_s, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
 from hpc.system.atomic import write_atomic
-from launch.step.hang import Hang, HangWatch, Limits, Seen, by_steps, describe_hang
+from launch.jobs.options import RunLimits
+from launch.step.hang import Hang, HangWatch, Seen, by_steps, describe_hang
 
 HANG = ".hang.json"
 """The suffix of the file with the watchdog's reason for ending a run."""
@@ -91,7 +92,7 @@ class Watchdog:
     """Watches one attempt, every `pause_s` seconds; `say` shows what it finds."""
 
     def __init__(
-        self, traces: Path, stem: str, launcher: Launcher, limits: Limits, say: Callable[[str], None]
+        self, traces: Path, stem: str, launcher: Launcher, limits: RunLimits, say: Callable[[str], None]
     ) -> None:  # fmt: skip
         self._files, self._stem = AttemptFiles.of_stem(traces, stem), stem
         self._traces, self._launcher, self._limits, self._say = traces, launcher, limits, say

@@ -1,38 +1,27 @@
-"""Closes what ended without a record, makes traces of what was copied, and says how a sweep's runs stand."""
+"""Closes attempts that ended without a record, makes traces of their copies, and marks cancelled sweeps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
 from hpc.model.files import AttemptFiles
-from hpc.model.outcome import ExitRecord, Outcome, RecordError, exit_records, read_rank_note
+from hpc.model.outcome import RecordError, exit_records
 from hpc.model.trace import TraceError
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import JournalError
 from hpc.system.atomic import write_atomic
-from launch.cluster.local import LocalCluster
-from launch.cluster.slurm import SlurmCluster
 from launch.follow.follower import write_missing_records
 from launch.jobs.script import Folders
-from launch.sweep.run_status import RunStatus, describe_states
-
-
-def close_attempts(
-    cluster: LocalCluster | SlurmCluster, job_ids: Sequence[str], folders: Folders, say: Callable[[str], None]
-) -> None:
-    """Records what became of the attempts of jobs that ended without doing so; makes traces of what they left."""
-    close_ended(cluster.ends(job_ids), folders, say)
 
 
 def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str], None]) -> None:
-    """The same for jobs of which it is known how they ended."""
+    """Records the end of attempts whose jobs ended without doing so; makes traces of their copies."""
     write_missing_records(folders.traces, ends, folders.logs, lambda name: _recover(folders, name, say))
 
 
 def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
-    """Judges attempts anew whose records cannot be read, and removes what lies beside whole traces or was left
-    half-written; to be called with the folder's lock held."""
+    """Judges attempts with unreadable records again, and removes stale parts of traces. The folder must be locked."""
     from hpc.recovery.recover import tidy
 
     for begin in damaged_attempts(folders.traces):
@@ -92,33 +81,3 @@ def cancelled_at_ns(folders: Folders, sweep_id: str) -> int:
         return (folders.jobs / f"{sweep_id}.cancel").stat().st_mtime_ns
     except FileNotFoundError:
         return 0
-
-
-def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> list[str]:
-    """Counts of the runs by state, and a line for each that is begun or not ok."""
-    lines = [describe_states(runs)]
-    for run in runs:
-        if run.open is not None and not run.final:
-            lines.append(
-                f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; "
-                "python -m hpc.sweep status shows its state"
-            )
-        elif run.record is not None and run.record.outcome is not Outcome.OK:
-            lines.append(f"  {run.run_id}: {run.record.outcome}: {describe_failure(run.record, folders)}")
-        lines += [f"  {problem}" for problem in run.problems]
-    return lines
-
-
-def describe_failure(record: ExitRecord, folders: Folders) -> str:
-    """The evidence of the outcome, and the path of the attempt's whole output."""
-    files = record.files(folders.traces)
-    reasons = list(record.evidence[:1])
-    if not reasons:
-        for path in files.rank_notes()[:1]:
-            try:
-                note = read_rank_note(path)
-            except RecordError as error:
-                reasons.append(str(error))
-            else:
-                reasons.append(f"rank {note.rank}: {note.exception}: {note.message}")
-    return "; ".join([*reasons, f"see {files.error(folders.logs)}"])

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
 from hpc.model.spec import Plan, SpecError
-from hpc.system.text import plural
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
-from launch.jobs.plan import JobPlan, WrittenJob, describe_nested, plan_jobs, write_sweep
-from launch.jobs.script import Folders, RunLimits, render_job, render_local
+from launch.jobs.options import DEFAULT_LIMITS, LaunchOptions, RunLimits
+from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, write_sweep
+from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.refusals import notes, refuse_invalid
-from launch.sweep.spec import SweepSpec, choice, expand
+from launch.sweep.spec import SweepSpec, expand
 from launch.sweep.target import (
     TargetError,
     cannot_run,
     decide_target,
-    no_twins,
     odd_builds,
     options_of,
     with_absolute_paths,
+    without_no_sync,
 )
 
 Say = Callable[[str], None]
@@ -81,37 +80,12 @@ class Prepared:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
         return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
 
-    def tell(self, written: Sequence[WrittenJob], say: Say) -> None:
-        """Shows the size of the plan, its jobs and its warnings, before anything is done."""
-        plan, simulated = self.plan, self.plan.target.nodes_simulated
-        points = len({run.point_id for run in plan.runs})
-        where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
-        size = f"{plural(points, 'point')}, {plural(len(plan.runs), 'run')} in {plural(len(self.jobs), 'job')}"
-        say(f"sweep {plan.sweep_id} on {where}: {size}")
-        if not simulated:
-            hours = sum(job.node_hours for job in self.jobs)
-            say(f"asks for {hours:.1f} node-hours at most, less where runs are final already")
-            for line in describe_nested(self.jobs):
-                say(line)
-        elif any(job.subsets for job in self.jobs):
-            say("nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated")
-        if plan.reduced:
-            say(f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}")
-        for job in written:
-            of_time = "" if simulated else f", {job.plan.time_min} min on {plural(job.plan.nodes, 'node')}"
-            say(f"  {job.script}: {plural(len(job.plan.runs), 'run')}{of_time}")
-            for other in job.passed_over:
-                say(
-                    f"    not {other.name}, which has these runs and another text (changed by hand, or made by another "
-                    "version, with other options or in another folder): it stays as it is, for who submits it by hand"
-                )
-        unable = self.unable
-        odd = odd_builds([name for name in self.spec.backend if name not in unable], self.site)
+    @property
+    def notes(self) -> list[str]:
+        """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs, unknown NCCL variables."""
+        able = [name for name in self.spec.backend if name not in self.unable]
         warnings = notes(self.spec, self.plan, self.site.env if self.site is not None else ())
-        for line in (*unable.values(), *odd, *no_twins(self.spec), *warnings):
-            say(line)
-        if unable:
-            say("their runs end as launch_fail; the same command runs them once they can")
+        return [*odd_builds(able, self.site), *without_no_sync(self.spec), *warnings]
 
     def _render(self, job: JobPlan) -> str:
         if self.site is None:
@@ -122,34 +96,32 @@ class Prepared:
         )
 
 
-def prepare(spec: SweepSpec, settings: Mapping[str, str]) -> Prepared:
+def prepare(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits = DEFAULT_LIMITS) -> Prepared:
     """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
-    site = _site(settings, spec)
+    site = _site(launch, spec)
     nodes = None if site is None else SiteNodes(site)
     spec = with_absolute_paths(spec)
     plan = expand(spec, decide_target(spec, site, nodes), options_of)
     refuse_invalid(plan.runs)
-    jobs = _jobs(plan, site, settings)
-    folders = Folders.under(Path(settings.get("out", ".")))
+    jobs = plan_jobs(plan.runs, site or Site(name="local", exclusive=False), launch.minutes_per_run, launch.time)
+    folders = Folders.under(launch.out)
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
         raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
-    run_limits = _run_limits(settings)
     return Prepared(
         spec=spec, plan=plan, jobs=tuple(jobs), site=site, folders=folders, run_limits=run_limits, nodes=nodes
     )
 
 
-def _site(settings: Mapping[str, str], spec: SweepSpec) -> Site | None:
+def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
     """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
 
     Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
     not start on its login node.
     """
-    cluster = choice("cluster", settings.get("cluster", "auto"), ("auto", "slurm", "local"))
-    if cluster == "local":
+    if launch.cluster == "local":
         return None
-    site = find_site(settings.get("site"))
-    if cluster == "auto" and site is None:
+    site = find_site(launch.site)
+    if launch.cluster == "auto" and site is None:
         if not slurm_is_installed():
             return None
         if reason := why_unreachable():
@@ -157,9 +129,8 @@ def _site(settings: Mapping[str, str], spec: SweepSpec) -> Site | None:
                 f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
                 "them on this machine"
             )
-    overrides = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
-    changes: dict[str, Any] = {key: settings[key] for key in overrides if key in settings}
-    return dataclasses.replace(site or Site(name="slurm"), **changes)
+    overrides: dict[str, Any] = {**launch.site_overrides}
+    return dataclasses.replace(site or Site(name="slurm"), **overrides)
 
 
 def _sizes(spec: SweepSpec) -> str:
@@ -167,45 +138,3 @@ def _sizes(spec: SweepSpec) -> str:
     cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
     lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
     return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)
-
-
-_LONGEST_S = 365 * 86_400
-_LONGEST_MIN = 365 * 1_440
-"""A year: no limit of a run or a job is longer."""
-
-
-def _run_limits(settings: Mapping[str, str]) -> RunLimits:
-    """The limits in the settings. Raises SpecError if a limit is no number or out of range."""
-    values: dict[str, float] = {}
-    for limit in dataclasses.fields(RunLimits):
-        if (text := settings.get(limit.name)) is not None:
-            flag = f"--{limit.name.replace('_', '-')}"
-            try:
-                values[limit.name] = int(text) if text.isdigit() else float(text)
-            except ValueError:
-                raise SpecError(f"{flag} {text[:40]!r} is not a number") from None
-            least = 0.0 if limit.name in ("copy_s", "hang_extra_s") else 1.0
-            if not least <= values[limit.name]:
-                raise SpecError(f"{flag} is {text}; it must be at least {least:g}")
-            if values[limit.name] > _LONGEST_S:
-                raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_S}")
-    return RunLimits(**values)
-
-
-def _jobs(plan: Plan, site: Site | None, settings: Mapping[str, str]) -> list[JobPlan]:
-    minutes = _minutes("minutes_per_run", settings.get("minutes_per_run", "10"))
-    time_min = _minutes("time", settings["time"]) if "time" in settings else None
-    return plan_jobs(plan.runs, site or Site(name="local", exclusive=False), minutes, time_min)
-
-
-def _minutes(name: str, text: str) -> int:
-    flag = f"--{name.replace('_', '-')}"
-    try:
-        minutes = int(text)
-    except ValueError:
-        raise SpecError(f"{flag} {text[:40]!r} is not a number of whole minutes, as 90") from None
-    if minutes < 1:
-        raise SpecError(f"{flag} is {minutes}; it must be at least 1 minute")
-    if minutes > _LONGEST_MIN:
-        raise SpecError(f"{flag} is {text[:40]}; it must be at most {_LONGEST_MIN} minutes (a year)")
-    return minutes

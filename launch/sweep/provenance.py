@@ -1,4 +1,4 @@
-"""What has changed since a run was measured, as far as this machine can know: packages, Python, MPI, the project."""
+"""Changes since a run was measured that this machine can see: packages, Python, MPI, the project."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hpc.system.tool import run_tool
 from launch.jobs.site import Site
 
 _TIMEOUT_S = 60
-_OF_FRAMEWORKS = frozenset({"cuda", "cudnn", "nccl"})
-"""Versions that a framework tells of what it was built with or loads; no package of that name has them."""
-_LOOK = """
+_FRAMEWORK_OWN = frozenset({"cuda", "cudnn", "nccl"})
+"""Versions that a framework reports of what it was built with or loads; no package of that name has them."""
+_VERSIONS = """
 import json, platform, sys
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-brought = packages_distributions()
-def found(name):
-    for distribution in brought.get(name, [name]):
+distributions = packages_distributions()
+def installed(name):
+    for distribution in distributions.get(name, [name]):
         try: return version(distribution)
         except PackageNotFoundError: pass
 try:
@@ -36,21 +36,21 @@ try:
     mpi = MPI.Get_library_version().strip("\\0\\n ").splitlines()[0]
 except Exception:
     mpi = None
-print(json.dumps({**{name: found(name) for name in sys.argv[1:]}, "python": platform.python_version(), "mpi": mpi}))
+print(json.dumps({**{name: installed(name) for name in sys.argv[1:]}, "python": platform.python_version(), "mpi": mpi}))
 """
 """Run by the interpreter of the runs, which may be another one than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """What is not as it was, each in words; and what could not be compared, with the reason."""
+    """Descriptions of what has changed, and of what could not be compared with the reason."""
 
     changed: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
 def changes_since(run: RunSpec, trace: Path, site: Site | None) -> Changes:
-    """Compares what the run's trace recorded with what its interpreter has now, asked on this machine."""
+    """Compares the environment that the trace of a run recorded with the present one of its interpreter here."""
     try:
         recorded = read_trace(trace).environment
     except TraceError as error:
@@ -67,24 +67,21 @@ def changes_since(run: RunSpec, trace: Path, site: Site | None) -> Changes:
         if isinstance(now, str):
             unknown.append(f"packages of {python}: {now}")
         else:
-            known = [name for name in sorted(software) if name not in _OF_FRAMEWORKS and (name != "mpi" or now[name])]
-            changed += [
-                f"{name} was {software[name]}, is {now[name] or 'not there'}"
-                for name in known
-                if now[name] != str(software[name])
-            ]
-            if unsaid := sorted(set(software) - set(known)):
-                unknown.append(f"{', '.join(unsaid)}: what a framework brings or loads itself, only a run sees")
+            known = {name for name in software if name not in _FRAMEWORK_OWN and (name != "mpi" or now[name])}
+            different = [name for name in sorted(known) if now[name] != str(software[name])]
+            changed += [f"{name} was {software[name]}, is {now[name] or 'not there'}" for name in different]
+            if rest := sorted(set(software) - known):
+                unknown.append(f"{', '.join(rest)}: what a framework brings or loads itself, only a run sees")
     then, here = recorded.get("project", {}), describe_project()
     if "commit" not in then or "commit" not in here:
         problem = here.get("problem") or then.get("problem") or "it is no git repository here, or was none there"
         unknown.append(f"the project's commit: {problem}")
     else:
-        changed += _of_project(then, here)
+        changed += _project_changes(then, here)
     return Changes(changed=tuple(changed), unknown=tuple(unknown))
 
 
-def _of_project(then: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _project_changes(then: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     if then["commit"] != here["commit"]:
         return [f"the project was at {then['commit'][:10]}, is at {here['commit'][:10]}"]
     if then["dirty"] != here["dirty"]:
@@ -94,8 +91,8 @@ def _of_project(then: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 
 @functools.cache
 def _installed(python: str, names: tuple[str, ...]) -> Mapping[str, str | None] | str:
-    """Versions of these packages as the interpreter knows them, and its own and its MPI library's; else why not."""
-    answer = run_tool([python, "-c", _LOOK, *names], timeout_s=_TIMEOUT_S)
+    """Versions of these packages, of the interpreter and of its MPI library; else the reason why they are not known."""
+    answer = run_tool([python, "-c", _VERSIONS, *names], timeout_s=_TIMEOUT_S)
     try:
         return answer.describe() or dict(json.loads(answer.stdout))
     except ValueError:

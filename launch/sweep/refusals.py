@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from hpc.backends import BACKENDS
 from hpc.backends.settings import options_of_run
-from hpc.model.options import OptionError
+from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.workloads.delays import check_ranks, parse_delays
-from launch.sweep.nccl_variables import unknown_nccl_variables
 from launch.sweep.spec import SweepSpec
+
+_NCCL_LINES = Path(__file__).with_name("nccl_variables.txt").read_text(encoding="ascii").splitlines()
+NCCL_VARIABLES = frozenset(f"NCCL_{name}" for line in _NCCL_LINES if line[0] != "#" for name in line.split())
+_NCCL_PLUGINS = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_INSPECTOR_", "NCCL_OFI_", "NCCL_PROFILE_",
+                 "NCCL_PROFILER_", "NCCL_SHARP_", "NCCL_SHIMNET_", "NCCL_UCX_")  # fmt: skip
+"""Prefixes of the variables that NCCL's plugins read."""
 
 
 def refuse_invalid(runs: Iterable[RunSpec]) -> None:
@@ -21,12 +27,12 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
     for run in runs:
         if run.repeat > 1:
             continue
-        if reason := _of_precision(run) or _of_torch_dp(run) or _of_options(run):
+        if reason := _check_precision(run) or _check_torch_dp(run) or _check_options(run):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
 
 def notes(spec: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
-    """Notes on a valid plan: backends that leave GPUs idle, unknown NCCL variables."""
+    """Warnings of a valid plan: backends that leave GPUs idle, unknown NCCL variables."""
     lines = []
     if plan.target.gpus_per_node:
         idle = [name for name in spec.backend if not BACKENDS[name].uses_gpus]
@@ -34,7 +40,18 @@ def notes(spec: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
     return lines + [f"warning: {line}" for line in unknown_nccl_variables(dict.fromkeys((*spec.env, *site_env)))]
 
 
-def _of_precision(run: RunSpec) -> str:
+def unknown_nccl_variables(names: Iterable[str]) -> list[str]:
+    """A warning for each name with NCCL's prefix that NCCL, its plugins and PyTorch are not known to read: NCCL itself
+    passes over a mistyped one in silence."""
+    return [
+        f"{name} is no variable that NCCL is known to read (2.30 and before): it may have no "
+        f"effect{did_you_mean(name, sorted(NCCL_VARIABLES))}"
+        for name in names
+        if name.startswith("NCCL_") and name not in NCCL_VARIABLES and not name.startswith(_NCCL_PLUGINS)
+    ]
+
+
+def _check_precision(run: RunSpec) -> str:
     entry = BACKENDS[run.backend]
     if run.gpus_per_node or run.precision in entry.cpu_precisions:
         return ""
@@ -44,8 +61,8 @@ def _of_precision(run: RunSpec) -> str:
     )
 
 
-def _of_torch_dp(run: RunSpec) -> str:
-    """Why a backend whose one rank drives all GPUs of one node cannot do the run; see hpc.backends.torch_dp."""
+def _check_torch_dp(run: RunSpec) -> str:
+    """The reason why a backend whose one rank drives all GPUs of a node cannot do the run; else empty."""
     if not BACKENDS[run.backend].one_rank_per_node:
         return ""
     if run.gpus_per_node == 0:
@@ -57,7 +74,7 @@ def _of_torch_dp(run: RunSpec) -> str:
     return ""
 
 
-def _of_options(run: RunSpec) -> str:
+def _check_options(run: RunSpec) -> str:
     try:
         options = options_of_run(run)
         if run.workload == "delay":

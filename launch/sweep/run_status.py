@@ -76,10 +76,10 @@ def run_statuses(run_ids: Iterable[str], traces: Path) -> list[RunStatus]:
     broken: list[RecordError] = []
     records, rerun_requests = exit_records(traces, broken), requested_reruns(traces)
     begun = _last_begun(traces, broken)
-    away = _by_run(broken)
+    errors = _by_run(broken)
     return [
-        _run_status(run_id, records.get(run_id, []), rerun_requests, begun.get(run_id), traces, away.get(run_id, []))
-        for run_id in run_ids
+        _run_status(run, records.get(run, []), rerun_requests, begun.get(run), traces, errors.get(run, []))
+        for run in run_ids
     ]
 
 
@@ -91,7 +91,7 @@ def pending_runs(run_ids: Sequence[str], traces: Path) -> list[str]:
     traces.stat()
     broken: list[RecordError] = []
     records, rerun_requests = exit_records(traces, broken), requested_reruns(traces)
-    held = {run_id for run_id, its in _by_run(broken).items() if _may_be_final(its)}
+    held = {run_id for run_id, errors in _by_run(broken).items() if _may_be_final(errors)}
     return [run for run in run_ids if run not in held and not is_final(records.get(run, []), rerun_requests)]
 
 
@@ -121,41 +121,29 @@ def whole(runs: Iterable[RunStatus]) -> bool:
 
 
 def _run_status(
-    run_id: str,
-    records: Sequence[ExitRecord],
-    rerun_requests: Collection[str],
-    begun: BeginRecord | None,
-    traces: Path,
-    broken: Sequence[RecordError],
-) -> RunStatus:
+    run_id: str, records: Sequence[ExitRecord], rerun_requests: Collection[str], begun: BeginRecord | None,
+    traces: Path, broken: Sequence[RecordError],
+) -> RunStatus:  # fmt: skip
     last = max((record.attempt for record in records), default=0)
     open_attempt = begun if begun is not None and begun.attempt > last else None
     final = is_final(records, rerun_requests)
     last_step, age = _copied(open_attempt.files(traces).partial) if open_attempt else (None,) * 2
     latest = final_record(records)
-    of_trace = _of_trace(latest, traces)
+    damage = _trace_damage(latest, traces)
     return RunStatus(
-        run_id=run_id,
-        attempts=max(last, begun.attempt if begun else 0),
-        ended=last,
-        record=latest or (records[-1] if records else None),
-        open=open_attempt,
-        final=final,
-        rerun_requested=not final and any(record.is_final for record in records),
-        last_step=last_step,
-        copy_age_s=age,
-        problems=(*map(_what_to_do, broken), *of_trace),
-        held=_may_be_final(broken),
-        trace_damaged=bool(of_trace),
-    )
+        run_id=run_id, attempts=max(last, begun.attempt if begun else 0), ended=last,
+        record=latest or (records[-1] if records else None), open=open_attempt, final=final,
+        rerun_requested=not final and any(record.is_final for record in records), last_step=last_step, copy_age_s=age,
+        problems=(*map(_remedy, broken), *damage), held=_may_be_final(broken), trace_damaged=bool(damage),
+    )  # fmt: skip
 
 
 def _by_run(broken: Iterable[RecordError]) -> dict[str, list[RecordError]]:
     """The errors by run, of records that are named after an attempt."""
     by_run: dict[str, list[RecordError]] = {}
     for error in broken:
-        if error.path is not None and (of := _RECORD.fullmatch(error.path.name)):
-            by_run.setdefault(of["run_id"], []).append(error)
+        if error.path is not None and (match := _RECORD.fullmatch(error.path.name)):
+            by_run.setdefault(match["run_id"], []).append(error)
     return by_run
 
 
@@ -163,7 +151,7 @@ def _may_be_final(broken: Iterable[RecordError]) -> bool:
     return any(isinstance(error, RecordAway) and str(error.path).endswith(EXIT) for error in broken)
 
 
-def _what_to_do(error: RecordError) -> str:
+def _remedy(error: RecordError) -> str:
     if isinstance(error, RecordAway):
         return f"{error}: it may be whole, so the run is left alone until it can be read"
     if str(error.path).endswith(EXIT):
@@ -171,7 +159,7 @@ def _what_to_do(error: RecordError) -> str:
     return f"{error}: which job began the attempt is not known; unless that goes on, the run is done again"
 
 
-def _of_trace(record: ExitRecord | None, traces: Path) -> list[str]:
+def _trace_damage(record: ExitRecord | None, traces: Path) -> list[str]:
     """The damage of the trace of a final record, as far as its beginning and its length show it."""
     if record is None or record.outcome is not Outcome.OK:
         return []

@@ -1,14 +1,14 @@
-"""The specification of a sweep, from the command line or a TOML file, and its expansion into runs."""
+"""The specification of a sweep, and its expansion into runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
@@ -27,109 +27,121 @@ from hpc.model.spec import (
     shuffled,
 )
 from hpc.system.sanitize import is_secret
-
-Value = TypeVar("Value")
-
-LONGEST_BLOCK = 500
-"""Measured steps of a block by default: runs with more have several."""
+from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
+from launch.jobs.site import ENV_NAME, NO_ENV_NAME
 
 MAX_RUNS = 100_000
 """A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
-_LIMITS: Mapping[str, tuple[int, int]] = {
-    "nodes": (1, 1_000_000), "ranks_per_node": (1, 10_000), "cpus_per_rank": (1, 100_000), "gpus_per_node": (0, 10_000),
-    "batch_size": (1, MAX_WHOLE), "steps": (1, 10_000_000), "warmup": (1, 10_000_000), "block_steps": (0, 10_000_000),
-    "repeats": (1, MAX_RUNS), "seed": (0, MAX_WHOLE),
-}  # fmt: skip
-"""The smallest and the largest value of each number."""
-_LISTS = ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size")
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS,
-}  # fmt: skip
-"""The allowed values of these lists."""
-
-_CASE = re.compile(r"(\d+)n(\d+)g")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepSpec:
-    """The specification of a sweep. None is a size that was not chosen: the target decides it (`expand`).
-
-    `block_steps` is how many measured steps a block has at most, 0 for one block however long. `twin` adds to every
-    training on several ranks the same without its reduction, `collectives` one run of what communication costs there.
-    `placement` is one of hpc.model.spec's PLACEMENTS.
-    """
-
-    nodes: tuple[int, ...] = ()
-    cases: tuple[tuple[int, int], ...] = ()
-    ranks_per_node: tuple[int, ...] | None = None
-    cpus_per_rank: tuple[int, ...] | None = None
-    gpus_per_node: int | None = None
-    backend: tuple[str, ...] = ("torch-ddp",)
-    workload: tuple[str, ...] = ("resnet50",)
-    batch_size: tuple[int, ...] | None = None
-    precision: tuple[str, ...] = ("fp32",)
-    scaling: tuple[str, ...] = ("weak",)
-    timing: tuple[str, ...] = ("phases",)
-    telemetry: tuple[str, ...] = ("on",)
-    steps: int | None = None
-    warmup: int | None = None
-    block_steps: int = LONGEST_BLOCK
-    repeats: int | None = None
-    seed: int = 0
-    placement: str = "separate"
-    baseline: bool = True
-    twin: bool = False
-    collectives: bool = False
-    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def from_mapping(cls, settings: Mapping[str, Any]) -> SweepSpec:
-        """A sweep from a TOML table or a parsed command line: comma lists, lists or single values alike."""
-        names = {f.name for f in dataclasses.fields(cls)}
-        if unknown := sorted(set(settings) - names):
-            near = did_you_mean(unknown[0], names)
-            raise SpecError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(names))}{near}")
-        values: dict[str, Any] = {}
-        for name, value in settings.items():
-            if value is None:
-                continue
-            if name == "cases":
-                values[name] = _distinct(name, [_case(text) for text in _words(name, value)])
-            elif name in ("options", "env"):
-                table = _table(name, value).items()
-                values[name] = {key: _distinct(f"{name} {key}", _words(f"{name} {key}", v)) for key, v in table}
-            elif name in _LISTS:
-                values[name] = _distinct(name, [_number(name, text) for text in _words(name, value)])
-            elif name in _LIMITS:
-                values[name] = _number(name, value)
-            elif name in ("baseline", "twin", "collectives"):
-                values[name] = _truth(name, value)
-            elif name == "placement":
-                values[name] = choice(name, value, PLACEMENTS)
-            else:
-                values[name] = _distinct(name, _words(name, value))
-                for text in values[name] if name in _WORDS else ():
-                    choice(name, text, _WORDS[name])
-        _check_env(values.get("env", {}))
-        sweep = cls(**values)
-        if not sweep.nodes and not sweep.cases:
-            raise SpecError("nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g)")
-        return sweep
-
-
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "steps": 120, "warmup": 20, "repeats": 5}
 """The reference protocol: 5 repeats of 120 steps, the first 20 of them warm-up."""
 SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "steps": 16, "warmup": 6, "repeats": 3}
 """Sizes for CPUs: 1, 2 and 4 ranks of ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
+_CASE = re.compile(r"(\d+)n(\d+)g")
+_nodes, _ranks, _steps = whole(1, 1_000_000), whole(1, 10_000), whole(1, 10_000_000)
+_measured = partial(option_field, "what is measured (without GPUs the defaults are smaller, and said)")
+_DAILY = Help.DAILY
+_method = partial(option_field, "how it is measured")
+
+
+def _case(name: str, case: object) -> tuple[int, int]:
+    match = _CASE.fullmatch(str(case).strip())
+    if not match:
+        raise SpecError(f"cases: {case!r} is not of the form 2n8g (nodes, ranks per node)")
+    return _nodes("nodes", match[1]), _ranks("ranks_per_node", match[2])
+
+
+def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
+    env = table(name, value)
+    for variable, values in env.items():
+        if not ENV_NAME.fullmatch(variable):
+            raise SpecError(f"env: {variable!r} {NO_ENV_NAME}")
+        if any(is_secret(variable, each) for each in values):
+            raise SpecError(
+                f"env: {variable} looks like a secret, and what is set for runs is written into scripts, plans and "
+                "traces: export it where you start the sweep instead, jobs inherit it, or keep it in a file that only "
+                "you can read"
+            )
+    return env
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSpec:
+    """What is measured, and how. None is a size that was not chosen: the target decides it (`expand`)."""
+
+    # fmt: off
+    nodes: tuple[int, ...] = _measured((), each(_nodes), "N,…", "node counts, each with every --ranks-per-node",
+                                       page=Help.SUBCOMMANDS)
+    ranks_per_node: tuple[int, ...] | None = _measured(
+        None, each(_ranks), "N,…", "MPI ranks per node, one GPU each (default: the node's GPUs, else 1)", page=_DAILY)
+    cases: tuple[tuple[int, int], ...] = _measured(
+        (), each(_case), "2n8g,…", "nodes and ranks per node in one word, beside or instead of --nodes")
+    cpus_per_rank: tuple[int, ...] | None = _measured(
+        None, each(whole(1, 100_000)), "N,…", "threads of each rank (default: a node's cores shared by its ranks)")
+    gpus_per_node: int | None = _measured(
+        None, whole(0, 10_000), "N", "GPUs that a node has; 0 runs on CPUs (default: the site's, else sinfo's)")
+    backend: tuple[str, ...] = _measured(
+        ("torch-ddp",), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
+    workload: tuple[str, ...] = _measured(
+        ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
+        page=_DAILY)
+    batch_size: tuple[int, ...] | None = _measured(
+        None, each(whole(1, MAX_WHOLE)), "N,…",
+        f"samples per device, or with --scaling strong in all (default {REFERENCE_SIZES['batch_size'][0]})",
+        page=_DAILY)
+    precision: tuple[str, ...] = _measured(
+        ("fp32",), each(choice(PRECISIONS)), "P,…", f"{', '.join(PRECISIONS)} (default {{default}})", page=_DAILY)
+    scaling: tuple[str, ...] = _measured(
+        ("weak",), each(choice(SCALINGS)), "S,…", f"{', '.join(SCALINGS)} (default {{default}})")
+    timing: tuple[str, ...] = _measured(
+        ("phases",), each(choice(TIMINGS)), "T,…",
+        f"{', '.join(TIMINGS)} (default {{default}}: six time stamps a step; step: begin, batch, end, and the "
+        "framework's fused way in between)")
+    telemetry: tuple[str, ...] = _measured(
+        ("on",), each(text), "T,…", "on, off (default {default}: a helper on each node reads clocks, power and load)")
+    options: Mapping[str, tuple[str, ...]] = _measured(
+        {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
+    env: Mapping[str, tuple[str, ...]] = _measured(
+        {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
+    steps: int | None = _method(
+        None, _steps, "N", f"steps of a run, warm-up included (default {REFERENCE_SIZES['steps']})", page=_DAILY)
+    warmup: int | None = _method(
+        None, _steps, "N",
+        f"first steps that no number counts (default {REFERENCE_SIZES['warmup']}, at least {MIN_WARMUP_STEPS})")
+    block_steps: int = _method(
+        500, whole(0, 10_000_000), "N",
+        "measured steps of a block (default {default}; 0: one block): a run with more has several, each entered "
+        f"through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between")
+    repeats: int | None = _method(
+        None, whole(1, MAX_RUNS), "N", f"runs of every point (default {REFERENCE_SIZES['repeats']})", page=_DAILY)
+    seed: int = _method(0, whole(0, MAX_WHOLE), "N", "seed of weights and synthetic data (default {default})")
+    placement: str = _method(
+        "separate", choice(PLACEMENTS), "P",
+        "{default} (default): a job, and so an allocation, for each node count; nested: one for all, the smaller cases "
+        "on some of the larger ones' nodes, in blocks shuffled by seed")
+    baseline: bool = _method(True, truth, "", "do not add 1n1g runs: there will be no speedup", name="no_baseline")
+    collectives: bool = _method(
+        False, truth, "",
+        "add to every set of ranks that trains one run of its collectives alone: what communication could cost at best "
+        "(sizes by --option; `list` shows them)")
+    no_sync: bool = _method(
+        False, truth, "", "add to every point on several ranks the same without reduction of gradients, for the ledger")
+    # fmt: on
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:
+        """A sweep from the values of options by field: comma lists, lists or single values alike."""
+        sweep = read_request(cls, values)
+        if not sweep.nodes and not sweep.cases:
+            raise SpecError("nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g)")
+        return sweep
+
 
 OptionsOf = Callable[[str, str], Mapping[str, Option]]
 """(backend, workload) → the options that the pair accepts; raises SpecError if one of them is unknown."""
 
 
 def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
-    """Decides every size for the target and multiplies the axes out; adds the 1n1g baselines, and twins if asked for.
+    """Decides every size for the target and multiplies the axes; adds 1n1g baselines, and no-sync runs if requested.
 
     Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike. With
     nested placement, each repeat has its own order of points, shuffled with the seed.
@@ -143,9 +155,9 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         for run in _multiply(sweep, target, backend, workload, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
-            if sweep.twin and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
-                twin = dataclasses.replace(run, reduction="off")
-                points.setdefault(twin.point_id, twin)
+            if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
+                no_sync = dataclasses.replace(run, reduction="off")
+                points.setdefault(no_sync.point_id, no_sync)
             _refuse_too_many(len(points), sweep)
     reduced += _add_collectives(points, sweep, target)
     _refuse_too_many(len(points), sweep)
@@ -161,7 +173,6 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
 
 
 def _block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
-    """Every point once, in the order of this repeat."""
     if sweep.placement == "nested":
         return [points[name] for name in shuffled(points, sweep.seed, f"block {repeat}")]
     return sorted(points.values(), key=lambda point: (point.nodes, point.devices_per_node))
@@ -184,17 +195,17 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
     small = target.gpus_per_node == 0
     chosen: dict[str, Any] = {}
     reduced = []
-    for name, usual in REFERENCE_SIZES.items():
+    for name, reference in REFERENCE_SIZES.items():
         if getattr(sweep, name) is not None:
             continue
-        size = SMALL_SIZES[name] if small else usual
+        size = SMALL_SIZES[name] if small else reference
         if name == "warmup" and sweep.steps is not None:
             size = min(size, max(MIN_WARMUP_STEPS, sweep.steps // 4))
         if name == "steps" and sweep.warmup is not None:
             size = max(size, sweep.warmup + SMALL_SIZES["steps"] - SMALL_SIZES["warmup"])
         chosen[name] = size
         if small:
-            reduced.append(f"{name.replace('_', '-')} {_single(size)} instead of {_single(usual)}")
+            reduced.append(f"{name.replace('_', '-')} {_single(size)} instead of {_single(reference)}")
     if sweep.ranks_per_node is None:
         chosen["ranks_per_node"] = (target.gpus_per_node or 1,)
     sweep = dataclasses.replace(sweep, **chosen)
@@ -209,13 +220,12 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
 def _with_options(
     sweep: SweepSpec, known: Mapping[str, Option], small: bool
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """The options of the sweep that the backend and workload accept, and a line for each reduced one."""
+    """The options that the backend and workload accept, and a line for each reduced one."""
     options = {name: values for name, values in sweep.options.items() if name in known}
     reduced = []
     for name, option in known.items():
         if name in options:
-            read = [option.read(name, text) for text in options[name]]
-            _distinct(f"option {name}", read)
+            distinct(f"option {name}", [option.read(name, text) for text in options[name]])
         elif small and option.small is not None:
             options[name] = (option.small,)
             reduced.append(f"{name} {option.small} instead of {option.default}")
@@ -223,7 +233,6 @@ def _with_options(
 
 
 def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
-    """Raises SpecError if this number of points makes more runs than a plan may have."""
     assert sweep.repeats is not None
     if (runs := points * sweep.repeats) > MAX_RUNS:
         raise SpecError(
@@ -268,7 +277,7 @@ def _multiply(
         sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
     )  # fmt: skip
     measured_steps = sweep.steps - sweep.warmup
-    block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # one block is always said so
+    block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
@@ -290,96 +299,3 @@ def _multiply(
 
 def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-
-
-def _words(name: str, value: Any) -> list[str]:
-    """A comma list (`\\,` is a comma inside a value), a list, or one value, as words."""
-    if isinstance(value, str):
-        words = [text.replace("\\,", ",") for text in re.split(r"(?<!\\),", value)]
-    else:
-        words = [_value_text(name, item) for item in (value if isinstance(value, list | tuple) else [value])]
-    if not words or (not name.startswith("env ") and any(text.strip() == "" for text in words)):
-        raise SpecError(f"{name}: an empty value in {value!r}")
-    if any("\0" in text for text in words):
-        raise SpecError(f"{name}: a NUL character in {value!r}")
-    return words
-
-
-def _distinct(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
-    """The values of a list. Raises SpecError if one is there twice."""
-    for value, times in Counter(values).items():
-        if times > 1:
-            raise SpecError(f"{name}: {_shown(value)} is there {times} times; name each value once")
-    return tuple(values)
-
-
-def _shown(value: object) -> str:
-    return "{}n{}g".format(*value) if isinstance(value, tuple) else str(value)
-
-
-def _check_env(env: Mapping[str, Sequence[str]]) -> None:
-    for name, values in env.items():
-        if not _ENV_NAME.fullmatch(name):
-            raise SpecError(f"env: {name!r} is no name of an environment variable (letters, digits, _)")
-        if any(is_secret(name, value) for value in values):
-            raise SpecError(
-                f"env: {name} looks like a secret, and what is set for runs is written into scripts, plans and traces: "
-                "export it where you start the sweep instead, jobs inherit it, or keep it in a file that only you can "
-                "read"
-            )
-
-
-def _value_text(name: str, value: Any) -> str:
-    """A value as text, as on the command line: booleans of options are `on` and `off`."""
-    if isinstance(value, bool) and (name.startswith("options ") or name == "telemetry"):
-        return "on" if value else "off"
-    return str(value)
-
-
-def _table(name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
-    return value
-
-
-def _case(text: str) -> tuple[int, int]:
-    match = _CASE.fullmatch(text.strip())
-    if not match:
-        raise SpecError(f"cases: {text!r} is not of the form 2n8g (nodes, ranks per node)")
-    return _number("nodes", match[1]), _number("ranks_per_node", match[2])
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        if isinstance(value, bool | float):
-            raise ValueError
-        return int(value)
-    except (TypeError, ValueError):
-        raise SpecError(f"{name}: {str(value)[:40]!r} is not a whole number") from None
-
-
-def _number(name: str, value: Any) -> int:
-    """A whole number within the limits of its name."""
-    number = _whole(name, value)
-    smallest, largest = _LIMITS[name]
-    if number < -MAX_WHOLE or number > largest:
-        shown = number if abs(number) < 10**40 else "a number of more than 40 digits"
-        raise SpecError(f"{name}: {shown} is out of range; it must be from {smallest} to {largest}")
-    if number < smallest:
-        shape = "{0}: {1} is not a count; it must be at least {2}" if smallest else "{0} is {1}; it must be {2} or more"
-        raise SpecError(shape.format(name, number, smallest))
-    return number
-
-
-def choice(name: str, value: Any, words: Sequence[str]) -> str:
-    """The value as text. Raises SpecError if it is none of the words."""
-    if value not in words:
-        near = did_you_mean(str(value), words)
-        raise SpecError(f"{name} {value!r} is not one of {', '.join(words)}{near}")
-    return str(value)
-
-
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise SpecError(f"{name} must be true or false, not {value!r}")
-    return value

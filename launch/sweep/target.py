@@ -1,10 +1,11 @@
-"""What the sizes of a sweep depend on: the machine that the runs are for, and what backends and workloads know."""
+"""The target of a sweep, on which its sizes depend, and the options of backends and workloads."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpc.backends import BACKENDS, missing_modules, operations_of
 from hpc.backends.horovod_build import build_problem
@@ -19,11 +20,11 @@ from launch.sweep.spec import SweepSpec
 
 
 class TargetError(RuntimeError):
-    """Nothing of what was asked can run on the target; the text says what is missing and the command that brings it."""
+    """Nothing of the sweep can run on the target; the text has what is missing and the command that installs it."""
 
 
 def options_of(backend: str, workload: str) -> Mapping[str, Option]:
-    """What a backend and a workload can be told together; SpecError where one is unknown or they do not fit."""
+    """The options of a backend with a workload. Raises SpecError if one is unknown or they do not fit."""
     if backend not in BACKENDS:
         raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}{did_you_mean(backend, BACKENDS)}")
     entry = BACKENDS[backend]
@@ -79,10 +80,10 @@ def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
     return dataclasses.replace(spec, workload=tuple(absolute(name) for name in spec.workload))
 
 
-def no_twins(spec: SweepSpec) -> list[str]:
-    """If twins are requested: a line for each backend that has none, with the reason."""
-    reasons = {name: BACKENDS[name].no_twin for name in spec.backend if spec.twin}
-    return [f"no twins of backend {name}: {reason}" for name, reason in reasons.items() if reason]
+def without_no_sync(spec: SweepSpec) -> list[str]:
+    """If no-sync runs are requested: a line for each backend that has none, with the reason."""
+    reasons = {name: BACKENDS[name].no_twin for name in spec.backend if spec.no_sync}
+    return [f"backend {name} has no no-sync runs: {reason}" for name, reason in reasons.items() if reason]
 
 
 WITHOUT_GPUS = tuple(name for name, entry in BACKENDS.items() if not entry.uses_gpus)
@@ -119,11 +120,7 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
         )
     names = [name for name in spec.backend if name in BACKENDS]
     containers = {name: image for name in names if (image := site.image(BACKENDS[name].framework))}
-    return Target(
-        site=site.name, gpus_per_node=gpus, cpus_per_node=cpus, containers=containers, code_digests=digests,
-        env=site.env, one_rank_per_node=ONE_RANK_PER_NODE, without_no_sync=WITHOUT_NO_SYNC, without_gpus=WITHOUT_GPUS,
-        collectives=_collectives(gpus),
-    )  # fmt: skip
+    return _target(gpus, site=site.name, cpus_per_node=cpus, containers=containers, code_digests=digests, env=site.env)
 
 
 def _local_target(spec: SweepSpec, digests: Mapping[str, str]) -> Target:
@@ -135,10 +132,18 @@ def _local_target(spec: SweepSpec, digests: Mapping[str, str]) -> Target:
         gpus = here // max_nodes
         if gpus == 0:
             reduced = (f"CPUs instead of GPUs: {max_nodes} simulated nodes cannot share the {here} of this machine",)
+    return _target(
+        gpus or 0, site="local", cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests, env=ranks_env(),
+        reduced=reduced,
+    )  # fmt: skip
+
+
+def _target(gpus_per_node: int, **facts: Any) -> Target:
+    """The target with these facts and those of the backends."""
+    collectives = {name: operations_of(name, gpus_per_node > 0) for name, row in BACKENDS.items() if row.collectives}
     return Target(
-        site="local", gpus_per_node=gpus or 0, cpus_per_node=cpus_here(), nodes_simulated=True, code_digests=digests,
-        env=ranks_env(), reduced=reduced, one_rank_per_node=ONE_RANK_PER_NODE, without_no_sync=WITHOUT_NO_SYNC,
-        without_gpus=WITHOUT_GPUS, collectives=_collectives(gpus or 0),
+        gpus_per_node=gpus_per_node, one_rank_per_node=ONE_RANK_PER_NODE, without_no_sync=WITHOUT_NO_SYNC,
+        without_gpus=WITHOUT_GPUS, collectives=collectives, **facts,
     )  # fmt: skip
 
 
@@ -147,7 +152,3 @@ def _gpus_here() -> int:
         return gpus_here()
     except GpuCountError as error:
         raise TargetError(f"{error}; --gpus-per-node 0 runs on CPUs, --gpus-per-node N on N GPUs") from None
-
-
-def _collectives(gpus_per_node: int) -> dict[str, tuple[str, ...]]:
-    return {name: operations_of(name, gpus_per_node > 0) for name, entry in BACKENDS.items() if entry.collectives}

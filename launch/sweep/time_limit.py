@@ -55,14 +55,14 @@ def check_budget(
     has = f"{budget.job} has {budget.limit_s / 60:g} min, less {budget.margin_s:g} s before its end"
     fix = "raise --minutes-per-run or --time"
     known = [(run, took[run.point_id]) for run in remaining if took.get(run.point_id)]
-    for run, its in known:
-        if run is remaining[0] and min(its) > usable_s:
+    for run, durations in known:
+        if run is remaining[0] and min(durations) > usable_s:
             raise TimeLimitTooShort(
-                f"{has}: its first run, {run.run_id}, cannot end in that; attempts of its point took {_range(its)}: "
-                f"{fix}"
+                f"{has}: its first run, {run.run_id}, cannot end in that; attempts of its point took "
+                f"{_range(durations)}: {fix}"
             )
-        if max(its) > usable_s:
-            return [f"{has}: {run.run_id} may not end in that, attempts of its point took {_range(its)}: {fix}"]
+        if max(durations) > usable_s:
+            return [f"{has}: {run.run_id} may not end in that, attempts of its point took {_range(durations)}: {fix}"]
     for run in remaining:
         longest_s = max(cut_off.get(run.point_id, ()), default=0.0)
         if not took.get(run.point_id) and longest_s > _NEARLY * usable_s:
@@ -70,7 +70,7 @@ def check_budget(
                 f"{has}: {run.run_id} may not end in that, an attempt of its point was cut off after {longest_s:.0f} "
                 f"s, and none has ended yet: {fix}"
             ]
-    if len(known) == len(remaining) and (together_s := sum(max(its) for _, its in known)) > usable_s:
+    if len(known) == len(remaining) and (together_s := sum(max(durations) for _, durations in known)) > usable_s:
         return [
             f"{has}: its {len(remaining)} runs took up to {together_s:.0f} s together before; those that do not fit "
             f"are left for another job: the same command submits it, or {fix}"

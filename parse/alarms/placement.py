@@ -1,45 +1,39 @@
-"""Whether nested runs were nested: smaller cases on some of the nodes of larger ones, block by block."""
+"""Alarms about nested runs: smaller cases must run on some of the nodes of larger ones, block by block."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hpc.system.text import first_of, plural
-from parse.alarms.scaling import Beside
+from hpc.model.findings import Figures
+from hpc.system.text import plural
+from parse.alarms.scaling import Neighbours
 from parse.result import Result, by_setting
 
-SHOWN = 3
-"""As many runs that were not nested are named."""
 
-
-def not_nested(result: Result, beside: Beside) -> Iterator[str]:
-    """Asked to be nested, and a smaller case of the same block ran on a node that is none of this one's."""
-    elsewhere = [
-        f"run {repeat}: {other.requested.case} on {_list_of(its - mine)}, not among {_list_of(mine)}"
-        for other, repeat, its, mine in _pairs(result, beside.setting)
-        if its - mine
+def not_nested(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+    """A smaller case of the same block ran on a node that this one did not run on."""
+    outside: list[Figures] = [
+        {"run": repeat, "case": other.requested.case, "outside": sorted(smaller - nodes), "nodes": sorted(nodes)}
+        for other, repeat, smaller, nodes in _pairs(result, neighbours.setting)
+        if smaller - nodes
     ]
-    if elsewhere:
-        yield (
-            f"asked to be nested, and is not: {first_of(elsewhere, SHOWN, '; ')}: "
-            "a difference between nodes may pass for scaling"
-        )
+    if outside:
+        yield {"outside": outside}
 
 
-def other_nodes(result: Result, beside: Beside) -> Iterator[str]:
-    """The largest nested case ran on different nodes in different blocks: in several jobs, or after a requeue."""
-    if result.run.placement != "nested" or result.run.nodes < max(other.run.nodes for other in beside.setting):
+def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+    """The blocks of the largest nested case ran on different nodes: in several jobs, or after a requeue."""
+    if result.run.placement != "nested" or result.run.nodes < max(other.run.nodes for other in neighbours.setting):
         return
-    sets: dict[frozenset[str], list[int]] = {}
+    runs_by_nodes: dict[str, list[int]] = {}
     for repeat, hosts in _hosts(result).items():
-        sets.setdefault(hosts, []).append(repeat)
-    if len(sets) > 1:
-        allocations = "; ".join(f"{_list_of(hosts)} (run {', '.join(map(str, runs))})" for hosts, runs in sets.items())
-        yield f"its blocks had different allocations, so runs differ by their nodes, too: {allocations}"
+        runs_by_nodes.setdefault(" ".join(sorted(hosts)), []).append(repeat)
+    if len(runs_by_nodes) > 1:
+        yield {"runs": runs_by_nodes}
 
 
 def nested_summary(results: Sequence[Result]) -> str:
-    """What the head of a summary says of nested points; empty where none was asked for, or not all are as asked."""
+    """Returns the line on nested points for the head of a summary; empty if there are none, or not all are nested."""
     nested = [result for result in results if result.run.placement == "nested"]
     if not nested or any(alarm.name == "not_nested" for result in nested for alarm in result.alarms):
         return ""
@@ -48,8 +42,8 @@ def nested_summary(results: Sequence[Result]) -> str:
         return "placement nested: the order of the runs was shuffled; their nodes have no names of their own"
     pairs = [pair for result in nested for pair in _pairs(result, settings[result.requested.baseline_point])]
     if not pairs:
-        return "placement nested: no two cases of a block tell their nodes, so nobody can say whether they were nested"
-    hosts = {host for _, _, its, mine in pairs for host in its | mine}
+        return "placement nested: no block has two cases with known nodes, so nesting cannot be checked"
+    hosts = {host for _, _, smaller, nodes in pairs for host in smaller | nodes}
     blocks = {repeat for _, repeat, _, _ in pairs}
     return (
         f"placement nested (same nodes): in {plural(len(blocks), 'block')} every smaller case ran on nodes of the "
@@ -58,26 +52,20 @@ def nested_summary(results: Sequence[Result]) -> str:
 
 
 def _pairs(result: Result, setting: Iterable[Result]) -> Iterator[tuple[Result, int, frozenset[str], frozenset[str]]]:
-    """Every run of a smaller case beside this one's of the same block: the case, the block, its nodes and these."""
+    """Yields each run of a smaller case in the same block: the case, the block, its nodes and those of `result`."""
     if result.run.placement != "nested":
         return
-    size = result.run.nodes, result.run.devices
-    mine = _hosts(result)
+    size, hosts = (result.run.nodes, result.run.devices), _hosts(result)
     for other in setting:
         if (other.run.nodes, other.run.devices) < size:
-            its = _hosts(other)
-            yield from ((other, repeat, its[repeat], mine[repeat]) for repeat in sorted(its.keys() & mine.keys()))
+            smaller = _hosts(other)
+            yield from ((other, at, smaller[at], hosts[at]) for at in sorted(smaller.keys() & hosts.keys()))
 
 
 def _hosts(result: Result) -> dict[int, frozenset[str]]:
-    """Of each ok run, by its repeat, its nodes; left out where they have no names of their own, as simulated ones."""
+    """Returns the nodes of each ok run by its repeat, without runs whose nodes have no names of their own."""
     return {
         run.requested.run.repeat: frozenset(run.attempt.machine.hosts)
         for run in result.ok
         if run.attempt and run.attempt.machine and len(run.attempt.machine.hosts) == run.requested.run.nodes
     }
-
-
-def _list_of(hosts: Iterable[str]) -> str:
-    names = sorted(hosts)
-    return f"{' '.join(names[:4])} … ({len(names)} nodes)" if len(names) > 4 else " ".join(names)

@@ -1,4 +1,4 @@
-"""What can be wrong with the measured windows of a point's runs: the rules that look at time inside a run."""
+"""Alarms about the measured windows of a point's runs: the rules about time inside a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
+from hpc.model.findings import Figures
 from parse import stats
-from parse.alarms.scaling import Beside
-from parse.result import Result, Run
+from parse.alarms.scaling import Neighbours
+from parse.result import Result
 
 RATES_APART = 0.01
 CLOCKS_APART = 0.01
@@ -24,34 +25,33 @@ STEADY_SCORE = 2.5
 """With one run, only thirds whose batches do not overlap at all exceed it: 2 chances in 252 for a steady window."""
 
 
-def rates_and_wall_clock(result: Result, _: Beside) -> Iterator[str]:
-    """Means of rates, or what a log or a document prints, against what the clock says."""
-    claimed = result.published
-    if claimed and claimed.wall_clock and claimed.median:
-        apart = claimed.median / claimed.wall_clock - 1
-        if abs(apart) > RATES_APART:
-            yield (
-                f"it reports {claimed.median:.2f} samples/s, but {claimed.wall_clock_from} "
-                f"are {claimed.wall_clock:.2f} by the clock: {apart:+.1%} apart"
-            )
-    pairs = [(pair[0] / pair[1] - 1, pair, run) for run in result.ok if (pair := _speeds_of_log(run))]
-    worst = max(pairs, key=lambda candidate: abs(candidate[0]), default=None)
-    if worst is not None and abs(worst[0]) > RATES_APART:
-        apart, (rates, clock), run = worst
-        yield (
-            f"run {run.requested.run.repeat}: its log prints {rates:.2f} samples/s on average, {apart:+.1%} from the "
-            f"{clock:.2f} by its time stamps; the time stamps' speed is the result"
-        )
+def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """The speed that a document or a log prints, or the mean of a trace's rates, is not the speed by the clock."""
+    published = result.published
+    if published and published.wall_clock and published.median:
+        difference = published.median / published.wall_clock - 1
+        if abs(difference) > RATES_APART:
+            yield {
+                "source": "document",
+                "printed": published.median,
+                "wall_clock": published.wall_clock,
+                "wall_clock_from": published.wall_clock_from,
+                "difference": difference,
+            }
+    worst: Figures = {}
+    highest = RATES_APART
+    for run in result.ok:
+        if (log := run.attempt and run.attempt.log) and log.printed and log.wall_clock:
+            difference = log.printed / log.wall_clock - 1
+            if abs(difference) > highest:
+                highest, numbers = abs(difference), {"printed": log.printed, "wall_clock": log.wall_clock}
+                worst = {"source": "log", "run": run.requested.run.repeat, "difference": difference, **numbers}
+    if worst:
+        yield worst
     yield from _stalls(result)
 
 
-def _speeds_of_log(run: Run) -> tuple[float, float] | None:
-    """The speed that a log prints and the one by its time stamps; None where it has only one of them."""
-    log = run.attempt.log if run.attempt else None
-    return (log.printed, log.wall_clock) if log and log.printed and log.wall_clock else None
-
-
-def _stalls(result: Result) -> Iterator[str]:
+def _stalls(result: Result) -> Iterator[Figures]:
     """In every run of traces, some steps are so long that the mean of the steps' rates exceeds the speed by more than
     the scatter of the other steps, and of the runs, explains.
 
@@ -71,51 +71,38 @@ def _stalls(result: Result) -> Iterator[str]:
         return
     long_steps = sum(int((step_s >= LONG_STEP * np.median(step_s)).sum()) for step_s in windows)
     below = 1 - 1 / (1 + stats.median([_rates_apart(step_s) for step_s in windows]))
-    yield (
-        f"stalls: {long_steps} of {sum(map(len, windows))} measured steps take {LONG_STEP:g} × their run's median step "
-        f"or more and bring the speed {below:.1%} below the mean of the steps' rates, beyond what the scatter of the "
-        "other steps explains"
-    )
+    figures = {"long_steps": long_steps, "steps": sum(map(len, windows)), "long_step": LONG_STEP, "difference": below}
+    yield {"source": "steps", **figures}
 
 
 def _rates_apart(step_s: npt.NDArray[np.float64]) -> float:
-    """By how much the mean of the steps' rates exceeds the rate of the mean step, as a share."""
+    """Returns the excess of the mean of the steps' rates over the rate of the mean step, as a share."""
     return float(np.mean(1 / step_s) * np.mean(step_s)) - 1
 
 
 def _excess(step_s: npt.NDArray[np.float64]) -> float:
-    """What of `_rates_apart` lognormal noise as wide as the middle half of the steps does not explain."""
+    """Returns the part of `_rates_apart` that lognormal noise as wide as the middle half of the steps leaves open."""
     low, high = np.quantile(np.log(step_s), (0.25, 0.75))
     return _rates_apart(step_s) - float(np.expm1(((high - low) / NORMAL_QUARTILES) ** 2))
 
 
 def _scatter(result: Result) -> float:
-    """Half of the interval of the median speed, as a share; 0 where there is none."""
+    """Returns half of the interval of the median speed, as a share; 0 if there is none."""
     if result.interval is None or not result.median_speed:
         return 0.0
     return (result.interval.high - result.interval.low) / 2 / result.median_speed
 
 
-def loose_clocks(result: Result, _: Beside) -> Iterator[str]:
-    """The speed is not known to 1 %, because clocks agree badly or time stamps are coarse for so short a window."""
-    worst = max(
-        ((run.measured.clock_share, run) for run in result.ok if run.measured),
-        key=lambda pair: pair[0],
-        default=None,
-    )
-    if worst is None or worst[0] <= CLOCKS_APART:
-        return
-    share, run = worst
-    if run.attempt and run.attempt.log:
-        yield (
-            f"run {run.requested.run.repeat}: its window is too short for time stamps as coarse as its log's: they "
-            f"leave {share:.1%} of the speed open; --window all or more steps make it longer"
-        )
-    else:
-        yield f"the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open"
+def loose_clocks(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """The speed is not known to 1 %: clocks agree badly, or time stamps are coarse for so short a window."""
+    shares = [(run.measured.clock_share, run) for run in result.ok if run.measured]
+    share, run = max(shares, key=lambda pair: pair[0], default=(0.0, None))
+    if run and share > CLOCKS_APART:
+        source = "log" if run.attempt and run.attempt.log else "traces"
+        yield {"share": share, "run": run.requested.run.repeat, "source": source}
 
 
-def unsteady(result: Result, _: Beside) -> Iterator[str]:
+def unsteady(result: Result, _: Neighbours) -> Iterator[Figures]:
     """First and last third of the windows differ, beyond the runs' scatter.
 
     Each third of a run's step times is cut into batches (neighbouring steps are alike, batches less so) and their
@@ -139,7 +126,7 @@ def unsteady(result: Result, _: Beside) -> Iterator[str]:
         beyond += _wins(_batch_medians(first, batches), _batch_medians(last, batches)) - batches**2 / 2
         variance += batches**2 * (2 * batches + 1) / 12
     if abs(beyond) / sqrt(variance) > STEADY_SCORE:
-        yield f"the window is not steady: steps of its last third take {drift:+.1%} against its first"
+        yield {"drift": drift}
 
 
 def _thirds(step_s: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -152,5 +139,5 @@ def _batch_medians(step_s: npt.NDArray[np.float64], batches: int) -> npt.NDArray
 
 
 def _wins(first: npt.NDArray[np.float64], last: npt.NDArray[np.float64]) -> float:
-    """How many pairs have the larger value in the last third; ties count half."""
+    """Returns the number of pairs with the larger value in the last third; ties count half."""
     return float((last[:, None] > first).sum() + (last[:, None] == first).sum() / 2)

@@ -36,7 +36,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     lost = f"compute {write.change(loss)}{_stragglers_part(ledger, loss, write)}"
     if split.contention is None or split.interference is None:
         if loss.resolved and loss.value > 0:
-            none = "no twin with reduction off is here (hpc.sweep --twin) to tell contention from interference"
+            none = "no twin with reduction off is here (hpc.sweep --no-sync) to tell contention from interference"
             yield f"{lost}: unexplained; {none}"
         return
     yield (

@@ -8,25 +8,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, TypeVar
 
 from hpc.system.sanitize import plain
+from hpc.system.text import inflect
 from parse.logs.engine.log_format import LogError
-from parse.published.airank_folder import judge_folder
-from parse.published.airank_rules import Violation, judge
+from parse.published.airank_rules import Violation, judge, judge_folder
 from parse.published.claims import ClaimComparison, check, compare, read_document
 from parse.published.files import DocumentError, files_of
 from parse.published.training import Evaluation, read_training
 from parse.published.training_result import RuleSettings, TrainingResult, training_results
-from parse.text import number
+from parse.text import aligned, column_widths, number, shortened, table_width, wrapped
 
 ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
-WIDTH = 140
+MIN_NAME = 20
+"""Names of logs are not cut to fewer characters, however narrow the page."""
 HEAD = (
     ("log", "devices", "time to train", "epochs", "throughput", "accuracy", "speedup", "efficiency"),
     ("", "", "(s)", "", "(samples/s)", "(%)", "", ""),
 )
+CLAIM_HEAD = ("published figure", "line", "devices", "published", "recomputed", "difference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def read(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSetting
     trainings = _read_all(read_training, files_of(paths, _is_log), refusals)
     read_documents = _read_all(read_document, documents, refusals)
     results = training_results(trainings, settings)
-    violations = [item for result in results for item in judge(result, settings)]
+    violations = [item for result in results for item in judge(result)]
     for _, in_folder in groupby(results, key=_folder):
         violations += judge_folder(list(in_folder))
     violations += [item for document in read_documents for item in check(document, settings)]
@@ -82,30 +83,35 @@ def _folder(result: TrainingResult) -> Path:
     return result.training.path.parent
 
 
-def text(report: AirankReport) -> str:
-    """Returns a table per folder, a table of published figures, and a line per broken rule."""
-    warmup = report.settings.warmup_epochs or 0
+def text(report: AirankReport, width: int) -> str:
+    """Returns a table per folder, a table of published figures, and a line per broken rule, in `width` columns."""
     lines = []
     if report.results:
-        lines.append(
-            f"time to train until {report.settings.target:g} % are reached; throughput over all epochs but "
-            f"{warmup or 'no'} warm-up {'epoch' if warmup == 1 else 'epochs'}, pauses included"
+        warmup = report.settings.warmup_epochs or 0
+        lines += wrapped(
+            [
+                f"time to train until {report.settings.target:g} % are reached; throughput over all epochs but "
+                f"{warmup or 'no'} warm-up {inflect(warmup, 'epoch')}, pauses included"
+            ],
+            width,
         )
-    for folder, results in groupby(report.results, key=_folder):
-        here = list(results)
-        lines += ["", f"{folder}:", *_aligned([*HEAD, *(_row(result) for result in here)])]
-        lines += [f"  {result.training.path.name}: {remark}" for result in here for remark in _remarks(result)]
+    for folder, results_of_folder in groupby(report.results, key=_folder):
+        results = list(results_of_folder)
+        lines += ["", plain(f"{folder}:"), *_table(results, width)]
+        remarks = [f"{result.training.path.name}: {remark}" for result in results for remark in _remarks(result)]
+        lines += wrapped(remarks, width, "  ")
     if report.comparisons:
-        rows: list[tuple[str, ...]] = [("line", "devices", "", "published", "recomputed", "difference", "")]
-        rows += [_compared(comparison) for comparison in report.comparisons]
-        lines += ["", "published beside recomputed:", *_aligned(rows)]
-    lines += ["", *_rules(report)]
-    lines += [f"not read: {refusal}" for refusal in report.refusals]
-    return "\n".join(plain(line).rstrip() for long in lines for line in _wrapped(long)).strip("\n") + "\n"
+        rows = aligned([CLAIM_HEAD, *map(_claim_row, report.comparisons)])
+        notes = ["", *(comparison.note for comparison in report.comparisons)]
+        lines += ["", "published beside recomputed:"]
+        lines += [f"  {row}  {plain(note)}".rstrip() for row, note in zip(rows, notes, strict=True)]
+    lines += ["", *_broken_rules(report.violations, width)]
+    lines += wrapped((f"not read: {refusal}" for refusal in report.refusals), width)
+    return "\n".join(lines).strip("\n") + "\n"
 
 
 def as_json(report: AirankReport) -> str:
-    """Returns the report as JSON; a missing number is null, and `reasons` says why."""
+    """Returns the report as JSON; a missing number is null, with its reason in `reasons`."""
     written: dict[str, Any] = {
         "target": report.settings.target,
         "warmup_epochs": report.settings.warmup_epochs or 0,
@@ -124,8 +130,8 @@ def as_json(report: AirankReport) -> str:
             for comparison in report.comparisons
         ],
         "broken_rules": [
-            {"path": str(violation.path), "rule": violation.rule, "how": violation.how}
-            for violation in report.violations
+            {"path": str(item.path), "rule": item.name, "how": item.text, "figures": item.figures}
+            for item in report.violations
         ],
         "not_read": list(report.refusals),
     }
@@ -161,11 +167,19 @@ def _evaluation(evaluation: Evaluation | None) -> dict[str, float | None] | None
     return {"accuracy": evaluation.accuracy, "epochs": evaluation.epochs} if evaluation else None
 
 
-def _row(result: TrainingResult) -> tuple[str, ...]:
+def _table(results: Sequence[TrainingResult], width: int) -> list[str]:
+    """Returns the table of a folder; long names of logs are cut in the middle."""
+    rows = [head[1:] for head in HEAD] + [_numbers(result) for result in results]
+    room = width - 4 - table_width(column_widths(rows))
+    names = shortened((result.training.path.name for result in results), max(MIN_NAME, room))
+    logs = [*(head[0] for head in HEAD), *(names[result.training.path.name] for result in results)]
+    return [f"  {line}".rstrip() for line in aligned([(log, *row) for log, row in zip(logs, rows, strict=True)])]
+
+
+def _numbers(result: TrainingResult) -> tuple[str, ...]:
     numbers, devices = result.numbers, result.training.devices
     reached = numbers.reached.epochs if numbers.reached and numbers.time_to_train_s is not None else None
     return (
-        result.training.path.name,
         "-" if devices is None else str(devices),
         number(numbers.time_to_train_s),
         "-" if reached is None else f"{reached:g}",
@@ -177,7 +191,7 @@ def _row(result: TrainingResult) -> tuple[str, ...]:
 
 
 def _remarks(result: TrainingResult) -> Iterator[str]:
-    """Yields where the clock of a log starts, why numbers are missing, and the rates that the log sums up with."""
+    """Yields the start of the clock, the reasons of missing numbers, and the rates in the log's summary."""
     training, numbers = result.training, result.numbers
     if numbers.whole_s is not None and training.begin is not None and training.begin.what != "test_begin":
         yield f"time is counted from {training.begin.what}: there is no test_begin"
@@ -197,46 +211,21 @@ def _remarks(result: TrainingResult) -> Iterator[str]:
     yield from training.remarks
 
 
-def _compared(comparison: ClaimComparison) -> tuple[str, ...]:
-    apart = "" if comparison.difference is None else f"{round(comparison.difference, 4) + 0.0:+.2%}"
-    claim = comparison.claim
+def _claim_row(comparison: ClaimComparison) -> tuple[str, ...]:
+    claim, difference = comparison.claim, comparison.difference
     return (
+        comparison.what,
         str(claim.line),
         str(claim.devices),
-        comparison.what,
-        f"{comparison.published:.2f}",
+        number(comparison.published),
         number(comparison.recomputed),
-        apart,
-        comparison.note,
+        "" if difference is None else f"{round(difference, 4) + 0.0:+.2%}",
     )
 
 
-def _rules(report: AirankReport) -> Iterator[str]:
-    if not report.violations:
-        yield "no rule is broken"
-        return
-    yield "broken rules:"
-    root = Path(os.path.commonpath([violation.path.absolute().parent for violation in report.violations]))
-    for violation in report.violations:
-        yield f"  {violation.path.absolute().relative_to(root)}: {violation.rule}: {violation.how}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligns columns of text to the left and columns of figures to the right."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    text_columns = [any(cell[:1].isalpha() for cell in column[2:]) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if is_text else cell.rjust(width)
-            for cell, width, is_text in zip(row, widths, text_columns, strict=True)
-        )
-        for row in rows
-    ]
-
-
-def _wrapped(line: str) -> list[str]:
-    if len(line) <= WIDTH:
-        return [line]
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [line]
+def _broken_rules(violations: Sequence[Violation], width: int) -> list[str]:
+    if not violations:
+        return ["no rule is broken"]
+    root = os.path.commonpath([violation.path.absolute().parent for violation in violations])
+    texts = (f"{item.path.absolute().relative_to(root)}: {item.name}: {item.text}" for item in violations)
+    return ["broken rules:", *wrapped(texts, width, "  ")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +19,7 @@ MAX_BLOCK_LINES = 5000
 MAX_BLOCK_CHARACTERS = 500_000
 MAX_BLOCKS = 200
 """At most this many opening brackets of a document are read as printed results."""
-LEAST, MOST = 1e-9, 1e15
+MIN_NUMBER, MAX_NUMBER = 1e-9, 1e15
 """Numbers outside of this range are no speeds."""
 FIGURES = {"median_speed": "median", "average_speed": "average", "speedup": "speedup"}
 
@@ -29,7 +29,7 @@ _OPENS = re.compile(r"\s*\{\s*(?:['\"]|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedRun:
-    """A log and its speed in samples/s, with the run's `number` as the extractor prints it."""
+    """A log and its speed in samples/s; `number` is the run's, as the extractor prints it."""
 
     line: int
     path: str
@@ -72,20 +72,18 @@ def extractor_outputs(lines: Sequence[str]) -> tuple[tuple[ExtractorOutput, ...]
     outputs: list[ExtractorOutput] = []
     remarks: list[str] = []
     runs = _Runs(remarks=remarks)
-    at, opened = 0, 0
-    while at < len(lines):
-        if match := _RUN.fullmatch(lines[at]):
+    opened = end = 0
+    for at, line in enumerate(lines):
+        if at < end:
+            continue
+        if match := _RUN.fullmatch(line):
             runs.add(at + 1, match[1], match[2])
-        elif opened < MAX_BLOCKS and _OPENS.match(lines[at]):
+        elif opened < MAX_BLOCKS and _OPENS.match(line):
             opened += 1
-            end = _end_of_bracket(lines, at)
-            points = _points(lines, at, end, remarks)
-            if points:
+            end_of_bracket = _end_of_bracket(lines, at)
+            if points := _points(lines, at, end_of_bracket, remarks):
                 outputs.append(ExtractorOutput(line=at + 1, runs=tuple(runs.runs), points=points))
-                runs = _Runs(remarks=remarks)
-                at = end
-                continue
-        at += 1
+                runs, end = _Runs(remarks=remarks), end_of_bracket
     if runs.runs:
         outputs.append(ExtractorOutput(line=runs.runs[0].line, runs=tuple(runs.runs), points=()))
     return tuple(outputs), tuple(remarks)
@@ -102,7 +100,6 @@ class _Runs:
     speeds: Mapping[int, float] = field(default_factory=dict)
 
     def add(self, line: int, path: str, printed: str) -> None:
-        """Adds the one run that the line adds or replaces; its log's name has the run's number."""
         folder, speeds = str(Path(path).parent), _speeds(printed)
         if speeds is None:
             self.remarks.append(f"line {line}: no run and its speed are to be read in {printed[:60]}; it is left out")
@@ -123,11 +120,8 @@ class _Runs:
 def _speeds(text: str) -> dict[int, float] | None:
     """Returns `{2: 2833.72, 7: 688.8}`; None for any other text or an impossible speed."""
     decoded = _python_literal(text)
-    if not isinstance(decoded, dict) or not decoded:
-        return None
-    if not all(type(number) is int and _positive(speed) is not None for number, speed in decoded.items()):
-        return None
-    return {number: float(speed) for number, speed in decoded.items()}
+    valid = isinstance(decoded, dict) and all(type(run) is int and _positive(decoded[run]) for run in decoded)
+    return {run: float(speed) for run, speed in decoded.items()} or None if valid else None
 
 
 def _end_of_bracket(lines: Sequence[str], at: int) -> int:
@@ -160,7 +154,9 @@ def _points(lines: Sequence[str], at: int, end: int, remarks: list[str]) -> tupl
             if printed_case is None or printed_case.nodes is None:
                 remarks.append(f"line {at + 1}: {name!r} is no case like 1n8g; what is printed for it is left out")
                 continue
-            points.append(_point(str(model), printed_case, entry, _Lines(lines, at, end, str(name))))
+            size = integer(_positive(entry.get("batch_size_per_device")))
+            figures = tuple(_figures(entry, lines, at, end, str(name)))
+            points.append(PrintedPoint(model=str(model), case=printed_case, batch_size=size, figures=figures))
     return tuple(points)
 
 
@@ -179,31 +175,13 @@ def _python_literal(text: str) -> Any:
         return None
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """The lines of a printed result; finds the line of a figure of `case`."""
-
-    lines: Sequence[str]
-    at: int
-    end: int
-    case: str
-
-    def of(self, name: str) -> int:
-        quoted = re.compile(rf"['\"]{re.escape(self.case)}['\"]\s*:")
-        begin = next((row for row in range(self.at, self.end) if quoted.search(self.lines[row])), self.at)
-        return next((row for row in range(begin, self.end) if name in self.lines[row]), begin) + 1
-
-
-def _point(model: str, printed_case: Case, entry: Mapping[Any, Any], where: _Lines) -> PrintedPoint:
-    values = {name: _positive(entry.get(name)) for name in FIGURES}
-    return PrintedPoint(
-        model=model,
-        case=printed_case,
-        batch_size=integer(_positive(entry.get("batch_size_per_device"))),
-        figures=tuple(
-            figure(FIGURES[name], value, where.of(name)) for name, value in values.items() if value is not None
-        ),
-    )
+def _figures(entry: Mapping[Any, Any], lines: Sequence[str], at: int, end: int, case_name: str) -> Iterator[Figure]:
+    """Yields the figures of a case, with the lines where they are printed."""
+    quoted = re.compile(rf"['\"]{re.escape(case_name)}['\"]\s*:")
+    begin = next((row for row in range(at, end) if quoted.search(lines[row])), at)
+    for name, what in FIGURES.items():
+        if (value := _positive(entry.get(name))) is not None:
+            yield figure(what, value, next((row for row in range(begin, end) if name in lines[row]), begin) + 1)
 
 
 def figure(what: str, value: Decimal, line: int) -> Figure:
@@ -212,7 +190,7 @@ def figure(what: str, value: Decimal, line: int) -> Figure:
 
 
 def _positive(value: Any) -> Decimal | None:
-    """Returns a number between LEAST and MOST; None for anything else."""
-    if type(value) not in (int, float, Decimal) or not LEAST < value < MOST:
+    """Returns a number between MIN_NUMBER and MAX_NUMBER; None for anything else."""
+    if type(value) not in (int, float, Decimal) or not MIN_NUMBER < value < MAX_NUMBER:
         return None
     return Decimal(str(value))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parse.published.airank_rules import Violation, violations
-from parse.published.files import DocumentError, read_bytes
+from parse.published.airank_rules import Breach, Violation, breach, violations
+from parse.published.files import DocumentError, read_lines
 from parse.published.tables import TrainingClaim, claims, tables, wall_clocks
 from parse.published.training_result import RESNET50, RuleSettings, TrainingResult
 from parse.published.vocabulary import IMAGENET, stated_times
 
-MAX_BYTES = 16 << 20
 TIME, RATE, TOP_1 = "time to train (s)", "throughput (samples/s)", "accuracy (%)"
 AGREES = 0.01
 """Figures within this share of each other agree; otherwise one of them is wrong."""
@@ -39,9 +39,9 @@ class Document:
         return tuple(claim for table in self.tables for claim in table)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ClaimComparison:
-    """A published figure and the recomputed one; `note` says what the published one really is."""
+    """A published figure and the recomputed one; `note`: the origin of the published one, if known."""
 
     document: Path
     claim: TrainingClaim
@@ -58,16 +58,16 @@ class ClaimComparison:
 
 def read_document(path: Path) -> Document:
     """Reads the tables with a time to train. Raises DocumentError if there is none or the file cannot be read."""
-    text = read_bytes(path, MAX_BYTES).decode(errors="replace")
-    all_rows = (tuple(claims(table)) for table in tables(text.splitlines()))
+    lines = read_lines(path)
+    all_rows = (tuple(claims(table)) for table in tables(lines))
     with_times = tuple(rows for rows in all_rows if not all(row.empty for row in rows))
     if not with_times:
         raise DocumentError(f"{path}: no table in it has times to train (a column Time2train) by numbers of devices")
     return Document(
         path=path,
         tables=with_times,
-        stated_times=tuple(stated_times([text])),
-        resnet50=RESNET50.search(text) is not None,
+        stated_times=tuple(stated_times(lines)),
+        resnet50=any(RESNET50.search(line) for line in lines),
     )
 
 
@@ -113,13 +113,10 @@ def _comparisons(
     ):
         if published is None:
             continue
-        apart = recomputed is None or abs(published - recomputed) > (
-            SAME_ACCURACY if what == TOP_1 else AGREES * recomputed
-        )
+        tolerance = SAME_ACCURACY if what == TOP_1 else AGREES * (recomputed or 0)
+        apart = recomputed is None or abs(published - recomputed) > tolerance
         note = _note(what, published, result, results) if apart else ""
-        yield ClaimComparison(
-            document=document, claim=claim, what=what, published=published, recomputed=recomputed, note=note
-        )
+        yield ClaimComparison(document, claim, what, published, recomputed, note)
 
 
 def _note(what: str, published: float, result: TrainingResult, results: Sequence[TrainingResult]) -> str:
@@ -131,15 +128,9 @@ def _note(what: str, published: float, result: TrainingResult, results: Sequence
         name = next((name for name, value in result.training.summaries if abs(value - published) < 0.01), "")
         return f"it is the {name} that the log sums up with" if name else _other_epochs(published, result)
     if what == TOP_1:
-        other = next(
-            (
-                candidate
-                for candidate in results
-                if candidate is not result and abs((candidate.numbers.accuracy or -1) - published) <= SAME_ACCURACY
-            ),
-            None,
-        )
-        return f"it is that of {other.training.path.name}" if other else ""
+        for other in results:
+            if other is not result and abs((other.numbers.accuracy or -1) - published) <= SAME_ACCURACY:
+                return f"it is that of {other.training.path.name}"
     return ""
 
 
@@ -160,33 +151,33 @@ def check(document: Document, settings: RuleSettings) -> list[Violation]:
     return violations(document.path, rules, document, settings)
 
 
-def _by_wall_clock(document: Document, settings: RuleSettings) -> Iterator[str]:
+def _by_wall_clock(document: Document, settings: RuleSettings) -> Iterator[Breach]:
     """The published throughput is the stated epochs divided by the stated seconds."""
-    samples = settings.samples_per_epoch or (IMAGENET if document.resnet50 else None)
-    if samples is None:
-        return
-    for clock in wall_clocks(document.claims, document.stated_times, samples):
+    samples = settings.samples_per_epoch or (IMAGENET if document.resnet50 else 0)
+    for clock in wall_clocks(document.claims, document.stated_times, samples) if samples else ():
         excess = clock.claimed / clock.speed - 1
         if abs(excess) > AGREES:
-            yield (
-                f"line {clock.line}: {clock.epochs} epochs of {samples:,} samples in {clock.seconds:,.0f} s are "
-                f"{clock.speed:.2f} samples/s by wall clock, {clock.claimed:.9g} is printed ({excess:+.1%})"
-            )
+            yield breach(
+                "line {line}: {epochs} epochs of {samples:,} samples in {seconds:,.0f} s are {speed:.2f} samples/s by "
+                "wall clock, {claimed:.9g} is printed ({difference:+.1%})",
+                **dataclasses.asdict(clock), samples=samples, difference=excess,
+            )  # fmt: skip
 
 
-def _speedups(document: Document, settings: RuleSettings) -> Iterator[str]:
+def _speedups(document: Document, settings: RuleSettings) -> Iterator[Breach]:
     """A speedup is the time to train on one device divided by that on several."""
     base = next((claim for claim in document.claims if claim.devices == 1), None)
     for claim in document.claims:
         if claim.speedup is None or claim is base:
             continue
         if base is None or not base.time2train_s or not claim.time2train_s:
-            yield f"line {claim.line}: speedup {claim.speedup:g} is printed, but not the times to train that it is of"
+            form = "line {line}: speedup {speedup:g} is printed, but not the times to train that it is of"
+            yield breach(form, line=claim.line, speedup=claim.speedup)
             continue
         time_ratio = base.time2train_s / claim.time2train_s
         if abs(claim.speedup - time_ratio) <= ROUNDED + 1e-9:
             continue
         rates = claim.speed / base.speed if claim.speed and base.speed else None
         explanation = " (a ratio of throughputs)" if rates and abs(rates - claim.speedup) <= 2 * ROUNDED else ""
-        printed = f"speedup {claim.speedup:g} is printed{explanation}"
-        yield f"line {claim.line}: {printed}, the times to train give {time_ratio:.2f}"
+        form = f"line {{line}}: speedup {{speedup:g}} is printed{explanation}, the times to train give {{computed:.2f}}"
+        yield breach(form, line=claim.line, speedup=claim.speedup, computed=time_ratio)

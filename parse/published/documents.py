@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,18 +13,14 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, RunSpec
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
-from parse.published.files import DocumentError, files_of, read_bytes
+from parse.published.files import DocumentError, files_of, read_lines
 from parse.published.points import PublishedPoint, Setting, published_points
-from parse.published.tables import WallClock, claims, tables, wall_clocks
-from parse.published.vocabulary import IMAGENET, Case, stated_times
+from parse.published.tables import WallClock, imagenet_clocks
+from parse.published.vocabulary import IMAGENET, Case
 from parse.result import Claimed, Result, Run, of_runs, with_speedups
 
-MAX_BYTES, MAX_LINES = 4 << 20, 50_000
-"""A larger text is a log or data, no document."""
 FORMAT = "published"
 """The log format of runs that only a document prints."""
-EPOCH_LINES = 500
-"""At most this many lines, and characters of each, are searched for the time that epochs took."""
 SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""
 NEVER_PRINTED = (
@@ -34,7 +29,6 @@ NEVER_PRINTED = (
 )  # fmt: skip
 """Fields of a run that no document prints in a comparable form."""
 
-_OF_IMAGENET = re.compile(r"image-?net|ILSVRC|ISLVRC", re.I)
 _SAME_SPEED = 1e-6
 
 
@@ -66,26 +60,13 @@ def published(paths: Sequence[Path]) -> Published:
     return Published(results=with_speedups(results), remarks=tuple(remarks), refusals=tuple(refusals))
 
 
-def _lines(path: Path) -> list[str]:
-    """Returns the lines of a text file. Raises DocumentError if it is too large or no text."""
-    content = read_bytes(path, MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise DocumentError(f"{path}: more than {MAX_BYTES >> 20} MiB, too large for a document")
-    if b"\0" in content:
-        raise DocumentError(f"{path}: not a text (it has zero bytes)")
-    lines = content.decode(errors="replace").splitlines()
-    if len(lines) > MAX_LINES:
-        raise DocumentError(f"{path}: {len(lines)} lines, more than the {MAX_LINES} of a document")
-    return lines
-
-
 def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
-    lines = _lines(path)
+    lines = read_lines(path)
     settings_read, remarks = published_points(lines)
     if not settings_read:
         reason = f"; {remarks[0]}" if remarks else ""
         raise DocumentError(f"{path}: no table of speeds by case and no printed result is in it{reason}")
-    clocks = list(_clocks(lines))
+    clocks = imagenet_clocks(lines)
     return [
         _result(_requested(setting, case, name), point, path, clocks)
         for setting, points in settings_read
@@ -95,23 +76,11 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
 
 def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
     run = RunSpec(
-        nodes=case.nodes or 1,
-        ranks_per_node=case.devices_per_node,
-        gpus_per_node=case.devices_per_node,
-        cpus_per_rank=1,
-        backend=setting.backend or "?",
-        workload=setting.workload or "?",
-        batch_size=setting.batch_size or 1,
-        precision=setting.precision or PRECISIONS[0],
-        scaling="weak",
-        warmup_steps=20,
-        measured_steps=100,
-        repeat=1,
-        seed=0,
-        site="",
-        data="?",
-        options=dict(setting.options),
-    )
+        nodes=case.nodes or 1, ranks_per_node=case.devices_per_node, gpus_per_node=case.devices_per_node,
+        cpus_per_rank=1, backend=setting.backend or "?", workload=setting.workload or "?",
+        batch_size=setting.batch_size or 1, precision=setting.precision or PRECISIONS[0], scaling="weak",
+        warmup_steps=20, measured_steps=100, repeat=1, seed=0, site="", data="?", options=dict(setting.options),
+    )  # fmt: skip
     extra = {"document": document, "printed_at": setting.apart}
     known = {name: getattr(setting, name) for name in ("workload", "precision", "batch_size")} | {"nodes": case.nodes}
     return RequestedRun(
@@ -138,28 +107,20 @@ def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: 
     speed = claimed.median if claimed.median is not None else claimed.average
     clock = next((candidate for candidate in clocks if speed and abs(candidate.claimed - speed) < _SAME_SPEED), None)
     if clock:
-        how = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"
-        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=how)
+        source = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"
+        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=source)
     if runs := list(_runs(requested, point)):
         return replace(of_runs(runs), published=claimed)
     requested = _as_run(requested, 1)
     runs = []
-    if speed is None and (placeholder := _placeholder(point)):
+    placeholder = " and ".join(dict.fromkeys(point.placeholders)) or ("only packed jobs" if point.packed else "")
+    if speed is None and placeholder:
         unknown_repeat = replace(requested, unknown=(*requested.unknown, "repeat"))
         runs = [Run(requested=unknown_repeat, attempt=None, attempts=0, placeholder=placeholder)]
     return Result(
-        requested=requested,
-        runs=tuple(runs),
-        planned_runs=None,
-        median_speed=speed,
-        average_speed=claimed.average,
+        requested=requested, runs=tuple(runs), planned_runs=None, median_speed=speed, average_speed=claimed.average,
         published=claimed,
-    )
-
-
-def _placeholder(point: PublishedPoint) -> str:
-    """Returns what stands in the place of the speed."""
-    return " and ".join(dict.fromkeys(point.placeholders)) or ("only packed jobs" if point.packed else "")
+    )  # fmt: skip
 
 
 def _runs(requested: RequestedRun, point: PublishedPoint) -> Iterator[Run]:
@@ -176,20 +137,7 @@ def _runs(requested: RequestedRun, point: PublishedPoint) -> Iterator[Run]:
 def _run(requested: RequestedRun, speed: float, log: FromLog | None) -> Run:
     measured = Measured(throughput=speed, mean_of_rates=None, step_s=np.empty(0), samples=0, clock_share=0.0)
     attempt = Attempt(
-        run_id=requested.run_id,
-        number=1,
-        requested=requested,
-        outcome=Outcome.OK,
-        measured=measured,
-        machine=None,
+        run_id=requested.run_id, number=1, requested=requested, outcome=Outcome.OK, measured=measured, machine=None,
         log=log,
-    )
+    )  # fmt: skip
     return Run(requested=requested, attempt=attempt, attempts=1, ok_attempts=(1,))
-
-
-def _clocks(lines: Sequence[str]) -> Iterator[WallClock]:
-    """Yields the wall clocks of a document whose text names ImageNet."""
-    rows = [row for table in tables(lines) for row in claims(table) if row.speed and row.time2train_s]
-    if rows and any(_OF_IMAGENET.search(line) for line in lines):
-        with_epochs = [line[:EPOCH_LINES] for line in lines if "epoch" in line[:EPOCH_LINES]][:EPOCH_LINES]
-        yield from wall_clocks(rows, stated_times(with_epochs), IMAGENET)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+MAX_BYTES, MAX_LINES = 4 << 20, 50_000
+"""A larger text is a log or data, no document."""
+
 
 class DocumentError(ValueError):
     """A file has no results or cannot be read; the text has the path and the reason."""
@@ -20,10 +23,18 @@ def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[
                 yield file
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Returns the first `limit` bytes of a document. Raises DocumentError if it cannot be read."""
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of a document. Raises DocumentError if it cannot be read, is too large or no text."""
     try:
         with path.open("rb") as file:
-            return file.read(limit)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if len(content) > MAX_BYTES:
+        raise DocumentError(f"{path}: more than {MAX_BYTES >> 20} MiB, too large for a document")
+    if b"\0" in content:
+        raise DocumentError(f"{path}: not a text (it has zero bytes)")
+    lines = content.decode(errors="replace").splitlines()
+    if len(lines) > MAX_LINES:
+        raise DocumentError(f"{path}: {len(lines)} lines, more than the {MAX_LINES} of a document")
+    return lines

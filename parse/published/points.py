@@ -213,7 +213,7 @@ def _repeats(column: SpeedColumn, column_setting: Setting, group: _Group) -> boo
         pairs.append((column_setting.backend.removeprefix("ngc-"), known.backend.removeprefix("ngc-")))
     if not group.printed:
         pairs.append((column_setting.workload, known.workload))
-    if any(own and other and own != other for own, other in pairs):
+    if any(value and known_value and value != known_value for value, known_value in pairs):
         return False
     speeds = {_case_in(cell.case, group.points): float(cell.speed) for cell in column.cells if cell.speed is not None}
     known_speeds = {case: published.median for case, published in group.points.items() if published.median is not None}
@@ -260,8 +260,8 @@ def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, Points]]:
 def _printed_at(group: _Group, groups: Sequence[_Group]) -> str:
     """Returns the line of a group; with several groups on that line, also the column head, and its number if
     heads are equal."""
-    beside = [other for other in groups if other.line == group.line]
-    alike = [other for other in beside if other.head == group.head]
+    on_line = [other for other in groups if other.line == group.line]
+    alike = [other for other in on_line if other.head == group.head]
     at = str(1 + next(at for at, other in enumerate(alike) if other is group)) if len(alike) > 1 else ""
-    head = group.head if len(beside) > 1 else ""
+    head = group.head if len(on_line) > 1 else ""
     return " ".join(part for part in (f"line {group.line}", head, at, group.setting.apart) if part)

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 
-from parse.published.vocabulary import Case, batch_size, case, integer, number, plain_text, precision, sized, system
+from parse.published.vocabulary import (
+    IMAGENET,
+    Case,
+    batch_size,
+    case,
+    integer,
+    number,
+    plain_text,
+    precision,
+    sized,
+    stated_times,
+    system,
+)
 
 MAX_HEADS = 100
 """A table with more columns is no report."""
@@ -33,6 +45,7 @@ _ROLES = (
 _SPEED = re.compile(
     r"(?:samples?|images?|imgs?|sequences?|sentences?|examples?)\s*/\s*s(?:ec(?:ond)?)?\b|throughput|吞吐|\bips\b"
 )
+_OF_IMAGENET = re.compile(r"image-?net|ILSVRC|ISLVRC", re.I)
 _NO_SPEED = re.compile(r"latency|\bms\b|mem|flop|ratio|class|per gpu|size|num|tokens?\s*/", re.I)
 
 
@@ -127,7 +140,7 @@ class SpeedColumn:
     named: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainingClaim:
     """A row of a table with times to train; a cell without a number is None."""
 
@@ -212,13 +225,9 @@ def _cell(row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
     speed = number(text)
     # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
     is_of_speed = speeds == 1 and "time2train_s" not in row.roles
-    return Cell(
-        line=row.line,
-        case=row_case,
-        speed=speed or None,
-        placeholder="" if speed else text or "nothing",
-        speedup=(number(row.first("speedup")) or None) if is_of_speed else None,
-    )
+    speedup = (number(row.first("speedup")) or None) if is_of_speed else None
+    placeholder = "" if speed else text or "nothing"
+    return Cell(line=row.line, case=row_case, speed=speed or None, placeholder=placeholder, speedup=speedup)
 
 
 def _column(
@@ -227,30 +236,20 @@ def _column(
     at, size, kind = setting
     texts = (table.heads[at], *table.headings)
     return SpeedColumn(
-        line=table.line,
-        head=table.heads[at],
-        headings=table.headings,
-        cells=tuple(cells),
-        batch_size=size or batch_size(texts),
-        precision=kind or precision(texts),
-        backend=system(texts),
+        line=table.line, head=table.heads[at], headings=table.headings, cells=tuple(cells),
+        batch_size=size or batch_size(texts), precision=kind or precision(texts), backend=system(texts),
         named=speeds > 1 and bool(system(texts[:1])),
-    )
+    )  # fmt: skip
 
 
 def claims(table: MarkdownTable) -> Iterator[TrainingClaim]:
     """Yields the rows of a table that has a column of times to train."""
-    if "time2train_s" not in table.roles:
-        return
-    for row in table.rows or ():
-        if row.case is None:
-            continue
-        figures = {role: row.numbers.get(role) for role in ("time2train_s", "speed", "accuracy", "speedup")}
-        yield TrainingClaim(
-            line=row.line,
-            devices=row.case.devices,
-            **{role: None if value is None else float(value) for role, value in figures.items()},
-        )
+    for row in (table.rows or ()) if "time2train_s" in table.roles else ():
+        if row.case is not None:
+            values = (row.numbers.get(role) for role in ("time2train_s", "speed", "accuracy", "speedup"))
+            yield TrainingClaim(
+                row.line, row.case.devices, *(None if value is None else float(value) for value in values)
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,16 +263,21 @@ class WallClock:
     claimed: float
 
 
-def wall_clocks(
-    rows: Iterable[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int
-) -> Iterator[WallClock]:
-    """Yields the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
-    rows = list(rows)
-    for epochs, seconds in stated:
-        speed = epochs * samples / seconds
-        for row in rows:
-            if row.speed and row.time2train_s == seconds:
-                yield WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=speed, claimed=row.speed)
+def wall_clocks(rows: Sequence[TrainingClaim], stated: Iterable[tuple[int, float]], samples: int) -> list[WallClock]:
+    """Returns the wall clock of each row whose time to train is stated; `samples` are those of an epoch."""
+    return [
+        WallClock(line=row.line, epochs=epochs, seconds=seconds, speed=epochs * samples / seconds, claimed=row.speed)
+        for epochs, seconds in stated
+        for row in rows
+        if row.speed and row.time2train_s == seconds
+    ]
+
+
+def imagenet_clocks(lines: Sequence[str]) -> list[WallClock]:
+    """Returns the wall clocks of a document that names ImageNet."""
+    if not any(_OF_IMAGENET.search(line) for line in lines):
+        return []
+    return wall_clocks([row for table in tables(lines) for row in claims(table)], stated_times(lines), IMAGENET)
 
 
 def _role(head: str) -> str:

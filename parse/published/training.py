@@ -27,7 +27,7 @@ FIRST_STEP = "the first step's time stamp"
 RECORD_KINDS = ("mark", "mllog", "evaluation", "summary", "remark")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Moment:
     """A time in the log, and the line that it is taken from."""
 
@@ -74,7 +74,7 @@ class Training:
         if self.finish is not None:
             return self.finish
         times = [evaluation.time_s for evaluation in self.evaluations if evaluation.time_s is not None]
-        return Moment(time_s=times[-1], what="the last evaluation") if times else None
+        return Moment(times[-1], "the last evaluation") if times else None
 
     @property
     def whole_s(self) -> float | None:
@@ -87,7 +87,7 @@ class Training:
         return self.evaluations[-1].epochs if self.evaluations else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Clock:
     """The moments and evaluations by the clock of one kind of line; `first_epoch` is the epoch of the first step."""
 
@@ -112,13 +112,11 @@ class _Collected:
     def collect(self, steps: Steps, records: Iterable[LogRecord]) -> None:
         for record in records:
             if record.kind == "facts":
-                for name, value in record.values.items():
-                    self.facts.setdefault(name, value)
-            if record.kind in RECORD_KINDS:
-                if len(self.records) < MAX_RECORDS:
-                    self.records.append(record)
-                else:
-                    self.dropped += 1
+                self.facts = {**record.values, **self.facts}
+            elif record.kind in RECORD_KINDS and len(self.records) < MAX_RECORDS:
+                self.records.append(record)
+            else:
+                self.dropped += record.kind in RECORD_KINDS
         if self.first_time_s is None:
             self.first_time_s = _earliest(steps, records)
         if self.first_step_s is None:
@@ -128,11 +126,9 @@ class _Collected:
 
     def begin(self) -> Moment | None:
         """Returns the first time stamp, or the first step's if the launcher's clock is ahead."""
-        if self.first_time_s is None:
-            return None
-        if self.first_step_s is not None and self.first_step_s < self.first_time_s:
-            return Moment(time_s=self.first_step_s, what=FIRST_STEP)
-        return Moment(time_s=self.first_time_s, what="the first time stamp")
+        moments = [(self.first_time_s, "the first time stamp"), (self.first_step_s, FIRST_STEP)]
+        return min((Moment(time_s, what) for time_s, what in moments if time_s is not None),
+                   key=lambda moment: moment.time_s, default=None)  # fmt: skip
 
 
 def read_training(path: Path, log_format: str | None = None) -> Training:
@@ -143,8 +139,9 @@ def read_training(path: Path, log_format: str | None = None) -> Training:
         collected.collect(batch.steps, batch.records)
     marks, mllog = (tuple(record for record in collected.records if record.kind == kind) for kind in ("mark", "mllog"))
     clock = _clock(collected, marks, mllog)
-    counted_from = _counted_from(clock)
-    named = named_devices(path)
+    counted_from, named = _counted_from(clock), named_devices(path)
+    if counted_from == 0:
+        clock = replace(clock, evaluations=[_counted_from_1(evaluation) for evaluation in clock.evaluations])
     return Training(
         path=path,
         log_format=known.name,
@@ -155,12 +152,7 @@ def read_training(path: Path, log_format: str | None = None) -> Training:
         source=clock.source,
         begin=clock.begin,
         finish=clock.finish,
-        evaluations=tuple(
-            replace(evaluation, epochs=evaluation.epochs + 1)
-            if counted_from == 0 and evaluation.epochs is not None
-            else evaluation
-            for evaluation in clock.evaluations
-        ),
+        evaluations=tuple(clock.evaluations),
         counted_from=counted_from,
         summaries=_summaries(collected.records),
         blocks=blocks(mllog),
@@ -173,27 +165,21 @@ def _clock(collected: _Collected, marks: tuple[LogRecord, ...], mllog: tuple[Log
     if accuracies := [record for record in marks if record.values["mark"] == "eval_accuracy"]:
         begin, finish = _moment(marks, "mark", "test_begin"), _moment(marks, "mark", "test_finish")
         evaluations = _in_percent(_evaluations(accuracies, "eval_accuracy", "total_epoch_cnt"))
-        return _Clock(source="marks", begin=begin, finish=finish, evaluations=evaluations)
+        return _Clock("marks", begin, finish, evaluations)
     if accuracies := [record for record in mllog if record.values["key"] == "eval_accuracy"]:
         begin, finish = _moment(mllog, "key", "run_start"), _moment(mllog, "key", "run_stop", last=True)
         # Every rank may print an evaluation.
         distinct: dict[tuple[float, float | None], Evaluation] = {}
         for evaluation in _evaluations(accuracies, "value", "epoch_num", "epoch"):
             distinct.setdefault((evaluation.accuracy, evaluation.epochs), evaluation)
-        return _Clock(source="mllog", begin=begin, finish=finish, evaluations=_in_percent(distinct.values()))
+        return _Clock("mllog", begin, finish, _in_percent(distinct.values()))
     lines = _evaluations((record for record in collected.records if record.kind == "evaluation"), "top1", "epoch")
     evaluations = [
         evaluation
         for before, evaluation in pairwise([None, *lines])
         if evaluation and not (before and evaluation.epochs is not None and before.epochs == evaluation.epochs)
     ]
-    return _Clock(
-        source="lines" if evaluations else "",
-        begin=collected.begin(),
-        finish=None,
-        evaluations=evaluations,
-        first_epoch=collected.first_epoch,
-    )
+    return _Clock("lines" if evaluations else "", collected.begin(), None, evaluations, collected.first_epoch)
 
 
 def named_devices(path: Path) -> int | None:
@@ -222,7 +208,7 @@ def _in_percent(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 
 def _moment(records: Iterable[LogRecord], name: str, what: str, *, last: bool = False) -> Moment | None:
     times = [record.time_s for record in records if record.values[name] == what and record.time_s is not None]
-    return Moment(time_s=times[-1 if last else 0], what=what) if times else None
+    return Moment(times[-1 if last else 0], what) if times else None
 
 
 def _counted_from(clock: _Clock) -> int | None:
@@ -233,6 +219,10 @@ def _counted_from(clock: _Clock) -> int | None:
         return 0
     # Only steps show where an epoch begins: the first evaluation may come after several epochs.
     return 1 if first is None or first == 1 else None
+
+
+def _counted_from_1(evaluation: Evaluation) -> Evaluation:
+    return evaluation if evaluation.epochs is None else replace(evaluation, epochs=evaluation.epochs + 1)
 
 
 def _earliest(steps: Steps, records: Iterable[LogRecord]) -> float | None:

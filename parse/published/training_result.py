@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from parse.published.training import DEVICES, Evaluation, Training
@@ -23,7 +24,7 @@ NO_EVALUATION = "no evaluation is printed"
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
-    """What the rules leave open: the target in percent, the warm-up epochs, and samples that logs do not print."""
+    """Settings that the rules do not fix: target in percent, warm-up epochs, samples that logs do not print."""
 
     target: float = TARGET
     warmup_epochs: int | None = None
@@ -32,7 +33,7 @@ class RuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The numbers of a training; `reasons` says by name why one is None.
+    """The numbers of a training; `reasons`, by name, of those that are None.
 
     `time_to_train_s` runs from the beginning to `reached`, the first evaluation at or above the target; `whole_s` runs
     to test_finish, or to the last evaluation. `epochs` is the number of epochs that the throughput covers.
@@ -57,33 +58,33 @@ class Numbers:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A training, its numbers and its speedup over one device; `reason` says why there is no speedup.
+    """A training, its numbers under `settings`, its speedup over one device, or the `reason` why there is none.
 
-    `series` is the folder and the name without devices: speedups compare logs of one series only.
+    Speedups compare logs of one series only: those with the same folder and name without devices.
     """
 
     training: Training
     numbers: Numbers
-    series: tuple[Path, str]
+    settings: RuleSettings
     speedup: float | None = None
     reason: str = ""
+
+    @cached_property
+    def series(self) -> tuple[Path, str]:
+        """The folder and the name without devices, so that `GPUx8_AMP.log` matches `GPUx1_AMP.log`."""
+        return self.training.path.parent, DEVICES.sub("*", self.training.path.name)
 
 
 def training_results(trainings: Sequence[Training], settings: RuleSettings) -> list[TrainingResult]:
     """Returns a result per training, sorted by series and devices."""
     results = [
-        TrainingResult(training=training, numbers=numbers(training, settings), series=series(training.path))
+        TrainingResult(training=training, numbers=numbers(training, settings), settings=settings)
         for training in trainings
     ]
-    with_speedups = [
-        _with_speedup(result, [other for other in results if other.series == result.series]) for result in results
-    ]
-    return sorted(with_speedups, key=lambda result: (result.series, result.training.devices or 0, result.training.path))
-
-
-def series(path: Path) -> tuple[Path, str]:
-    """Returns the folder and the name without its devices, so that `GPUx8_AMP.log` matches `GPUx1_AMP.log`."""
-    return path.parent, DEVICES.sub("*", path.name)
+    return sorted(
+        (_with_speedup(result, results) for result in results),
+        key=lambda result: (result.series, result.training.devices or 0, result.training.path),
+    )
 
 
 def numbers(training: Training, settings: RuleSettings) -> Numbers:
@@ -92,26 +93,21 @@ def numbers(training: Training, settings: RuleSettings) -> Numbers:
     best = max(evaluations, key=lambda evaluation: evaluation.accuracy, default=None)
     reached = next((evaluation for evaluation in evaluations if evaluation.accuracy >= settings.target), None)
     samples, samples_from = _samples(training, settings)
-    time_to_train_s, no_time = _value_and_reason(_time_to_train(training, settings, best, reached))
-    throughput, no_throughput = _value_and_reason(_throughput(training, settings, samples))
-    trained = None if throughput is None else training.epochs
-    reasons = {ACCURACY: "" if best else NO_EVALUATION, THROUGHPUT: no_throughput, TIME_TO_TRAIN: no_time}
+    time_to_train_s = _time_to_train(training, settings, best, reached)
+    throughput = _throughput(training, settings, samples)
+    values = {ACCURACY: best or NO_EVALUATION, THROUGHPUT: throughput, TIME_TO_TRAIN: time_to_train_s}
     return Numbers(
-        time_to_train_s=time_to_train_s,
+        time_to_train_s=None if isinstance(time_to_train_s, str) else time_to_train_s,
         reached=reached,
         whole_s=training.whole_s,
         whole_until=training.end.what if training.end else "",
-        throughput=throughput,
-        epochs=None if trained is None else trained - (settings.warmup_epochs or 0),
+        throughput=None if isinstance(throughput, str) else throughput,
+        epochs=None if isinstance(throughput, str) else (training.epochs or 0) - (settings.warmup_epochs or 0),
         samples_per_epoch=samples,
         samples_from=samples_from,
         best=best,
-        reasons={name: reason for name, reason in reasons.items() if reason},
+        reasons={name: value for name, value in values.items() if isinstance(value, str)},
     )
-
-
-def _value_and_reason(value: float | str) -> tuple[float | None, str]:
-    return (None, value) if isinstance(value, str) else (value, "")
 
 
 def rate(training: Training, samples: int, warmup_epochs: int) -> float | None:
@@ -125,7 +121,7 @@ def rate(training: Training, samples: int, warmup_epochs: int) -> float | None:
 def _time_to_train(
     training: Training, settings: RuleSettings, best: Evaluation | None, reached: Evaluation | None
 ) -> float | str:
-    """Returns the seconds, or why there are none."""
+    """Returns the seconds, or the reason why there are none."""
     if best is None:
         return NO_EVALUATION
     if reached is None:
@@ -134,7 +130,7 @@ def _time_to_train(
             f"{len(training.evaluations)} evaluations{_duration(training)}"
         )
     if training.begin is None or training.counted_from is None:
-        return _no_beginning(training)
+        return _no_begin(training)
     if reached.time_s is None:
         return "the evaluation that reached the target has no time stamp"
     if reached.time_s <= training.begin.time_s:
@@ -143,14 +139,14 @@ def _time_to_train(
 
 
 def _throughput(training: Training, settings: RuleSettings, samples: int | None) -> float | str:
-    """Returns samples/s, or why there are none."""
+    """Returns samples/s, or the reason why there are none."""
     warmup_epochs, last = settings.warmup_epochs or 0, training.epochs
     if samples is None:
         return "the samples of an epoch are not known (--samples-per-epoch)"
     if last is None or training.end is None:
         return "no evaluation says how many epochs were trained until when"
     if training.begin is None or training.counted_from is None:
-        return _no_beginning(training)
+        return _no_begin(training)
     if last <= warmup_epochs:
         return f"only {last:g} epochs are there, {warmup_epochs} of them warm-up"
     if (samples_per_s := rate(training, samples, warmup_epochs)) is None:
@@ -158,7 +154,7 @@ def _throughput(training: Training, settings: RuleSettings, samples: int | None)
     return samples_per_s
 
 
-def _no_beginning(training: Training) -> str:
+def _no_begin(training: Training) -> str:
     if training.begin is None:
         missing = {"marks": "no test_begin", "mllog": "no run_start"}.get(training.source, "no time stamp")
         return f"nothing says when it began ({missing})"
@@ -190,10 +186,10 @@ def _samples(training: Training, settings: RuleSettings) -> tuple[int | None, st
     return None, ""
 
 
-def _with_speedup(result: TrainingResult, series_results: Sequence[TrainingResult]) -> TrainingResult:
+def _with_speedup(result: TrainingResult, results: Sequence[TrainingResult]) -> TrainingResult:
     """Adds the time to train on one device divided by this one's; it is never a ratio of throughputs."""
     time_s = result.numbers.time_to_train_s
-    single = [other for other in series_results if other.training.devices == 1]
+    single = [other for other in results if other.series == result.series and other.training.devices == 1]
     base = single[0].numbers.time_to_train_s if single else None
     if result.training.devices is None:
         reason = "neither the log nor its name says how many devices it ran on"

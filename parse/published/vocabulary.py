@@ -11,7 +11,9 @@ from decimal import Decimal
 from parse.logs.path_facts import PRECISIONS, model_name
 
 LONG = 1000
-"""How many characters of a cell or a heading are read."""
+"""How many characters of a cell, a heading or a sentence are read."""
+EPOCH_LINES = 500
+"""At most this many lines are searched for the time that epochs took."""
 
 IMAGENET = 1_281_167
 """Images of ImageNet's training set; an epoch is one pass over them."""
@@ -84,9 +86,9 @@ def whole_number(value: object, max_digits: int = 9) -> int | None:
     return int(text) or None if text.isascii() and text.isdigit() and len(text) <= max_digits else None
 
 
-def stated_times(texts: Iterable[str]) -> Iterator[tuple[int, float]]:
-    """Yields (epochs, seconds) where a text states how long epochs took; both are above 0."""
-    texts = list(texts)
+def stated_times(lines: Iterable[str]) -> Iterator[tuple[int, float]]:
+    """Yields (epochs, seconds) where a line states how long epochs took; both are above 0."""
+    texts = [line[:LONG] for line in lines if "epoch" in line[:LONG].lower()][:EPOCH_LINES]
     for match in (match for form in EPOCH_TIMES for text in texts for match in form.finditer(text)):
         epochs, figure = whole_number(match["epochs"], max_digits=6), match["seconds"]
         if epochs and len(figure) < 20 and (seconds := float(figure.replace(",", ""))):

@@ -131,7 +131,7 @@ def _as_json(result: Result) -> dict[str, Any]:
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
         "asked": requested_values(result),
-        "alarms": [{"name": alarm.name, "text": alarm.text} for alarm in result.alarms],
+        "alarms": [{"name": alarm.name, "text": alarm.text, "figures": alarm.figures} for alarm in result.alarms],
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
     if claimed := result.published:

@@ -43,16 +43,18 @@ from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION
 from hpc.recovery.journal_reader import read_journals
 from launch.cluster.lock import FolderLock
 from launch.follow.follower import write_missing_records
+from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
 from launch.queue import recall
 from launch.step.claim import Claim, Job
-from launch.step.hang import Limits
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
-from launch.sweep.finalize import describe_runs, mend_records
-from launch.sweep.rerun import RerunRequest, ask_for
+from launch.sweep.finalize import mend_records
+from launch.sweep.request import SweepOptions
+from launch.sweep.rerun import choose_reruns
 from launch.sweep.run_status import RunStatus, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
+from launch.sweep.text import describe_runs
 from parse import summarize
 from tests.fuzz.damages import ERRORS, HUGE_BYTES, OF_ANY, OF_JSON, Damage, empty, folder, refused, zeros
 from tests.fuzz.fuzz_logs import watched
@@ -238,7 +240,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         lock = FolderLock(folders.jobs)
         with lock.held(lambda holder: None):
             mend_records(folders, print)
-            ask_for(RerunRequest(retry=(Outcome.OOM,)), RUNS, traces, None, print)
+            choose_reruns(SweepOptions(retry=(Outcome.OOM,)), RUNS, traces, None, print)
             pending_runs(_ids(), traces)
             recall(folders.jobs)
 
@@ -259,9 +261,9 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),
-        (lambda: status.show(None, {"out": str(out)}), of_sweep),
+        (lambda: status.show(None, LaunchOptions(out=out)), of_sweep),
         (lambda: sweep_command.main([*command, "--out", str(out)]), ()),
-        (lambda: Watchdog(traces, stem, Launcher(ENDED), Limits(), print).see(), ()),
+        (lambda: Watchdog(traces, stem, Launcher(ENDED), RunLimits(), print).see(), ()),
         (lambda: read_journals(traces / f"{stem}.partial", []), ()),
         (lambda: _copy(traces / f"{stem}.partial", out / "node"), ()),
         (planned, of_sweep),

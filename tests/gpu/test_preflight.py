@@ -57,7 +57,9 @@ def test_a_run_on_a_gpu_says_what_it_met(tmp_path: Path, torch_sees: int) -> Non
     found = findings(trace)
     checks_of_many = {"fabric", "transport", "transport_in_node"}  # one rank goes nowhere
     assert set(found) == set(CHECKS) - checks_of_many
-    assert {name: one["text"] for name, one in found.items() if one["level"] == "fatal" and one["state"] != "ok"} == {}
+    assert {
+        name: one["text"] for name, one in found.items() if one["severity"] == "fatal" and one["state"] != "ok"
+    } == {}
     assert found["gpus_in_sight"]["state"] == found["same_driver"]["state"] == "ok"
     (rank,) = trace.ranks
     (gpu,) = rank["start"]["gpus"]

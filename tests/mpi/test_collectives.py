@@ -161,7 +161,7 @@ def test_a_launch_by_hand_keeps_the_promises_that_it_is_given(ranks: Ranks, tmp_
                 "same_framework=alarm")  # fmt: skip
     found = only_trace(tmp_path).environment["preflight"]
     assert "load" not in found
-    assert found["same_framework"]["level"] == "alarm"
+    assert found["same_framework"]["severity"] == "alarm"
     refused = collectives(ranks, 2, tmp_path, "mpi", "--check", "load=deadly", check=False)
     assert refused.returncode != 0
     assert "check load: level 'deadly' is not one of fatal, alarm, off" in refused.stderr

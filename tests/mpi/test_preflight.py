@@ -111,7 +111,7 @@ def test_ranks_that_share_a_gpu_end_before_they_touch_it(
     env = {"PYTHONPATH": f"{HERE / 'fake_driver'}:{ROOT}", "CUDA_VISIBLE_DEVICES": visible}
     asked = {"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2, "env_of_ranks": env}
     looked = Looked(ranks, tmp_path, **asked)
-    fatal = {one["name"] for one in looked.found["findings"] if (one["level"], one["state"]) == ("fatal", "failed")}
+    fatal = {one["name"] for one in looked.found["findings"] if (one["severity"], one["state"]) == ("fatal", "failed")}
     assert fatal == failed
     assert looked.done.returncode == (3 if failed else 0)
     assert [len(rank["in_sight"]) for rank in looked.found["ranks"]] == [2, 2]
@@ -133,11 +133,13 @@ def test_what_is_fatal_ends_with_3_and_is_written(
     looked = Looked(ranks, tmp_path, size=size, **asked)
     assert looked.done.returncode == 3
     (finding,) = [
-        finding for finding in looked.found["findings"] if finding["state"] == "failed" and finding["level"] == "fatal"
+        finding
+        for finding in looked.found["findings"]
+        if finding["state"] == "failed" and finding["severity"] == "fatal"
     ]
-    assert (finding["name"], finding["level"]) == (name, "fatal")
+    assert (finding["name"], finding["severity"]) == (name, "fatal")
     assert says in finding["text"]
-    assert finding["cure"]
+    assert finding["fix"]
 
 
 def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert (found["launched"]["size"], found["ranks"]) == (1, [])
     assert [(one["name"], one["state"]) for one in found["findings"]] == [("mpi_size", "failed")]
-    assert "pmix or pmi2" in found["findings"][0]["cure"]
+    assert "pmix or pmi2" in found["findings"][0]["fix"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "run.json"]
 
 
@@ -168,7 +170,9 @@ def test_what_was_found_is_in_the_trace(attempt: Callable[..., Attempt]) -> None
     made = attempt(spec())
     found = made.trace().environment["preflight"]
     assert set(found) == ON_CPUS
-    assert {name: finding["level"] for name, finding in found.items()} == {name: CHECKS[name].level for name in ON_CPUS}
+    assert {name: finding["severity"] for name, finding in found.items()} == {
+        name: CHECKS[name].level for name in ON_CPUS
+    }
     assert found["mpi_size"]["state"] == found["same_framework"]["state"] == "ok"
     first, second = made.trace().ranks
     assert first["start"]["node"]["memory_free_bytes"] > 0

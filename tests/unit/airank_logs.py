@@ -1,15 +1,15 @@
-"""Logs to AI-Rank's rules, as texts, and ways to break them."""
+"""Logs that keep AI-Rank's rules, as texts."""
 
 from __future__ import annotations
 
 import json
 
-from parse.published.airank_folder import FIELDS
+from parse.published.airank_rules import FIELDS
 
 BEGIN_S = 1_558_631_910.0
 EPOCH_S = 100.0
 SAMPLES = 64_000
-"""Of an epoch: 640 samples/s."""
+"""Samples of an epoch: 640 samples/s."""
 ACCURACIES = (0.30, 0.55, 0.7590, 0.77)
 CHECKSUM = "d41d8cd98f00b204e9800998ecf8427e"
 INFORMATION = {name: "8" if name == "accelerators_per_node" else "4" for name in FIELDS}
@@ -17,24 +17,24 @@ INFORMATION = {name: "8" if name == "accelerators_per_node" else "4" for name in
 
 def marks(accuracies=ACCURACIES, epoch_s=EPOCH_S):
     """Marks of a training that keeps all rules and goes on after the target is reached: name to time and text."""
-    found = [("load_data", BEGIN_S - 1, f"load_data, checksum:{CHECKSUM}"), ("test_begin", BEGIN_S, "test_begin")]
+    made = [("load_data", BEGIN_S - 1, f"load_data, checksum:{CHECKSUM}"), ("test_begin", BEGIN_S, "test_begin")]
     target = None
     for epoch, accuracy in enumerate(accuracies, 1):
         time_s = BEGIN_S + epoch * epoch_s
-        found.append((f"eval {epoch}", time_s, f"eval_accuracy:{accuracy:.4f}, total_epoch_cnt:{epoch}"))
+        made.append((f"eval {epoch}", time_s, f"eval_accuracy:{accuracy:.4f}, total_epoch_cnt:{epoch}"))
         if target is None and accuracy >= 0.759:
             target = time_s
-            found.append(("target_quality_time", time_s, f"target_quality_time:{time_s - BEGIN_S:.2f}sec"))
+            made.append(("target_quality_time", time_s, f"target_quality_time:{time_s - BEGIN_S:.2f}sec"))
     end_s = BEGIN_S + len(accuracies) * epoch_s
-    found += [
+    made += [
         ("test_finish", end_s, "test_finish"),
         ("total_use_time", end_s, f"total_use_time:{end_s - BEGIN_S:.2f}sec"),
         ("avg_ips", end_s, f"avg_ips:{SAMPLES / epoch_s:.0f}images/sec"),
     ]
-    return {name: (time_s, said) for name, time_s, said in found}
+    return {name: (time_s, mark_text) for name, time_s, mark_text in made}
 
 
-def text(told, *, seed="7", devices=None):
+def text(log_marks, *, seed="7", devices=None):
     """The log of these marks. Its header is MLPerf's: nothing in the rules says how to print a seed."""
     header = [
         ":::MLLOG " + json.dumps({"key": key, "value": value, "metadata": {}})
@@ -45,7 +45,7 @@ def text(told, *, seed="7", devices=None):
         header.append(
             f"DLL 2019-05-23 17:18:29.000000 - PARAMETER arch : resnet50  batch_size : 256  world_size : {devices}"
         )
-    lines = [f"- AI-Rank-log {time_s:.3f} {said}" for time_s, said in told.values()]
+    lines = [f"- AI-Rank-log {time_s:.3f} {mark_text}" for time_s, mark_text in log_marks.values()]
     return "\n".join([*header, *lines, ""])
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from hpc.model.spec import RunSpec
 from hpc.model.trace_file import write_trace
-from launch.jobs.script import Folders, RunLimits, render_local
+from launch.jobs.options import RunLimits
+from launch.jobs.script import Folders, render_local
 from launch.jobs.site import Site
 from tests.unit.traces import make_trace
 

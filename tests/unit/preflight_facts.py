@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from hpc.model.checks import Finding
+from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
 from hpc.preflight.types import Gpu, Launched, NodeFacts, RankFacts, Seen, Transports

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from hpc.sweep import main
 from tests.sweeps import sweep_argv, with_checkout
 
 NO_SLURM = "/nonexistent"
 """A PATH on which there is nothing."""
+Completed = subprocess.CompletedProcess[str]
 
 
-def sweep(
-    tmp_path: Path, *arguments: str, path: str | None = None, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """`python -m hpc.sweep` in this folder; `path` replaces PATH."""
-    environment = {**with_checkout(os.environ), **(env or {})}
-    if path is not None:
-        environment["PATH"] = path
-    return subprocess.run(
-        sweep_argv(*arguments), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+def sweep(tmp_path: Path, *arguments: str, path: str | None = None, env: dict[str, str] | None = None) -> Completed:
+    """`python -m hpc.sweep` in this folder, `path` replaces PATH; with `env` in a process."""
+    variables = {} if path is None else {"PATH": path}
+    if env is not None:
+        environment = {**with_checkout(os.environ), **env, **variables}
+        argv = sweep_argv(*arguments)
+        return subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    with (
+        contextlib.chdir(tmp_path),
+        mock.patch.dict(os.environ, variables),
+        contextlib.redirect_stdout(io.StringIO()) as stdout,
+        contextlib.redirect_stderr(io.StringIO()) as stderr,
+    ):
+        try:
+            status = main(arguments)
+        except SystemExit as exit:
+            status = int(exit.code or 0)
+    return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
@@ -31,3 +44,12 @@ def plan_of(folder: Path) -> dict[str, Any]:
     (path,) = folder.glob("*/plan.*.json")
     plan: dict[str, Any] = json.loads(path.read_text())
     return plan
+
+
+def write_program(folder: Path, name: str, body: str) -> Path:
+    """Writes an executable shell script: a fake of a command."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+    return path

@@ -1,4 +1,4 @@
-"""Which settled runs are wanted again, and how runs stand: from records, requests and plans in a folder."""
+"""Reruns of final runs, and the status of runs: from records, requests and plans in a folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, requested_reruns
 from hpc.model.spec import SpecError
-from launch.sweep import rerun as again
+from launch.sweep import rerun
 from launch.sweep.provenance import Changes
-from launch.sweep.rerun import RerunRequest, ask_for, outcomes_to_retry
+from launch.sweep.request import SweepOptions, outcomes_to_retry
+from launch.sweep.rerun import choose_reruns
 from launch.sweep.run_status import RunStatus, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
@@ -31,14 +32,14 @@ def traces(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(traces: Path, **wish: object) -> list[str]:
-    said: list[str] = []
-    ask_for(RerunRequest(**wish), RUNS, traces, None, said.append)  # type: ignore[arg-type]  # the test's own keywords
-    return said
+def request(traces: Path, **options: object) -> list[str]:
+    lines: list[str] = []
+    choose_reruns(SweepOptions(**options), RUNS, traces, None, lines.append)  # type: ignore[arg-type]  # the test's own keywords
+    return lines
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("timeout", "a run that ended so is run again without asking"),
         ("oom,lost", "retry lost: a run that ended so is run again"),
@@ -47,40 +48,40 @@ def ask(traces: Path, **wish: object) -> list[str]:
         (" , ", "retry names no outcome"),
     ],
 )
-def test_what_cannot_be_retried_is_refused_with_the_reason(text: str, words: str) -> None:
-    with pytest.raises(SpecError, match=words):
+def test_outcomes_that_cannot_be_retried_are_refused_with_the_reason(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         outcomes_to_retry(text)
 
 
-def test_retry_asks_for_runs_whose_outcome_that_is(traces: Path) -> None:
+def test_retry_requests_reruns_of_runs_with_these_outcomes(traces: Path) -> None:
     """An oom before an ok is not the run's outcome."""
     assert outcomes_to_retry(" oom, invalid") == (Outcome.OOM, Outcome.INVALID)
-    assert ask(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["retry oom,invalid: 1 runs once more"]
+    assert request(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["retry oom,invalid: 1 runs once more"]
     assert requested_reruns(traces) == {f"{OOM}.1"}
     assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
-    assert ask(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already
+    assert request(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already
 
 
-def test_force_asks_for_all_that_is_settled(traces: Path) -> None:
-    assert ask(traces, force=True) == ["--force: 3 final runs once more"]
+def test_force_requests_reruns_of_all_final_runs(traces: Path) -> None:
+    assert request(traces, force=True) == ["--force: 3 final runs once more"]
     assert requested_reruns(traces) == {f"{OK}.1", f"{OK}.2", f"{OOM}.1", f"{FAILED}.1"}
     assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OK, OOM, FAILED, LATE]
     put_exit_record(traces, RUNS[0], Outcome.OK, 3)
     assert pending_runs([OK], traces) == []
 
 
-def test_only_what_ended_ok_is_compared_with_what_is_here(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_ok_runs_are_compared_with_the_present_environment(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison is a mock; tests/mpi compares a real trace."""
     changes = Changes(changed=("numpy was 1, is 2",), unknown=("the weather",))
-    monkeypatch.setattr(again, "changes_since", lambda run, trace, site: changes)
-    assert ask(traces, if_changed=True) == [
+    monkeypatch.setattr(rerun, "changes_since", lambda run, trace, site: changes)
+    assert request(traces, rerun_if_changed=True) == [
         f"{OK}: numpy was 1, is 2", "--rerun-if-changed: 1 of 1 runs that ended ok once more",
         "not compared: the weather",
     ]  # fmt: skip
     assert pending_runs([OK], traces) == [OK]
 
 
-def test_how_runs_stand(traces: Path) -> None:
+def test_the_status_of_runs(traces: Path) -> None:
     begin = BeginRecord(run_id=LATE, attempt=2, job_id="9", begin_unix_s=1)
     text = f'{{"run_id": "{LATE}", "attempt": 2, "job_id": "9", "begin_unix_s": 1}}'
     (traces / f"{LATE}.2.begin.json").write_text(text)
@@ -88,7 +89,7 @@ def test_how_runs_stand(traces: Path) -> None:
     partial.mkdir()
     (partial / "node1.beat").touch()
     os.utime(partial / "node1.beat", (time.time() - 1000,) * 2)
-    ask(traces, retry=(Outcome.OOM,))
+    request(traces, retry=(Outcome.OOM,))
     ok, oom, failed, late = run_statuses([OK, OOM, FAILED, LATE], traces)
     assert (ok.state, ok.attempts, ok.final, ok.rerun_requested) == ("ok", 2, True, False)
     assert (oom.state, oom.final, oom.rerun_requested) == ("oom, wanted again", False, True)
@@ -100,7 +101,7 @@ def test_how_runs_stand(traces: Path) -> None:
     assert whole([ok]) and not whole([ok, oom]) and not whole([failed]) and whole([])
 
 
-def test_plans_are_found_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_plans_are_named(tmp_path: Path) -> None:
     path = put_plan(tmp_path, RUNS)
     broken: list[RecordError] = []
     [(sweep_id, runs)] = planned_sweeps(tmp_path, broken).items()

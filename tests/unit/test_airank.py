@@ -1,4 +1,4 @@
-"""The command: what it prints, as text and JSON, and how it ends."""
+"""parse.airank: its text, its JSON, its exit status."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DOCUMENT = """\
 """
 
 
-def run(capsys, *words):
-    code = main([str(word) for word in words])
+def run(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
     return code, *capsys.readouterr()
 
 
@@ -48,11 +48,12 @@ def test_broken_rules_have_a_line_each(tmp_path, capsys):
     assert "  GPUx8.log: no time to train: the target of 75.9 % is not reached" in out
 
 
-def test_published_figures_stand_beside(tmp_path, capsys):
+def test_published_figures_are_compared(tmp_path, capsys):
     folder, document = submission(tmp_path), tmp_path / "README.md"
     document.write_text(DOCUMENT)
     _, out, _ = run(capsys, folder, "--published", document)
     assert "3200.00     2400.00     +33.33%  it runs to test_finish (3200.00 s)" in out
+    assert all(len(line) <= 120 for line in out.splitlines())
     assert "speedup 8 is printed (a ratio of throughputs), the times to train give 10.67" in out
 
 
@@ -60,42 +61,43 @@ def test_json_has_the_same(tmp_path, capsys):
     folder, document = submission(tmp_path), tmp_path / "README.md"
     document.write_text(DOCUMENT)
     code, out, _ = run(capsys, folder, "--published", document, "--target", "76.5", "--format", "json")
-    told = json.loads(out)
-    assert (code, told["target"]) == (0, 76.5)
-    assert [(log["devices"], log["time_to_train_s"], log["speedup"]) for log in told["logs"]] == [
+    report = json.loads(out)
+    assert (code, report["target"]) == (0, 76.5)
+    assert [(log["devices"], log["time_to_train_s"], log["speedup"]) for log in report["logs"]] == [
         (1, 3200, 1), (8, 400, 8), (32, 120, pytest.approx(80 / 3)),
     ]  # fmt: skip
-    assert [one["what"] for one in told["published"] if one["devices"] == 1] == [
+    assert [figure["what"] for figure in report["published"] if figure["devices"] == 1] == [
         "time to train (s)", "throughput (samples/s)", "accuracy (%)",
     ]  # fmt: skip
-    assert {one["rule"] for one in told["broken_rules"]} >= {"target_quality_time", "published speedup"}
+    assert {item["rule"] for item in report["broken_rules"]} >= {"target_quality_time", "published speedup"}
 
 
-def test_json_says_why_a_number_is_not_there(tmp_path, capsys):
+def test_json_has_the_reasons_of_absent_numbers(tmp_path, capsys):
     (tmp_path / "GPUx8.log").write_text(text(marks(accuracies=(0.3, 0.5))))
-    (log,) = json.loads(run(capsys, tmp_path, "--format", "json")[1])["logs"]
+    content = json.loads(run(capsys, tmp_path, tmp_path / "GPUx8.log", "--format", "json")[1])
+    (log,) = content["logs"]  # a file named twice counts once
     assert (log["time_to_train_s"], log["speedup"]) == (None, None)
     assert set(log["reasons"]) == {"time to train", "speedup"}
+    figures = {item["rule"]: item["figures"] for item in content["broken_rules"]}
+    assert figures["target"] == {"target": 75.9, "evaluations": 2, "best": 50}
 
 
-def test_a_file_that_is_no_log_becomes_a_line(tmp_path, capsys):
+def test_a_file_that_is_no_log_has_a_line(tmp_path, capsys):
     folder = submission(tmp_path)
     (folder / "notes.txt").write_text("nothing of the kind\n")
     (folder / "README.md").write_text("not even looked at\n")
     code, out, _ = run(capsys, folder)
     assert code == 0
-    (line,) = [line for line in out.splitlines() if line.startswith("not read: ")]
-    assert "notes.txt: no step line of a known system" in line
+    assert out.count("not read: ") == 1
+    assert "notes.txt: no step line of a known system" in " ".join(out.split())
 
 
 def test_nothing_to_read_ends_with_1(tmp_path, capsys):
     code, out, err = run(capsys, tmp_path / "missing.log", "--published", tmp_path / "missing.md")
     assert (code, out) == (1, "")
     assert "missing.log: cannot be read" in err and "missing.md: cannot be read" in err and "nothing to judge" in err
-
-
-def test_an_empty_folder_ends_with_1(tmp_path, capsys):
-    assert run(capsys, tmp_path)[0] == 1
+    (tmp_path / "empty").mkdir()
+    assert run(capsys, tmp_path / "empty")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -110,18 +112,12 @@ def test_wrong_usage_ends_with_2(words, capsys):
     assert "usage: python -m parse.airank" in capsys.readouterr().err
 
 
-def test_help_says_what_the_numbers_are(capsys):
+def test_help_defines_the_numbers(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     out = capsys.readouterr().out
-    for said in ("never a ratio of throughputs", "The clock never pauses", "system_information.json", "example:"):
-        assert said in out
-
-
-def test_a_file_named_twice_counts_once(tmp_path, capsys):
-    folder = submission(tmp_path)
-    told = json.loads(run(capsys, folder, folder / "GPUx8.log", "--format", "json")[1])
-    assert len(told["logs"]) == 3
+    for words in ("never a ratio of throughputs", "The clock never pauses", "system_information.json", "example:"):
+        assert words in out
 
 
 @pytest.mark.skipif(not LOGS.is_dir(), reason="needs ../shared/logs")
@@ -132,8 +128,11 @@ def test_the_published_figures_of_real_logs(tmp_path, capsys):
         "| 1卡 | 137,335 | 859.24 | 77.90 | - |\n| 32卡 | 5237 | 22710.21 | 75.90 | 26.43 |\n"
     )
     logs = sorted(LOGS.glob("ngc-pytorch-resnet50_airank_*.log"))
-    told = json.loads(run(capsys, *logs, "--published", document, "--format", "json")[1])
-    notes = {(one["devices"], one["what"]): (round(one["recomputed"], 2), one["note"]) for one in told["published"]}
+    report = json.loads(run(capsys, *logs, "--published", document, "--format", "json")[1])
+    notes = {
+        (figure["devices"], figure["what"]): (round(figure["recomputed"], 2), figure["note"])
+        for figure in report["published"]
+    }
     assert notes == {
         (1, "time to train (s)"): (126731.68, "it runs to the last evaluation (137369.04 s)"),
         (1, "throughput (samples/s)"): (839.38, "it is the train.compute_ips that the log sums up with"),
@@ -143,5 +142,5 @@ def test_the_published_figures_of_real_logs(tmp_path, capsys):
         (32, "accuracy (%)"): (75.9, ""),
         (32, "speedup"): (24.64, ""),
     }
-    (how,) = [one["how"] for one in told["broken_rules"] if one["rule"] == "published speedup"]
-    assert how == "line 4: speedup 26.43 is printed (a ratio of throughputs), the times to train give 26.22"
+    (message,) = [item["how"] for item in report["broken_rules"] if item["rule"] == "published speedup"]
+    assert message == "line 4: speedup 26.43 is printed (a ratio of throughputs), the times to train give 26.22"

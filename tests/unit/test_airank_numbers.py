@@ -25,80 +25,80 @@ NEEDS_LOGS = pytest.mark.skipif(not LOGS.is_dir(), reason="needs ../shared/logs"
 
 def training(tmp_path, written, name="GPUx8.log", log_format=None):
     path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
     path.write_text(written)
     return read_training(path, log_format)
 
 
-def found(tmp_path, written, **terms):
-    return numbers(training(tmp_path, written), RuleSettings(**terms))
+def numbers_of(tmp_path, written, **settings):
+    return numbers(training(tmp_path, written), RuleSettings(**settings))
+
+
+def delayed(seconds, after_s):
+    """The usual marks; those after `after_s` from the beginning are later by so many seconds."""
+    late = BEGIN_S + after_s
+    return text({name: (time_s + seconds * (time_s > late), mark) for name, (time_s, mark) in marks().items()})
+
+
+def without(name):
+    return text({other: mark for other, mark in marks().items() if other != name})
 
 
 def test_the_numbers_of_marks(tmp_path):
-    told = found(tmp_path, text(marks()))
-    assert told.time_to_train_s == pytest.approx(300)
-    assert (told.reached.accuracy, told.reached.epochs) == (75.9, 3)
-    assert (told.whole_s, told.whole_until) == (400, "test_finish")
-    assert (told.throughput, told.epochs, told.samples_from) == (SAMPLES / 100, 4, "as the log says")
-    assert told.accuracy == 77
-    assert told.reasons == {}
+    result = numbers_of(tmp_path, text(marks()))
+    assert result.time_to_train_s == pytest.approx(300)
+    assert (result.reached.accuracy, result.reached.epochs) == (75.9, 3)
+    assert (result.whole_s, result.whole_until) == (400, "test_finish")
+    assert (result.throughput, result.epochs, result.samples_from) == (SAMPLES / 100, 4, "as the log says")
+    assert (result.accuracy, result.reasons) == (77, {})
 
 
 def test_the_clock_does_not_pause(tmp_path):
     """A pause of 1000 s before the evaluation that reaches the target is in the time to train and in the throughput."""
-    told = {name: (time_s + (1000 if time_s >= BEGIN_S + 300 else 0), said) for name, (time_s, said) in marks().items()}
-    late = found(tmp_path, text(told))
+    late = numbers_of(tmp_path, delayed(1000, after_s=299))
     assert late.time_to_train_s == pytest.approx(1300)
     assert late.throughput == pytest.approx(4 * SAMPLES / 1400)
 
 
 def test_warmup_epochs_are_left_out_of_the_throughput_alone(tmp_path):
-    told = {name: (time_s + (50 if time_s > BEGIN_S else 0), said) for name, (time_s, said) in marks().items()}
-    slow_start = found(tmp_path, text(told), warmup_epochs=1)
+    slow_start = numbers_of(tmp_path, delayed(50, after_s=0), warmup_epochs=1)
     assert (slow_start.throughput, slow_start.epochs) == (pytest.approx(SAMPLES / 100), 3)
     assert slow_start.time_to_train_s == pytest.approx(350)
-    assert found(tmp_path, text(told), warmup_epochs=4).reasons == {
-        THROUGHPUT: "only 4 epochs are there, 4 of them warm-up"
-    }
 
 
 def test_accuracies_in_percent(tmp_path):
-    told = marks(accuracies=(0.5, 40.0, 75.91))
-    assert found(tmp_path, text(told)).accuracy == 75.91
+    assert numbers_of(tmp_path, text(marks(accuracies=(0.5, 40.0, 75.91)))).accuracy == 75.91
 
 
-def test_no_test_begin_no_time_to_train(tmp_path):
-    told = marks()
-    del told["test_begin"]
-    assert found(tmp_path, text(told)).reasons == dict.fromkeys(
-        (TIME_TO_TRAIN, THROUGHPUT), "nothing says when it began (no test_begin)"
-    )
+def test_without_test_finish_a_training_ends_with_the_last_evaluation(tmp_path):
+    assert numbers_of(tmp_path, without("test_finish")).whole_until == "the last evaluation"
 
 
-def test_no_test_finish_ends_with_the_last_evaluation(tmp_path):
-    told = marks()
-    del told["test_finish"]
-    assert found(tmp_path, text(told)).whole_until == "the last evaluation"
+@pytest.mark.parametrize(
+    ("written", "settings", "reasons"),
+    [
+        (without("test_begin"), {},
+         dict.fromkeys((TIME_TO_TRAIN, THROUGHPUT), "nothing says when it began (no test_begin)")),
+        (text(marks()), {"warmup_epochs": 4}, {THROUGHPUT: "only 4 epochs are there, 4 of them warm-up"}),
+        (text(marks()), {"target": 78},
+         {TIME_TO_TRAIN: "the target of 78 % is not reached: 77.000 % at best in 4 evaluations, "
+                         "400.00 s from test_begin to test_finish"}),
+    ],
+)  # fmt: skip
+def test_reasons_for_absent_numbers(tmp_path, written, settings, reasons):
+    result = numbers_of(tmp_path, written, **settings)
+    assert result.reasons == reasons
+    assert [result.time_to_train_s is None, result.throughput is None] == [
+        name in reasons for name in (TIME_TO_TRAIN, THROUGHPUT)
+    ]
 
 
-def test_a_target_that_is_not_reached_says_how_far_it_came(tmp_path):
-    told = found(tmp_path, text(marks()), target=78)
-    assert told.time_to_train_s is None
-    assert told.reasons == {
-        TIME_TO_TRAIN: "the target of 78 % is not reached: 77.000 % at best in 4 evaluations, "
-        "400.00 s from test_begin to test_finish"
-    }
-
-
-def test_samples_that_nobody_tells(tmp_path):
-    told = text(marks()).replace("train_samples", "other_samples")
-    assert THROUGHPUT in found(tmp_path, told).reasons
-    assert found(tmp_path, told, samples_per_epoch=1000).throughput == 10
-    resnet50 = tmp_path / "resnet50"
-    resnet50.mkdir()
-    assert found(resnet50, told).samples_per_epoch == IMAGENET
-    tsm = tmp_path / "tsm_resnet50"
-    tsm.mkdir()
-    assert found(tsm, told).samples_per_epoch is None
+def test_samples_of_an_epoch_that_no_log_prints(tmp_path):
+    unknown = text(marks()).replace("train_samples", "other_samples")
+    assert THROUGHPUT in numbers_of(tmp_path, unknown).reasons
+    assert numbers_of(tmp_path, unknown, samples_per_epoch=1000).throughput == 10
+    for folder, samples in (("resnet50", IMAGENET), ("tsm_resnet50", None)):
+        assert numbers(training(tmp_path, unknown, f"{folder}/GPUx8.log"), RuleSettings()).samples_per_epoch == samples
 
 
 def mllog(key, value=None, time_s=0, **metadata):
@@ -119,10 +119,10 @@ MLPERF = "\n".join([
 
 
 def test_the_numbers_of_mlperf(tmp_path):
-    told = training(tmp_path, MLPERF)
-    assert (told.source, told.begin.what, told.remarks) == ("mllog", "run_start", ())
-    assert [one.epochs for one in told.evaluations] == [1, 5]  # each rank's line counts once
-    result = numbers(told, RuleSettings())
+    log = training(tmp_path, MLPERF)
+    assert (log.source, log.begin.what, log.remarks) == ("mllog", "run_start", ())
+    assert [evaluation.epochs for evaluation in log.evaluations] == [1, 5]  # each rank's line counts once
+    result = numbers(log, RuleSettings())
     assert (result.time_to_train_s, result.whole_s) == (500, 510)
     assert result.throughput == pytest.approx(5 * SAMPLES / 510)
 
@@ -135,8 +135,8 @@ def test_marks_stand_before_mlperf(tmp_path):
     assert training(tmp_path, MLPERF + text(marks())).source == "marks"
 
 
-def dll(time, said):
-    return f"DLL 2021-03-23 {time}.000000 - {said}"
+def dll(time, message):
+    return f"DLL 2021-03-23 {time}.000000 - {message}"
 
 
 NGC = "\n".join([
@@ -152,78 +152,68 @@ NGC = "\n".join([
 
 
 def test_the_numbers_of_a_program_s_own_lines(tmp_path):
-    told = training(tmp_path, NGC)
-    assert (told.log_format, told.source, told.counted_from, told.devices) == ("ngc-pytorch", "lines", 0, 8)
-    assert told.begin.what == "the first time stamp"
-    result = numbers(told, RuleSettings())
+    log = training(tmp_path, NGC)
+    assert (log.log_format, log.source, log.counted_from, log.devices) == ("ngc-pytorch", "lines", 0, 8)
+    assert log.begin.what == "the first time stamp"
+    result = numbers(log, RuleSettings())
     assert (result.time_to_train_s, result.reached.epochs) == (600, 2)
     assert (result.throughput, result.accuracy) == (3 * IMAGENET / 900, 76.63)
-    assert told.summaries == (("train.total_ips", 854.37),)
+    assert log.summaries == (("train.total_ips", 854.37),)
 
 
 def test_a_training_that_goes_on_has_no_time_to_train(tmp_path):
     later = NGC.replace("Epoch: 2", "Epoch: 7").replace("Epoch: 1", "Epoch: 6").replace("Epoch: 0", "Epoch: 5")
-    told = training(tmp_path, later)
-    assert told.counted_from is None
-    result = numbers(told, RuleSettings())
+    log = training(tmp_path, later)
+    assert log.counted_from is None
+    result = numbers(log, RuleSettings())
     assert result.accuracy == 76.63
     assert set(result.reasons) == {TIME_TO_TRAIN, THROUGHPUT}
 
 
 def test_a_launcher_s_clock_that_is_ahead_is_not_taken(tmp_path):
     launched = "Tue Mar 23 17:00:00 2021[1,0]<stdout>:===>--nnodes 1 --node_rank 0\n" + NGC
-    told = training(tmp_path, launched)
-    assert told.begin.what == "the first step's time stamp"
-    assert told.remarks == ("the launcher's clock is ahead of the program's, so time is counted from the first step",)
-    assert numbers(told, RuleSettings()).time_to_train_s == 540
+    log = training(tmp_path, launched)
+    assert log.begin.what == "the first step's time stamp"
+    assert log.remarks == ("the launcher's clock is ahead of the program's, so time is counted from the first step",)
+    assert numbers(log, RuleSettings()).time_to_train_s == 540
 
 
 def test_marks_without_evaluations_leave_the_program_s_lines(tmp_path):
-    told = training(tmp_path, NGC + "- AI-Rank-log 1616491482.127 test_begin\n")
-    assert told.source == "lines"
-    assert told.remarks == (
+    log = training(tmp_path, NGC + "- AI-Rank-log 1616491482.127 test_begin\n")
+    assert log.source == "lines"
+    assert log.remarks == (
         "its marks hold no evaluation, so all times are those of the program's own lines",
     )  # fmt: skip
 
 
 def test_a_log_without_evaluations(tmp_path):
-    told = training(tmp_path, "\n".join(NGC.split("\n")[:3]))
-    assert told.source == ""
-    assert set(numbers(told, RuleSettings()).reasons) == {TIME_TO_TRAIN, THROUGHPUT, ACCURACY}
+    log = training(tmp_path, "\n".join(NGC.split("\n")[:3]))
+    assert log.source == ""
+    assert set(numbers(log, RuleSettings()).reasons) == {TIME_TO_TRAIN, THROUGHPUT, ACCURACY}
 
 
-def speedups(folder, **terms):
-    told = training_results([read_training(path) for path in sorted(folder.rglob("*.log"))], RuleSettings(**terms))
-    return {case.training.path.name: case.speedup if case.speedup is not None else case.reason for case in told}
+def speedups(folder):
+    """By the log's name the speedup, or the reason why there is none."""
+    results = training_results([read_training(path) for path in sorted(folder.rglob("*.log"))], RuleSettings())
+    return {result.training.path.name: result.speedup or result.reason for result in results}
 
 
 def test_speedup_is_a_ratio_of_times_to_train(tmp_path):
-    assert speedups(submission(tmp_path)) == {
-        "GPUx1.log": 1, "GPUx8.log": pytest.approx(8), "GPUx32.log": pytest.approx(800 / 30),
-    }  # fmt: skip
-
-
-def test_speedup_of_one_that_needs_an_epoch_more(tmp_path):
-    """8 times the throughput, but the target an epoch later: 8 · 3/4."""
     folder = submission(tmp_path)
+    assert speedups(folder) == pytest.approx({"GPUx1.log": 1, "GPUx8.log": 8, "GPUx32.log": 800 / 30})
+    # 8 times the throughput, but the target an epoch later: 8 · 3/4.
     (folder / "GPUx8.log").write_text(text(marks(accuracies=(0.3, 0.5, 0.7, 0.76))))
     assert speedups(folder)["GPUx8.log"] == pytest.approx(6)
 
 
-def test_no_log_of_one_device_no_speedup(tmp_path):
-    folder = submission(tmp_path)
-    (folder / "GPUx1.log").unlink()
-    assert set(speedups(folder).values()) == {"there is no log of 1 device beside it"}
-
-
-def test_no_time_to_train_no_speedup(tmp_path):
+def test_a_speedup_needs_a_time_to_train_on_one_device(tmp_path):
     folder = submission(tmp_path)
     (folder / "GPUx1.log").write_text(text(marks(accuracies=(0.3, 0.4))))
-    assert speedups(folder) == {
-        "GPUx1.log": "it has no time to train",
-        "GPUx8.log": "GPUx1.log has no time to train",
-        "GPUx32.log": "GPUx1.log has no time to train",
-    }
+    assert speedups(folder) == {"GPUx1.log": "it has no time to train"} | dict.fromkeys(
+        ("GPUx8.log", "GPUx32.log"), "GPUx1.log has no time to train"
+    )
+    (folder / "GPUx1.log").unlink()
+    assert set(speedups(folder).values()) == {"there is no log of 1 device beside it"}
 
 
 def test_logs_of_another_series_are_no_baseline(tmp_path):
@@ -261,17 +251,14 @@ def test_devices_by_name(name, devices):
     ],
 )
 def test_real_logs(name, time_to_train_s, epochs, whole_s, throughput, accuracy):
-    told = numbers(read_training(LOGS / name), RuleSettings())
-    expected = (time_to_train_s, whole_s, throughput, accuracy)
-    for value, wanted in zip(
-        (told.time_to_train_s, told.whole_s, told.throughput, told.accuracy), expected, strict=True
-    ):
-        assert value == (None if wanted is None else pytest.approx(wanted, abs=0.006))
-    assert (told.reached and told.reached.epochs) == epochs
+    result = numbers(read_training(LOGS / name), RuleSettings())
+    values = (result.time_to_train_s, result.whole_s, result.throughput, result.accuracy)
+    assert values == pytest.approx((time_to_train_s, whole_s, throughput, accuracy), abs=0.006)
+    assert (result.reached and result.reached.epochs) == epochs
 
 
 @NEEDS_LOGS
 def test_the_speedup_of_real_logs():
     paths = sorted(LOGS.glob("ngc-pytorch-resnet50_airank_*.log"))
-    told = training_results([read_training(path) for path in paths], RuleSettings())
-    assert [(case.training.devices, round(case.speedup, 2)) for case in told] == [(1, 1.0), (32, 24.64)]
+    results = training_results([read_training(path) for path in paths], RuleSettings())
+    assert [(result.training.devices, round(result.speedup, 2)) for result in results] == [(1, 1.0), (32, 24.64)]

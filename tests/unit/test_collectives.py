@@ -228,7 +228,7 @@ def plan(target: Target = GPUS, **sweep: object) -> Plan:
 def test_a_sweep_measures_the_collectives_of_each_set_of_ranks_once() -> None:
     made = plan(
         nodes="1,2", cases="1n1g", batch_size="64,128", precision="fp32,bf16", env={"NCCL_ALGO": "Ring,Tree"}, seed=7,
-        twin=True,
+        no_sync=True,
     )  # fmt: skip
     probes = [run for run in made.runs if run.diagnostic == "collectives"]
     assert {run.seed for run in probes} == {0}  # nothing of it is random: another seed is not another measurement

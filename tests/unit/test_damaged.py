@@ -24,8 +24,9 @@ from hpc.recovery.journal import Journal
 from launch.follow.follower import write_missing_records
 from launch.jobs.plan import write_sweep
 from launch.jobs.script import Folders
-from launch.sweep.finalize import describe_failure, describe_runs, mend_records
+from launch.sweep.finalize import mend_records
 from launch.sweep.run_status import pending_runs, planned_sweeps, run_statuses, whole
+from launch.sweep.text import describe_failure, describe_runs
 from tests.unit import job_scripts as scripts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan
 
@@ -112,7 +113,7 @@ def test_a_damaged_record_is_made_anew_of_what_else_is_there(
     [before, there] = run_statuses([RUN.run_id, other.run_id], folders.traces)
     assert before.state == "begun" and there.state == "ok" and not there.problems
     assert not whole([before]) and "judges the attempt anew" in before.problems[0]
-    assert f"{STEM}.exit.json" in describe_runs([before], folders)[-1]
+    assert f"{STEM}.exit.json" in [*describe_runs([before], folders)][-1]
     said: list[str] = []
     mend_records(folders, said.append)
     [line] = said

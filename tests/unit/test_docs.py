@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from hpc.model.checks import CHECKS
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
-from launch.step.hang import Limits
+from launch.jobs.options import RunLimits
 from tools.devcluster.__main__ import counts
 
 ROOT = Path(__file__).parents[2]
@@ -223,11 +224,8 @@ def test_the_checks_and_their_levels_are_those_of_the_code():
 def test_the_limits_of_the_watchdog_are_those_of_the_code():
     text = (ROOT / "docs/watchdog.md").read_text()
     told = {name: float(value) for name, value in re.findall(r"`(\w+_s|hang_steps)` \((\d+)\)", text)}
-    limits = Limits()
-    assert told == {
-        "start_limit_s": limits.start_s, "hang_steps": limits.steps, "hang_extra_s": limits.extra_s,
-        "copy_s": limits.copy_s,
-    }  # fmt: skip
+    limits = RunLimits()
+    assert told == dataclasses.asdict(limits)
 
 
 def test_what_is_not_there_is_found():

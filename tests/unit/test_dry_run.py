@@ -1,4 +1,4 @@
-"""A dry run beside sweeps that were asked for: what it leaves, and what sees it."""
+"""A dry run beside other sweeps: its files, and which commands see them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_dry_run_beside_a_sweep_leaves_the_summary_as_it_is(
 ) -> None:
     dry_run(tmp_path, capsys)
     [plan] = (tmp_path / "jobs").glob("plan.*.json")
-    shutil.move(plan, tmp_path / "traces" / plan.name)  # as if the sweep had been asked for
+    shutil.move(plan, tmp_path / "traces" / plan.name)  # as if it had been no dry run
     for values in plan_of(tmp_path)["runs"]:
         put_exit_record(tmp_path / "traces", RunSpec.from_json(values), Outcome.OOM)
     before = summary(tmp_path, capsys)
@@ -47,7 +47,7 @@ def test_a_dry_run_beside_a_sweep_leaves_the_summary_as_it_is(
     assert "missing" not in before[1]
 
 
-def test_the_plan_of_a_dry_run_is_written_with_the_traces_when_the_sweep_is_asked_for(
+def test_the_plan_of_a_dry_run_is_written_with_the_traces_by_the_sweep_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dry_run(tmp_path, capsys)
@@ -66,8 +66,8 @@ def test_the_plan_of_a_dry_run_is_written_with_the_traces_when_the_sweep_is_aske
     monkeypatch.setattr(submission.Prepared, "check", lambda self: None)  # whether or not there is an MPI here
     with pytest.raises(Planned):
         sweep.main([*WORDS[:-1], "--out", str(tmp_path)])
-    [asked] = (tmp_path / "traces").iterdir()
-    assert (asked.name, asked.read_text()) == (plan.name, plan.read_text())
+    [written] = (tmp_path / "traces").iterdir()
+    assert (written.name, written.read_text()) == (plan.name, plan.read_text())
     assert [path.name for path in (tmp_path / "jobs").glob("*.sh")] == ["1n.sh"]
 
 

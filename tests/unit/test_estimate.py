@@ -23,7 +23,7 @@ def record(run_id: str, attempt: int, seconds: int, outcome: Outcome = Outcome.O
     )  # fmt: skip
 
 
-def test_only_attempts_that_ended_ok_tell_how_long_a_point_takes() -> None:
+def test_durations_are_those_of_attempts_that_ended_ok() -> None:
     first, second = RUNS[0].run_id, RUNS[1].run_id
     records = {
         first: [record(first, 1, 9, Outcome.TIMEOUT), record(first, 2, 100)],
@@ -33,7 +33,7 @@ def test_only_attempts_that_ended_ok_tell_how_long_a_point_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("took", "words"),
+    ("took", "messages"),
     [
         ({}, []),
         ({OTHER.point_id: [1000.0]}, []),
@@ -42,15 +42,15 @@ def test_only_attempts_that_ended_ok_tell_how_long_a_point_takes() -> None:
         ({RUN.point_id: [70.0, 241.0]}, ["_r1 may not end in that, attempts of its point took 70 to 241 s"]),
     ],
 )
-def test_a_limit_that_may_be_too_short_is_a_warning(took: dict[str, list[float]], words: list[str]) -> None:
-    said = check_budget(BUDGET, RUNS, took, {})
-    assert len(said) == len(words)
-    for line, wanted in zip(said, words, strict=True):
-        assert line.startswith("1n.sh has 5 min, less 60 s before its end: ") and wanted in line
+def test_a_limit_that_may_be_too_short_is_a_warning(took: dict[str, list[float]], messages: list[str]) -> None:
+    warnings = check_budget(BUDGET, RUNS, took, {})
+    assert len(warnings) == len(messages)
+    for line, message in zip(warnings, messages, strict=True):
+        assert line.startswith("1n.sh has 5 min, less 60 s before its end: ") and message in line
         assert "--minutes-per-run or --time" in line
 
 
-def test_a_first_run_that_never_was_so_quick_is_an_error_and_a_later_one_a_warning() -> None:
+def test_a_first_run_that_cannot_end_in_time_is_an_error_a_later_one_a_warning() -> None:
     took = {RUN.point_id: [241.0, 250.0]}
     with pytest.raises(
         TimeLimitTooShort, match=r"its first run, \S+_r1, cannot end in that; .* 241 to 250 s: raise --minutes"
@@ -60,7 +60,7 @@ def test_a_first_run_that_never_was_so_quick_is_an_error_and_a_later_one_a_warni
     assert "may not end in that" in line
 
 
-def test_an_attempt_that_was_cut_off_tells_that_more_is_needed() -> None:
+def test_an_attempt_that_was_cut_off_needs_more_time() -> None:
     first, second = RUNS[0].run_id, RUNS[1].run_id
     records = {
         first: [record(first, 1, 200, Outcome.TIMEOUT), record(first, 2, 30, Outcome.TIMEOUT)],

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc.recovery.progress import name_ranks
-from launch.step.hang import Hang, HangWatch, Limits, Phase, Seen, by_steps, describe_hang
+from launch.jobs.options import RunLimits
+from launch.step.hang import Hang, HangWatch, Phase, Seen, by_steps, describe_hang
 
-LIMITS = Limits(start_s=600, steps=10, extra_s=60, copy_s=10)
+LIMITS = RunLimits(start_limit_s=600, hang_steps=10, hang_extra_s=60, copy_s=10)
 EVERY_S = 5.0
 
 
 class Watched:
     """A HangWatch that looks every five seconds; `messages` is what it shows."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: RunLimits = LIMITS) -> None:
         self.messages: list[str] = []
         self.now_s = 1000.0
         self._watch = HangWatch(limits, self.now_s, self.messages.append)
@@ -135,10 +136,10 @@ def test_a_silent_node_extends_the_limit() -> None:
 
 
 def test_an_invisible_run_does_not_hang() -> None:
-    watched = Watched(Limits(copy_s=0))
+    watched = Watched(RunLimits(copy_s=0))
     assert watched.until_hang(lambda _: Seen())[0] is None
     assert len(watched.messages) == 1 and "copies are off" in watched.messages[0]
-    assert Watched(Limits(copy_s=0)).until_hang(lambda _: Seen(local=True))[0] is not None
+    assert Watched(RunLimits(copy_s=0)).until_hang(lambda _: Seen(local=True))[0] is not None
 
 
 @given(st.lists(st.integers(0, 40), unique=True, min_size=1).map(sorted))

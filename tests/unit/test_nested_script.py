@@ -1,8 +1,7 @@
-"""The nested job script, really run by bash; in place of scontrol and srun, programs that write down what they get."""
+"""The nested job script, run by bash; fakes of scontrol and srun write their arguments to a file."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -10,35 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.spec import RunSpec
 from launch.jobs.plan import plan_jobs
 from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
+from tests.unit.sweep_command import write_program
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s", placement="nested",
-)  # fmt: skip
-RUNS = [dataclasses.replace(RUN, nodes=nodes, repeat=repeat) for repeat in (1, 2) for nodes in (1, 2, 4)]
+RUNS = [make_run(nodes=nodes, repeat=repeat, placement="nested") for repeat in (1, 2) for nodes in (1, 2, 4)]
 
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """FAKES: scontrol knows four nodes, one of a name that would do harm unquoted; srun keeps its words and fails."""
     folder = tmp_path / "programs"
-    folder.mkdir()
     fakes = {
         "scontrol": 'case "$*" in "show hostnames "*) for n in $FAKE_NODES; do echo "$n"; done;; *) exit 1;; esac',
         "srun": 'printf "%s\\n" "$*" >>"$FAKE_SEEN"; exit 9',
     }
     for name, body in fakes.items():
-        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
-        (folder / name).chmod(0o755)
+        write_program(folder, name, body)
     return folder
 
 
 def run_script(tmp_path: Path, programs: Path, nodes: str) -> tuple[list[str], subprocess.CompletedProcess[str]]:
-    """What srun was called with, a line each, and how the script ended."""
+    """The arguments of each srun, and the ended script."""
     folders = Folders.under(tmp_path / "sweep")
     folders.logs.mkdir(parents=True)
     folders.traces.mkdir()
@@ -52,24 +46,22 @@ def run_script(tmp_path: Path, programs: Path, nodes: str) -> tuple[list[str], s
     return seen.read_text().splitlines() if seen.exists() else [], done
 
 
-def test_every_step_of_a_run_is_on_its_nodes_and_smaller_ones_on_those_of_larger_ones(
-    tmp_path: Path, programs: Path
-) -> None:
-    called, done = run_script(tmp_path, programs, "a b $(id) d")
-    told = [(int(found[1]), found[2].split(",")) for line in called if (found := _SIZES.search(line))]
-    assert len(told) == len(called) and called, done.stderr
-    assert all(len(nodes) == count for count, nodes in told)
-    ranks = [(re.search(r"_r(\d)\.json", line), nodes) for line, (_, nodes) in zip(called, told, strict=True)]
-    blocks = {repeat: [set(nodes) for found, nodes in ranks if found and found[1] == repeat] for repeat in "12"}
-    for one, two, four in blocks.values():
-        assert one < two < four == {"a", "b", "$(id)", "d"}
+def test_steps_of_smaller_cases_run_on_nodes_of_the_larger_ones(tmp_path: Path, programs: Path) -> None:
+    steps, done = run_script(tmp_path, programs, "a b $(id) d")
+    placed = [(int(match[1]), match[2].split(",")) for line in steps if (match := _SIZES.search(line))]
+    assert len(placed) == len(steps) and steps, done.stderr
+    assert all(len(nodes) == count for count, nodes in placed)
+    ranks = [(re.search(r"_r(\d)\.json", line), nodes) for line, (_, nodes) in zip(steps, placed, strict=True)]
+    blocks = {repeat: [set(nodes) for match, nodes in ranks if match and match[1] == repeat] for repeat in "12"}
+    for single, pair, all_nodes in blocks.values():
+        assert single < pair < all_nodes == {"a", "b", "$(id)", "d"}
     assert blocks["1"][0] != blocks["2"][0]
 
 
 _SIZES = re.compile(r"--nodes=(\d+).* --nodelist=(\S+)")
 
 
-def test_a_job_with_too_few_nodes_runs_nothing_and_says_what_it_needs(tmp_path: Path, programs: Path) -> None:
-    called, done = run_script(tmp_path, programs, "a b")
-    assert (called, done.returncode) == ([], 1)
+def test_a_job_with_too_few_nodes_runs_nothing(tmp_path: Path, programs: Path) -> None:
+    steps, done = run_script(tmp_path, programs, "a b")
+    assert (steps, done.returncode) == ([], 1)
     assert "these runs need 4 nodes: a b" in done.stderr

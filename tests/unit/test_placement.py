@@ -1,9 +1,10 @@
-"""parse.alarms.placement: nested runs were nested, or it is said that they were not."""
+"""parse.alarms.placement: whether nested runs were nested."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
@@ -15,7 +16,7 @@ from parse.text import Page
 from tests.unit.traces import judged, make_ranks, make_run, make_trace
 
 Blocks = Mapping[int, tuple[str, ...]]
-"""By repeat the letters of the nodes, for each number of nodes: `{1: ("a", "ab", "abcd")}`."""
+"""Names of nodes, a letter each, by repeat and number of nodes: `{1: ("a", "ab", "abcd")}`."""
 
 NESTED: Blocks = {1: ("a", "ab", "abcd"), 2: ("c", "cd", "abcd"), 3: ("b", "bc", "abcd")}
 
@@ -35,72 +36,73 @@ def swept(blocks: Blocks, placement: str = "nested") -> tuple[Result, ...]:
     ])  # fmt: skip
 
 
-def rung(found: tuple[Result, ...], name: str) -> list[tuple[str, str]]:
-    return [(result.requested.case, alarm.text) for result in found for alarm in result.alarms if alarm.name == name]
+def figures(results: tuple[Result, ...], name: str) -> list[tuple[str, Any]]:
+    """The case and the only figure of each alarm of that name."""
+    alarms = [(result.requested.case, alarm) for result in results for alarm in result.alarms]
+    return [(case, *alarm.figures.values()) for case, alarm in alarms if alarm.name == name]
 
 
-def test_nested_runs_ring_nothing_and_the_head_says_so() -> None:
-    found = swept(NESTED)
-    assert rung(found, "not_nested") == rung(found, "other_nodes") == []
-    said = nested_summary(found)
-    assert said.startswith("placement nested (same nodes): in 3 blocks") and said.endswith("4 nodes in all")
-    assert said in FORMATS["markdown"](Summary(results=found))
-    assert said in text(Summary(results=found), Page(width=200))
+def test_nested_runs_have_no_alarm_and_a_line_in_the_head() -> None:
+    results = swept(NESTED)
+    assert figures(results, "not_nested") == figures(results, "other_nodes") == []
+    line = nested_summary(results)
+    assert line.startswith("placement nested (same nodes): in 3 blocks") and line.endswith("4 nodes in all")
+    assert line in FORMATS["markdown"](Summary(results=results))
+    assert line in text(Summary(results=results), Page(width=200))
 
 
-def test_a_smaller_case_elsewhere_rings_and_the_head_does_not_claim_it() -> None:
-    found = swept({**NESTED, 2: ("e", "cd", "abcd")})
-    assert rung(found, "not_nested") == [
-        ("2n1g", "asked to be nested, and is not: run 2: 1n1g on e, not among c d: "
-                 "a difference between nodes may pass for scaling"),
-        ("4n1g", "asked to be nested, and is not: run 2: 1n1g on e, not among a b c d: "
-                 "a difference between nodes may pass for scaling"),
+def test_a_smaller_case_elsewhere() -> None:
+    results = swept({**NESTED, 2: ("e", "cd", "abcd")})
+    outside = {"run": 2, "case": "1n1g", "outside": ["e"]}
+    assert figures(results, "not_nested") == [
+        ("2n1g", [outside | {"nodes": ["c", "d"]}]), ("4n1g", [outside | {"nodes": ["a", "b", "c", "d"]}])
     ]  # fmt: skip
-    assert nested_summary(found) == ""
-    assert "same nodes" not in FORMATS["table"](Summary(results=found))
+    (alarm, *_) = results[1].alarms
+    assert alarm.text.startswith("asked to be nested, and is not: run 2: 1n1g on e, not among c d: a difference")
+    assert nested_summary(results) == ""
+    assert "same nodes" not in FORMATS["table"](Summary(results=results))
 
 
 def test_cases_on_as_many_nodes_must_be_on_the_same() -> None:
-    one, two = make_run(placement="nested"), make_run(ranks_per_node=2, placement="nested")
-    assert rung(judged([on(one, "a"), on(two, "aa")]), "not_nested") == []
-    assert [case for case, _ in rung(judged([on(one, "a"), on(two, "bb")]), "not_nested")] == ["1n2g"]
+    single, double = make_run(placement="nested"), make_run(ranks_per_node=2, placement="nested")
+    assert figures(judged([on(single, "a"), on(double, "aa")]), "not_nested") == []
+    assert [case for case, _ in figures(judged([on(single, "a"), on(double, "bb")]), "not_nested")] == ["1n2g"]
 
 
 def test_separate_runs_may_be_anywhere() -> None:
-    found = swept({1: ("a", "bc", "defg"), 2: ("h", "ij", "klmn")}, placement="separate")
-    assert rung(found, "not_nested") == rung(found, "other_nodes") == []
-    assert nested_summary(found) == ""
+    results = swept({1: ("a", "bc", "defg"), 2: ("h", "ij", "klmn")}, placement="separate")
+    assert figures(results, "not_nested") == figures(results, "other_nodes") == []
+    assert nested_summary(results) == ""
 
 
-def test_blocks_of_other_allocations_are_told_apart() -> None:
-    found = swept({1: ("a", "ab", "abcd"), 2: ("e", "ef", "efgh"), 3: ("b", "bc", "abcd")})
-    assert rung(found, "not_nested") == []
-    assert rung(found, "other_nodes") == [
-        ("4n1g", "its blocks had different allocations, so runs differ by their nodes, too: "
-                 "a b c d (run 1, 3); e f g h (run 2)"),
-    ]  # fmt: skip
+def test_blocks_of_different_allocations() -> None:
+    results = swept({1: ("a", "ab", "abcd"), 2: ("e", "ef", "efgh"), 3: ("b", "bc", "abcd")})
+    assert figures(results, "not_nested") == []
+    assert figures(results, "other_nodes") == [("4n1g", {"a b c d": [1, 3], "e f g h": [2]})]
+    (alarm,) = results[-1].alarms
+    assert alarm.text.endswith("so runs differ by their nodes, too: a b c d (run 1, 3); e f g h (run 2)")
 
 
-def test_runs_that_are_missing_break_no_block() -> None:
-    found = swept({1: ("a", "ab", "abcd"), 2: ("c", "cd"), 3: ("b",)})
-    assert rung(found, "not_nested") == []
-    assert nested_summary(found).startswith("placement nested (same nodes): in 2 blocks")
+def test_missing_runs_break_no_block() -> None:
+    results = swept({1: ("a", "ab", "abcd"), 2: ("c", "cd"), 3: ("b",)})
+    assert figures(results, "not_nested") == []
+    assert nested_summary(results).startswith("placement nested (same nodes): in 2 blocks")
 
 
 def test_nodes_without_names_of_their_own_show_nothing() -> None:
     runs = [make_run(nodes=nodes, placement="nested") for nodes in (1, 2)]
-    found = judged([on(run, "a" * run.nodes) for run in runs])
-    assert rung(found, "not_nested") == []
-    assert "no names of their own" in nested_summary(found)
+    results = judged([on(run, "a" * run.nodes) for run in runs])
+    assert figures(results, "not_nested") == []
+    assert "no names of their own" in nested_summary(results)
 
 
 def test_one_case_alone_proves_nothing() -> None:
-    assert "nobody can say" in nested_summary(swept({1: ("a",), 2: ("b",)}))
+    assert "cannot be checked" in nested_summary(swept({1: ("a",), 2: ("b",)}))
 
 
 def test_nested_and_separate_are_different_points_with_baselines_of_their_own() -> None:
     nested = swept({1: ("a", "ab")})
     separate = swept({1: ("a", "ab")}, placement="separate")
-    assert {one.requested.point for one in nested}.isdisjoint(one.requested.point for one in separate)
-    alone = dataclasses.replace(nested[1].run, placement="separate").baseline()
-    assert alone.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id
+    assert {result.requested.point for result in nested}.isdisjoint(result.requested.point for result in separate)
+    other = dataclasses.replace(nested[1].run, placement="separate").baseline()
+    assert other.point_id != nested[0].run.point_id == nested[1].run.baseline().point_id

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.published.claims import read_document
 from parse.published.documents import Published, published
-from parse.published.files import DocumentError
 from parse.published.tables import claims, tables
 from parse.result import Result
 
@@ -50,9 +48,9 @@ def read(folder: Path, text: str, name: str = "report.md") -> Published:
     return published([folder / name])
 
 
-def by_case(found: Published) -> dict[str, Result]:
-    assert len({result.requested.case for result in found.results}) == len(found.results)
-    return {result.requested.case: result for result in found.results}
+def by_case(document: Published) -> dict[str, Result]:
+    assert len({result.requested.case for result in document.results}) == len(document.results)
+    return {result.requested.case: result for result in document.results}
 
 
 def table(heads: str, *rows: str) -> str:
@@ -63,16 +61,16 @@ def table(heads: str, *rows: str) -> str:
 
 
 def test_a_table_with_nodes_and_all_devices(tmp_path):
-    found = by_case(read(tmp_path, TITLE + TABLE))
-    assert {name: result.median_speed for name, result in found.items()} == {
+    document = by_case(read(tmp_path, TITLE + TABLE))
+    assert {name: result.median_speed for name, result in document.items()} == {
         "1n1g": 100.1, "1n8g": 780.0, "2n8g": 1500.5
     }  # fmt: skip
-    point = found["2n8g"]
+    point = document["2n8g"]
     assert (point.run.backend, point.run.workload) == ("ngc-pytorch", "resnet50")
     assert (point.run.batch_size, point.run.precision) == (128, "fp32")
     assert point.speedup == pytest.approx(14.99, abs=0.005)
     assert point.published and point.published.document == tmp_path / "report.md"
-    assert [(one.what, one.text, one.line) for one in point.published.figures] == [
+    assert [(result.what, result.text, result.line) for result in point.published.figures] == [
         ("median", "1500.50", 11), ("speedup", "14.99", 11)
     ]  # fmt: skip
     assert (point.interval, point.average_speed, point.ok) == (None, None, ())
@@ -81,12 +79,12 @@ def test_a_table_with_nodes_and_all_devices(tmp_path):
 
 def test_a_table_without_pipes_at_its_ends_right_below_another(tmp_path):
     rows = table("node_num | gpu_num_per_node | samples/s |", "1 | 1 | 10 |", "2 | 8 | 100 |")
-    found = read(tmp_path, f"{rows}\n{rows.replace('| 10 |', '| 20 |').replace('100', '200')}\n")
-    assert [(one.requested.case, one.median_speed) for one in found.results] == [
+    document = read(tmp_path, f"{rows}\n{rows.replace('| 10 |', '| 20 |').replace('100', '200')}\n")
+    assert [(result.requested.case, result.median_speed) for result in document.results] == [
         ("1n1g", 10), ("2n8g", 100), ("1n1g", 20), ("2n8g", 200)
     ]  # fmt: skip
-    assert {one.requested.extra["printed_at"] for one in found.results} == {"line 1", "line 5"}
-    assert {"batch_size", "precision", "workload"} < {*found.results[0].requested.unknown}
+    assert {result.requested.extra["printed_at"] for result in document.results} == {"line 1", "line 5"}
+    assert {"batch_size", "precision", "workload"} < {*document.results[0].requested.unknown}
 
 
 def test_a_table_with_several_systems_side_by_side(tmp_path):
@@ -95,44 +93,44 @@ def test_a_table_with_several_systems_side_by_side(tmp_path):
         "| 1 | 1 | 380.5 | 270 | TODO |",
         "| 2 | 16 | 5839.054 | OOM | TODO |",
     )
-    found = read(tmp_path, text)
-    assert {(one.run.backend, one.run.batch_size, one.requested.case): one.median_speed for one in found.results} == {
+    document = read(tmp_path, text)
+    points = {(result.run.backend, result.run.batch_size, result.requested.case): result for result in document.results}
+    assert {name: result.median_speed for name, result in points.items()} == {
         ("oneflow", 64, "1n1g"): 380.5, ("oneflow", 64, "2n8g"): 5839.054,
         ("ngc-tensorflow", 32, "1n1g"): 270, ("ngc-tensorflow", 32, "2n8g"): None,
         ("mxnet", 64, "1n1g"): None, ("mxnet", 64, "2n8g"): None,
     }  # fmt: skip
-    by_name = {(one.run.backend, one.requested.case): one for one in found.results}
-    assert [run.outcome_text for run in by_name["ngc-tensorflow", "2n8g"].runs] == ["OOM"]
-    assert [run.outcome_text for run in by_name["mxnet", "1n1g"].runs] == ["TODO"]
-    assert by_name["mxnet", "2n8g"].no_speedup == "its document prints 'TODO' for 2n8g"
-    assert by_name["oneflow", "2n8g"].speedup == pytest.approx(15.346, abs=0.001)
+    assert [run.outcome_text for run in points["ngc-tensorflow", 32, "2n8g"].runs] == ["OOM"]
+    assert [run.outcome_text for run in points["mxnet", 64, "1n1g"].runs] == ["TODO"]
+    assert points["mxnet", 64, "2n8g"].no_speedup == "its document prints 'TODO' for 2n8g"
+    assert points["oneflow", 64, "2n8g"].speedup == pytest.approx(15.346, abs=0.001)
 
 
-def test_two_columns_of_one_system_are_told_apart(tmp_path):
+def test_two_columns_of_one_system_are_two_points(tmp_path):
     heads = "| node num | device num | TensorFlow 1.x | TensorFlow 1.x<br>w/XLA |"
-    found = read(tmp_path, table(heads, "| 1 | 1 | 10 | 12 |"))
-    assert {one.requested.extra["printed_at"]: one.median_speed for one in found.results} == {
+    document = read(tmp_path, table(heads, "| 1 | 1 | 10 | 12 |"))
+    assert {result.requested.extra["printed_at"]: result.median_speed for result in document.results} == {
         "line 1 TensorFlow 1.x": 10, "line 1 TensorFlow 1.x w/XLA": 12
     }  # fmt: skip
 
 
-def test_two_columns_of_one_name_are_both_kept(tmp_path):
-    found = read(tmp_path, table("| nodes | gpus | MXNet | MXNet |", "| 1 | 1 | 10 | 12 |"))
-    assert {one.requested.extra["printed_at"]: one.median_speed for one in found.results} == {
+def test_two_columns_of_one_name_are_two_points(tmp_path):
+    document = read(tmp_path, table("| nodes | gpus | MXNet | MXNet |", "| 1 | 1 | 10 | 12 |"))
+    assert {result.requested.extra["printed_at"]: result.median_speed for result in document.results} == {
         "line 1 MXNet 1": 10, "line 1 MXNet 2": 12
     }  # fmt: skip
 
 
 def test_a_case_of_devices_alone(tmp_path):
-    found = read(tmp_path, table("| | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
+    document = read(tmp_path, table("| | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
                                  "| 1卡 | 1,000 | 50.25 | 76.1 | 1 |", "| 8卡 | - | - | - | 7 |"))  # fmt: skip
-    cases = by_case(found)
+    cases = by_case(document)
     assert cases["1n1g"].median_speed == 50.25
     assert cases["8g"].median_speed is None
     assert [run.outcome_text for run in cases["8g"].runs] == ["-"]
     assert "nodes" in cases["8g"].requested.unknown
     # Beside times to train a speedup is one of times.
-    assert all(one.published and one.published.speedup is None for one in found.results)
+    assert all(result.published and result.published.speedup is None for result in document.results)
 
 
 def test_rows_of_one_case_are_its_runs(tmp_path):
@@ -144,8 +142,11 @@ def test_rows_of_one_case_are_its_runs(tmp_path):
 
 def test_a_batch_size_in_a_column_makes_points(tmp_path):
     heads = "| num_nodes | gpu_num_per_node | batch_size_per_device | precision | samples/s |"
-    found = read(tmp_path, table(heads, "| 1 | 1 | 64 | fp32 | 10 |", "| 1 | 1 | 128 | amp | 20 |"))
-    assert [(one.run.batch_size, one.run.precision) for one in found.results] == [(64, "fp32"), (128, "amp-fp16")]
+    document = read(tmp_path, table(heads, "| 1 | 1 | 64 | fp32 | 10 |", "| 1 | 1 | 128 | amp | 20 |"))
+    assert [(result.run.batch_size, result.run.precision) for result in document.results] == [
+        (64, "fp32"),
+        (128, "amp-fp16"),
+    ]
 
 
 def test_a_speed_of_zero_is_none(tmp_path):
@@ -157,17 +158,17 @@ def test_a_speed_of_zero_is_none(tmp_path):
 def test_headings_in_code_and_tables_without_results_are_not_read(tmp_path):
     text = "# T\n### batch size = 64\n```\n# batch_size = 1\n```\n" + table("| Feature | Paddle |", "| FP32 | Yes |")
     text += "\n\n" + table("| case | samples/s |", "| 1n1g | 5 |")
-    found = read(tmp_path, text)
-    assert [(one.run.batch_size, one.median_speed) for one in found.results] == [(64, 5)]
-    assert found.remarks == ()
+    document = read(tmp_path, text)
+    assert [(result.run.batch_size, result.median_speed) for result in document.results] == [(64, 5)]
+    assert document.remarks == ()
 
 
-def test_what_of_a_table_cannot_be_read_is_said(tmp_path):
+def test_an_unreadable_part_of_a_table_is_remarked(tmp_path):
     speeds = table("| node_num | gpu_num | samples/s |", "| 1 | 1 | 5 |", "| 3 | 16 | 50 |", "| two | 16 | 70 |")
-    found = read(tmp_path, f"{speeds}\n\n{table('| model | throughput |', '| r50 | 7 |')}\n")
-    assert [one.median_speed for one in found.results] == [5]
+    document = read(tmp_path, f"{speeds}\n\n{table('| model | throughput |', '| r50 | 7 |')}\n")
+    assert [result.median_speed for result in document.results] == [5]
     report = tmp_path / "report.md"
-    assert found.remarks == (
+    assert document.remarks == (
         f"{report}: line 4: no case is to be read in 3 | 16 | 50; the row is left out",
         f"{report}: line 5: no case is to be read in two | 16 | 70; the row is left out",
         f"{report}: line 7: a table of speeds, but none of its columns says the case; not read",
@@ -178,16 +179,16 @@ def test_what_of_a_table_cannot_be_read_is_said(tmp_path):
 
 
 def test_runs_beside_a_printed_result_and_its_table(tmp_path):
-    found = by_case(read(tmp_path, TITLE + RUNS + BLOCK + TABLE))
-    assert [*found] == ["1n1g", "1n8g", "2n8g"]
-    one, eight, sixteen = found.values()
-    assert {(r.run.backend, r.run.workload, r.run.batch_size, r.run.precision) for r in found.values()} == {
+    document = by_case(read(tmp_path, TITLE + RUNS + BLOCK + TABLE))
+    assert [*document] == ["1n1g", "1n8g", "2n8g"]
+    single, eight, sixteen = document.values()
+    assert {(r.run.backend, r.run.workload, r.run.batch_size, r.run.precision) for r in document.values()} == {
         ("ngc-pytorch", "resnet50", 128, "fp32")
     }
-    assert [(run.requested.run.repeat, run.measured.throughput) for run in one.runs if run.measured] == [
+    assert [(run.requested.run.repeat, run.measured.throughput) for run in single.runs if run.measured] == [
         (1, 100.0), (2, 100.2), (3, 100.1)
     ]  # fmt: skip
-    assert [run.attempt.log.path.name for run in one.ok if run.attempt and run.attempt.log] == [
+    assert [run.attempt.log.path.name for run in single.ok if run.attempt and run.attempt.log] == [
         "r50_b128_fp32_1.log", "r50_b128_fp32_2.log", "r50_b128_fp32_3.log"
     ]  # fmt: skip
     assert (eight.median_speed, eight.average_speed, len(eight.ok)) == (785, 785, 2)
@@ -201,9 +202,9 @@ def test_runs_beside_a_printed_result_and_its_table(tmp_path):
 
 
 def test_a_table_of_other_speeds_is_another_setting(tmp_path):
-    found = read(tmp_path, TITLE + RUNS + BLOCK + TABLE.replace("100.1", "200.2").replace("780.0", "880.0"))
-    assert len(found.results) == 5
-    assert sorted({one.requested.extra["printed_at"] for one in found.results}) == ["line 11", "line 23"]
+    document = read(tmp_path, TITLE + RUNS + BLOCK + TABLE.replace("100.1", "200.2").replace("780.0", "880.0"))
+    assert len(document.results) == 5
+    assert sorted({result.requested.extra["printed_at"] for result in document.results}) == ["line 11", "line 23"]
     table_of_fp16 = TABLE.replace("FP32", "AMP")
     assert len(read(tmp_path, TITLE + RUNS + BLOCK + table_of_fp16).results) == 5
 
@@ -214,22 +215,22 @@ def test_a_table_that_repeats_a_column_is_of_its_setting(tmp_path):
                    "| 2机16卡 | 2384.3 | 6.87 |")  # fmt: skip
     both = table("| Node num | GPU num | Paddle | PyTorch |", "| 1 | 1 | 353.66 | 347.12 |",
                  "| 1 | 2 | 681.4 | 604.11 |", "| 2 | 16 | 5161 | 2384.3 |")  # fmt: skip
-    found = read(tmp_path, f"# Pytorch\n\n{speeds}\n\n### ResNet50 bsz = 128\n\n{both}\n")
-    assert {(one.run.backend, one.run.workload, one.run.batch_size) for one in found.results} == {
+    document = read(tmp_path, f"# Pytorch\n\n{speeds}\n\n### ResNet50 bsz = 128\n\n{both}\n")
+    assert {(result.run.backend, result.run.workload, result.run.batch_size) for result in document.results} == {
         ("paddle", "resnet50", 128), ("pytorch", "resnet50", 128)
     }  # fmt: skip
-    last = found.results[-1].published
-    assert last and [(one.what, one.text, one.line) for one in last.figures] == [
+    last = document.results[-1].published
+    assert last and [(result.what, result.text, result.line) for result in last.figures] == [
         ("median", "2384.3", 7), ("speedup", "6.87", 7), ("median", "2384.3", 15)
     ]  # fmt: skip
     other = read(tmp_path, f"# Pytorch\n\n{speeds}\n\n### ResNet50 bsz = 128\n\n{both.replace('604.11', '604.12')}\n")
     assert len(other.results) == 9
-    assert [one.run.workload for one in other.results if "batch_size" in one.requested.unknown] == ["?"] * 3
+    assert [result.run.workload for result in other.results if "batch_size" in result.requested.unknown] == ["?"] * 3
 
 
 def test_a_packed_log_whose_number_another_log_takes_over_later(tmp_path):
     # Line by line the extractor's dict has 4: 200.5 of the packed log, then 4: 780.0 of the run.
-    (result,) = (one for one in read(tmp_path, RUNS).results if one.requested.case == "1n8g")
+    (result,) = (result for result in read(tmp_path, RUNS).results if result.requested.case == "1n8g")
     assert {run.requested.run.repeat: run.measured.throughput for run in result.runs if run.measured} == {
         1: 790,
         4: 780,
@@ -238,23 +239,24 @@ def test_a_packed_log_whose_number_another_log_takes_over_later(tmp_path):
 
 def test_a_result_without_runs_and_one_in_json(tmp_path):
     for text in (BLOCK, json.dumps({"r50": {"1n8g": {"median_speed": 780.0, "speedup": None}}}, indent=4)):
-        found = [one for one in read(tmp_path, text).results if one.requested.case == "1n8g"]
-        assert [(one.median_speed, one.run.workload, one.ok) for one in found] == [(780, "resnet50", ())]
-        assert "precision" in found[0].requested.unknown
+        document = [result for result in read(tmp_path, text).results if result.requested.case == "1n8g"]
+        assert [(result.median_speed, result.run.workload, result.ok) for result in document] == [(780, "resnet50", ())]
+        assert "precision" in document[0].requested.unknown
 
 
 def test_one_result_for_runs_of_two_precisions_is_kept_with_none(tmp_path):
     # Mistake 2: both are run 1 of 1n1g to the extractor.
     text = RUNS.replace("1n1g/r50_b128_fp32_3", "1n1g/r50_b128_fp16_3") + BLOCK.replace("100.1", "99.0")
-    found = read(tmp_path, text)
-    assert sorted((one.run.precision, len(one.ok)) for one in found.results if one.requested.case == "1n1g") == [
-        ("amp-fp16", 1), ("fp32", 2)
-    ]  # fmt: skip
-    assert any("one result is printed for the r50 runs of 2 settings (amp-fp16, fp32)" in one for one in found.remarks)
+    document = read(tmp_path, text)
+    points = [result for result in document.results if result.requested.case == "1n1g"]
+    assert sorted((point.run.precision, len(point.ok)) for point in points) == [("amp-fp16", 1), ("fp32", 2)]
+    assert any(
+        "one result is printed for the r50 runs of 2 settings (amp-fp16, fp32)" in remark for remark in document.remarks
+    )
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "remark"),
     [
         ("a/1n1g/r50_b1_fp32_1.log {1: 'fast'}", "no run and its speed"),
         ("a/1n1g/r50_b1_fp32_1.log {1: -5.0}", "no run and its speed"),
@@ -267,17 +269,17 @@ def test_one_result_for_runs_of_two_precisions_is_kept_with_none(tmp_path):
         ("{'r50': {'all': {'median_speed': 5.0}}}", "'all' is no case like 1n8g"),
     ],
 )
-def test_what_of_a_printed_result_cannot_be_read_is_said(tmp_path, line, said):
-    found = read(tmp_path, f"{RUNS}\n{line}\n")
-    assert [one.median_speed for one in found.results] == [100.1, 785]
-    assert len(found.remarks) == 1
-    assert said in found.remarks[0]
+def test_an_unreadable_part_of_a_printed_result_is_remarked(tmp_path, line, remark):
+    document = read(tmp_path, f"{RUNS}\n{line}\n")
+    assert [result.median_speed for result in document.results] == [100.1, 785]
+    assert len(document.remarks) == 1
+    assert remark in document.remarks[0]
 
 
 def test_a_run_that_is_printed_by_two_logs_counts_once(tmp_path):
-    found = read(tmp_path, "a/1n1g/r50_b1_fp32_1.log {1: 5.0}\na/1n1g/r50_b1_fp32_1.log {1: 6.0}\n")
-    assert [one.median_speed for one in found.results] == [5]
-    assert "is run 1 again" in found.remarks[0]
+    document = read(tmp_path, "a/1n1g/r50_b1_fp32_1.log {1: 5.0}\na/1n1g/r50_b1_fp32_1.log {1: 6.0}\n")
+    assert [result.median_speed for result in document.results] == [5]
+    assert "is run 1 again" in document.remarks[0]
 
 
 # Documents
@@ -287,22 +289,22 @@ def test_points_of_two_documents_are_never_the_same(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "README.md").write_text(TITLE + TABLE)
-    found = published([tmp_path])
-    assert len(found.results) == 6
-    assert {one.requested.extra["document"] for one in found.results} == {
+    document = published([tmp_path])
+    assert len(document.results) == 6
+    assert {result.requested.extra["document"] for result in document.results} == {
         str(tmp_path / folder / "README.md") for folder in ("a", "b")
     }
-    assert found == published([tmp_path, tmp_path / "a"])
+    assert document == published([tmp_path, tmp_path / "a"])
 
 
-def test_what_is_no_document_is_refused_with_the_reason(tmp_path):
+def test_other_files_are_refused_with_the_reason(tmp_path):
     (tmp_path / "none.md").write_text("# Nothing\nno | table\n")
     (tmp_path / "binary.txt").write_bytes(b"a\0b")
     (tmp_path / "only.md").write_text(table("| model | throughput |", "| r50 | 7 |"))
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
-    found = published([tmp_path, tmp_path / "gone.md"])
-    assert found.results == ()
-    assert found.refusals == (
+    document = published([tmp_path, tmp_path / "gone.md"])
+    assert document.results == ()
+    assert document.refusals == (
         f"{tmp_path / 'gone.md'}: no such file or folder",
         f"{tmp_path / 'binary.txt'}: not a text (it has zero bytes)",
         f"{tmp_path / 'none.md'}: no table of speeds by case and no printed result is in it",
@@ -312,10 +314,10 @@ def test_what_is_no_document_is_refused_with_the_reason(tmp_path):
 
 
 def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
-    monkeypatch.setattr("parse.published.documents.MAX_BYTES", 100)
+    monkeypatch.setattr("parse.published.files.MAX_BYTES", 100)
     assert "too large for a document" in read(tmp_path, TITLE + TABLE).refusals[0]
     monkeypatch.undo()
-    monkeypatch.setattr("parse.published.documents.MAX_LINES", 5)
+    monkeypatch.setattr("parse.published.files.MAX_LINES", 5)
     assert read(tmp_path, TITLE + TABLE).refusals[0].endswith(": 11 lines, more than the 5 of a document")
     monkeypatch.undo()
     monkeypatch.setattr("parse.published.points.MAX_COLUMNS", 1)
@@ -326,18 +328,6 @@ def test_a_file_too_large_for_a_document(tmp_path, monkeypatch):
     assert wide.refusals[0].endswith("line 1: a table of 101 columns is no report; not read")
 
 
-def test_rows_of_times_to_train(tmp_path):
-    path = tmp_path / "report.md"
-    path.write_text(table("| GPU卡数 | Time2train(sec) | 吞吐(images/sec) | 准确率(%) | 加速比 |",
-                          "| 1卡 | 148,720 | 1149.207 | 76.81 | - |", "| 8卡 | - | - | - | 7.5 |"))  # fmt: skip
-    rows = read_document(path).claims
-    assert [(row.line, row.devices, row.time2train_s, row.speed, row.accuracy, row.speedup) for row in rows] == [
-        (3, 1, 148720, 1149.207, 76.81, None), (4, 8, None, None, None, 7.5)
-    ]  # fmt: skip
-    with pytest.raises(DocumentError, match="cannot be read"):
-        read_document(tmp_path)
-
-
 PIECES = st.sampled_from(
     [*"|{}:-#`'\" \n\t0123456789.,", "---|---", "\n| 1n1g | ", "samples/s", "| case | samples/s |\n|---|---|\n", "TODO",
      "{'r50': {'1n1g': {'median_speed': ", "a/1n1g/r50_b1_fp32_1.log {1: ", "5.0}", "}}}", "```\n", "2机16卡", "加速比"]
@@ -345,11 +335,11 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=60).map("".join) | st.text(max_size=200))
-def test_no_text_makes_it_stumble_or_a_number_from_nothing(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("documents") / "one.md"
+def test_no_text_raises_or_makes_a_number_of_nothing(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("documents") / "report.md"
     path.write_bytes(text.encode("utf-8", "replace"))
-    found = published([path])
-    assert all(row.devices > 0 for one in tables(text.splitlines()) for row in claims(one))
-    for result in found.results:
+    document = published([path])
+    assert all(row.devices > 0 for grid in tables(text.splitlines()) for row in claims(grid))
+    for result in document.results:
         assert result.median_speed is None or result.median_speed > 0
         assert result.median_speed is not None or result.runs

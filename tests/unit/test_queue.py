@@ -1,7 +1,8 @@
-"""A sweep's jobs on their way: joined, submitted, throttled, refused, forgotten; the scheduler here is a mock."""
+"""The queue of a sweep's jobs: joined, submitted, throttled, refused, forgotten; the scheduler is a mock."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterable, Sequence
@@ -9,18 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.spec import RunSpec
-from launch import queue
+from launch import queue as queue_module
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
 from launch.cluster.slurm import SubmitError, TransientSubmitError
 from launch.jobs.plan import JobPlan, WrittenJob
-from launch.queue import MEMORY, Queue, recall, remember
+from launch.queue import (
+    MEMORY,
+    Ended,
+    Event,
+    FolderLocked,
+    Joined,
+    NothingToDo,
+    NotSubmitted,
+    Pending,
+    Queue,
+    Refused,
+    Released,
+    Submitted,
+    recall,
+    remember,
+)
+from launch.sweep.text import describe_event
+from tests.unit.traces import make_run
 
-RUN = RunSpec(
-    nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
-    precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
-)  # fmt: skip
 LIVE, OVER = JobState.PENDING, JobState.ENDED
 
 
@@ -28,10 +41,11 @@ class MockScheduler:
     """Jobs are numbered from 1; `queue` is what it holds, `refusals` what it answers instead, in order."""
 
     poll_s = 0.0
+    queued = False
     error = ""
 
-    def __init__(self, max_jobs: int | None = None) -> None:
-        self.max_jobs = max_jobs
+    def __init__(self) -> None:
+        self.max_jobs: int | None = None
         self.reasons: dict[str, str] = {}
         self.queue: dict[str, str] = {}
         self.held: dict[str, str] = {}
@@ -69,209 +83,220 @@ class MockScheduler:
 
 
 class Sweep:
-    """The owner of the jobs: the remaining runs of each, and whether to submit an ended one again."""
+    """A scheduler and the runs of jobs in a folder, which scripts to submit again, and the events of the queue."""
 
-    def __init__(self) -> None:
-        self.settled: set[str] = set()
-        self.again: set[str] = set()
-        self.has_ended: list[tuple[str, ...]] = []
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.scheduler = MockScheduler()
+        self.final: set[str] = set()
+        self.resubmitted: set[str] = set()
         self.is_cancelled = False
-        self.lines: list[str] = []
+        self.events: list[Event] = []
 
-    def remaining_runs(self, job: WrittenJob) -> list[str]:
-        return [run.run_id for run in job.plan.runs if job.plan.name not in self.settled]
+    def queue(self, count: int) -> Queue:
+        """A queue of so many jobs of 1, 2, … nodes."""
+        return Queue(self.scheduler, jobs(self.folder, count), self, FolderLock(self.folder))
 
-    def ended(self, job: WrittenJob, job_ids: Sequence[str]) -> bool:
-        self.has_ended.append(tuple(job_ids))
-        return job.plan.name in self.again
+    def remaining(self, job: WrittenJob) -> list[str]:
+        return [run.run_id for run in job.plan.runs if job.script.name not in self.final]
 
     def cancelled(self) -> bool:
         return self.is_cancelled
 
-    def say(self, text: str) -> None:
-        self.lines.append(text)
+    def poll(self, queue: Queue) -> dict[str, JobState]:
+        """The states of the jobs; only the events of this poll remain."""
+        self.events.clear()
+        for event in queue.poll():
+            self.events.append(event)
+            if isinstance(event, Ended) and event.script in self.resubmitted:
+                queue.resubmit(event.script)
+        return queue.job_states
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "PAUSES_S", (0.0, 0.0))
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    monkeypatch.setattr(queue_module, "PAUSES_S", (0.0, 0.0))
+    return Sweep(tmp_path)
 
 
 def jobs(folder: Path, count: int) -> list[WrittenJob]:
-    made = []
-    for k in range(1, count + 1):
-        plan = JobPlan(name=f"{k}n", nodes=k, time_min=1, request={}, runs=(dataclasses.replace(RUN, nodes=k),))
-        made.append(WrittenJob(plan=plan, script=folder / f"{k}n.sh", text=""))
-    return made
+    written = []
+    for nodes in range(1, count + 1):
+        plan = JobPlan(name=f"{nodes}n", nodes=nodes, time_min=1, request={}, runs=(make_run(nodes=nodes),))
+        written.append(WrittenJob(plan=plan, script=folder / f"{nodes}n.sh", text=""))
+    return written
 
 
-def make(folder: Path, scheduler: MockScheduler, sweep: Sweep, count: int = 3) -> tuple[Queue, list[str]]:
-    made = jobs(folder, count)
-    return Queue(scheduler, made, sweep, FolderLock(folder)), [job.script.name for job in made]
-
-
-def test_what_is_settled_is_passed_over_what_is_there_joined_the_rest_submitted(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    sweep.settled = {"1n"}
-    scheduler.queue["77"] = "rankwise-2n"
-    made, _ = make(tmp_path, scheduler, sweep)
-    made.advance()
-    assert sweep.lines == [
+def test_final_scripts_are_passed_over_existing_jobs_joined_the_rest_submitted(sweep: Sweep) -> None:
+    sweep.final = {"1n.sh"}
+    sweep.scheduler.queue["77"] = "rankwise-2n"
+    queue = sweep.queue(3)
+    events = list(queue.advance())
+    assert events == [
+        NothingToDo(script="1n.sh"),
+        Joined(script="2n.sh", job_ids=("77",)),
+        Submitted(script="3n.sh", job_id="1", runs=1),
+    ]
+    assert [describe_event(event) for event in events] == [
         "1n.sh: every run is final, nothing to submit",
         "2n.sh: job 77 is there already, joined",
         "3n.sh: submitted as 1, 1 run to do",
     ]
-    assert made.job_ids == {"2n.sh": ("77",), "3n.sh": ("1",)}
-    assert not made.waiting
-    again, _ = make(tmp_path, scheduler, sweep)
-    again.advance()
-    assert again.job_ids == made.job_ids
+    assert queue.job_ids == {"2n.sh": ("77",), "3n.sh": ("1",)}
+    assert not queue.waiting
+    second = sweep.queue(3)
+    assert not [event for event in second.advance() if isinstance(event, Submitted)]
+    assert second.job_ids == queue.job_ids
 
 
-def test_runs_that_another_sweeps_job_holds_are_left_to_it(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
+def test_runs_held_by_the_job_of_another_sweep_are_left_to_it(sweep: Sweep, tmp_path: Path) -> None:
     [job] = jobs(tmp_path, 1)
     remember(dataclasses.replace(job, script=tmp_path / "other.sh"), "rankwise-other", ["5"])
-    scheduler.queue["5"] = "rankwise-other"
-    made, _ = make(tmp_path, scheduler, sweep, 1)
-    made.advance()
-    assert (made.job_ids, scheduler.count) == ({"1n.sh": ("5",)}, 0)
-    del scheduler.queue["5"]
-    later, _ = make(tmp_path, scheduler, sweep, 1)
-    later.advance()
-    assert later.job_ids == {"1n.sh": ("1",)}
+    sweep.scheduler.queue["5"] = "rankwise-other"
+    assert list(sweep.queue(1).advance()) == [Joined(script="1n.sh", job_ids=("5",))]
+    del sweep.scheduler.queue["5"]
+    assert list(sweep.queue(1).advance()) == [Submitted(script="1n.sh", job_id="1", runs=1)]
 
 
-def test_a_submission_whose_answer_was_lost_is_found_and_not_made_twice(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    scheduler.lost_answers = 1
-    made, scripts = make(tmp_path, scheduler, sweep, 1)
-    assert made.states(scripts) == {"1n.sh": LIVE}
-    assert (made.waiting, made.refusal) == (["1n.sh"], "Socket timed out on send/recv operation")
-    assert made.states(scripts) == {"1n.sh": LIVE}
-    assert (made.waiting, made.refusal, made.job_ids, scheduler.count) == ([], "", {"1n.sh": ("1",)}, 1)
+def test_a_submission_whose_answer_was_lost_is_joined_not_repeated(sweep: Sweep) -> None:
+    sweep.scheduler.lost_answers = 1
+    queue = sweep.queue(1)
+    assert sweep.poll(queue) == {"1n.sh": LIVE}
+    assert (queue.waiting, queue.refusal) == (["1n.sh"], "Socket timed out on send/recv operation")
+    assert sweep.poll(queue) == {"1n.sh": LIVE}
+    assert (queue.waiting, queue.refusal, queue.job_ids, sweep.scheduler.count) == ([], "", {"1n.sh": ("1",)}, 1)
 
 
-def test_a_refusal_that_passes_is_waited_for_and_said(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    scheduler.refusals = [
-        TransientSubmitError("sbatch: QOSMaxSubmitJobPerUserLimit"),
-        TransientSubmitError("sbatch: QOSMaxSubmitJobPerUserLimit"),
-    ]
-    made, scripts = make(tmp_path, scheduler, sweep)
+def test_a_transient_refusal_is_waited_for(sweep: Sweep) -> None:
+    limit = "sbatch: QOSMaxSubmitJobPerUserLimit"
+    sweep.scheduler.refusals = [TransientSubmitError(limit), TransientSubmitError(limit)]
+    queue = sweep.queue(3)
     for waiting in (3, 3, 0):
-        made.states(scripts)
-        assert len(made.waiting) == waiting
-    assert sweep.lines[0] == "3 jobs wait: sbatch: QOSMaxSubmitJobPerUserLimit; asked again in 0 s"
-    assert sorted(made.job_ids) == scripts
+        sweep.poll(queue)
+        assert len(queue.waiting) == waiting
+        assert (sweep.events == [Refused(scripts=3, reason=limit, retry_s=0.0)]) == bool(waiting)
+    assert sorted(queue.job_ids) == ["1n.sh", "2n.sh", "3n.sh"]
 
 
-def test_a_refusal_that_does_not_pass_ends_the_submission(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    scheduler.refusals = [SubmitError("sbatch refused 1n.sh: invalid partition specified: nowhere")]
-    made, _ = make(tmp_path, scheduler, sweep)
+def test_another_refusal_ends_the_submission(sweep: Sweep, tmp_path: Path) -> None:
+    sweep.scheduler.refusals = [SubmitError("sbatch refused 1n.sh: invalid partition specified: nowhere")]
     with pytest.raises(SubmitError, match="nowhere"):
-        made.advance()
+        list(sweep.queue(3).advance())
     assert FolderLock(tmp_path).take()
 
 
-def test_the_pause_after_refusals_grows_to_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_that_is_submitting_is_named_and_waited_for(sweep: Sweep, tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    assert lock.take()
+    events = sweep.queue(1).advance()
+    assert next(events) == FolderLocked(holder=lock.holder())
+    lock.release()
+    assert list(events) == [Submitted(script="1n.sh", job_id="1", runs=1)]
+
+
+def test_the_pause_after_refusals_grows_to_a_minute(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fake clock."""
     now_s = [0.0]
-    monkeypatch.setattr(queue, "PAUSES_S", (5.0, 60.0))
-    monkeypatch.setattr(queue.time, "monotonic", lambda: now_s[0])
-    scheduler, sweep = MockScheduler(), Sweep()
-    scheduler.silent = True
-    made, scripts = make(tmp_path, scheduler, sweep)
-    asked_at_s = []
+    monkeypatch.setattr(queue_module, "PAUSES_S", (5.0, 60.0))
+    monkeypatch.setattr(queue_module.time, "monotonic", lambda: now_s[0])
+    sweep.scheduler.silent = True
+    queue = sweep.queue(3)
+    refused_at_s = []
     for second in range(200):
         now_s[0] = float(second)
-        before = len(sweep.lines)
-        assert made.states(scripts) == dict.fromkeys(scripts, JobState.UNREACHABLE)
-        if len(sweep.lines) > before:
-            asked_at_s.append(second)
-    assert asked_at_s == [0, 5, 15, 35, 75, 135, 195]
+        assert set(sweep.poll(queue).values()) == {JobState.UNREACHABLE}
+        if sweep.events:
+            refused_at_s.append(second)
+    assert refused_at_s == [0, 5, 15, 35, 75, 135, 195]
 
 
-def test_at_most_so_many_jobs_of_this_sweep_are_in_the_queue(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(max_jobs=2), Sweep()
-    scheduler.queue["500"] = "rankwise-of-somebody"
-    made, scripts = make(tmp_path, scheduler, sweep, 4)
-    made.advance()
-    assert made.waiting == ["3n.sh", "4n.sh"]
-    assert made.states(scripts)["4n.sh"] is LIVE
-    del scheduler.queue["1"]
-    sweep.settled = {"1n"}
-    made.states(scripts)
-    assert made.waiting == ["4n.sh"]
+def test_max_jobs_counts_the_jobs_of_this_sweep(sweep: Sweep) -> None:
+    sweep.scheduler.max_jobs = 2
+    sweep.scheduler.queue["500"] = "rankwise-of-somebody"
+    queue = sweep.queue(4)
+    assert sweep.poll(queue)["4n.sh"] is LIVE
+    assert queue.waiting == ["3n.sh", "4n.sh"]
+    del sweep.scheduler.queue["1"]
+    sweep.final = {"1n.sh"}
+    sweep.poll(queue)
+    assert queue.waiting == ["4n.sh"]
 
 
-def test_a_job_that_has_ended_is_closed_once_and_submitted_again_where_wanted(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    sweep.again = {"2n"}
-    made, scripts = make(tmp_path, scheduler, sweep, 2)
-    made.advance()
-    scheduler.queue.clear()
-    assert made.states(scripts) == {"1n.sh": OVER, "2n.sh": LIVE}
-    assert made.states(scripts) == {"1n.sh": OVER, "2n.sh": LIVE}
-    assert sweep.has_ended == [("1",), ("2",)]
-    assert made.job_ids["2n.sh"] == ("3",)
-    sweep.again = set()
-    scheduler.queue.clear()
-    assert made.states(scripts) == {"1n.sh": OVER, "2n.sh": OVER}
-    memory = {memory.job_name: memory.job_ids for memory in recall(tmp_path)}
-    assert memory == {"rankwise-1n": ("1",), "rankwise-2n": ("2", "3")}
+def test_ended_jobs_are_reported_once_and_submitted_again_on_request(sweep: Sweep, tmp_path: Path) -> None:
+    sweep.resubmitted = {"2n.sh"}
+    queue = sweep.queue(2)
+    sweep.poll(queue)
+    sweep.scheduler.queue.clear()
+    assert sweep.poll(queue) == {"1n.sh": OVER, "2n.sh": LIVE}
+    assert sweep.events == [Ended(script="1n.sh", job_ids=("1",)), Ended(script="2n.sh", job_ids=("2",))]
+    assert sweep.poll(queue) == {"1n.sh": OVER, "2n.sh": LIVE}
+    assert sweep.events == [Submitted(script="2n.sh", job_id="3", runs=1)]
+    sweep.resubmitted = set()
+    sweep.scheduler.queue.clear()
+    assert sweep.poll(queue) == {"1n.sh": OVER, "2n.sh": OVER}
+    assert {record.job_name: record.job_ids for record in recall(tmp_path)} == {
+        "rankwise-1n": ("1",), "rankwise-2n": ("2", "3"),
+    }  # fmt: skip
 
 
-def test_a_job_is_forgotten_for_good_after_three_times(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    made, scripts = make(tmp_path, scheduler, sweep, 1)
-    made.advance()
-    scheduler.queue.clear()
-    scheduler.forgotten = {"1"}
-    for closed in (0, 0, 1, 1):
-        assert made.states(scripts) == {"1n.sh": JobState.UNKNOWN}
-        assert len(sweep.has_ended) == closed
+def test_a_job_unknown_three_times_in_a_row_has_ended(sweep: Sweep) -> None:
+    queue = sweep.queue(1)
+    sweep.poll(queue)
+    sweep.scheduler.queue.clear()
+    sweep.scheduler.forgotten = {"1"}
+    for ended in (False, False, True, False):
+        assert sweep.poll(queue) == {"1n.sh": JobState.UNKNOWN}
+        assert bool(sweep.events) == ended
 
 
-def test_after_a_cancel_from_elsewhere_nothing_more_is_submitted(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(max_jobs=1), Sweep()
-    made, scripts = make(tmp_path, scheduler, sweep, 2)
-    made.advance()
-    scheduler.queue.clear()
+def test_an_end_whose_handling_failed_is_reported_again(sweep: Sweep) -> None:
+    queue = sweep.queue(1)
+    sweep.poll(queue)
+    sweep.scheduler.queue.clear()
+    with pytest.raises(OSError), contextlib.closing(queue.poll()) as events:
+        assert isinstance(next(events), Ended)
+        raise OSError
+    sweep.poll(queue)
+    assert sweep.events == [Ended(script="1n.sh", job_ids=("1",))]
+
+
+def test_nothing_is_submitted_after_a_cancel(sweep: Sweep) -> None:
+    sweep.scheduler.max_jobs = 1
+    queue = sweep.queue(2)
+    sweep.poll(queue)
+    sweep.scheduler.queue.clear()
     sweep.is_cancelled = True
-    made.states(scripts)
-    assert (made.waiting, scheduler.count) == ([], 1)
-    assert sweep.lines[-1] == "2n.sh: not submitted, because its sweep was cancelled meanwhile"
+    sweep.poll(queue)
+    assert (queue.waiting, sweep.scheduler.count) == ([], 1)
+    assert sweep.events[0] == NotSubmitted(script="2n.sh")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"job_id": "7"}', '{"job_name": "a", "job_ids": 3, "runs": []}'])
-def test_what_another_version_remembered_is_no_memory(tmp_path: Path, text: str) -> None:
+def test_records_of_other_versions_are_skipped(tmp_path: Path, text: str) -> None:
     (tmp_path / f"1n{MEMORY}").write_text(text)
     assert recall(tmp_path) == []
     [job] = jobs(tmp_path, 1)
-    assert recall(tmp_path) == [] and remember(job, "n", ["1"]) == recall(tmp_path)[0]
+    assert remember(job, "n", ["1"]) == recall(tmp_path)[0]
     assert json.loads((tmp_path / f"1n{MEMORY}").read_text())["runs"] == [job.plan.runs[0].run_id]
 
 
-def test_why_a_job_is_pending_is_said_once_unless_it_waits_its_turn(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    made, scripts = make(tmp_path, scheduler, sweep, 2)
-    made.states(scripts)
-    sweep.lines.clear()
+def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(sweep: Sweep) -> None:
+    queue = sweep.queue(2)
+    sweep.poll(queue)
+    reported = []
     for reason in ("Resources", "JobHeldAdmin", "JobHeldAdmin", "Priority", "QOSMaxJobsPerUserLimit", "JobHeldAdmin"):
-        scheduler.reasons = {"2": reason}
-        made.states(scripts)
-        assert made.reasons == {"2n.sh": reason}
-    assert sweep.lines == ["job 2 is pending: JobHeldAdmin", "job 2 is pending: QOSMaxJobsPerUserLimit"]
+        sweep.scheduler.reasons = {"2": reason}
+        sweep.poll(queue)
+        reported += sweep.events
+        assert queue.reasons == {"2n.sh": reason}
+    assert reported == [Pending(job_id="2", reason=reason) for reason in ("JobHeldAdmin", "QOSMaxJobsPerUserLimit")]
 
 
-def test_a_held_job_that_cannot_be_released_is_not_called_released(tmp_path: Path) -> None:
-    scheduler, sweep = MockScheduler(), Sweep()
-    made, scripts = make(tmp_path, scheduler, sweep, 2)
-    made.states(scripts)
-    sweep.lines.clear()
-    for problem, told in (("", "released"), ("scontrol: denied", "not released: scontrol: denied")):
-        scheduler.held = {"2": problem}
-        made.states(scripts)
-        assert sweep.lines.pop() == f"job 2 was put back and held because its launch failed: {told}"
+@pytest.mark.parametrize(("problem", "done"), [("", "released"), ("scontrol: no", "not released: scontrol: no")])
+def test_a_held_job_is_released_or_the_problem_named(sweep: Sweep, problem: str, done: str) -> None:
+    queue = sweep.queue(2)
+    sweep.poll(queue)
+    sweep.scheduler.held = {"2": problem}
+    sweep.poll(queue)
+    assert sweep.events == [Released(job_id="2", problem=problem)]
+    assert describe_event(sweep.events[0]) == f"job 2 was put back and held because its launch failed: {done}"

@@ -1,4 +1,4 @@
-"""What a sweep refuses before anything is submitted, because planning can know it; and what it warns of."""
+"""Refusals and warnings of a sweep before anything is submitted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hpc import sweep
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
-from launch.sweep.nccl_variables import NCCL_VARIABLES, unknown_nccl_variables
-from launch.sweep.refusals import refuse_invalid
+from launch.sweep.refusals import NCCL_VARIABLES, refuse_invalid, unknown_nccl_variables
 from launch.sweep.spec import MAX_RUNS, SweepSpec, expand
 from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from tests.unit.sweep_command import plan_of
@@ -22,8 +21,8 @@ CPUS = Target(site="small", gpus_per_node=0, cpus_per_node=64, without_gpus=WITH
 ON_GPUS = ("--cluster", "slurm", "--gpus-per-node", "4", "--cpus-per-rank", "1", "--repeats", "1", "--dry-run")
 
 
-def refuse(target: Target, **asked: object) -> None:
-    refuse_invalid(expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **asked}), target, options_of).runs)
+def refuse(target: Target, **options: object) -> None:
+    refuse_invalid(expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **options}), target, options_of).runs)
 
 
 def command(out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -34,18 +33,18 @@ def command(out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
 
 
 def test_the_smoke_test_of_the_readme_runs_on_a_gpu_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--nodes", "1,2", "--ranks-per-node", "2", "--backend", "mpi", "--workload", "delay")
-    status, said, error = command(tmp_path, capsys, *words)
+    argv = ("--nodes", "1,2", "--ranks-per-node", "2", "--backend", "mpi", "--workload", "delay")
+    status, stdout, error = command(tmp_path, capsys, *argv)
     assert status == 0, error
-    assert "backend mpi runs on CPUs: its runs use none of the nodes' GPUs" in said
+    assert "backend mpi runs on CPUs: its runs use none of the nodes' GPUs" in stdout
     assert {(run["case"] if "case" in run else run["ranks_per_node"], run["gpus_per_node"])
             for run in plan_of(tmp_path)["runs"]} == {(1, 0), (2, 0)}  # fmt: skip
-    assert "#SBATCH --gpus" not in said and "--gpus" not in said.replace("--gpus-per-node N", "")
+    assert "#SBATCH --gpus" not in stdout and "--gpus" not in stdout.replace("--gpus-per-node N", "")
 
 
 def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
-    asked = SweepSpec.from_mapping({"cases": "1n8g", "backend": "mpi,torch-ddp", "workload": "delay", "repeats": 1})
-    runs = expand(asked, GPUS, options_of).runs
+    spec = SweepSpec.from_mapping({"cases": "1n8g", "backend": "mpi,torch-ddp", "workload": "delay", "repeats": 1})
+    runs = expand(spec, GPUS, options_of).runs
     assert {(run.backend, run.gpus_per_node) for run in runs} == {
         ("mpi", 0), ("torch-ddp", 1), ("torch-ddp", 8),
     }  # fmt: skip
@@ -54,7 +53,7 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "asked", "words"),
+    ("target", "options", "message"),
     [
         (CPUS, {"precision": "tf32"}, "precision tf32 was asked for; on CPUs, .* it trains in fp32, bf16"),
         (CPUS, {"precision": "fp32,amp-fp16"}, "backend torch-ddp: precision amp-fp16"),
@@ -72,13 +71,13 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
         ),
     ],
 )
-def test_what_the_nodes_would_call_invalid_is_refused(target: Target, asked: dict[str, object], words: str) -> None:
-    with pytest.raises(SpecError, match=words):
-        refuse(target, **asked)
+def test_runs_that_would_end_as_invalid_are_refused(target: Target, options: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        refuse(target, **options)
 
 
 @pytest.mark.parametrize(
-    ("target", "asked"),
+    ("target", "options"),
     [
         (CPUS, {"precision": "fp32,bf16"}),
         (GPUS, {"precision": "tf32,amp-fp16,bf16"}),
@@ -87,12 +86,12 @@ def test_what_the_nodes_would_call_invalid_is_refused(target: Target, asked: dic
         (CPUS, {"backend": "mpi", "workload": "delay", "nodes": "2", "options": {"data_ms": "5@rank=1;every=2+1"}}),
     ],
 )
-def test_what_the_nodes_can_do_is_not_refused(target: Target, asked: dict[str, object]) -> None:
-    refuse(target, **asked)
+def test_runs_that_are_possible_are_not_refused(target: Target, options: dict[str, object]) -> None:
+    refuse(target, **options)
 
 
 @pytest.mark.parametrize(
-    ("backend", "workload", "option", "text", "words"),
+    ("backend", "workload", "option", "text", "message"),
     [
         ("torch-ddp", "resnet50", "bucket_cap_mb", "nan", "'nan' is out of range"),
         ("torch-ddp", "resnet50", "bucket_cap_mb", "inf", "'inf' is out of range"),
@@ -116,20 +115,20 @@ def test_what_the_nodes_can_do_is_not_refused(target: Target, asked: dict[str, o
     ],
 )
 def test_option_values_that_no_run_could_use_are_refused(
-    backend: str, workload: str, option: str, text: str, words: str
+    backend: str, workload: str, option: str, text: str, message: str
 ) -> None:
     with pytest.raises(OptionError) as error:
         options_of(backend, workload)[option].read(option, text)
-    assert words in str(error.value) and str(error.value).startswith(f"option {option}: ")
+    assert message in str(error.value) and str(error.value).startswith(f"option {option}: ")
 
 
 @pytest.mark.parametrize("value", ["dynamic", "128", "0.5", "1e3", "65536."])
-def test_a_loss_scale_that_the_run_takes_is_taken(value: str) -> None:
+def test_valid_loss_scales_are_accepted(value: str) -> None:
     assert options_of("torch-ddp", "resnet50")["loss_scale"].read("loss_scale", value) == value
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "message"),
     [
         ({"seed": "-1"}, "seed is -1; it must be 0 or more"),
         ({"seed": str(2**31)}, "seed: 2147483648 is out of range"),
@@ -151,19 +150,24 @@ def test_a_loss_scale_that_the_run_takes_is_taken(value: str) -> None:
         ({"backend": "torch-dpp"}, r"Did you mean torch-dp\?"),
         ({"workload": "resnet"}, r"Did you mean resnet50\?"),
         ({"options": {"imagesize": "64"}}, r"unknown option imagesize; .*\. Did you mean image_size\?"),
-        ({"bacth_size": "3"}, r"unknown setting bacth_size; .*\. Did you mean batch_size\?"),
         ({"repeats": str(MAX_RUNS)}, rf"2 points or more with {MAX_RUNS} repeats each, 200000 runs; at most"),
         ({"nodes": list(range(1, 1001)), "repeats": 101}, "991 points or more with 101 repeats each"),
     ],
 )
-def test_sizes_that_no_run_could_have_are_refused(asked: dict[str, object], words: str) -> None:
-    with pytest.raises((SpecError, OptionError), match=words):
-        expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **asked}), GPUS, options_of)
+def test_sizes_that_no_run_could_have_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises((SpecError, OptionError), match=message):
+        expand(SweepSpec.from_mapping({"nodes": "1", "repeats": 1, **options}), GPUS, options_of)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
+        (["--copy-s", "soon"], "--copy-s 'soon' is not a number"),
+        (["--start-limit-s", "0"], "--start-limit-s is 0; it must be at least 1"),
+        (["--hang-steps", "nan"], "--hang-steps is nan; it must be at least 1"),
+        (["--max-jobs", "0"], "--max-jobs '0' is no number of jobs"),
+        (["--max-jobs", "²"], "--max-jobs '²' is no number of jobs"),
+        (["--time", "0"], "--time is 0; it must be at least 1 minute"),
         (["--copy-s", "-1"], "--copy-s is -1; it must be at least 0"),
         (["--copy-s", "inf"], "--copy-s is inf; it must be at most 31536000"),
         (["--copy-s", "1e300"], "--copy-s is 1e300; it must be at most 31536000"),
@@ -176,11 +180,11 @@ def test_sizes_that_no_run_could_have_are_refused(asked: dict[str, object], word
         (["--max-jobs", "9" * 5000], "is no number of jobs, from 1 to 2147483647"),
     ],
 )
-def test_limits_that_nothing_could_keep_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+def test_invalid_limits_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     status, _, error = command(tmp_path, capsys, "--nodes", "1", *arguments)
-    assert (status, words in error) == (2, True), error
+    assert (status, message in error) == (2, True), error
     assert not (tmp_path / "jobs").exists()
 
 
@@ -213,14 +217,14 @@ def test_an_edited_module_makes_another_workload(tmp_path: Path, capsys: pytest.
 def test_a_mistyped_variable_of_nccl_is_a_warning_with_the_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, said, _ = command(tmp_path, capsys, "--nodes", "1", "--env", "NCCL_ALG=Ring", "--env", "NCCL_PROTO=LL")
+    status, stdout, _ = command(tmp_path, capsys, "--nodes", "1", "--env", "NCCL_ALG=Ring", "--env", "NCCL_PROTO=LL")
     assert status == 0
-    [line] = [line for line in said.splitlines() if line.startswith("warning: NCCL")]
+    [line] = [line for line in stdout.splitlines() if line.startswith("warning: NCCL")]
     assert line.startswith("warning: NCCL_ALG is no variable that NCCL is known to read")
     assert line.endswith("Did you mean NCCL_ALGO?")
 
 
-def test_known_variables_of_nccl_are_no_news() -> None:
+def test_known_variables_of_nccl_make_no_warning() -> None:
     assert {"NCCL_ALGO", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_DEBUG"} <= NCCL_VARIABLES
     assert unknown_nccl_variables(["NCCL_NET_GDR_LEVEL", "NCCL_OFI_X", "PATH", "TORCH_NCCL_X"]) == []
     assert len(unknown_nccl_variables(["NCCL_XYZZY"])) == 1

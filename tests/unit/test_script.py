@@ -12,22 +12,16 @@ import pytest
 from hpc.model.spec import RunSpec
 from launch.cluster.slurm import SubmitError, header
 from launch.jobs import script
+from launch.jobs.options import RunLimits
 from launch.jobs.plan import plan_jobs
-from launch.jobs.script import Folders, RunLimits, render_job, render_local
+from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site
 from tests.conftest import GOLDEN
 from tests.unit.job_scripts import FRAMEWORKS, RUN, SITE
 
 SHELLCHECK = Path(sys.executable).parent / "shellcheck"
-HOSTILE = [
-    "a'; touch pwned #",
-    "two words",
-    "$(touch pwned)",
-    "`touch pwned`",
-    'q"; touch pwned; "',
-    "new\nline",
-    "a\\b",
-]
+HOSTILE = ["a'; touch pwned #", "two words", "$(touch pwned)", "`touch pwned`", 'q"; touch pwned; "', "new\nline",
+           "a\\b"]  # fmt: skip
 
 
 def rendered(runs: Sequence[RunSpec], site: Site, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -64,10 +58,10 @@ SCRIPTS = {
 def test_a_script_equals_its_golden_file_and_fits_a_screen(
     golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    runs, site, most_lines = SCRIPTS[name]
+    runs, site, max_lines = SCRIPTS[name]
     [text] = rendered(runs, site, monkeypatch)
     golden(name, text)
-    assert len(text.splitlines()) <= most_lines
+    assert len(text.splitlines()) <= max_lines
     assert all(len(line) <= 130 for line in text.splitlines())
 
 
@@ -80,20 +74,20 @@ def test_a_script_is_clean_by_bash_and_shellcheck(name: str) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_module_system_may_read_variables_that_nobody_set(tmp_path: Path) -> None:
+def test_a_module_system_may_read_unset_variables(tmp_path: Path) -> None:
     folders = Folders.under(tmp_path)
     text = render_job([RUN], "#!/bin/bash\n", SITE, folders, FRAMEWORKS)
-    until_modules, there, _ = text.partition("module load OpenMPI || exit 1\n")
+    until_modules, load, _ = text.partition("module load OpenMPI || exit 1\n")
     assert text.index("set -u") > text.index("module load OpenMPI")
     module = "module() { echo $NOBODY_SET_IT loaded $2; }"
     done = subprocess.run(
-        ["bash", "-c", f"{module}\n{until_modules}{there}echo went on; }}"], capture_output=True, text=True, check=False
+        ["bash", "-c", f"{module}\n{until_modules}{load}echo went on; }}"], capture_output=True, text=True, check=False
     )
     assert done.stdout.splitlines() == ["loaded CUDA/12.4", "loaded OpenMPI", "went on"], done.stderr
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_reach_the_run_whole_and_run_nothing(tmp_path: Path, name: str) -> None:
+def test_hostile_names_reach_the_run_unchanged_and_run_nothing(tmp_path: Path, name: str) -> None:
     """The script is really run by bash; a program in place of mpiexec writes down what reached it."""
     out = tmp_path / name
     folders = Folders.under(out)
@@ -130,12 +124,12 @@ def test_hostile_names_cannot_leave_their_header_line(tmp_path: Path, name: str)
         assert all(line == "" or line.startswith("#") for line in lines)
 
 
-def test_guards_reach_the_ranks_and_the_watchdog(tmp_path: Path) -> None:
+def test_limits_reach_launch_step(tmp_path: Path) -> None:
     text = render_local([RUN], ["mpiexec"], Folders.under(tmp_path), RunLimits(copy_s=1, hang_steps=2.5))
     assert "--copy-s 1 --start-limit-s 600 --hang-steps 2.5 --hang-extra-s 60 " in text
 
 
-def test_what_a_site_promises_reaches_the_ranks(tmp_path: Path) -> None:
+def test_what_a_site_expects_reaches_the_ranks(tmp_path: Path) -> None:
     site = dataclasses.replace(SITE, expect_transport="ib", preflight={"load": "fatal", "cores": "off"})
     text = render_job([RUN], "#!/bin/bash\n", site, Folders.under(tmp_path), FRAMEWORKS)
     assert "--expect-transport ib --check cores=off --check load=fatal" in " ".join(text.replace("\\\n", " ").split())

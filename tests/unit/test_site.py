@@ -19,7 +19,7 @@ def test_sites_that_come_with_the_project_can_be_read() -> None:
         assert read_site(path).name == path.stem
 
 
-def test_found_by_host_name_by_name_or_by_file(tmp_path: Path) -> None:
+def test_a_site_is_known_by_host_name_name_or_file(tmp_path: Path) -> None:
     path = site_file(tmp_path, 'hostname_pattern = "login[0-9]+"\npartition = "gpu"\nmpi = "pmi2"')
     assert find_site(None, hostname="login12", folder=tmp_path) == read_site(path)
     assert find_site(None, hostname="laptop", folder=tmp_path) is None
@@ -28,7 +28,7 @@ def test_found_by_host_name_by_name_or_by_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("partitoin = 'x'", "unknown key partitoin; valid keys: name, hostname_pattern, partition"),
         ("launcher = 'orterun'", "launcher 'orterun' is not one of srun, mpirun"),
@@ -55,9 +55,9 @@ def test_found_by_host_name_by_name_or_by_file(tmp_path: Path) -> None:
         ("a = [", "not TOML"),
     ],
 )
-def test_what_no_site_can_say_is_an_error_naming_file_and_cure(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_site_file_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     path = site_file(tmp_path, text)
-    with pytest.raises(SiteError, match=words) as error:
+    with pytest.raises(SiteError, match=message) as error:
         read_site(path)
     assert str(path) in str(error.value)
 

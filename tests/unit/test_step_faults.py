@@ -19,11 +19,11 @@ from hpc.model import trace_look
 from hpc.model.evidence import corrected_record
 from hpc.model.outcome import ExitRecord, Outcome, exit_records, read_exit_record, read_own_record
 from hpc.model.trace_look import LOOK_PAUSES_S, look_at_trace
+from launch.jobs.options import RunLimits
 from launch.jobs.script import Folders
 from launch.step import attempt as step
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
 from launch.step.claim import Job
-from launch.step.hang import Limits
 from launch.sweep.finalize import mend_records
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outcome_of, whole_trace, write_job
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_exit_record
@@ -144,7 +144,7 @@ def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
     command = ("bash", "-c", f"{STEM}{body}", "bash", "--traces", str(tmp_path / "traces"))
     options = StepOptions(
         run=RUN.run_id, traces=tmp_path / "traces", logs=tmp_path / "logs", command=command, launcher="local", nodes=1,
-        nodelist="here", container=(), force=False, signal="", warning_s=60, limits=Limits(copy_s=0),
+        nodelist="here", container=(), force=False, signal="", warning_s=60, limits=RunLimits(copy_s=0),
     )  # fmt: skip
     return Step(options, Job(job_id="local-here-1-1", nodelist="here"), signals, b"script\n")  # type: ignore[arg-type]
 

@@ -12,15 +12,25 @@ from typing import Any
 import pytest
 
 from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
 from tests.sweeps import ROOT
-from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
+from tests.unit.sweep_command import NO_SLURM, plan_of, sweep, write_program
 from tests.unit.traces import make_run, put_exit_record, put_plan
 
+CLUSTER = ("--cluster", "slurm", "--gpus-per-node", "0", "--repeats", "1", "--dry-run")
 
-def test_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> None:
+
+def planned(tmp_path: Path, *argv: str) -> list[dict[str, Any]]:
+    """The runs of a sweep for a cluster of CPUs."""
+    done = sweep(tmp_path, *CLUSTER, *argv, path=NO_SLURM)
+    assert done.returncode == 0, done.stderr
+    runs: list[dict[str, Any]] = plan_of(tmp_path)["runs"]
+    return runs
+
+
+def test_a_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> None:
     done = sweep(
-        tmp_path, "--nodes", "1,2", "--dry-run", "--cluster", "slurm", "--gpus-per-node", "4", "--repeats", "2",
-        path=NO_SLURM,
+        tmp_path, "--nodes", "1,2", *CLUSTER, "--gpus-per-node", "4", "--repeats", "2", path=NO_SLURM,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "3 points, 6 runs in 2 jobs" in done.stdout
@@ -28,31 +38,25 @@ def test_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> No
     assert "dry run: nothing was submitted" in done.stdout
     for name in ("1n.sh", "2n.sh"):
         assert (tmp_path / "jobs" / name).read_text() in done.stdout
-    plan = plan_of(tmp_path)
-    assert len(plan["runs"]) == 6 == len(list((tmp_path / "jobs" / "runs").iterdir()))
+    assert len(plan_of(tmp_path)["runs"]) == 6 == len(list((tmp_path / "jobs" / "runs").iterdir()))
 
 
-def test_dry_run_asks_no_scheduler_to_submit(tmp_path: Path) -> None:
+def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     called = tmp_path / "called"
     for name in ("sbatch", "scontrol", "squeue", "scancel", "sacct", "srun"):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $1 >> {called}\n[ {name} = scontrol ] && echo UP\n")
-        (tmp_path / name).chmod(0o755)
-    done = sweep(
-        tmp_path, "--nodes", "1", "--dry-run", "--gpus-per-node", "1", "--cpus-per-rank", "1", "--cluster", "slurm",
-        path=f"{tmp_path}:/usr/bin:/bin",
-    )  # fmt: skip
+        write_program(tmp_path, name, f"echo {name} $1 >> {called}\n[ {name} = scontrol ] && echo UP")
+    argv = ("--nodes", "1", "--cpus-per-rank", "1", *CLUSTER)
+    done = sweep(tmp_path, *argv, path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
     assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be asked
 
 
-def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -> None:
+def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(
         'nodes = [1, 2]\nbackend = "mpi"\nworkload = "delay"\nbatch-size = [8]\nrepeats = 1\ncluster = "slurm"\n'
         'gpus_per_node = 0\nranks_per_node = 2\n[env]\nA = ["1", "x,y"]\n[options]\ncompute_ms = "5"\n'
     )
-    done = sweep(tmp_path, "--config", "sweep.toml", "--dry-run", "--batch-size", "16", "--nodes", "2", path=NO_SLURM)
-    assert done.returncode == 0, done.stderr
-    runs = plan_of(tmp_path)["runs"]
+    runs = planned(tmp_path, "--config", "sweep.toml", "--batch-size", "16", "--nodes", "2")
     assert {(run["nodes"], run["batch_size"], run["env"]["A"]) for run in runs} == {
         (1, 16, "1"), (1, 16, "x,y"), (2, 16, "1"), (2, 16, "x,y"),
     }  # fmt: skip
@@ -60,10 +64,9 @@ def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--nodes", "0"], "nodes: 0 is not a count"),
-        (["--nodes", "-3"], "nodes: -3 is not a count"),
         (["--nodes", "1", "--backend", "torch-dpp"], "unknown backend 'torch-dpp'; known: torch-ddp"),
         (["--nodes", "1", "--workload", "resnet"], "unknown workload 'resnet'; known: resnet50"),
         (["--nodes", "1", "--workload", "my.py:F"], "there is no file"),
@@ -72,31 +75,26 @@ def test_a_config_file_says_the_same_and_the_command_line_wins(tmp_path: Path) -
             ["--nodes", "1", "--backend", "mpi"],
             "is written for torch, tensorflow, paddle; backend mpi trains numpy",
         ),
-        (["--nodes", "1", "--option", "imgsize=3"], "unknown option imgsize"),
         (["--nodes", "1", "--option", "image_size"], "not of the form NAME=VALUE"),
-        (["--nodes", "1", "--precision", "fp8"], "precision 'fp8' is not one of"),
         (["--nodes", "1", "--timing", "phases,rough"], "timing 'rough' is not one of phases, step"),
         (["--nodes", "1", "--xla"], "unknown option xla; torch-ddp with resnet50 know"),
         (["--nodes", "1", "--xla", "--option", "xla=off"], "--option says xla=on and xla=off: say one, or xla=A,B"),
         (["--nodes", "1", "--env", "A=1", "--env", "A=2"], "--env says A=1 and A=2"),
-        (["--nodes", "1", "--time", "soon"], "whole minutes"),
-        (["--nodes", "1", "--time", "0"], "at least 1 minute"),
         (["--nodes", "1", "--config", "none.toml"], "config none.toml: No such file"),
         (["--nodes", "1", "--cluster", "slurm"], "how many GPUs has a node of site slurm?"),
         ([], "nothing to run"),
     ],
 )
-def test_usage_that_cannot_be_is_refused_with_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_invalid_usage_is_refused_with_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "my.txt").write_text("")
     done = sweep(tmp_path, *arguments, path=NO_SLURM)
     assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / "traces").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--nodes", "1", "--site", "nowhere"], "unknown site 'nowhere'; known sites: example"),
         (["--nodes", "1", "--site", "x.toml"], "site file x.toml: No such file"),
@@ -105,26 +103,25 @@ def test_usage_that_cannot_be_is_refused_with_2(tmp_path: Path, arguments: list[
         (["--nodes", "1", "--out", "file", "--gpus-per-node", "0", "--cluster", "slurm"], "cannot be written"),
     ],
 )
-def test_what_is_missing_ends_with_1_and_the_cure(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_missing_parts_are_named_with_the_fix(tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "file").write_text("")
     # Another folder's interpreter link: no mpiexec lies beside it, as on a machine without MPI.
     done = sweep(tmp_path, *arguments, path=NO_SLURM)
-    if words.startswith("no MPI") and (Path(sys.executable).parent / "mpiexec").exists():
+    if message.startswith("no MPI") and (Path(sys.executable).parent / "mpiexec").exists():
         pytest.skip("the MPI wheel is installed beside this interpreter: there is an MPI")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert message in done.stderr
 
 
-def test_twins_are_planned_and_it_is_said_which_backend_has_none(tmp_path: Path) -> None:
+def test_no_sync_runs_are_planned_and_backends_without_them_are_named(tmp_path: Path) -> None:
     done = sweep(
         tmp_path, "--cases", "1n1g,1n2g", "--backend", "torch-ddp,torch-dp", "--gpus-per-node", "2", "--repeats", "1",
-        "--cluster", "slurm", "--dry-run", "--twin", "--telemetry", "off", "--steps", "150", "--block-steps", "70",
+        "--cluster", "slurm", "--dry-run", "--no-sync", "--telemetry", "off", "--steps", "150", "--block-steps", "70",
         path=NO_SLURM,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "no twins of backend torch-dp: one rank drives all GPUs" in done.stdout
-    assert "no twins of backend torch-ddp" not in done.stdout
+    assert "backend torch-dp has no no-sync runs: one rank drives all GPUs" in done.stdout
+    assert "backend torch-ddp has no" not in done.stdout
     runs = plan_of(tmp_path)["runs"]
     assert [(run["backend"], run["gpus_per_node"]) for run in runs if run["reduction"] == "off"] == [("torch-ddp", 2)]
     assert {(run["telemetry"], run["block_steps"]) for run in runs} == {("off", 70)}
@@ -140,7 +137,7 @@ def test_a_thousand_nodes_are_planned(tmp_path: Path) -> None:
     assert "srun --nodes=1000 --ntasks=8000" in (tmp_path / "jobs" / "1000n.sh").read_text()
 
 
-def test_a_persons_own_file_is_named_from_the_root_and_its_text_counts(tmp_path: Path) -> None:
+def test_user_code_has_an_absolute_path_and_its_text_is_part_of_the_id(tmp_path: Path) -> None:
     ids = set()
     for text in ("F = 1\n", "F = 2\n"):
         (tmp_path / "mine.py").write_text(text)
@@ -154,38 +151,27 @@ def test_a_persons_own_file_is_named_from_the_root_and_its_text_counts(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said", "each"),
+    ("gpus", "line", "gpus_per_node"),
     [
         (0, "no GPU for the runs", 0),
         (1, "CPUs instead of GPUs: 4 simulated nodes cannot share the 1 of this machine", 0),
         (8, "3 points, 15 runs", 2),
     ],
 )
-def test_gpus_of_this_machine_are_shared_by_simulated_nodes(tmp_path: Path, gpus: int, said: str, each: int) -> None:
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\n" + "".join(f"echo 'GPU {i}: mock (UUID: GPU-{i})'\n" for i in range(gpus)))
-    smi.chmod(0o755)
-    (tmp_path / "mpiexec").write_text("#!/bin/sh\n")
-    (tmp_path / "mpiexec").chmod(0o755)
+def test_simulated_nodes_share_the_gpus_of_this_machine(
+    tmp_path: Path, gpus: int, line: str, gpus_per_node: int
+) -> None:
+    write_program(tmp_path, "nvidia-smi", "".join(f"echo 'GPU {i}: mock (UUID: GPU-{i})'\n" for i in range(gpus)))
+    write_program(tmp_path, "mpiexec", "")
     done = sweep(tmp_path, "--nodes", "1,4", "--cluster", "local", "--dry-run", path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
     plan = plan_of(tmp_path)
-    assert {run["gpus_per_node"] for run in plan["runs"] if run["nodes"] == 4} == {each}
-    assert said in done.stdout
-    assert bool(plan["reduced"]) == (each == 0)
+    assert {run["gpus_per_node"] for run in plan["runs"] if run["nodes"] == 4} == {gpus_per_node}
+    assert line in done.stdout
+    assert bool(plan["reduced"]) == (gpus_per_node == 0)
 
 
-def planned(tmp_path: Path, *argv: str) -> list[dict[str, Any]]:
-    """The runs of a sweep for a cluster of CPUs."""
-    done = sweep(
-        tmp_path, *argv, "--cluster", "slurm", "--gpus-per-node", "0", "--repeats", "1", "--dry-run", path=NO_SLURM
-    )
-    assert done.returncode == 0, done.stderr
-    runs: list[dict[str, Any]] = plan_of(tmp_path)["runs"]
-    return runs
-
-
-def test_xla_is_an_option_of_those_that_know_it(tmp_path: Path) -> None:
+def test_xla_is_an_option_of_the_backends_that_have_it(tmp_path: Path) -> None:
     runs = planned(tmp_path, "--nodes", "1", "--backend", "tensorflow-multiworker,torch-ddp", "--xla")
     assert {run["backend"]: run["options"].get("xla") for run in runs} == {
         "tensorflow-multiworker": "on", "torch-ddp": None,
@@ -218,7 +204,7 @@ def test_a_config_file_sets_timing_by_its_former_name_too_and_xla(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ('xla = "on"', "xla must be true or false, not 'on'"),
         ("xla = true\n[options]\nxla = false", "says xla twice"),
@@ -226,21 +212,21 @@ def test_a_config_file_sets_timing_by_its_former_name_too_and_xla(tmp_path: Path
         ("[options]\nxla = 1", "option xla: '1' is neither on nor off"),
     ],
 )
-def test_a_config_file_that_is_wrong_about_them_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_config_file_with_invalid_timing_or_xla_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "sweep.toml").write_text(f'nodes = 1\nbackend = "tensorflow-horovod"\n{text}\n')
     done = sweep(tmp_path, "--config", "sweep.toml", path=NO_SLURM)
     assert done.returncode == 2
-    assert words in done.stderr
+    assert message in done.stderr
 
 
 def test_list_names_everything_and_help_fits(tmp_path: Path) -> None:
     listed = sweep(tmp_path, "list").stdout
-    for word in ("torch-ddp", "resnet50", "image_size", "example"):
-        assert word in listed
+    for name in ("torch-ddp", "resnet50", "image_size", "example"):
+        assert name in listed
     assert "python -m hpc.sweep --nodes 1,2,4" in sweep(tmp_path, "--help").stdout
 
 
-def test_a_dry_run_here_needs_no_mpi_and_says_that_a_run_would(tmp_path: Path) -> None:
+def test_a_dry_run_here_notes_that_there_is_no_mpi(tmp_path: Path) -> None:
     if (Path(sys.executable).absolute().parent / "mpiexec").exists():
         pytest.skip("the MPI wheel is installed beside this interpreter: there is an MPI")
     done = sweep(tmp_path, "--nodes", "1", "--cluster", "local", "--dry-run", path=NO_SLURM)
@@ -249,7 +235,7 @@ def test_a_dry_run_here_needs_no_mpi_and_says_that_a_run_would(tmp_path: Path) -
     assert "mpiexec -n 1" in (tmp_path / "jobs" / "1n.sh").read_text()
 
 
-def test_a_known_site_without_its_controller_does_not_train_on_the_login_node(tmp_path: Path) -> None:
+def test_a_site_without_its_controller_does_not_train_on_the_login_node(tmp_path: Path) -> None:
     code = (
         "import launch.jobs.site, socket, sys; import hpc.sweep; from pathlib import Path; "
         f"launch.jobs.site.SITES = Path({str(tmp_path)!r}); "
@@ -265,82 +251,59 @@ def test_a_known_site_without_its_controller_does_not_train_on_the_login_node(tm
     assert "no Slurm controller answers here, and site here is a Slurm site" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--max-jobs", "0"], "--max-jobs '0' is no number of jobs"),
-        (["--copy-s", "soon"], "--copy-s 'soon' is not a number"),
-        (["--start-limit-s", "0"], "--start-limit-s is 0; it must be at least 1"),
-        (["--hang-steps", "nan"], "--hang-steps is nan; it must be at least 1"),
-    ],
-)
-def test_what_watches_and_what_is_done_is_checked(tmp_path: Path, arguments: list[str], words: str) -> None:
-    argv = ["--nodes", "1", "--cluster", "slurm", "--gpus-per-node", "0", *arguments]
-    done = sweep(tmp_path, *argv, path=NO_SLURM)
-    assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
-
-
-def test_what_watches_over_a_run_stands_in_its_script(tmp_path: Path) -> None:
+def test_the_limits_of_runs_are_in_the_script(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text("nodes = 1\ncopy_s = 3\nhang-extra-s = 7.5\n")
-    argv = ["--config", "sweep.toml", "--hang-steps", "20", "--cluster", "slurm", "--gpus-per-node", "0", "--dry-run"]
-    done = sweep(tmp_path, *argv, path=NO_SLURM)
-    assert done.returncode == 0, done.stderr
-    assert "--copy-s 3 --start-limit-s 600 --hang-steps 20 --hang-extra-s 7.5 " in done.stdout
+    done = sweep(tmp_path, "--config", "sweep.toml", "--hang-steps", "20", *CLUSTER, path=NO_SLURM)
+    assert "--copy-s 3 --start-limit-s 600 --hang-steps 20 --hang-extra-s 7.5 " in done.stdout, done.stderr
+
+
+def begun_run(tmp_path: Path, **begin: str) -> RunSpec:
+    """A run that was planned, submitted as job 7 and begun there."""
+    run = make_run()
+    for folder in ("traces", "jobs"):
+        (tmp_path / folder).mkdir()
+    put_plan(tmp_path / "traces", [run])
+    record = {"job_name": "rankwise-1n-x", "job_ids": ["7"], "runs": [run.run_id], "user": "a", "host": "b\x1b[31m"}
+    (tmp_path / "jobs" / "1n.job.json").write_text(json.dumps(record))
+    values = {"run_id": run.run_id, "attempt": 1, "job_id": "7", "begin_unix_s": 1, **begin}
+    (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_text(json.dumps(values))
+    return run
 
 
 def test_status_needs_no_scheduler_and_no_command(tmp_path: Path) -> None:
     nothing = sweep(tmp_path, "status", path=NO_SLURM)
     assert (nothing.returncode, "no sweep was planned in" in nothing.stderr) == (2, True)
-    run = make_run()
-    (tmp_path / "traces").mkdir()
-    put_plan(tmp_path / "traces", [run])
-    jobs = tmp_path / "jobs"
-    jobs.mkdir()
-    memory = {"job_name": "rankwise-1n-x", "job_ids": ["7"], "runs": [run.run_id], "user": "a", "host": "b\x1b[31m"}
-    (jobs / "1n.job.json").write_text(json.dumps(memory))
-    (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_text(
-        json.dumps({"run_id": run.run_id, "attempt": 1, "job_id": "7", "begin_unix_s": 1})
-    )
-    shown = sweep(tmp_path, "status", path=NO_SLURM)
-    assert shown.returncode == 1, shown.stderr
-    assert f"{run.run_id}  begun in job 7: no record, and nobody here to ask\n" in shown.stdout
-    assert "rankwise-1n-x: 7 unknown\n" in shown.stdout and ": 1 begun\n" in shown.stdout
+    run = begun_run(tmp_path)
+    done = sweep(tmp_path, "status", path=NO_SLURM)
+    assert done.returncode == 1, done.stderr
+    assert f"{run.run_id}  begun in job 7: no record, and nobody here to ask\n" in done.stdout
+    assert "rankwise-1n-x: 7 unknown\n" in done.stdout and ": 1 begun\n" in done.stdout
     put_exit_record(tmp_path / "traces", run, Outcome.OK)
-    shown = sweep(tmp_path, "status", path=NO_SLURM)
-    assert (shown.returncode, f"{run.run_id}  ok\n" in shown.stdout) == (0, True)
+    done = sweep(tmp_path, "status", path=NO_SLURM)
+    assert (done.returncode, f"{run.run_id}  ok\n" in done.stdout) == (0, True)
 
 
 @pytest.mark.parametrize(
-    ("began_in", "said"),
+    ("job_name", "status"),
     [("rankwise-1n-x", "running in job 7"), ("", "running in job 7"),
      ("rankwise-1n-before", "begun in job 7: no record, and the job is gone")],
 )  # fmt: skip
-def test_status_does_not_take_a_job_of_another_name_for_the_attempts(tmp_path: Path, began_in: str, said: str) -> None:
-    """Job 7 lives and is this sweep's; the attempt began in a job 7 that the controller has forgotten."""
-    run = make_run()
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "jobs").mkdir()
-    put_plan(tmp_path / "traces", [run])
-    memory = {"job_name": "rankwise-1n-x", "job_ids": ["7"], "runs": [run.run_id], "user": "a", "host": "b"}
-    (tmp_path / "jobs" / "1n.job.json").write_text(json.dumps(memory))
-    begin = {"run_id": run.run_id, "attempt": 1, "job_id": "7", "begin_unix_s": 1, "job_name": began_in}
-    (tmp_path / "traces" / f"{run.run_id}.1.begin.json").write_text(json.dumps(begin))
-    fakes = {
+def test_a_job_of_another_name_is_not_that_of_the_attempt(tmp_path: Path, job_name: str, status: str) -> None:
+    """Job 7 runs and is this sweep's; the attempt began in a job 7 that the controller has forgotten."""
+    run = begun_run(tmp_path, job_name=job_name)
+    for name, body in {
         "scontrol": "echo UP", "sbatch": "",
         "squeue": 'n="rankwise-1n-x"; case "$*" in *-O*) echo "7|RUNNING|n1|main|0|1|$n|None|";; *) echo "7|$n";; esac',
-    }  # fmt: skip
-    for name, body in fakes.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
-    shown = sweep(tmp_path, "status", path=f"{tmp_path}:/usr/bin:/bin")
-    assert f"{run.run_id}  {said}" in shown.stdout, shown.stdout + shown.stderr
+    }.items():  # fmt: skip
+        write_program(tmp_path, name, body)
+    done = sweep(tmp_path, "status", path=f"{tmp_path}:/usr/bin:/bin")
+    assert f"{run.run_id}  {status}" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_limit_too_short_for_the_first_run_is_said_before_submission(tmp_path: Path) -> None:
+def test_a_time_limit_too_short_for_the_first_run_is_refused(tmp_path: Path) -> None:
     """A mock of Slurm that takes whatever it is given; it is not given anything."""
     for name in ("sbatch", "scontrol", "squeue", "srun"):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/called\necho UP\n")
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path, name, f"echo {name} >>{tmp_path}/called; echo UP")
     argv = ["--nodes", "1", "--backend", "mpi", "--workload", "delay", "--repeats", "2", "--no-baseline",
             "--cluster", "slurm", "--gpus-per-node", "0", "--cpus-per-rank", "1"]  # fmt: skip
     path = f"{tmp_path}:/usr/bin:/bin"

@@ -1,4 +1,4 @@
-"""What a sweep says, before anything is submitted, of backends that cannot run where it is asked for."""
+"""Messages about backends that cannot run on the target, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.sweeps import ROOT, without_modules
-from tests.unit.sweep_command import NO_SLURM, plan_of, sweep
+from tests.unit.sweep_command import NO_SLURM, plan_of, sweep, write_program
 
 TORCH_LINE = "backend torch-ddp cannot run: torch is not installed here: pip install -e '.[torch]'\n"
 PADDLE_LINE = "backend paddle-fleet cannot run: paddle is not installed here: pip install -e '.[paddle]'\n"
@@ -20,7 +20,7 @@ HOROVOD_LINE = (
 )
 
 
-def test_what_cannot_run_here_is_said_with_the_cure_and_stays_in_the_plan(tmp_path: Path) -> None:
+def test_backends_that_cannot_run_here_are_named_with_the_fix_and_stay_in_the_plan(tmp_path: Path) -> None:
     env = without_modules(tmp_path / "hiding", "torch", "tensorflow", "horovod")
     argv = ["--nodes", "1,2", "--backend", "torch-ddp,paddle-fleet,tensorflow-horovod", "--cluster", "local"]
     done = sweep(tmp_path, *argv, "--dry-run", env=env)
@@ -32,8 +32,7 @@ def test_what_cannot_run_here_is_said_with_the_cure_and_stays_in_the_plan(tmp_pa
 
 
 def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -> None:
-    (tmp_path / "mpiexec").write_text("#!/bin/sh\n")
-    (tmp_path / "mpiexec").chmod(0o755)
+    write_program(tmp_path, "mpiexec", "")
     env = without_modules(tmp_path / "hiding", "torch", "tensorflow", "horovod")
     argv = ["--nodes", "1", "--backend", "torch-ddp,tensorflow-horovod", "--cluster", "local"]
     done = sweep(tmp_path, *argv, env=env, path=f"{tmp_path}:/usr/bin:/bin")
@@ -43,7 +42,7 @@ def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("site", "said"),
+    ("site", "reported"),
     [
         ("", True),
         ('interpreter = {torch = "/opt/python"}', False),
@@ -54,19 +53,19 @@ def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -
         ('env = {PYTHONPATH = "/opt/packages"}', False),
     ],
 )
-def test_of_a_site_only_that_is_said_which_this_interpreter_knows(tmp_path: Path, site: str, said: bool) -> None:
+def test_packages_are_judged_where_this_interpreter_runs(tmp_path: Path, site: str, reported: bool) -> None:
     (tmp_path / "site.toml").write_text(f"gpus_per_node = 4\ncpus_per_node = 4\n{site}\n")
     argv = ["--nodes", "1", "--site", "site.toml", "--backend", "torch-ddp"]
     env = without_modules(tmp_path / "hiding", "torch")
-    assert (TORCH_LINE in sweep(tmp_path, *argv, "--dry-run", env=env, path=NO_SLURM).stdout) == said
+    assert (TORCH_LINE in sweep(tmp_path, *argv, "--dry-run", env=env, path=NO_SLURM).stdout) == reported
     done = sweep(tmp_path, *argv, env=env, path=NO_SLURM)
     assert done.returncode == 1
     hint = f"{TORCH_LINE.strip()}; if the nodes have it, name their Python in [interpreter] of the site file\n"
-    assert (hint in done.stderr) == said
-    assert ("no Slurm controller answers here" in done.stderr) != said
+    assert (hint in done.stderr) == reported
+    assert ("no Slurm controller answers here" in done.stderr) != reported
 
 
-def test_a_horovod_built_for_another_framework_is_said(tmp_path: Path) -> None:
+def test_a_horovod_built_for_another_framework_is_reported(tmp_path: Path) -> None:
     horovod = tmp_path / "packages" / "horovod"
     horovod.mkdir(parents=True)
     (horovod / "__init__.py").write_text("")
@@ -78,7 +77,7 @@ def test_a_horovod_built_for_another_framework_is_said(tmp_path: Path) -> None:
     assert "cannot run" not in done.stdout
 
 
-def test_list_says_what_is_installed_and_imports_no_framework(tmp_path: Path) -> None:
+def test_list_shows_what_is_installed_and_imports_no_framework(tmp_path: Path) -> None:
     code = (
         "import sys, hpc.sweep\n"
         "try: hpc.sweep.main(['list'])\n"

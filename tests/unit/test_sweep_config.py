@@ -1,4 +1,4 @@
-"""launch.sweep.config: a file takes the names of the command line's options."""
+"""launch.sweep.request: a file takes the names of the command line's options."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from hpc.model.outcome import Outcome
 from hpc.model.spec import SpecError
 from launch.sweep import cli
 from launch.sweep.arguments import read_arguments, sweep_parser
-from launch.sweep.config import read_config
+from launch.sweep.request import Request, SweepOptions, read_config
 
 COMMAND_LINE_ONLY = {"config", "version", "help", "help-all"}
 
@@ -21,11 +22,10 @@ def read(folder: Path, text: str) -> dict[str, Any]:
     return read_config(path)
 
 
-def merged(folder: Path, text: str, *arguments: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What a file and a command line ask for together."""
+def merged(folder: Path, text: str, *argv: str) -> Request:
+    """The request of a file and a command line."""
     (folder / "sweep.toml").write_text(text)
-    argv = ["--config", str(folder / "sweep.toml"), *arguments]
-    return cli._merge(read_arguments(argv).options)
+    return read_arguments([*argv, "--config", str(folder / "sweep.toml")])
 
 
 def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) -> None:
@@ -51,15 +51,15 @@ def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) ->
         ("baseline = false", {"baseline": False}),
         ("xla = true", {"options": {"xla": True}}),
         ('xla = true\n[option]\nsgd = "auto"', {"options": {"sgd": "auto", "xla": True}}),
-        ("detach = true\nforce = false", {"detach": "on", "force": ""}),
+        ("detach = true\nforce = false", {"detach": True, "force": False}),
     ],
 )  # fmt: skip
-def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
+def test_old_spellings_are_read_as_the_new_ones(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
     assert read(tmp_path, text) == same
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("batchsize = 8", r"unknown name batchsize; .*: .*batch-size.*\. Did you mean batch-size\?"),
         ("warmup_steps = 8", r"unknown name warmup_steps; .*\. Did you mean warmup\?"),
@@ -69,30 +69,31 @@ def test_new_and_old_spellings_say_the_same(tmp_path: Path, text: str, same: dic
         ('env = ["A"]', "'A' is not of the form NAME=VALUE"),
         ('env = ["A=1", "A=2"]', "A=1 and A=2: say one"),
         ('no-baseline = "yes"', "no-baseline must be true or false"),
-        ("no-baseline = true\nbaseline = true", "and baseline not be there too"),
+        ("no-baseline = true\nbaseline = true", "no-baseline and baseline are opposites: say one of them"),
         ("status = true", "status is a word of the command line, .*: python -m hpc.sweep status --config FILE"),
         ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
         ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
         ('retry = ["oom"]', "retry is a word .*: python -m hpc.sweep retry OUTCOME,… --config FILE"),
+        ("twin = true", "twin is now no-sync"),
         ("help-all = true", "unknown name help-all"),
         ("detach = 1", "detach must be true or false, not 1"),
         (f"seed = 0x{'f' * 5000}", "not TOML"),
         ("nodes = [1", "not TOML"),
     ],
 )
-def test_what_a_file_cannot_say_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(SpecError, match=rf"sweep\.toml: .*{words}"):
+def test_invalid_names_and_values_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=rf"sweep\.toml: .*{message}"):
         read(tmp_path, text)
 
 
 def test_the_command_line_wins(tmp_path: Path) -> None:
     text = 'batch-size = 8\ndetach = true\nnodelist = ["a", "b"]\n[env]\nA = 1\nB = 2\n'
-    words = ("--batch-size", "16", "--env", "A=3")
-    asked, settings = merged(tmp_path, text, *words)
-    assert (asked["batch_size"], asked["env"]) == ("16", {"A": "3", "B": 2})
-    assert settings == {"nodelist": "a,b", "detach": "on"}
-    how = cli._how(read_arguments(["retry", "invalid", *words]), settings)
-    assert (how.detach, how.dry_run, [str(word) for word in how.rerun.retry]) == (True, False, ["invalid"])
+    argv = ("--nodes", "1", "--batch-size", "16", "--env", "A=3")
+    request = merged(tmp_path, text, "retry", "invalid", *argv)
+    assert request.spec is not None
+    assert (request.spec.batch_size, request.spec.env) == ((16,), {"A": ("3",), "B": ("2",)})
+    assert (request.launch.nodelist, request.launch.exclude) == ("a,b", None)
+    assert request.options == SweepOptions(detach=True, retry=(Outcome.INVALID,))
 
 
 def test_an_unknown_name_ends_with_2_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

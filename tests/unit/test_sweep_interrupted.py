@@ -1,4 +1,4 @@
-"""How `python -m hpc.sweep` ends that is interrupted or that nobody reads; what it says to who did odd things."""
+"""`python -m hpc.sweep` interrupted, without a reader, or with odd files; and runs that never began."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from hpc.model.outcome import BeginRecord
 from hpc.system import command_line
 from launch.jobs.script import Folders
 from launch.sweep import status
-from launch.sweep.finalize import describe_runs
 from launch.sweep.run_status import RunStatus
+from launch.sweep.text import describe_runs
+from tests.unit.sweep_command import write_program
 from tests.unit.traces import make_run, put_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--dry-run")
 
 
-def test_ctrl_c_ends_it_with_a_word_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_ends_it_without_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Ctrl-C comes while cancel waits, as a fake that raises what Python then raises."""
 
     def interrupted(*_: object) -> int:
@@ -37,7 +36,7 @@ def test_ctrl_c_ends_it_with_a_word_and_no_traceback(
 
 
 @pytest.mark.parametrize("arguments", [("list",), PLANNED])
-def test_a_reader_that_has_gone_is_no_error_to_be_shown(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_closed_pipe_shows_no_error(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     reads, writes = os.pipe()
     os.close(reads)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -47,11 +46,6 @@ def test_a_reader_that_has_gone_is_no_error_to_be_shown(tmp_path: Path, argument
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_numbers_are_written_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep.main([*PLANNED, "--max-jobs", "²"]) == 2
-    assert "--max-jobs '²' is no number of jobs" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("text", ["out = ['a']", "max_jobs = true", "site = {}", "partition = ['a', 'b']"])
 def test_a_setting_of_the_wrong_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     (tmp_path / "sweep.toml").write_text(text)
@@ -59,12 +53,12 @@ def test_a_setting_of_the_wrong_kind_is_refused(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err.endswith(", not a text or a number\n")
 
 
-def test_a_folder_whose_name_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_whose_name_is_not_utf8_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.main([*PLANNED, "--out", f"{tmp_path}/b\udcff"]) == 2
     assert "b\\udcff/jobs' has a name that is not UTF-8" in capsys.readouterr().err
 
 
-def test_a_script_changed_by_hand_is_kept_and_it_is_said_that_it_is_not_used(
+def test_a_script_changed_by_hand_is_kept_and_reported_as_not_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sweep.main([*PLANNED, "--out", str(tmp_path)]) == 0
@@ -76,35 +70,29 @@ def test_a_script_changed_by_hand_is_kept_and_it_is_said_that_it_is_not_used(
     assert "--start-limit-s 1200" in script.read_text()
 
 
-def test_of_a_job_that_was_cancelled_before_it_began_no_output_is_promised(
+def test_a_job_cancelled_before_it_began_has_no_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fakes of Slurm's commands: a job is taken, and gone when it is looked for."""
-    fakes = {
+    argv = ("--nodes", "1", "--backend", "mpi", "--workload", "delay", "--out", f"{tmp_path}/two words",
+            "--repeats", "1")  # fmt: skip
+    job_name = f"$(sed -n 's/^#SBATCH --job-name=//p' '{tmp_path}/two words/jobs/1n.sh')"
+    for name, body in {
         "scontrol": 'case "$1" in ping) echo "Slurmctld(primary) at here is UP" ;; *) exit 1 ;; esac',
-        "sbatch": "echo Submitted batch job 7",
-        "srun": "",
-        "sacct": "exit 1",
-    }
-    asked = ("--nodes", "1", "--backend", "mpi", "--workload", "delay", "--out", f"{tmp_path}/two words",
-             "--repeats", "1")  # fmt: skip
-    name_of_job = f"$(sed -n 's/^#SBATCH --job-name=//p' '{tmp_path}/two words/jobs/1n.sh')"
-    fakes["squeue"] = f'case "$*" in *-O*) echo "7|CANCELLED||main|0|1|{name_of_job}|None|" ;; esac'
-    for name, body in fakes.items():
-        path = tmp_path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/bash\n{body}\n")
-        path.chmod(0o755)
+        "sbatch": "echo Submitted batch job 7", "srun": "", "sacct": "exit 1",
+        "squeue": f'case "$*" in *-O*) echo "7|CANCELLED||main|0|1|{job_name}|None|" ;; esac',
+    }.items():  # fmt: skip
+        write_program(tmp_path / "bin", name, body)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     (tmp_path / "site.toml").write_text("gpus_per_node = 0\ncpus_per_node = 2\n[interpreter]\ndefault = 'python3'\n")
-    assert sweep.main([*asked, "--site", str(tmp_path / "site.toml")]) == 1
-    said = capsys.readouterr().out
+    assert sweep.main([*argv, "--site", str(tmp_path / "site.toml")]) == 1
+    stdout = capsys.readouterr().out
     output = tmp_path / "two words" / "jobs" / "logs" / "1n.7.out"
-    assert f"1 run of 1n.sh never began: job 7 CANCELLED; there is no {output}" in said
-    assert f"python -m parse.summarize '{tmp_path}/two words/traces'" in said
+    assert f"1 run of 1n.sh never began: job 7 CANCELLED; there is no {output}" in stdout
+    assert f"python -m parse.summarize '{tmp_path}/two words/traces'" in stdout
 
 
-def test_a_cancel_that_finds_nothing_says_so(
+def test_a_cancel_without_jobs_reports_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("jobs", "traces"):
@@ -115,7 +103,7 @@ def test_a_cancel_that_finds_nothing_says_so(
     assert capsys.readouterr().out == "no job of this sweep runs here\n"
 
 
-def test_of_a_run_that_another_job_has_begun_it_is_said_where(tmp_path: Path) -> None:
+def test_a_run_begun_by_another_job_is_reported_with_the_job(tmp_path: Path) -> None:
     begun = BeginRecord(run_id="a_r1", attempt=1, job_id="7", begin_unix_s=5)
-    said = describe_runs([RunStatus(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
-    assert said == ["1 begun", "  a_r1: begun in job 7, no record yet; python -m hpc.sweep status shows its state"]
+    lines = describe_runs([RunStatus(run_id="a_r1", attempts=1, open=begun)], Folders.under(tmp_path))
+    assert [*lines] == ["1 begun", "  a_r1: begun in job 7, no record yet; python -m hpc.sweep status shows its state"]

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
+from hpc.model.outcome import Outcome
+from launch.jobs.options import LaunchOptions
 from launch.sweep import status
 from launch.sweep.arguments import read_arguments, sweep_parser
-from launch.sweep.config import SUBCOMMANDS
-from launch.sweep.rerun import RETRIED
+from launch.sweep.request import RETRIED, SUBCOMMANDS, Request, SweepOptions
+from launch.sweep.spec import SweepSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]
@@ -37,29 +39,28 @@ def help_text(capsys: Capture, *argv: str) -> str:
 
 
 @pytest.mark.parametrize("subcommand", ["status", "cancel"])
-@pytest.mark.parametrize(("words", "nodes"), [((), None), (("--nodes", "1,2", "--repeats", "3"), (1, 2))])
+@pytest.mark.parametrize(("argv", "nodes"), [((), None), (("--nodes", "1,2", "--repeats", "3"), (1, 2))])
 def test_status_and_cancel_take_a_folder_or_a_sweep(
-    monkeypatch: pytest.MonkeyPatch, subcommand: str, words: tuple[str, ...], nodes: tuple[int, ...] | None
+    monkeypatch: pytest.MonkeyPatch, subcommand: str, argv: tuple[str, ...], nodes: tuple[int, ...] | None
 ) -> None:
     calls = []
 
     def record(name: str) -> Callable[..., int]:
-        return lambda spec, settings: calls.append((name, spec, settings)) or 7
+        return lambda spec, launch: calls.append((name, spec, launch)) or 7
 
     monkeypatch.setattr(status, "show", record("status"))
     monkeypatch.setattr(status, "cancel", record("cancel"))
-    assert sweep.main([subcommand, "--out", "here", *words]) == 7
-    ((name, spec, settings),) = calls
-    assert (name, settings) == (subcommand, {"out": "here"})
+    assert sweep.main([subcommand, "--out", "here", *argv]) == 7
+    ((name, spec, launch),) = calls
+    assert (name, launch) == (subcommand, LaunchOptions(out=Path("here")))
     assert (spec and tuple(spec.nodes)) == nodes
 
 
 def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
     request = read_arguments(["retry", "oom,rank_fail", "--nodes", "1", "--dry-run"])
-    assert (request.subcommand, request.outcomes) == ("retry", "oom,rank_fail")
-    assert (request.options["nodes"], request.options["dry_run"]) == ("1", True)
-    request = read_arguments(["--nodes", "1"])
-    assert (request.subcommand, request.outcomes, request.options["nodes"]) == ("", None, "1")
+    assert (request.subcommand, request.spec) == ("retry", SweepSpec(nodes=(1,)))
+    assert request.options == SweepOptions(dry_run=True, retry=(Outcome.OOM, Outcome.RANK_FAIL))
+    assert read_arguments(["--nodes", "1"]) == Request(subcommand="", spec=SweepSpec(nodes=(1,)))
 
 
 @pytest.mark.parametrize(
@@ -75,10 +76,11 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
         ("--status --out a", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
         ("--stat", "--status is now a word: python -m hpc.sweep status"),
         ("--nodes 1 --stamps coarse", "--stamps is now --timing phases (was fine), step (was coarse)"),
+        ("--nodes 1 --twin", "--twin is now --no-sync"),
         ("--status --help", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
     ],
 )  # fmt: skip
-def test_a_former_flag_is_answered_with_its_word(capsys: Capture, argv: str, message: str) -> None:
+def test_a_former_flag_is_answered_with_its_present_form(capsys: Capture, argv: str, message: str) -> None:
     assert refusal(capsys, *argv.split()) == message
 
 
@@ -102,13 +104,13 @@ def test_a_former_flag_is_answered_with_its_word(capsys: Capture, argv: str, mes
         ("status --max-jobs=3", "status submits nothing: leave out --max-jobs=3"),
     ],
 )
-def test_what_no_subcommand_takes_is_refused_in_one_line(capsys: Capture, argv: str, message: str) -> None:
+def test_wrong_first_arguments_are_refused_in_one_line(capsys: Capture, argv: str, message: str) -> None:
     answer = refusal(capsys, *argv.split())
     assert re.fullmatch(message, answer), answer
 
 
 @pytest.mark.parametrize("argv", ["list more", "status more", "cancel --nodez 1"])
-def test_what_nobody_knows_is_refused_with_the_usage(capsys: Capture, argv: str) -> None:
+def test_unknown_arguments_are_refused_with_the_usage(capsys: Capture, argv: str) -> None:
     with pytest.raises(SystemExit) as ended:
         sweep.main(argv.split())
     assert ended.value.code == 2
@@ -125,13 +127,21 @@ def test_help_fits_and_shows_what_is_needed_daily(
     lines = help_text(capsys, "--help").splitlines()
     assert len(lines) < 70
     assert max(map(len, lines)) <= 80 or columns > 80
-    assert {"--nodes", "--dry-run", "--help-all"} <= {word for line in lines for word in line.split()}
+    assert {"--nodes", "--dry-run", "--help-all"} <= {option for line in lines for option in line.split()}
     assert not any("--hang-steps" in line for line in lines)
     for subcommand, form in SUBCOMMANDS.items():
         shown = help_text(capsys, subcommand, "--help").splitlines()
         assert shown[0].startswith(f"usage: python -m hpc.sweep {form}")
         assert len(shown) < 40
     assert all(any(f"hpc.sweep {name} " in line for line in lines) for name in SUBCOMMANDS)
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+def test_the_help_equals_its_golden_file(
+    golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, capsys: Capture, option: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    golden(f"sweep{option[1:]}.txt", help_text(capsys, option))
 
 
 def test_help_all_shows_every_option(capsys: Capture) -> None:

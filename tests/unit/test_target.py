@@ -1,4 +1,4 @@
-"""launch.sweep.target: what the sizes of a sweep depend on, and what is said where nothing tells them."""
+"""launch.sweep.target: where the GPU count of a node comes from, and the error if it is unknown."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from hpc.model.spec import SpecError
 from launch.jobs.site import Site
 from launch.sweep import target
 from launch.sweep.spec import SweepSpec
+from tests.unit.sweep_command import write_program
 
 
 @pytest.mark.parametrize(
-    ("answers", "why"),
+    ("answers", "message"),
     [
         (False, r"no Slurm controller answers here that could be asked \(scontrol ping: .* is DOWN\)"),
         (True, "sinfo does not say; state it with"),
     ],
 )
-def test_who_did_not_tell_how_many_gpus_a_node_has_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, why: str
+def test_an_unknown_gpu_count_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, message: str
 ) -> None:
     # Fakes of a cluster whose controller is away, and of one whose sinfo shows no GPUs.
     fakes = {
@@ -29,10 +30,9 @@ def test_who_did_not_tell_how_many_gpus_a_node_has_is_named(
         "sinfo": "echo 'n1|main*|idle|8|infinite|1-infinite|UNLIMITED|(null)|(null)'",
     }
     for name, body in fakes.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path, name, body)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SpecError, match=why):
+    with pytest.raises(SpecError, match=message):
         target.decide_target(SweepSpec.from_mapping({"nodes": "1"}), Site(name="jumbo"))
-    told = target.decide_target(SweepSpec.from_mapping({"nodes": "1", "gpus_per_node": "0"}), Site(name="jumbo"))
-    assert (told.gpus_per_node, told.cpus_per_node) == (0, 8 if answers else None)
+    decided = target.decide_target(SweepSpec.from_mapping({"nodes": "1", "gpus_per_node": "0"}), Site(name="jumbo"))
+    assert (decided.gpus_per_node, decided.cpus_per_node) == (0, 8 if answers else None)

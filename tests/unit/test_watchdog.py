@@ -18,8 +18,9 @@ from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import median_step_s, read_progress
 from hpc.recovery.stacks import merge, merged
+from launch.jobs.options import RunLimits
 from launch.step import watch
-from launch.step.hang import Hang, Limits, Phase
+from launch.step.hang import Hang, Phase
 from launch.step.watch import Launcher, Watchdog
 from tests.unit.journals import complete
 from tests.waiting import until
@@ -242,7 +243,7 @@ def hanging(
     monkeypatch.setattr(watch, "_SLICE_S", 0.05)
     monkeypatch.setattr(watch, "_STACKS_S", 0.05)
     messages: list[str] = []
-    at_once = Limits(start_s=0, steps=0, extra_s=0, copy_s=0)
+    at_once = RunLimits(start_limit_s=0, hang_steps=0, hang_extra_s=0, copy_s=0)
     return Hanging(
         process=process,
         journal=write_journal(traces, 0, steps=10, completed=4, step_s=0),
@@ -303,7 +304,7 @@ def test_a_run_is_not_ended_if_the_reason_cannot_be_written(
 
 def test_a_missing_traces_folder_is_no_hang(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as ended:
-        dog = Watchdog(traces, STEM, Launcher(ended), Limits(), print)
+        dog = Watchdog(traces, STEM, Launcher(ended), RunLimits(), print)
     assert dog.see().unreadable == ""
     traces.rmdir()
     assert "No such file or directory" in dog.see().unreadable

@@ -1,0 +1,268 @@
+"""The table of a sweep's options: each is declared once, as a field of the dataclass that holds its value.
+
+A declaration has everything that the command line, a TOML file and the request need: name, type, default, group, help.
+Here are also the options that jobs depend on; the others are in launch.sweep.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hpc.model.options import MAX_WHOLE, did_you_mean
+from hpc.model.spec import SpecError
+
+T = TypeVar("T")
+Reader = Callable[[str, object], Any]
+"""(name, text of the command line or value of a TOML file) → the option's value; raises SpecError on an invalid one."""
+
+
+class Help(IntEnum):
+    """Which help pages show an option: --help-all alone, --help of a sweep too, --help of its subcommands too."""
+
+    ALL = 0
+    DAILY = 1
+    SUBCOMMANDS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A row of the table. `field` is the option's name in its dataclass, `name` on the command line and in files, with
+    `_`. A truth has no metavar; its value on the command line is `not default`. In `help`, {default} is the default."""
+
+    group: str
+    read: Reader
+    metavar: str
+    help: str
+    page: Help = Help.ALL
+    name: str = ""
+    field: str = ""
+    default: object = None
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+def option_field(group: str, default: object, read: Reader, metavar: str, help: str, **columns: Any) -> Any:
+    """A dataclass field that is a row of the table."""
+    row = Option(group=group, read=read, metavar=metavar, help=help, **columns)
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=dict, metadata={"option": row})
+    return dataclasses.field(default=default, metadata={"option": row})
+
+
+def option_rows(*requests: type) -> tuple[Option, ...]:
+    """The options of these dataclasses, in order."""
+    return tuple(
+        dataclasses.replace(row, field=f.name, name=row.name or f.name, default=f.default,
+                            help=row.help.replace("{default}", _default_text(f.default)))
+        for request in requests for f in dataclasses.fields(request) if (row := f.metadata.get("option")) is not None
+    )  # fmt: skip
+
+
+def _default_text(default: object) -> str:
+    return ", ".join(default) if isinstance(default, tuple) else str(default)
+
+
+def read_request(request: type[T], values: Mapping[str, Any], **others: Any) -> T:
+    """An instance made of those values that belong to its options; `others` are fields that are no options."""
+    rows = {row.field: row for row in option_rows(request)}
+    read = {name: rows[name].read(name, value) for name, value in values.items() if name in rows and value is not None}
+    return request(**read, **others)
+
+
+def whole(minimum: int, maximum: int) -> Reader:
+    """Reads a whole number within these limits."""
+
+    def read(name: str, value: object) -> int:
+        try:
+            if isinstance(value, bool | float):
+                raise ValueError
+            number = int(str(value))
+        except ValueError:
+            raise SpecError(f"{name}: {str(value)[:40]!r} is not a whole number") from None
+        if number < -MAX_WHOLE or number > maximum:
+            shown = number if abs(number) < 10**40 else "a number of more than 40 digits"
+            raise SpecError(f"{name}: {shown} is out of range; it must be from {minimum} to {maximum}")
+        if number < minimum and minimum:
+            raise SpecError(f"{name}: {number} is not a count; it must be at least {minimum}")
+        if number < minimum:
+            raise SpecError(f"{name} is {number}; it must be {minimum} or more")
+        return number
+
+    return read
+
+
+def each(read_item: Reader) -> Reader:
+    """Reads a comma list, a list or a single value to a tuple of different values."""
+
+    def read(name: str, value: object) -> tuple[Any, ...]:
+        return distinct(name, [read_item(name, text) for text in split_list(name, value)])
+
+    return read
+
+
+def choice(choices: Sequence[str]) -> Reader:
+    """Reads one of these words."""
+
+    def read(name: str, value: object) -> str:
+        if value not in choices:
+            near = did_you_mean(str(value), choices)
+            raise SpecError(f"{name} {value!r} is not one of {', '.join(choices)}{near}")
+        return str(value)
+
+    return read
+
+
+def truth(name: str, value: object) -> bool:
+    """Reads true or false, as TOML has them."""
+    if not isinstance(value, bool):
+        raise SpecError(f"{name.replace('_', '-')} must be true or false, not {value!r}")
+    return value
+
+
+def table(name: str, value: object) -> dict[str, tuple[str, ...]]:
+    """Reads a table of names, each with a comma list, a list or a single value."""
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{name} must be a table of NAME = value, not {value!r}")
+    return {key: distinct(f"{name} {key}", split_list(f"{name} {key}", v)) for key, v in value.items()}
+
+
+def text(name: str, value: object) -> str:
+    """Reads a text, or the text of a number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise SpecError(f"{name} is {value!r}, not a text or a number")
+    return str(value)
+
+
+def split_list(name: str, value: object) -> list[str]:
+    """A comma list (`\\,` is a comma inside a value), a list, or one value, as words."""
+    if isinstance(value, str):
+        texts = [item.replace("\\,", ",") for item in re.split(r"(?<!\\),", value)]
+    else:
+        texts = [_item_text(name, item) for item in (value if isinstance(value, list | tuple) else [value])]
+    if not texts or (not name.startswith("env ") and any(item.strip() == "" for item in texts)):
+        raise SpecError(f"{name}: an empty value in {value!r}")
+    if any("\0" in item for item in texts):
+        raise SpecError(f"{name}: a NUL character in {value!r}")
+    return texts
+
+
+def _item_text(name: str, value: object) -> str:
+    """A value as text, as on the command line: booleans of options are `on` and `off`."""
+    if isinstance(value, bool) and (name.startswith("options ") or name == "telemetry"):
+        return "on" if value else "off"
+    return str(value)
+
+
+def distinct(name: str, values: Iterable[T]) -> tuple[T, ...]:
+    """The values of a list. Raises SpecError if one is there twice."""
+    values = tuple(values)
+    for value, times in Counter(values).items():
+        if times > 1:
+            shown = "{}n{}g".format(*value) if isinstance(value, tuple) else value
+            raise SpecError(f"{name}: {shown} is there {times} times; name each value once")
+    return values
+
+
+def _texts(name: str, value: object) -> str:
+    return ",".join(text(name, item) for item in value) if isinstance(value, list) else text(name, value)
+
+
+def _path(name: str, value: object) -> Path:
+    return Path(text(name, value))
+
+
+_YEAR_S, _YEAR_MIN = 365 * 86_400, 365 * 1_440
+"""No limit of a run or a job is longer."""
+
+
+def _limit(minimum: float, maximum: float = _YEAR_S, kind: type[int | float] = float) -> Reader:
+    """Reads a number of seconds, steps or whole minutes, and names its option in errors."""
+    unit, year = (" minute", " minutes (a year)") if kind is int else ("", "")
+
+    def read(name: str, value: object) -> float:
+        flag, digits = f"--{name.replace('_', '-')}", text(name, value)
+        try:
+            limit = kind(digits)
+        except ValueError:
+            number = "number of whole minutes, as 90" if kind is int else "number"
+            raise SpecError(f"{flag} {digits[:40]!r} is not a {number}") from None
+        if not limit >= minimum:  # so that NaN is refused
+            raise SpecError(f"{flag} is {digits}; it must be at least {minimum:g}{unit}")
+        if limit > maximum:
+            raise SpecError(f"{flag} is {digits[:40]}; it must be at most {int(maximum)}{year}")
+        return limit
+
+    return read
+
+
+_minutes = _limit(1, _YEAR_MIN, int)
+CLUSTERS = ("auto", "slurm", "local")
+_place = partial(option_field, "where it runs")
+_in_sbatch = partial(_place, None, text, "TEXT", "as in sbatch")
+_list_in_sbatch = partial(_place, None, _texts, "TEXT", "as in sbatch")
+_watch = partial(option_field, "what watches over a run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """Where a sweep runs. None: not chosen."""
+
+    # fmt: off
+    cluster: str = _place(
+        "auto", choice(CLUSTERS), "{auto,slurm,local}",
+        "{default} (the default): Slurm where a site is named or Slurm is installed, else this machine",
+        page=Help.DAILY)
+    site: str | None = _place(
+        None, text, "NAME|FILE", "facts of the cluster (TOML); default: the one that knows this host's name",
+        page=Help.SUBCOMMANDS)
+    partition: str | None = _in_sbatch(page=Help.DAILY)
+    account: str | None = _in_sbatch(page=Help.DAILY)
+    qos: str | None = _in_sbatch()
+    constraint: str | None = _in_sbatch()
+    reservation: str | None = _in_sbatch()
+    nodelist: str | None = _list_in_sbatch()
+    exclude: str | None = _list_in_sbatch()
+    time: int | None = _place(
+        None, _minutes, "MIN", "time limit of each job in minutes; a plan that would not fit is split", page=Help.DAILY)
+    minutes_per_run: int = _place(
+        10, _minutes, "MIN", "minutes that a job's time limit allows each run (default {default})")
+    out: Path = _place(  # noqa: RUF009 - a field, as dataclasses.field makes it
+        Path(), _path, "DIR", "folder for jobs/ and traces/ (default: this one)", page=Help.SUBCOMMANDS)
+    # fmt: on
+
+    @property
+    def site_overrides(self) -> dict[str, str]:
+        """What was chosen in place of the site's own."""
+        names = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLimits:
+    """Limits of a run. `copy_s`: seconds between copies of its records from the nodes (0: never). It counts as hanging
+    `start_limit_s` after its start or its last step, in between after `hang_steps` median steps plus `hang_extra_s`;
+    every limit is extended by `copy_s`."""
+
+    # fmt: off
+    copy_s: float = _watch(
+        10, _limit(0), "S", "seconds between copies of what ranks have recorded (default {default}; 0: none)")
+    start_limit_s: float = _watch(
+        600, _limit(1), "S", "a run that makes no step for so long after its start hangs (default {default})")
+    hang_steps: float = _watch(
+        10, _limit(1), "N", "later: one that makes none for N times its median step (default {default})")
+    hang_extra_s: float = _watch(60, _limit(0), "S", "and so many seconds (default {default})")
+    # fmt: on
+
+
+DEFAULT_LIMITS = RunLimits()

@@ -1,0 +1,204 @@
+"""The table of all options of `python -m hpc.sweep`; a request from a command line and a TOML file.
+
+A file takes the names of the command line's options, with - or _; the command line wins.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpc.model.options import MAX_WHOLE, did_you_mean
+from hpc.model.outcome import FINAL_OUTCOMES, Outcome
+from hpc.model.spec import SpecError, with_current_names
+from launch.jobs.options import Help, LaunchOptions, RunLimits, option_field, option_rows, read_request, text, truth
+from launch.sweep.spec import SweepSpec
+
+PROGRAM = "python -m hpc.sweep"
+SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
+"""The first arguments that ask for something other than measuring, and how each is typed. No file can ask for them."""
+FORMER_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
+"""Options of earlier versions, and their present forms. A file may still have `stamps`."""
+RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
+"""The outcomes after which a run is not run again unless `retry` names them."""
+_COMMAND_LINE_ONLY = ("config", "version")
+
+
+def _max_jobs(name: str, value: object) -> int:
+    digits = text(name, value)
+    if not (digits.isascii() and digits.isdigit()) or not 1 <= int(digits[:12]) <= MAX_WHOLE:
+        raise SpecError(f"--max-jobs {digits!r} is no number of jobs, from 1 to {MAX_WHOLE}")
+    return int(digits)
+
+
+SUBMISSION = "what is done"
+_done = partial(option_field, SUBMISSION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What to do with a sweep."""
+
+    # fmt: off
+    dry_run: bool = _done(False, truth, "", "write and show everything, submit nothing", page=Help.SUBCOMMANDS)
+    detach: bool = _done(
+        False, truth, "", "submit and leave; without it the sweep follows its runs", page=Help.SUBCOMMANDS)
+    max_jobs: int | None = _done(
+        None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end")
+    rerun_if_changed: bool = _done(
+        False, truth, "",
+        "run again what was measured with other packages, another Python, MPI or commit than are here now")
+    force: bool = _done(False, truth, "", "run final runs again as well", page=Help.DAILY)
+    # fmt: on
+    retry: tuple[Outcome, ...] = ()
+
+    @property
+    def reruns(self) -> bool:
+        """Whether final runs may be wanted again."""
+        return self.force or self.rerun_if_changed or bool(self.retry)
+
+
+OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
+"""Every option but --help, --help-all, --version, --config and --xla, in the order of the help."""
+_FIELDS = {row.name: row.field for row in OPTIONS} | {name: name for name in ("xla", "options", "baseline")}
+"""The field of each name in a file; `options` and `baseline` are names of earlier versions, which stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A command line with its file. An empty subcommand measures; `spec` is None for all sweeps of a folder."""
+
+    subcommand: str
+    spec: SweepSpec | None
+    launch: LaunchOptions = field(default_factory=LaunchOptions)
+    limits: RunLimits = field(default_factory=RunLimits)
+    options: SweepOptions = field(default_factory=SweepOptions)
+
+
+def make_request(subcommand: str, outcomes: str | None, arguments: Mapping[str, Any]) -> Request:
+    """The request of a command line with these options by field, and of its config file. Raises SpecError."""
+    values = merge(arguments)
+    retry = () if outcomes is None else outcomes_to_retry(outcomes)
+    measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
+    launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
+    options = read_request(SweepOptions, values, retry=retry)
+    spec = SweepSpec.from_mapping(measured) if measured or subcommand in ("", "retry") else None
+    return Request(subcommand=subcommand, spec=spec, launch=launch, limits=limits, options=options)
+
+
+def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a command line and of its config file, by field."""
+    config = arguments.get("config")
+    values = {} if config is None else read_config(Path(config))
+    for name, value in arguments.items():
+        if name in ("options", "env") and value is not None:
+            option_name = "option" if name == "options" else name
+            values[name] = {**values.get(name, {}), **assignments(option_name, value)}
+        elif name != "config" and value is not None:
+            values[name] = value
+    return values
+
+
+def outcomes_to_retry(outcomes: str) -> tuple[Outcome, ...]:
+    """The outcomes in a comma list of `retry`. Raises SpecError on one that needs no request, or that is none."""
+    chosen = []
+    for name in filter(None, map(str.strip, outcomes.split(","))):
+        if name not in set(Outcome):
+            raise SpecError(f"retry {name!r} is no outcome; it takes {', '.join(RETRIED)}{did_you_mean(name, RETRIED)}")
+        outcome = Outcome(name)
+        if outcome is Outcome.OK:
+            raise SpecError("retry ok: what ended ok is measured; --force runs everything again")
+        if outcome not in FINAL_OUTCOMES:
+            raise SpecError(f"retry {name}: a run that ended so is run again without asking: leave it out")
+        chosen.append(outcome)
+    if not chosen:
+        raise SpecError(f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}")
+    return tuple(chosen)
+
+
+def assignments(name: str, texts: Iterable[str]) -> dict[str, str]:
+    """The values of an option that is given as NAME=VALUE, once or more. Raises SpecError on another form."""
+    values: dict[str, str] = {}
+    for assignment in texts:
+        key, sign, value = assignment.partition("=")
+        if not sign or not key:
+            raise SpecError(f"--{name} {assignment!r} is not of the form NAME=VALUE")
+        if values.setdefault(key, value) != value:
+            raise SpecError(f"--{name} says {key}={values[key]} and {key}={value}: say one, or {key}=A,B for both")
+    return values
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The values of a config file, by field.
+
+    Raises SpecError where the file cannot be read, or has a name or a value that no option has.
+    """
+    try:
+        values = with_current_names(tomllib.loads(path.read_text(encoding="utf-8")))
+        repr(values)  # of a number in base 16 only this finds that it has more digits than Python converts
+    except OSError as error:
+        raise SpecError(f"config {path}: {error.strerror}") from None
+    except ValueError as error:  # of TOML, of UTF-8, or a number of more digits than Python converts
+        raise SpecError(f"config {path}: not TOML ({error})") from None
+    try:
+        return _by_field(_by_name(values))
+    except SpecError as error:
+        raise SpecError(f"config {path}: {error}") from None
+
+
+def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by names with _ for -. Raises SpecError on an unknown name, and on one that is there twice."""
+    by_name: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name in by_name:
+            raise SpecError(f"{name} is there twice, once with - and once with _: say it once")
+        if name in SUBCOMMANDS:
+            rest = "" if name == "list" else " --config FILE"
+            raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
+        if name in FORMER_OPTIONS:
+            raise SpecError(f"{key} is now {FORMER_OPTIONS[name].removeprefix('--')}")
+        if name in _COMMAND_LINE_ONLY:
+            raise SpecError(f"{key} is said on the command line, not in a file")
+        if name not in _FIELDS:
+            names = sorted(each.replace("_", "-") for each in _FIELDS if each not in ("options", "baseline"))
+            near = did_you_mean(name.replace("_", "-"), names)
+            raise SpecError(f"unknown name {key}; a file takes the names of the options: {', '.join(names)}{near}")
+        by_name[name] = value
+    return by_name
+
+
+def _by_field(by_name: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by their fields, with the truths checked, and xla among the options."""
+    if {"option", "options"} <= by_name.keys():
+        raise SpecError("option and options are the same: say one of them")
+    if {"baseline", "no_baseline"} <= by_name.keys():
+        raise SpecError("no-baseline and baseline are opposites: say one of them")
+    truths = {row.name for row in OPTIONS if row.read is truth} | {"baseline"}
+    values: dict[str, Any] = {}
+    for name, value in by_name.items():
+        if name in truths:
+            values[_FIELDS[name]] = truth(name, value) is not (name == "no_baseline")
+        else:
+            values[_FIELDS[name]] = _table(name, value) if name in ("option", "options", "env") else value
+    if (xla := values.pop("xla", None)) is not None:
+        if not isinstance(xla, bool):
+            raise SpecError(f"xla must be true or false, not {xla!r}; a list goes to [option]: xla = [false, true]")
+        if "xla" in values.get("options", {}):
+            raise SpecError("the config says xla twice, by itself and in [option]: say it once")
+        values["options"] = {**values.get("options", {}), "xla": xla}
+    return values
+
+
+def _table(name: str, value: object) -> dict[str, Any]:
+    """`[env]` with NAME = value, `env = ["NAME=VALUE"]` or `env = "NAME=VALUE"`."""
+    if isinstance(value, dict):
+        return value
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise SpecError(f'{name} must be a table of NAME = value, or a list of "NAME=VALUE", not {value!r}')
+    return dict(assignments(name, texts))

@@ -1,0 +1,98 @@
+"""The sentences of a sweep: its plan, the events of its queue, how its runs stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_note
+from hpc.system.text import plural
+from launch import queue
+from launch.jobs.plan import WrittenJob, describe_nested
+from launch.jobs.script import Folders
+from launch.sweep.run_status import RunStatus, describe_states
+
+if TYPE_CHECKING:
+    from launch.sweep.prepare import Prepared
+
+
+def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator[str]:
+    """The size of a sweep, its jobs and its warnings, before anything is done."""
+    plan, jobs, simulated = prepared.plan, prepared.jobs, prepared.plan.target.nodes_simulated
+    points = len({run.point_id for run in plan.runs})
+    where = "this machine, nodes simulated" if simulated else f"site {plan.target.site}"
+    size = f"{plural(points, 'point')}, {plural(len(plan.runs), 'run')} in {plural(len(jobs), 'job')}"
+    yield f"sweep {plan.sweep_id} on {where}: {size}"
+    if not simulated:
+        hours = sum(job.node_hours for job in jobs)
+        yield f"asks for {hours:.1f} node-hours at most, less where runs are final already"
+        yield from describe_nested(jobs)
+    elif any(job.subsets for job in jobs):
+        yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
+    if plan.reduced:
+        yield f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}"
+    for job in written:
+        time = "" if simulated else f", {job.plan.time_min} min on {plural(job.plan.nodes, 'node')}"
+        yield f"  {job.script}: {plural(len(job.plan.runs), 'run')}{time}"
+        for other in job.passed_over:
+            yield (
+                f"    not {other.name}, which has these runs and another text (changed by hand, or made by another "
+                "version, with other options or in another folder): it stays as it is, for who submits it by hand"
+            )
+    unable = prepared.unable
+    yield from (*unable.values(), *prepared.notes)
+    if unable:
+        yield "their runs end as launch_fail; the same command runs them once they can"
+
+
+def describe_event(event: queue.Event) -> str:
+    """An event of the queue as a line; empty for the end of jobs."""
+    line = ""
+    match event:
+        case queue.FolderLocked():
+            line = f"waiting for {event.holder}, which is submitting"
+        case queue.NothingToDo():
+            line = f"{event.script}: every run is final, nothing to submit"
+        case queue.NotSubmitted():
+            line = f"{event.script}: not submitted, because its sweep was cancelled meanwhile"
+        case queue.Joined():
+            line = f"{event.script}: job {', '.join(event.job_ids)} is there already, joined"
+        case queue.Submitted():
+            line = f"{event.script}: submitted as {event.job_id}, {plural(event.runs, 'run')} to do"
+        case queue.Refused():
+            line = f"{event.scripts} jobs wait: {event.reason}; asked again in {event.retry_s:.0f} s"
+        case queue.Pending():
+            line = f"job {event.job_id} is pending: {event.reason}"
+        case queue.Released():
+            done = f"not released: {event.problem}" if event.problem else "released"
+            line = f"job {event.job_id} was put back and held because its launch failed: {done}"
+    return line
+
+
+def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> Iterator[str]:
+    """Counts of the runs by state, and a line for each that is begun or not ok."""
+    yield describe_states(runs)
+    for run in runs:
+        if run.open is not None and not run.final:
+            yield (
+                f"  {run.run_id}: begun in job {run.open.job_id}, no record yet; "
+                "python -m hpc.sweep status shows its state"
+            )
+        elif run.record is not None and run.record.outcome is not Outcome.OK:
+            yield f"  {run.run_id}: {run.record.outcome}: {describe_failure(run.record, folders)}"
+        yield from (f"  {problem}" for problem in run.problems)
+
+
+def describe_failure(record: ExitRecord, folders: Folders) -> str:
+    """The evidence of the outcome, and the path of the attempt's whole output."""
+    files = record.files(folders.traces)
+    reasons = list(record.evidence[:1])
+    if not reasons:
+        for path in files.rank_notes()[:1]:
+            try:
+                note = read_rank_note(path)
+            except RecordError as error:
+                reasons.append(str(error))
+            else:
+                reasons.append(f"rank {note.rank}: {note.exception}: {note.message}")
+    return "; ".join([*reasons, f"see {files.error(folders.logs)}"])

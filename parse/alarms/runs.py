@@ -1,0 +1,148 @@
+"""Alarms about the runs of one point: their outcomes, their machines, the preflight checks, what logs print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from hpc.model.findings import Figures, Finding, Severity, State
+from parse.alarms.scaling import Neighbours
+from parse.attempt import Attempt
+from parse.result import MISSING, Result, Run
+
+AVERAGE_APART = 0.05
+MANY_REPEATS = 20
+"""Logs with larger numbers are not numbered from 1 on: dates, jobs, groups."""
+IMPLIED_BY_CROWDING = ("cores", "load")
+"""Checks that fail wherever the machine is oversubscribed or has simulated nodes; those have alarms of their own."""
+
+
+def oversubscribed(result: Result, _: Neighbours) -> Iterator[Figures]:
+    return _reasons(result.oversubscribed)
+
+
+def nodes_simulated(result: Result, _: Neighbours) -> Iterator[Figures]:
+    return _reasons(result.nodes_simulated)
+
+
+def built_otherwise(result: Result, _: Neighbours) -> Iterator[Figures]:
+    return _reasons(*(machine.built_otherwise for machine in result.machines))
+
+
+def unfused(result: Result, _: Neighbours) -> Iterator[Figures]:
+    if any(machine.unfused for machine in result.machines):
+        yield {}
+
+
+def synchronises(result: Result, _: Neighbours) -> Iterator[Figures]:
+    if any(machine.synchronises for machine in result.machines):
+        yield {}
+
+
+def preflight(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """A check failed, or a fatal one could not be made; of several runs the text is the first's."""
+    crowded = result.oversubscribed or result.nodes_simulated
+    runs_by_check: dict[str, list[tuple[int, Finding]]] = {}
+    for repeat, attempt in _attempts(result.ok):
+        for finding in attempt.machine.findings if attempt.machine else ():
+            unknown_fatal = finding.state is State.UNKNOWN and finding.severity is Severity.FATAL
+            implied = crowded and finding.name in IMPLIED_BY_CROWDING
+            if (finding.state is State.FAILED or unknown_fatal) and not implied:
+                runs_by_check.setdefault(finding.name, []).append((repeat, finding))
+    for name, pairs in runs_by_check.items():
+        repeats, findings = zip(*pairs, strict=True)
+        unknown, text = findings[0].state is State.UNKNOWN, findings[0].text
+        yield {"check": name, "unknown": unknown, "text": text, "runs": [*repeats]}
+
+
+def fewer_runs(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """Fewer runs are ok than the plan has, or than the numbers in the names of logs show."""
+    outcomes = Counter(run.outcome_text for run in result.runs if not run.measured)
+    if result.planned_runs is not None:
+        runs, source, missing, lacking = result.planned_runs, "plan", [], len(result.ok) < result.planned_runs
+    else:
+        numbers = {run.requested.run.repeat for run in result.runs if _is_numbered(run)}
+        count = max(numbers, default=0)
+        missing = sorted(set(range(1, count)) - numbers) if count <= MANY_REPEATS else []
+        outcomes.update({MISSING: len(missing)} if missing else {})
+        runs, source, lacking = len(result.runs) + len(missing), "logs", bool(numbers and outcomes)
+    if lacking:
+        yield {"ok": len(result.ok), "runs": runs, "outcomes": outcomes, "source": source, "missing": missing}
+
+
+def average_and_median(result: Result, _: Neighbours) -> Iterator[Figures]:
+    speeds = {"runs": (result.average_speed, result.median_speed)}
+    if result.published:
+        speeds["document"] = (result.published.average, result.published.median)
+    for source, (average, median) in speeds.items():
+        if median and average is not None and abs(average / median - 1) > AVERAGE_APART:
+            yield {"average": average, "median": median, "difference": average / median - 1, "source": source}
+
+
+def disagreement(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """Runs of a point, or ranks of a run, met different devices, drivers or versions."""
+    runs_by_value: dict[str, dict[tuple[str, ...], list[int]]] = {}
+    for repeat, attempt in _attempts(result.ok):
+        if machine := attempt.machine:
+            for name, values in {"ranks": (str(machine.ranks),), **machine.facts}.items():
+                runs_by_value.setdefault(name, {}).setdefault(values, []).append(repeat)
+    for name, runs in runs_by_value.items():
+        if len(runs) > 1 or any(len(values) > 1 for values in runs):
+            yield {"fact": name, "runs": {" and ".join(values): numbers for values, numbers in runs.items()}}
+
+
+def not_as_asked(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """The ranks, steps or samples of a trace are not those of its run; a log has no request to compare with."""
+    for run in result.ok:
+        if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
+            continue
+        spec, names = run.requested.run, ("ranks", "steps", "samples")
+        measured = run.attempt.machine.ranks, len(run.measured.step_s), run.measured.samples
+        requested = spec.ranks, spec.measured_steps, spec.global_batch_size * spec.measured_steps
+        if measured != requested:
+            figures = {f"requested_{name}": count for name, count in zip(names, requested, strict=True)}
+            yield {"run": spec.repeat, **dict(zip(names, measured, strict=True)), **figures}
+
+
+def unmeasured(result: Result, _: Neighbours) -> Iterator[Figures]:
+    for run in result.runs:
+        if run.attempt and run.attempt.problem and not run.measured:
+            yield {"run": run.requested.run.repeat, "reason": run.attempt.problem}
+
+
+def repeated(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """Several attempts of a run ended ok: only one counts."""
+    for run in result.ok:
+        if len(run.ok_attempts) > 1 and run.attempt:
+            attempts = list(run.ok_attempts)
+            yield {"run": run.requested.run.repeat, "attempts": attempts, "counted": run.attempt.number}
+
+
+def noted(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """An ok run has evidence of something odd, such as losses that are not finite."""
+    for repeat, attempt in _attempts(result.ok):
+        if attempt.evidence:
+            yield {"run": repeat, "evidence": attempt.evidence}
+
+
+def log_remarks(result: Result, _: Neighbours) -> Iterator[Figures]:
+    runs_by_remark: dict[str, list[int]] = {}
+    for repeat, attempt in _attempts(result.runs):
+        for remark in attempt.log.remarks if attempt.log else ():
+            runs_by_remark.setdefault(remark, []).append(repeat)
+    for remark, runs in runs_by_remark.items():
+        yield {"runs": runs, "remark": remark}
+
+
+def _attempts(runs: tuple[Run, ...]) -> Iterator[tuple[int, Attempt]]:
+    """Yields the repeat and the attempt of each run that has one."""
+    return ((run.requested.run.repeat, run.attempt) for run in runs if run.attempt)
+
+
+def _reasons(*reasons: str) -> Iterator[Figures]:
+    return ({"reason": reason} for reason in dict.fromkeys(reasons) if reason)
+
+
+def _is_numbered(run: Run) -> bool:
+    """Whether the name of its log has the number of the repeat."""
+    return run.attempt is not None and run.attempt.log is not None and "repeat" not in run.requested.unknown

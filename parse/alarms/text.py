@@ -1,0 +1,154 @@
+"""The sentences of alarms, made of the figures that the rules return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hpc.model.findings import Figures
+from hpc.system.text import first_of, inflect, plural
+from parse.alarms.scaling import SINGLE_FIGURE
+
+SHOWN = 3
+"""At most this many runs that were not nested are named."""
+_ALLOWED = f" with {2 * SINGLE_FIGURE:.0%} allowed between single published figures"
+
+
+def sentence(name: str, figures: Figures) -> str:
+    """Returns the text of an alarm; its form may depend on the figure `source`."""
+    form = SENTENCES.get(f"{name} of {figures.get('source')}") or SENTENCES[name]
+    if not isinstance(form, str):
+        return form(**figures)
+    parts = {name: _listed(value) if isinstance(value, list) else value for name, value in figures.items()}
+    single = figures.get("single_figures")
+    return form.format(**parts, margin=_ALLOWED if single else "", by=_ALLOWED if single else " by the intervals")
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _nodes(hosts: Sequence[str]) -> str:
+    return f"{' '.join(hosts[:4])} … ({len(hosts)} nodes)" if len(hosts) > 4 else " ".join(hosts)
+
+
+def _preflight(check: str, unknown: bool, text: str, runs: Sequence[int]) -> str:
+    first, *others = runs
+    also = f"; run {_listed(others)} too" if others else ""
+    return f"{check}: {'could not be looked at: ' if unknown else ''}{text} (run {first}{also})"
+
+
+def _fewer_runs(ok: int, runs: int, outcomes: Mapping[str, int], source: str, missing: Sequence[int]) -> str:
+    ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+    if source == "plan":
+        return f"{ok} of {runs} runs asked for ended ok; {ended}"
+    where = f" (run {_listed(missing)})" if missing else ""
+    return f"{ok} of {runs} runs, by the numbers of their logs, have a speed; {ended}{where}"
+
+
+def _disagreement(fact: str, runs: Mapping[str, Sequence[int]]) -> str:
+    values = "; ".join(f"{value} (run {_listed(of_value)})" for value, of_value in runs.items())
+    return f"runs or ranks differ in {fact}: {values}"
+
+
+def _baseline_elsewhere(fact: str, values: Sequence[str], baseline: Sequence[str]) -> str:
+    return f"its baseline ran with another {fact}: {' and '.join(baseline)}, not {' and '.join(values)}"
+
+
+def _not_nested(outside: Sequence[Mapping[str, Any]]) -> str:
+    runs = ["run {run}: {case} on {on}, not among {among}".format(
+        **run, on=_nodes(run["outside"]), among=_nodes(run["nodes"])) for run in outside]  # fmt: skip
+    listed = first_of(runs, SHOWN, "; ")
+    return f"asked to be nested, and is not: {listed}: a difference between nodes may pass for scaling"
+
+
+def _other_nodes(runs: Mapping[str, Sequence[int]]) -> str:
+    allocations = "; ".join(f"{_nodes(nodes.split())} (run {_listed(its_runs)})" for nodes, its_runs in runs.items())
+    return f"its blocks had different allocations, so runs differ by their nodes, too: {allocations}"
+
+
+def _as_published(
+    printed: Mapping[str, Mapping[str, Sequence[int]]], computed: Mapping[str, float], source: str, runs: int
+) -> str:
+    figures = []
+    for name, lines_by_text in printed.items():
+        places = (f"{text} ({inflect(len(lines), 'line')} {_listed(lines)})" for text, lines in lines_by_text.items())
+        figures.append(f"{name} {' and '.join(places)}")
+    giver = {"runs": "its runs", "clean runs": f"its {runs} clean runs", "document": "its own figures"}[source]
+    values = _listed(f"{value:.2f}" for value in computed.values())
+    return f"its document prints {_listed(figures)}; {giver} give {values}"
+
+
+def _packed(logs: Sequence[Mapping[str, Any]]) -> str:
+    listed = _listed("{log} ({speed:.2f})".format(**log) for log in logs)
+    jobs = f"{plural(len(logs), 'log')} of packed jobs, several on the same devices"
+    return f"{jobs}, set aside: {listed}; the result is of the other runs"
+
+
+def _copied(differences: Mapping[str, object], cases: int) -> str:
+    listed = _listed(f"{name} {value}" for name, value in differences.items())
+    return f"the same figures as {listed} in all {cases} cases: one of the two columns is a copy, no measurement"
+
+
+SENTENCES: Mapping[str, str | Callable[..., str]] = {
+    "oversubscribed": "oversubscribed: not a scaling result ({reason})",
+    "nodes_simulated": (
+        "nodes_simulated: not a scaling result over nodes ({reason}; no network between nodes was measured)"
+    ),
+    "preflight": _preflight,
+    "unfused": (
+        "with --timing phases gradients are reduced when the last of them is there, to time the two apart: nothing "
+        "overlaps; --timing step measures the framework's own way"
+    ),
+    "synchronises": "the host waits for the device in every step",
+    "built_otherwise": "{reason}: make horovod builds it anew",
+    "fewer_runs": _fewer_runs,
+    "unmeasured": "run {run}: {reason}",
+    "not_as_asked": (
+        "run {run}: {ranks} ranks, {steps} steps, {samples} samples were measured; asked for were {requested_ranks}, "
+        "{requested_steps}, {requested_samples}"
+    ),
+    "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",
+    "rising": (
+        "{per_device_low:.4g} samples/s per device or more, on {smaller_case} at most {smaller_per_device_high:.4g}"
+        "{margin}: speed per device rises with the number of devices; {speed_ratio:.2f} times the speed on "
+        "{device_ratio:.4g} times the devices"
+    ),
+    "falling": (
+        "{speed_high:.2f} samples/s at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
+        "{smaller_speed_low:.2f} or more{margin}: more devices, less throughput"
+    ),
+    "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
+    "average_and_median of document": (
+        "as published, average {average:.2f} and median {median:.2f} are {difference:+.1%} apart"
+    ),
+    "rates_and_wall_clock of document": (
+        "it reports {printed:.2f} samples/s, but {wall_clock_from} are {wall_clock:.2f} by the clock: "
+        "{difference:+.1%} apart"
+    ),
+    "rates_and_wall_clock of log": (
+        "run {run}: its log prints {printed:.2f} samples/s on average, {difference:+.1%} from the {wall_clock:.2f} by "
+        "its time stamps; the time stamps' speed is the result"
+    ),
+    "rates_and_wall_clock of steps": (
+        "stalls: {long_steps} of {steps} measured steps take {long_step:g} × their run's median step or more and bring "
+        "the speed {difference:.1%} below the mean of the steps' rates, beyond what the scatter of the other steps "
+        "explains"
+    ),
+    "disagreement": _disagreement,
+    "baseline_elsewhere": _baseline_elsewhere,
+    "not_nested": _not_nested,
+    "other_nodes": _other_nodes,
+    "unsteady": "the window is not steady: steps of its last third take {drift:+.1%} against its first",
+    "loose_clocks": "the ranks' clocks are known so loosely that they leave {share:.1%} of the speed open",
+    "loose_clocks of log": (
+        "run {run}: its window is too short for time stamps as coarse as its log's: they leave {share:.1%} of the "
+        "speed open; --window all or more steps make it longer"
+    ),
+    "repeated": "run {run}: attempts {attempts} ended ok; attempt {counted} counts",
+    "noted": "run {run}: {evidence}",
+    "log_remarks": "run {runs}: {remark}",
+    "as_published": _as_published,
+    "packed": _packed,
+    "copied": _copied,
+}
