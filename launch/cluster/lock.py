@@ -36,7 +36,6 @@ class FolderLock:
 
     @property
     def file(self) -> int:
-        """The descriptor of the lock that is held."""
         if self._file is None:
             raise LockError(f"{self.path} is not held")
         return self._file
@@ -78,18 +77,14 @@ class FolderLock:
 
     def sign(self) -> None:
         """Writes this process into the file as the holder of the lock."""
-        words = {
-            "user": user_name(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "since_unix_s": int(time.time()),
-        }
+        signature = {
+            "user": user_name(), "host": socket.gethostname(), "pid": os.getpid(), "since_unix_s": int(time.time()),
+        }  # fmt: skip
         with contextlib.suppress(OSError):  # another user's file that is read-only for us: only the name is lost
             os.ftruncate(self.file, 0)
-            os.pwrite(self.file, json.dumps(words).encode(), 0)
+            os.pwrite(self.file, json.dumps(signature).encode(), 0)
 
     def release(self) -> None:
-        """Closes the descriptor; processes that inherited it keep the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -97,44 +92,41 @@ class FolderLock:
     def signed_by(self) -> dict[str, str | int]:
         """The last holder's user, host, pid and since_unix_s; empty if it could not write them."""
         try:
-            words = read_object(self.path)
+            signature = read_object(self.path)
         except RecordError:
             return {}
         known = {"user": str, "host": str, "pid": int, "since_unix_s": int}
-        whole = all(isinstance(words.get(name), kind) for name, kind in known.items())
-        return {name: words[name] for name in known} if whole else {}
+        whole = all(isinstance(signature.get(name), kind) for name, kind in known.items())
+        return {name: signature[name] for name in known} if whole else {}
 
     def holder(self) -> str:
-        """The holder of the lock as text."""
-        words = self.signed_by()
-        if not words:
+        signature = self.signed_by()
+        if not signature:
             return "somebody who could not leave a name"
-        since = time.strftime("%F %T", time.localtime(int(words["since_unix_s"])))
-        return f"process {words['pid']} on {words['host']}, of {words['user']}, since {since}"
+        since = time.strftime("%F %T", time.localtime(int(signature["since_unix_s"])))
+        return f"process {signature['pid']} on {signature['host']}, of {signature['user']}, since {since}"
 
     def process_here(self) -> int | None:
         """The process id on this host that signed the lock and still has it; None if there is none."""
-        words = self.signed_by()
-        if words.get("host") != socket.gethostname():
+        signature = self.signed_by()
+        if signature.get("host") != socket.gethostname():
             return None
         with contextlib.suppress(OSError):
             lock = self.path.stat()
-            for descriptor in Path(f"/proc/{words['pid']}/fd").iterdir():
+            for descriptor in Path(f"/proc/{signature['pid']}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     if os.path.samestat(descriptor.stat(), lock):
-                        return int(words["pid"])
+                        return int(signature["pid"])
         return None
 
     def _open(self) -> int:
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            # Group-writable if the umask allows it; never writable for others, whatever the umask.
-            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
-        except PermissionError:
-            pass
-        except OSError as error:
-            raise LockError(f"{self.path} cannot be opened: {error.strerror}") from None
-        try:
-            return os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                # Group-writable if the umask allows it; never writable for others, whatever the umask.
+                return os.open(self.path, os.O_RDWR | os.O_CREAT | flags, 0o664)
+            except PermissionError:
+                return os.open(self.path, os.O_RDONLY | flags)
         except OSError as error:
             raise LockError(f"{self.path} cannot be opened: {error.strerror}") from None
 

@@ -1,4 +1,4 @@
-"""What sinfo reports of a site's partitions, and which jobs fit on their nodes."""
+"""The partitions and nodes of a site, read from sinfo, and which jobs fit on them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from launch.jobs.plan import JobPlan, PlanError
 from launch.jobs.site import Site
 
 _FIELDS = ("%N", "%P", "%T", "%c", "%l", "%s", "%B", "%G", "%f")
+SINFO = ("sinfo", "-h", "-N", "-o", "|".join(_FIELDS))
+"""The command whose output `read_partitions` reads."""
 _UNAVAILABLE = re.compile(r"blocked|down|drain|error|fail|future|inval|maint|perfctrs|unknown")
 """States of nodes that take no job now; a `*` after a state marks a node that does not respond."""
 _MAX_SIZES = 4
@@ -52,7 +54,7 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a job requests: the number of nodes, and ranks, CPUs and GPUs on each."""
+    """The resources that a job requests: nodes, and ranks, CPUs and GPUs on each."""
 
     nodes: int
     ranks: int
@@ -71,11 +73,9 @@ class Request:
 
     @property
     def cpus(self) -> int:
-        """CPUs on each node."""
         return self.ranks * self.cpus_per_rank
 
     def fits_on(self, node: Node, partition: Partition) -> bool:
-        """Whether the node is large enough."""
         return partition.cpus_of(node) >= self.cpus and node.gpus >= self.gpus
 
     def describe(self) -> str:
@@ -102,7 +102,7 @@ class SiteNodes:
     def partitions(self) -> tuple[Partition, ...]:
         """The named partitions, else all. Raises SubmitError if sinfo fails or lists no node."""
         named = ["-p", self._partition] if self._partition else []
-        answer = run_tool(["sinfo", "-h", "-N", "-o", "|".join(_FIELDS), *named], timeout_s=COMMAND_TIMEOUT_S)
+        answer = run_tool([*SINFO, *named], timeout_s=COMMAND_TIMEOUT_S)
         if not answer.ok:
             raise SubmitError(f"the nodes of partition {self._partition or '(default)'}: {answer.describe()}")
         partitions = read_partitions(answer.stdout)
@@ -166,7 +166,6 @@ class SiteNodes:
         return frozenset(answer.stdout.split())
 
     def _elsewhere(self, request: Request) -> str:
-        """The other partitions that the job would fit in, as text; empty if there is none."""
         others = [each for each in self.partitions if each not in self.candidates]
         names = [each.name for each in others if not _refusal(request, each, self._allowed(each))]
         return f"; it fits in --partition {' or '.join(names)}" if names else ""
@@ -245,7 +244,6 @@ def _largest(request: Request, partition: Partition, nodes: Sequence[Node]) -> s
 
 
 def _shortage(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
-    """What the job waits for if too few of the nodes that it fits on are up; empty if there are enough."""
     fitting = [node for node in nodes if request.fits_on(node, partition)]
     up = sum(node.up for node in fitting)
     if up >= request.nodes:

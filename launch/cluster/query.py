@@ -42,7 +42,7 @@ class JobState(StrEnum):
 
 
 class JobStates(Protocol):
-    """Where jobs run, as one sees it who follows them: Slurm, this machine, or a queue before either."""
+    """The jobs of a follower: those of Slurm, of this machine, or of a queue before either."""
 
     @property
     def poll_s(self) -> float:
@@ -86,27 +86,6 @@ class JobQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterSettings:
-    """The settings of a cluster that explain why jobs end, as Slurm prints them; `preempt_modes` is by partition."""
-
-    values: Mapping[str, str]
-    preempt_modes: Mapping[str, str]
-
-    def behind(self, state: str, partition: str) -> list[str]:
-        """The settings that explain an end in this state, as `Name=value`."""
-        values = {**self.values, "PreemptMode": self.preempt_modes.get(partition, self.values.get("PreemptMode", ""))}
-        return [f"{name}={values[name]}" for name in _OF_SETTINGS.get(state, ()) if values.get(name)]
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What a command printed; `refused` is empty if it answered, else its error."""
-
-    text: str = ""
-    refused: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Row:
     """A job as one command prints it; fields that the command does not print are empty."""
 
@@ -119,25 +98,14 @@ class _Row:
     reason: str = ""
 
 
-_LIVE = {
-    "PENDING": JobState.PENDING,
-    "CONFIGURING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
-    "RUNNING": JobState.RUNNING,
-    "COMPLETING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING,
-    "SUSPENDED": JobState.RUNNING,
-}
-_GOES_BACK = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
+_PENDING = (
+    "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT",
+)  # fmt: skip
+_RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED", "SUSPENDED")
+_ACTIVE = dict.fromkeys(_PENDING, JobState.PENDING) | dict.fromkeys(_RUNNING, JobState.RUNNING)
+_MAY_REQUEUE = frozenset({"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
 """Ends after which a job may be put back into the queue. The controller then calls it PENDING at once."""
-_OF_SETTINGS = {
+_SETTINGS_BEHIND = {
     "PREEMPTED": ("PreemptMode",),
     "NODE_FAIL": ("SlurmdTimeout",),
     "": ("MinJobAge", "AccountingStorageType"),
@@ -152,10 +120,8 @@ _SILENT = re.compile(
     r"contact|connect|timed out|no answer|Zero Bytes|standby|Message (send|receive)|shut ?down", re.IGNORECASE
 )
 """Errors of a client that did not reach its controller: another client would not reach it either."""
-
-
-_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_")
-_OF_A_PERSON = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"})
+_JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_")
+_USER_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"})
 """Exceptions from these prefixes: variables that locate Slurm and configure access to it."""
 
 
@@ -167,7 +133,7 @@ def parent_job_variables(variables: Mapping[str, str] = os.environ) -> list[str]
     """
     if "SLURM_JOB_ID" not in variables:
         return []
-    return sorted(name for name in variables if name.startswith(_OF_A_JOB) and name not in _OF_A_PERSON)
+    return sorted(name for name in variables if name.startswith(_JOB_PREFIXES) and name not in _USER_VARIABLES)
 
 
 def is_job_id(text: str) -> bool:
@@ -186,14 +152,14 @@ def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[s
     """
     known = {job_id: _not_an_id(job_id) for job_id in job_ids if not is_job_id(job_id)}
     if valid_ids := [job_id for job_id in job_ids if job_id not in known]:
-        rows, refused = _in_the_queue(valid_ids)
+        rows, queue_error = _in_the_queue(valid_ids)
         queries = {job_id: _query_from_row(row) for job_id, row in rows.items()}
         if missing := [job_id for job_id in valid_ids if job_id not in queries]:
-            accounts, refused_too = _in_the_accounts(missing, names)
-            error = "; ".join(text for text in (refused, refused_too) if text)
+            accounts, accounts_error = _in_the_accounts(missing, names)
+            error = "; ".join(filter(None, (queue_error, accounts_error)))
             for job_id in missing:
-                queries[job_id] = _query_from_accounts(accounts.get(job_id), error, controller_answers=not refused)
-        known |= {job_id: _of_name(job_id, queries[job_id], names.get(job_id, "")) for job_id in valid_ids}
+                queries[job_id] = _query_from_accounts(accounts.get(job_id), error, controller_answers=not queue_error)
+        known |= {job_id: _for_name(job_id, queries[job_id], names.get(job_id, "")) for job_id in valid_ids}
     return {job_id: known[job_id] for job_id in job_ids}
 
 
@@ -203,13 +169,18 @@ def ends(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[s
     The reasons include the settings that explain the end, for example that a preempted job is not requeued. `names` is
     as in `look`.
     """
-    queries = look(job_ids, names)
-    seen = {job_id: (query.end, query.partition) for job_id, query in queries.items() if query.end is not None}
-    settings = cluster_settings() if any(end.state in _OF_SETTINGS for end, _ in seen.values()) else None
+    settings: dict[str, dict[str, str]] = {}  # by partition
     job_ends = {}
-    for job_id, (end, partition) in seen.items():
+    for job_id, query in look(job_ids, names).items():
+        if (end := query.end) is None:
+            continue
+        reasons = [end.reason]
+        if explaining := _SETTINGS_BEHIND.get(end.state, ()):
+            if query.partition not in settings:
+                settings[query.partition] = cluster_settings(query.partition)
+            values = settings[query.partition]
+            reasons += [f"{name}={values[name]}" for name in explaining if values.get(name)]
         earlier = lives(job_id, names.get(job_id, ""))[:-1] if end.source == "sacct" else ()
-        reasons = [end.reason, *(settings.behind(end.state, partition) if settings else [])]
         restarts = max(end.restarts, len(earlier))
         job_ends[job_id] = replace(end, reason=", ".join(filter(None, reasons)), restarts=restarts)
     return job_ends
@@ -223,45 +194,45 @@ def lives(job_id: str, name: str = "") -> list[JobEnd]:
     """
     if not is_job_id(job_id):
         return []
-    answer = _ask("sacct", "-X", "-D", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", job_id)
-    life_ends = [_end(row) for key, row in _account_rows(answer.text) if key == job_id and _is_named(row.name, name)]
+    printed, _ = _ask("sacct", "-X", "-D", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", job_id)
+    life_ends = [_end(row) for key, row in _account_rows(printed) if key == job_id and _is_named(row.name, name)]
     numbered = [replace(end, restarts=life, requeued=True) for life, end in enumerate(life_ends)]
     return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
 
 
-def cluster_settings() -> ClusterSettings | None:
-    """The controller's configuration; None if it does not answer."""
-    config = _ask("scontrol", "show", "config")
-    if config.refused:
-        return None
-    partitions = _ask("scontrol", "-o", "show", "partition").text
-    modes = re.findall(r"^PartitionName=(\S+) .*\bPreemptMode=(\S+)", partitions, re.MULTILINE)
-    values = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", config.text, re.MULTILINE))
-    return ClusterSettings(values=values, preempt_modes=dict(modes))
+def cluster_settings(partition: str) -> dict[str, str]:
+    """The controller's configuration, with the partition's own PreemptMode; empty if the controller does not answer."""
+    config, _ = _ask("scontrol", "show", "config")
+    settings = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", config, re.MULTILINE))
+    if settings and partition:
+        shown, _ = _ask("scontrol", "-o", "show", "partition", partition)
+        if mode := re.search(rf"^PartitionName={re.escape(partition)} .*\bPreemptMode=(\S+)", shown, re.MULTILINE):
+            settings["PreemptMode"] = mode[1]
+    return settings
 
 
 def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
     """The controller's rows of the jobs, and the errors of its commands if it did not answer."""
     columns = ",".join(f"{name}:|" for name in _QUEUE_FIELDS)
-    queue = _ask("squeue", "-h", "-t", "all", "-O", columns, "-j", ",".join(job_ids))
-    if not queue.refused:
-        return dict(_queue_rows(queue.text)), ""
-    if _SILENT.search(queue.refused):
-        return {}, queue.refused
+    printed, queue_error = _ask("squeue", "-h", "-t", "all", "-O", columns, "-j", ",".join(job_ids))
+    if not queue_error:
+        return _queue_rows(printed), ""
+    if _SILENT.search(queue_error):
+        return {}, queue_error
     rows: dict[str, _Row] = {}
     for job_id in job_ids:
-        answer = _ask("scontrol", "-o", "show", "job", job_id)
-        if answer.refused:
-            return rows, f"{queue.refused}; {answer.refused}"
-        if row := _shown(answer.text):
+        printed, error = _ask("scontrol", "-o", "show", "job", job_id)
+        if error:
+            return rows, f"{queue_error}; {error}"
+        if row := _shown_row(printed):
             rows[job_id] = row
     return rows, ""
 
 
 def _in_the_accounts(job_ids: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, _Row], str]:
-    answer = _ask("sacct", "-X", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", ",".join(job_ids))
-    rows = _account_rows(answer.text)
-    return {job_id: row for job_id, row in rows if _is_named(row.name, names.get(job_id, ""))}, answer.refused
+    printed, error = _ask("sacct", "-X", "-n", "-P", "-o", ",".join(_ACCOUNT_FIELDS), "-j", ",".join(job_ids))
+    rows = _account_rows(printed)
+    return {job_id: row for job_id, row in rows if _is_named(row.name, names.get(job_id, ""))}, error
 
 
 def _not_an_id(text: str) -> JobQuery:
@@ -270,11 +241,10 @@ def _not_an_id(text: str) -> JobQuery:
 
 
 def _is_named(name: str, expected: str) -> bool:
-    """Whether a job of this name may be the expected one; an empty name is not known."""
     return not name or not expected or name == expected
 
 
-def _of_name(job_id: str, query: JobQuery, expected: str) -> JobQuery:
+def _for_name(job_id: str, query: JobQuery, expected: str) -> JobQuery:
     """The query of the expected job: forgotten if another job has its number."""
     if _is_named(query.name, expected):
         end = query.end and replace(query.end, name=expected or query.end.name)
@@ -285,15 +255,16 @@ def _of_name(job_id: str, query: JobQuery, expected: str) -> JobQuery:
 
 
 def _query_from_row(row: _Row, error: str = "") -> JobQuery:
-    state = _LIVE.get(row.state, JobState.ENDED)
-    end = _end(row) if state is JobState.ENDED else None
-    reason = row.reason if state is JobState.PENDING else ""
-    return JobQuery(state=state, name=row.name, partition=row.partition, end=end, reason=reason, error=error)
+    state = _ACTIVE.get(row.state, JobState.ENDED)
+    return JobQuery(
+        state=state, name=row.name, partition=row.partition, end=_end(row) if state is JobState.ENDED else None,
+        reason=row.reason if state is JobState.PENDING else "", error=error,
+    )  # fmt: skip
 
 
 def _query_from_accounts(row: _Row | None, error: str, *, controller_answers: bool) -> JobQuery:
     """The query of a job that the controller does not list, from its row in the accounts (None: not there)."""
-    if row is not None and row.state not in _LIVE and (controller_answers or row.state not in _GOES_BACK):
+    if row is not None and row.state not in _ACTIVE and (controller_answers or row.state not in _MAY_REQUEUE):
         return _query_from_row(row, error)
     if not controller_answers:
         return JobQuery(state=JobState.UNREACHABLE, error=error)
@@ -309,17 +280,16 @@ def _end(row: _Row) -> JobEnd:
     )  # fmt: skip
 
 
-def _queue_rows(text: str) -> list[tuple[str, _Row]]:
-    rows = []
+def _queue_rows(text: str) -> dict[str, _Row]:
+    rows = {}
     for line in text.splitlines():
         values = [value.strip() for value in line.split("|", len(_QUEUE_FIELDS) - 1)]
         if len(values) == len(_QUEUE_FIELDS):
             job_id, state, nodelist, partition, restarts, requeue, name, reason = values
-            row = _Row(
+            rows[job_id] = _Row(
                 state=state, source="squeue", name=name, nodelist=nodelist, partition=partition,
                 restarts=_number(restarts), reason=_reason(state, requeue, reason.removesuffix("|")),
             )  # fmt: skip
-            rows.append((job_id, row))
     return rows
 
 
@@ -336,31 +306,26 @@ def _account_rows(text: str) -> list[tuple[str, _Row]]:
     return rows
 
 
-def _shown(text: str) -> _Row | None:
-    """The job in the output of `scontrol -o show job`; None if there is none."""
+def _shown_row(text: str) -> _Row | None:
     fields = dict(re.findall(r"\b(JobState|Reason|Partition|NodeList|Restarts|Requeue)=(\S*)", text))
     if "JobState" not in fields:
         return None
     name = re.search(r"\bJobName=(.*?)(?: \w+=|$)", text, re.MULTILINE)
     return _Row(
-        state=fields["JobState"],
-        source="scontrol",
-        name=name[1] if name else "",
-        nodelist=fields.get("NodeList", "").replace("(null)", ""),
-        partition=fields.get("Partition", ""),
+        state=fields["JobState"], source="scontrol", name=name[1] if name else "",
+        nodelist=fields.get("NodeList", "").replace("(null)", ""), partition=fields.get("Partition", ""),
         restarts=_number(fields.get("Restarts", "")),
         reason=_reason(fields["JobState"], fields.get("Requeue", ""), fields.get("Reason", "")),
-    )
+    )  # fmt: skip
 
 
 def _without_none(reason: str) -> str:
-    """The reason, empty for Slurm's "None" and "(null)"."""
     return "" if reason.strip() in ("None", "(null)") else reason.strip()
 
 
 def _reason(state: str, requeue: str, reason: str) -> str:
     """Slurm's reason; for an end that allows a requeue, also the job's Requeue setting."""
-    requeue_setting = f"Requeue={requeue}" if state in _GOES_BACK and requeue else ""
+    requeue_setting = f"Requeue={requeue}" if state in _MAY_REQUEUE and requeue else ""
     return ", ".join(filter(None, (_without_none(reason), requeue_setting)))
 
 
@@ -368,9 +333,8 @@ def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _ask(*command: str) -> _Answer:
-    """Runs a Slurm command. It has answered if it succeeds or reports that there is no such job."""
+def _ask(*command: str) -> tuple[str, str]:
+    """The output of a Slurm command, and its error, empty if it succeeded or reported that there is no such job."""
     answer = run_tool(command, timeout_s=COMMAND_TIMEOUT_S)
-    if answer.ok or (answer.failure is Failure.FAILING and _FORGOTTEN.search(answer.stderr)):
-        return _Answer(text=answer.stdout)
-    return _Answer(refused=answer.describe())
+    answered = answer.ok or (answer.failure is Failure.FAILING and _FORGOTTEN.search(answer.stderr))
+    return (answer.stdout, "") if answered else ("", answer.describe())

@@ -1,4 +1,4 @@
-"""Slurm: what a site's nodes have, the script's header, submission. The only file that imports submitit."""
+"""Slurm: the script's header, submission, states of jobs. The only file that imports submitit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TransientSubmitError(Exception):
     """Slurm refuses or does not answer for a transient reason; the text has its message."""
 
 
-_PASSES = re.compile(
+_TRANSIENT = re.compile(
     r"(QOS|Assoc)(Max|Grp)Submit|temporarily (unable|unavailable|disabled)|job queue full|Socket timed out"
     r"|Unable to contact slurm controller|Unable to connect|Connection (refused|reset|timed out)|connection failure"
     r"|Communications shut down|Message (send|receive) failure|Zero Bytes were transmitted|not connected"
@@ -63,11 +63,6 @@ def why_unreachable() -> str:
     return "" if _UP.search(answer.stdout) else f"scontrol ping: {answer.output or 'no controller is named'}"
 
 
-def controller_answers() -> bool:
-    """Whether jobs can be submitted from here: a Slurm controller answers."""
-    return not why_unreachable()
-
-
 def header(job: JobPlan, folders: Folders) -> str:
     """The script's first lines, as submitit writes them: `#!/bin/bash` and the `#SBATCH` lines."""
     from submitit.slurm.slurm import _make_sbatch_string
@@ -79,13 +74,9 @@ def header(job: JobPlan, folders: Folders) -> str:
     # Options that submitit does not know, and its own defaults that would harm: its signal would reach the ranks,
     # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
     extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
-    output = str(folders.logs / f"{job.name}").replace("%", "%%")
-    extra |= {
-        "signal": f"B:USR1@{warning_s(job)}",
-        "output": f"{output}.%j.out",
-        "error": f"{output}.%j.err",
-        "requeue": True,
-    }
+    output = str(folders.logs / job.name).replace("%", "%%")
+    extra |= {"signal": f"B:USR1@{warning_s(job)}", "requeue": True}
+    extra |= {"output": f"{output}.%j.out", "error": f"{output}.%j.err"}
     options: dict[str, Any] = {**request, "wckey": None, "use_srun": False, "additional_parameters": extra}
     text: str = _make_sbatch_string(command="", folder=folders.logs, **options)
     return text.partition("\n# command\n")[0].rstrip("\n") + "\n"
@@ -108,8 +99,6 @@ def job_name(job: JobPlan, jobs: Path) -> str:
 
 @dataclass
 class SlurmCluster:
-    """Submits scripts byte for byte and queries the state of their jobs."""
-
     logs: Path
     poll_s: float = 3.0  # a controller serves many users
     max_jobs: int | None = None
@@ -120,11 +109,9 @@ class SlurmCluster:
     _names: dict[str, str] = field(default_factory=dict)
 
     def name_of(self, job: WrittenJob) -> str:
-        """The name by which `active_jobs` identifies the job."""
         return job_name(job.plan, job.script.parent)
 
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
-        """Where the script's own output is."""
         return self.logs / f"{job.plan.name}.{job_id}.out"
 
     def submit(self, job: WrittenJob) -> str:
@@ -140,24 +127,22 @@ class SlurmCluster:
         name = self.name_of(job)
 
         class ExactScript(SlurmExecutor):
-            """Submits the text that was written, byte for byte, and nothing pickled."""
-
             def _make_submission_file_text(self, command: str, uid: str) -> str:
                 return job.text
 
             def _make_submission_command(self, submission_file_path: Path) -> list[str]:
                 # The name once more: SBATCH_JOB_NAME overrides the script's. sbatch waits minutes for a full queue
                 # without output: it is ended, and run again after the reason was shown.
-                patience = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
-                without = [flag for variable in parent_job_variables() for flag in ("-u", variable)]
-                return [*patience, "env", *without, "sbatch", f"--job-name={name}", str(submission_file_path)]
+                timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
+                unset = [flag for variable in parent_job_variables() for flag in ("-u", variable)]
+                return [*timeout, "env", *unset, "sbatch", f"--job-name={name}", str(submission_file_path)]
 
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error says anyway
                 job_id = ExactScript(self.logs)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
             message = " ".join(str(error).split())
-            if _PASSES.search(message) or _timed_out(error):
+            if _TRANSIENT.search(message) or _timed_out(error):
                 raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
             raise SubmitError(f"sbatch refused {job.script.name}: {message}") from None
         finally:
@@ -196,7 +181,6 @@ class SlurmCluster:
         return {job_id: query.state for job_id, query in queries.items()}
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
-        """How these jobs ended, without those that may not have ended."""
         return ends(list(job_ids), self._names)
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
@@ -215,7 +199,7 @@ class SlurmCluster:
         return problems
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """Ends the jobs named and no others. Raises SubmitError with scancel's own words where it cannot."""
+        """Ends the jobs named and no others. Raises SubmitError with scancel's message if it fails."""
         if not job_ids:
             return
         if damaged := [job_id for job_id in job_ids if not is_job_id(job_id)]:

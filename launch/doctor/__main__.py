@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec, SpecError
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
@@ -39,11 +40,10 @@ from launch.cluster.slurm import (
     slurm_is_installed,
     why_unreachable,
 )
-from launch.doctor.advice import Advice, AdviceLevel, as_json, as_text, change
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
-from launch.doctor.diagnosis import of_site
-from launch.doctor.diagnosis_nodes import of_job
-from launch.doctor.look import JobFacts, Look
+from launch.doctor.diagnosis import of_job, of_site
+from launch.doctor.findings import as_json, as_text, change, to_change
+from launch.doctor.job import DoctorJob, JobFacts
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders
 from launch.jobs.site import Site, SiteError, find_site
@@ -52,6 +52,7 @@ MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
 LATE_S = 10.0
 """How late a file that a node wrote may become visible here, in seconds."""
+_SITE_OPTIONS = ("partition", "account", "qos")
 
 
 class DoctorError(Exception):
@@ -59,21 +60,20 @@ class DoctorError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line of `python -m launch.doctor`."""
     args = _parser().parse_args(argv)
     deny_world_writing()
     signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
     try:
         site = _site(args)
-        advice = _local(args) if site is None else _slurm(args, site)
+        findings = _local(args) if site is None else _slurm(args, site)
     except (SiteError, SpecError, PlanError, SubmitError, DoctorError) as error:
         print(f"launch.doctor: {plain(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, SpecError) else 1
     except KeyboardInterrupt:
         print("launch.doctor: stopped, and its job cancelled", file=sys.stderr)
         return 130
-    print(as_json(advice) if args.format == "json" else as_text(advice))
-    return int(any(item.word is AdviceLevel.CHANGE for item in advice))
+    print(as_json(findings) if args.format == "json" else as_text(findings))
+    return int(any(map(to_change, findings)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,24 +84,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
         help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip
     add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
-    add(
-        "--nodes",
-        metavar="N|all",
-        help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine",
-    )
+    add("--nodes", metavar="N|all",
+        help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine"
+    )  # fmt: skip
     add("--ranks-per-node", type=int, metavar="N", help="default: a rank per GPU, else 2")
-    add("--partition", metavar="NAME", help="as in sbatch, in place of the site's")
-    add("--account", metavar="NAME", help="as in sbatch, in place of the site's")
-    add("--qos", metavar="NAME", help="as in sbatch, in place of the site's")
+    for name in _SITE_OPTIONS:
+        add(f"--{name}", metavar="NAME", help="as in sbatch, in place of the site's")
     add("--wait", type=float, default=10, metavar="MIN",
         help="how long the job may wait for its nodes until it is cancelled; default: %(default)g")  # fmt: skip
-    add(
-        "--out",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
-        help="a folder that the nodes share, as a sweep's; default: this one",
-    )
+    add("--out", type=Path, default=Path(), metavar="DIR",
+        help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
     add("--format", choices=("text", "json"), default="text")
     return parser
 
@@ -115,27 +107,27 @@ def _site(args: argparse.Namespace) -> Site | None:
         return None
     if site is None and (reason := why_unreachable()):
         raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
-    changes = {key: getattr(args, key) for key in ("partition", "account", "qos") if getattr(args, key) is not None}
+    changes = {key: getattr(args, key) for key in _SITE_OPTIONS if getattr(args, key) is not None}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
 
 
-def _slurm(args: argparse.Namespace, site: Site) -> list[Advice]:
+def _slurm(args: argparse.Namespace, site: Site) -> list[Finding]:
     if reason := why_unreachable():
         raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
     cluster = read_cluster(site.partition)
-    advice = of_site(site, cluster)
+    findings = of_site(site, cluster)
     if not cluster.partition:
-        return advice  # no job could be made
-    look = _look(args, site, cluster)
+        return findings  # no job could be made
+    doctor_job = _sized_job(args, site, cluster)
     try:
-        return [*advice, *_by_slurm(args, look)]
+        return [*findings, *_by_slurm(args, doctor_job)]
     except SubmitError as error:
-        return [*advice, change("job", str(error))]
+        return [*findings, change("job", str(error))]
     finally:
-        shutil.rmtree(look.folder, ignore_errors=True)
+        shutil.rmtree(doctor_job.folder, ignore_errors=True)
 
 
-def _look(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> Look:
+def _sized_job(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> DoctorJob:
     """The sizes of the job: no more than what is there, whatever the site says."""
     nodes = cluster.nodes if args.nodes == "all" else _number(args.nodes or str(min(2, cluster.nodes)))
     if nodes > cluster.nodes:
@@ -147,36 +139,36 @@ def _look(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> Look:
     return _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
 
 
-def _local(args: argparse.Namespace) -> list[Advice]:
+def _local(args: argparse.Namespace) -> list[Finding]:
     if missing := what_is_missing():
         return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
     nodes = 1 if args.nodes == "all" else _number(args.nodes or "2")
     site = Site(name="local", exclusive=False, env=ranks_env())
-    advice = []
+    findings = []
     try:
         gpus = gpus_here() // nodes
     except GpuCountError as error:
         gpus = 0
-        advice.append(change("nvidia-smi", f"{error}: a sweep is refused", "--gpus-per-node 0, for runs on CPUs"))
+        findings.append(change("nvidia-smi", f"{error}: a sweep is refused", "--gpus-per-node 0, for runs on CPUs"))
     ranks = args.ranks_per_node or gpus or 2
     cpus = max(1, cpus_here() // (nodes * ranks))
-    look = _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
+    doctor_job = _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
     try:
-        script = look.folder / "doctor.sh"
-        script.write_text(look.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
+        script = doctor_job.folder / "doctor.sh"
+        script.write_text(doctor_job.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
         answer = run_tool(["bash", str(script)], timeout_s=60 * MINUTES)
         if answer.failure is Failure.HANGING:
             raise DoctorError(f"this machine did not answer within {MINUTES} min")
         if answer.exit_status is None:
             raise DoctorError(answer.describe())
-        return [*advice, *of_job(site, look.read(answer.stderr.strip()))]
+        return [*findings, *of_job(site, doctor_job.read(answer.stderr.strip()))]
     finally:
-        shutil.rmtree(look.folder, ignore_errors=True)
+        shutil.rmtree(doctor_job.folder, ignore_errors=True)
 
 
 def _prepared(
     args: argparse.Namespace, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
-) -> Look:
+) -> DoctorJob:
     run = RunSpec(
         nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
         batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
@@ -186,9 +178,9 @@ def _prepared(
         folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=args.out.absolute()))
     except OSError as error:
         raise DoctorError(f"{args.out.absolute()} takes no files: {error.strerror}") from None
-    look = Look(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)
-    look.prepare()
-    return look
+    doctor_job = DoctorJob(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)
+    doctor_job.prepare()
+    return doctor_job
 
 
 def _image(site: Site) -> str:
@@ -196,14 +188,15 @@ def _image(site: Site) -> str:
     return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 
-def _by_slurm(args: argparse.Namespace, look: Look) -> list[Advice]:
-    """Submits the job, waits for it, and returns advice from its results. Raises SubmitError if Slurm refuses."""
-    folders = Folders(jobs=look.folder, traces=look.folder)
+def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
+    folders = Folders(jobs=doctor_job.folder, traces=doctor_job.folder)
     folders.logs.mkdir()
-    (plan,) = plan_jobs([look.run], look.site, min(MINUTES, look.site.time_limit_min or MINUTES), None)
+    (plan,) = plan_jobs(
+        [doctor_job.run], doctor_job.site, min(MINUTES, doctor_job.site.time_limit_min or MINUTES), None
+    )
     plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
-    text = look.script(header(plan, folders))
-    script = look.folder / "doctor.sh"
+    text = doctor_job.script(header(plan, folders))
+    script = doctor_job.folder / "doctor.sh"
     script.write_text(text, encoding="utf-8", errors="surrogateescape")
     cluster = SlurmCluster(folders.logs)
     try:
@@ -211,28 +204,28 @@ def _by_slurm(args: argparse.Namespace, look: Look) -> list[Advice]:
     except TransientSubmitError as error:
         raise SubmitError(f"not now: {error}") from None
     if sys.stderr.isatty():
-        print(f"job {job_id}: {look.run.ranks} ranks on {look.run.nodes} nodes", file=sys.stderr)
+        print(f"job {job_id}: {doctor_job.run.ranks} ranks on {doctor_job.run.nodes} nodes", file=sys.stderr)
     ended = False
     try:
-        waited = _wait(cluster, job_id, look, 60 * args.wait)
+        waited = _wait(cluster, job_id, doctor_job, 60 * args.wait)
         ended = not waited
     finally:
         if not ended:
             cluster.cancel([job_id])
     if waited:
         return [change("job", waited, "--wait MIN, --nodes or --partition")]
-    job = _arrived(look, folders.logs)
-    if not (job.ended or job.looks or job.printed):
-        text = f"the job has ended, and nothing of it shows in {look.folder.parent}: nodes do not share it, it seems"
+    job = _arrived(doctor_job, folders.logs)
+    if not (job.ended or job.nodes or job.printed):
+        text = f"the job has ended and left no file in {doctor_job.folder.parent}: the nodes probably do not share it"
         return [change("shared folder", text, "--out FOLDER, one that all nodes mount")]
-    cut_short = f"it was ended before it came to its end: {job.printed or 'nothing says why'}"
-    return [*of_job(look.site, job), *([] if job.ended else [change("job", cut_short)])]
+    cut_short = f"it was ended early: {job.printed or 'it printed no reason'}"
+    return [*of_job(doctor_job.site, job), *([] if job.ended else [change("job", cut_short)])]
 
 
-def _wait(cluster: SlurmCluster, job_id: str, look: Look, patience_s: float) -> str:
+def _wait(cluster: SlurmCluster, job_id: str, doctor_job: DoctorJob, patience_s: float) -> str:
     """Waits until the job has ended; empty then, else why the wait was given up."""
     limit, began, polled_s = time.monotonic() + patience_s, False, -cluster.poll_s
-    while not (look.folder / "end").exists():
+    while not (doctor_job.folder / "end").exists():
         if time.monotonic() < polled_s + cluster.poll_s:
             time.sleep(0.2)
             continue
@@ -248,14 +241,14 @@ def _wait(cluster: SlurmCluster, job_id: str, look: Look, patience_s: float) -> 
     return ""
 
 
-def _arrived(look: Look, logs: Path) -> JobFacts:
+def _arrived(doctor_job: DoctorJob, logs: Path) -> JobFacts:
     """The job's results, once all of them are visible here: a shared file system may be late."""
     limit = time.monotonic() + LATE_S
     while True:
-        (look.folder / "asked").touch()  # a client of NFS that writes to a folder looks anew at what is there
+        (doctor_job.folder / "visited").touch()  # a client of NFS that writes to a folder looks anew at what is there
         printed = " ".join(" ".join(path.read_text(errors="replace").split()) for path in logs.glob("doctor.*.err"))
-        job = look.read(printed[-500:])
-        if (job.ended and len(job.arrived) >= len(job.looks)) or time.monotonic() > limit:
+        job = doctor_job.read(printed[-500:])
+        if (job.ended and len(job.arrived) >= len(job.nodes)) or time.monotonic() > limit:
             return job
         time.sleep(0.2)
 

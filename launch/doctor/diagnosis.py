@@ -1,28 +1,33 @@
-"""Compares a site file with the facts of the cluster and returns advice."""
+"""Compares a site file with the facts of the cluster, its nodes and the ranks on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from hpc.model.findings import Finding, Severity, State
 from launch.cluster.partitions import minutes_of
-from launch.doctor.advice import Advice, change, note, ok, unknown
 from launch.doctor.cluster_facts import ClusterFacts
+from launch.doctor.findings import change, hosts, note, ok, to_change, unknown
+from launch.doctor.job import JobFacts, NodeFacts, Start
 from launch.jobs.site import Site
 
-FEWEST_KILL_WAIT_S = 10
+MIN_KILL_WAIT_S = 10
 """The least KillWait, from SIGTERM to SIGKILL, for a last copy of the stamps; a slow shared folder takes seconds."""
-LEAST_MEMORY_S = 300
+MIN_JOB_AGE_S = 300
 """Slurm's default MinJobAge: how long it remembers how a job ended."""
+MIN_LOCAL_BYTES = 64 << 20
+"""The size of the stamps of 16 ranks with 80,000 steps each."""
 _FENCES_BROKEN_SINCE = (20, 11)
 
 
-def of_site(site: Site, cluster: ClusterFacts) -> list[Advice]:
-    """Advice about the site file, before any job is started."""
+def of_site(site: Site, cluster: ClusterFacts) -> list[Finding]:
+    """Findings about the site file, before any job is started."""
     sizes = [*_partition(site, cluster), _gpus(site, cluster), _cpus(site, cluster)]
     return [*sizes, *_pmi(site, cluster), *_settings(cluster)]
 
 
-def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Advice]:
+def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
     partition = cluster.partition
     if not partition:
         named = f"partition {site.partition!r}" if site.partition else "default partition"
@@ -31,7 +36,7 @@ def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Advice]:
         return
     name, state, limit = (partition.get(key, "") for key in ("PartitionName", "State", "MaxTime"))
     if state == "UP":
-        yield ok("partition", f"{name} is up, {cluster.nodes} nodes")
+        yield ok("partition", f"{name} is up, {cluster.nodes} nodes", nodes=cluster.nodes)
     else:
         yield change("partition", f"{name} is {state}: it starts no job", 'partition = "…"')
     minutes, configured = minutes_of(limit), site.time_limit_min
@@ -42,43 +47,47 @@ def _partition(site: Site, cluster: ClusterFacts) -> Iterator[Advice]:
     elif configured is None or configured > minutes:
         setting = "no time_limit_min" if configured is None else f"time_limit_min = {configured}"
         text = f"{name} lets a job take {minutes} min, the site says {setting}: longer plans are refused, not split"
-        yield change("time limit", text, f"time_limit_min = {minutes}")
+        yield change("time limit", text, f"time_limit_min = {minutes}", limit_min=minutes)
     else:
-        yield ok("time limit", f"{configured} of the {minutes} min that {name} allows")
+        yield ok("time limit", f"{configured} of the {minutes} min that {name} allows", limit_min=minutes)
 
 
-def _gpus(site: Site, cluster: ClusterFacts) -> Advice:
-    name, configured, shown = "gpus_per_node", site.gpus_per_node, cluster.gpus
-    here = " or ".join(map(str, shown))
-    if not shown:
+def _gpus(site: Site, cluster: ClusterFacts) -> Finding:
+    name, configured, reported = "gpus_per_node", site.gpus_per_node, cluster.gpus
+    counts = " or ".join(map(str, reported))
+    if not reported:
         if configured is None:
             text = "neither the site nor sinfo says how many GPUs a node has; 0 where runs use none"
             return change(name, text, "gpus_per_node = 0")
-        return (ok if configured == 0 else unknown)(name, f"{configured}; sinfo shows no GPU to Slurm")
+        text = f"{configured}; sinfo shows no GPU to Slurm"
+        return ok(name, text) if configured == 0 else unknown(name, text)
+    fix = f"gpus_per_node = {max(reported)}"
     if configured == 0:
-        return ok(name, f"0: runs use CPUs alone, though nodes have {here} GPUs")
-    if configured is None and len(shown) > 1:
-        text = f"nodes have {here}: say which are meant, and choose them by constraint or nodelist"
-        return change(name, text, f"gpus_per_node = {max(shown)}")
-    if configured is None or configured in shown:
-        return ok(name, f"{configured or here}, as sinfo says")
-    return change(name, f"the site says {configured}, sinfo {here}", f"gpus_per_node = {max(shown)}")
+        return ok(name, f"0: runs use CPUs alone, though nodes have {counts} GPUs", reported=reported)
+    if configured is None and len(reported) > 1:
+        text = f"nodes have {counts}: say which are meant, and choose them by constraint or nodelist"
+        return change(name, text, fix, reported=reported)
+    if configured is None or configured in reported:
+        return ok(name, f"{configured or counts}, as sinfo says", reported=reported)
+    return change(name, f"the site says {configured}, sinfo {counts}", fix, reported=reported)
 
 
-def _cpus(site: Site, cluster: ClusterFacts) -> Advice:
-    name, configured, shown = "cpus_per_node", site.cpus_per_node, cluster.cpus
-    here = " or ".join(map(str, shown))
-    if not shown:
-        return unknown(name, f"sinfo does not tell; the site says {'nothing' if configured is None else configured}")
-    if configured is None and len(shown) > 1:
-        return change(name, f"nodes have {here}: say which are meant", f"cpus_per_node = {min(shown)}")
-    if configured is not None and configured > max(shown):
-        text = f"the site says {configured}, sinfo {here}: jobs that ask for more are refused"
-        return change(name, text, f"cpus_per_node = {max(shown)}")
-    return ok(name, f"{here}, as sinfo says" if configured is None else f"{configured}; sinfo says {here}")
+def _cpus(site: Site, cluster: ClusterFacts) -> Finding:
+    name, configured, reported = "cpus_per_node", site.cpus_per_node, cluster.cpus
+    counts = " or ".join(map(str, reported))
+    if not reported:
+        return unknown(name, f"sinfo reports no CPUs; the site says {'nothing' if configured is None else configured}")
+    if configured is None and len(reported) > 1:
+        text = f"nodes have {counts}: say which are meant"
+        return change(name, text, f"cpus_per_node = {min(reported)}", reported=reported)
+    if configured is not None and configured > max(reported):
+        text = f"the site says {configured}, sinfo {counts}: jobs that ask for more are refused"
+        return change(name, text, f"cpus_per_node = {max(reported)}", reported=reported)
+    text = f"{counts}, as sinfo says" if configured is None else f"{configured}; sinfo says {counts}"
+    return ok(name, text, reported=reported)
 
 
-def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Advice]:
+def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Finding]:
     if site.launcher != "srun":
         return
     speaks = ", ".join(cluster.pmis)
@@ -92,7 +101,7 @@ def _pmi(site: Site, cluster: ClusterFacts) -> Iterator[Advice]:
         yield change("srun --mpi", f"srun speaks {speaks}, not {site.mpi}", f'mpi = "{cluster.pmis[0]}"')
 
 
-def _fences(settings: Mapping[str, str]) -> Iterator[Advice]:
+def _fences(settings: Mapping[str, str]) -> Iterator[Finding]:
     """Whether Slurm's PMIx can crash MPI_Init of programs started by srun without Rankwise: docs/outcomes.md."""
     version = tuple(int(part) for part in settings.get("SLURM_VERSION", "").split(".")[:2] if part.isdigit())
     if version < _FENCES_BROKEN_SINCE:
@@ -107,8 +116,8 @@ def _fences(settings: Mapping[str, str]) -> Iterator[Advice]:
         yield note("PMIx fences", text, "for other programs: PMIxCollFence=ring in mpi.conf, or SLURM_PMIX_FENCE=ring")
 
 
-def _settings(cluster: ClusterFacts) -> Iterator[Advice]:
-    """Advice about settings that decide how failures of nodes and jobs end runs; only administrators change them."""
+def _settings(cluster: ClusterFacts) -> Iterator[Finding]:
+    """Findings about settings that decide how failures of nodes and jobs end runs; only administrators change them."""
     settings = cluster.settings
     if not settings:
         yield unknown("settings", f"scontrol show config: {_read_error(cluster, 'config') or 'it says nothing'}")
@@ -120,17 +129,18 @@ def _settings(cluster: ClusterFacts) -> Iterator[Advice]:
     if (wait_s := _seconds(settings.get("KillWait", ""))) is not None:
         text = f"{wait_s} s from the signal at a time limit to the end"
         short = f"{text}: what was measured after the last copy may be lost; a shorter --copy-s loses less"
-        yield ok("KillWait", text) if wait_s >= FEWEST_KILL_WAIT_S else note("KillWait", short)
+        enough = wait_s >= MIN_KILL_WAIT_S
+        yield ok("KillWait", text, wait_s=wait_s) if enough else note("KillWait", short, wait_s=wait_s)
     yield _accounting(settings)
     if (silence_s := _seconds(settings.get("SlurmdTimeout", ""))) is not None:
         if silence_s:
-            yield ok("SlurmdTimeout", f"a dead node is noticed after {silence_s} s")
+            yield ok("SlurmdTimeout", f"a dead node is noticed after {silence_s} s", silence_s=silence_s)
         else:
-            yield note("SlurmdTimeout", "0: a dead node is never noticed by itself")
+            yield note("SlurmdTimeout", "0: the controller never notices a dead node")
     yield _memory(settings)
 
 
-def _preemption(mode: str, kind: str) -> Advice:
+def _preemption(mode: str, kind: str) -> Finding:
     if kind in ("preempt/none", "") or mode in ("OFF", ""):
         return ok("preemption", "no job is preempted")
     if mode == "REQUEUE":
@@ -142,20 +152,20 @@ def _preemption(mode: str, kind: str) -> Advice:
     return note("preemption", texts.get(mode, f"PreemptMode is {mode}"))
 
 
-def _accounting(settings: Mapping[str, str]) -> Advice:
+def _accounting(settings: Mapping[str, str]) -> Finding:
     if settings.get("AccountingStorageType", "").endswith("/slurmdbd"):
         return ok("accounting", "sacct knows how jobs ended")
     age_s = _seconds(settings.get("MinJobAge", ""))
     text = f"none: Slurm forgets how a job ended after {'some time' if age_s is None else f'{age_s} s'} (MinJobAge)"
-    return ok("accounting", text) if age_s is not None and age_s >= LEAST_MEMORY_S else note("accounting", text)
+    return ok("accounting", text) if age_s is not None and age_s >= MIN_JOB_AGE_S else note("accounting", text)
 
 
-def _memory(settings: Mapping[str, str]) -> Advice:
+def _memory(settings: Mapping[str, str]) -> Finding:
     if "OverMemoryKill" in settings.get("JobAcctGatherParams", ""):
-        return ok("memory", "a step over its memory is ended and told (OverMemoryKill)")
+        return ok("memory", "a step over its memory is ended and reported (OverMemoryKill)")
     if "task/cgroup" in settings.get("TaskPlugin", ""):
-        return unknown("memory", "task/cgroup holds a limit where cgroup.conf, which nobody shows, sets one")
-    return note("memory", "no limit is held: a run too large may take its node along")
+        return unknown("memory", "task/cgroup enforces a limit if cgroup.conf, which no command shows, sets one")
+    return note("memory", "no limit is enforced: a run that is too large may bring down its node")
 
 
 def _read_error(cluster: ClusterFacts, argument: str) -> str:
@@ -166,3 +176,145 @@ def _seconds(text: str) -> int | None:
     """The seconds in Slurm's `30 sec`."""
     number = text.partition(" ")[0]
     return int(number) if number.isdigit() else None
+
+
+def of_job(site: Site, job: JobFacts) -> list[Finding]:
+    """Findings about the nodes and the ranks on them."""
+    modules = [
+        change("modules", f"module load {name}: {error}", "modules = […]") for name, error in job.modules.items()
+    ]
+    on_nodes = [*_folder(job), *_local(job), *_pythons(job), *_adapters(site, job)] if job.nodes else [_no_look(job)]
+    ranks = list(_mpi(site, job))
+    seen = {finding.name for finding in ranks if to_change(finding)}
+    # The ranks' own check of adapters is more precise.
+    return [
+        *modules,
+        *(finding for finding in on_nodes if finding.name != "expect_transport" or "fabric" not in seen),
+        *ranks,
+    ]
+
+
+def _no_look(job: JobFacts) -> Finding:
+    return unknown("nodes", f"no results of their shells: {job.nodes_error or job.printed or 'no output'}")
+
+
+def _folder(job: JobFacts) -> Iterator[Finding]:
+    blind = {
+        node.name: node.read_error or node.write_error for node in job.nodes if node.read_error or node.write_error
+    }
+    absent = [node.name for node in job.nodes if node.name not in blind and node.name not in job.arrived]
+    blind |= dict.fromkeys(absent, "its file is not visible here")
+    if blind:
+        text = f"this folder is not shared with {hosts(blind)}: {next(iter(blind.values()))}"
+        yield change("shared folder", text, "--out FOLDER, one that all nodes mount")
+    else:
+        yield ok("shared folder", f"read and written by {hosts(node.name for node in job.nodes)}")
+
+
+def _local(job: JobFacts) -> Iterator[Finding]:
+    """Whether each node has a writable node-local folder; stamps go to the first one."""
+    places = {node.name: next(iter(node.free_bytes.items()), None) for node in job.nodes}
+    if nowhere := [name for name, place in places.items() if place is None]:
+        reason = next((reason for node in job.nodes for reason in node.unwritable.values()), "no folder")
+        text = f"{hosts(nowhere)} can write neither to /dev/shm nor to $TMPDIR: {reason}"
+        yield change("local storage", text, '[env] TMPDIR = "…"')
+        return
+    folder, least = min((place for place in places.values() if place), key=lambda place: place[1])
+    aside = [name for name, place in places.items() if place and place[0] != "/dev/shm"]
+    text = f"at least {least / (1 << 20):.0f} MiB free in {folder}"
+    if least < MIN_LOCAL_BYTES:
+        yield change("local storage", f"{text}: too little for the stamps of long runs", "empty it", free_bytes=least)
+    elif aside:
+        yield note("local storage", f"{text}; {hosts(aside)} cannot write to /dev/shm: stamps go to a disk there")
+    else:
+        yield ok("local storage", text, free_bytes=least)
+
+
+def _pythons(job: JobFacts) -> Iterator[Finding]:
+    for python in dict.fromkeys(path for node in job.nodes for path in (*node.pythons, *node.missing)):
+        gone = {node.name: node.missing[python] for node in job.nodes if python in node.missing}
+        mpi4py = {node.name: node.mpi4py.get(python, "") for node in job.nodes if node.name not in gone}
+        without = {name: text for name, text in mpi4py.items() if not _is_version(text)}
+        versions = sorted({node.pythons[python] for node in job.nodes if python in node.pythons})
+        elsewhere = '[interpreter] default = "…", one that all nodes have'
+        if gone:
+            yield change("python", f"{python} does not run on {hosts(gone)}: {next(iter(gone.values()))}", elsewhere)
+        elif without:
+            text = f"{python} has no mpi4py on {hosts(without)}: {next(iter(without.values()))}"
+            yield change("python", text, f"{python} -m pip install mpi4py")
+        elif len(versions) > 1:
+            yield change("python", f"{python} is not the same on all nodes: {', '.join(versions)}", elsewhere)
+        else:
+            yield ok("python", f"{python} is {versions[0]}, with mpi4py, on all nodes")
+
+
+def _all_have_mpi4py(node: NodeFacts) -> bool:
+    return all(_is_version(node.mpi4py.get(python, "")) for python in node.pythons)
+
+
+def _is_version(text: str) -> bool:
+    return text[:1].isdigit()
+
+
+def _adapters(site: Site, job: JobFacts) -> Iterator[Finding]:
+    """A transport that the site could expect, or one that it expects and nodes do not have."""
+    without = [node.name for node in job.nodes if not any("ACTIVE" in port for port in node.ports)]
+    name = "expect_transport"
+    if len(without) == len(job.nodes):
+        if site.expect_transport.startswith("ib"):
+            yield change(name, "the site promises ib, and no node has an adapter with an active port", f'{name} = ""')
+    elif without:
+        text = f"no active port in /sys/class/infiniband on {hosts(without)}; other nodes have one"
+        yield change("adapters", text, f'exclude = "{",".join(without)}"')
+    elif site.expect_transport:
+        yield ok(name, f"{site.expect_transport}; all nodes have adapters with an active port")
+    else:
+        text = "all nodes have adapters in /sys/class/infiniband; promised, a run that goes another way is invalid"
+        yield note(name, text, f'{name} = "ib"')
+
+
+def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
+    configured, *others = job.starts
+    better = next((start for start in others if start.connected), None)
+    if configured.connected:
+        launched = configured.report.get("launched", {})
+        library = str(launched.get("library", "")).partition(",")[0]
+        yield ok("mpi", f"{launched.get('size')} ranks found one another by {_way(configured)} ({library})")
+        yield from _findings(configured)
+    elif any(node.missing or not _all_have_mpi4py(node) for node in job.nodes):
+        yield unknown("mpi", "no ranks without an interpreter that has mpi4py on all nodes")
+    elif better is not None:
+        launcher = f'launcher = "{better.launcher}"\n' if better.launcher != site.launcher else ""
+        text = f"{_way(configured)} does not bring the ranks together ({_failure(configured)}); {_way(better)} does"
+        yield change("mpi", text, f'{launcher}mpi = "{better.mpi}"')
+        yield from _findings(better)
+    elif configured.status is None:
+        yield unknown("mpi", f"no ranks were started: {job.printed or job.nodes_error or 'the job left no file'}")
+    else:
+        tried = "; ".join(f"{_way(start)}: {_failure(start)}" for start in job.starts if start.status is not None)
+        fix = "load the MPI that mpi4py belongs to (modules = […]), or name its library by MPI4PY_LIBMPI"
+        yield change("mpi", f"nothing brings the ranks together: {tried}", fix)
+
+
+def _findings(start: Start) -> Iterator[Finding]:
+    for finding in start.findings:
+        if finding.state is State.UNKNOWN:
+            yield unknown(finding.name, finding.text)
+        elif finding.state is State.FAILED:
+            yield replace(finding, severity=Severity.ALARM if finding.fatal else Severity.NOTE)
+
+
+def _failure(start: Start) -> str:
+    if failed := [finding.text for finding in start.findings if finding.state is State.FAILED]:
+        return failed[0]
+    if start.status == 124:
+        return "no answer in time"
+    if start.status == 127:
+        return f"{start.launcher} is not there"
+    return start.error or f"exit status {start.status}"
+
+
+def _way(start: Start) -> str:
+    if not start.launcher:
+        return "mpiexec"
+    return f"srun --mpi={start.mpi}" if start.launcher == "srun" else f"mpirun of {start.mpi}"

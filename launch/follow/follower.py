@@ -25,15 +25,16 @@ from launch.follow.rows import (
     NO_RECORD,
     PENDING,
     RUNNING,
+    Outage,
     Row,
     RunDurations,
-    SchedulerOutage,
     StepCount,
     SweepTimeLeft,
+    Unavailable,
     attempt_elapsed_s,
     sweep_time_left,
 )
-from launch.follow.view import FOLDER, SCHEDULER, open_view
+from launch.follow.view import describe_outage, open_view
 from launch.jobs.plan import WrittenJob
 
 SPEED = Callable[[Path], float | None]
@@ -65,7 +66,6 @@ class StepReader:
             return None
 
     def forget(self, stem: str) -> None:
-        """The attempt has ended."""
         self._known.pop(stem, None)
 
     def _read(self, stem: str) -> StepCount | None:
@@ -91,15 +91,14 @@ class Follower:
     ) -> None:  # fmt: skip
         """`to_do` maps the runs that are not final to the last attempt that had ended before."""
         self._cluster, self._jobs, self._traces, self._speed_of = cluster, jobs, traces, speed_of
-        self._to_do = to_do
+        self._to_do, self._now_unix_s = to_do, now_unix_s
         self._speeds: dict[str, float | None] = {}
         self._records: dict[str, ExitRecord] = {}
         self.job_states: dict[str, JobState] = dict.fromkeys(jobs, JobState.PENDING)
-        self.outage: SchedulerOutage | None = None
-        self._outage_from_s = 0.0
+        self.outage: Outage | None = None
+        self._outage_began_s = 0.0
         self._rows: list[Row] = []
         self._steps = StepReader(traces)
-        self._now_unix_s = now_unix_s
         self._begins: dict[str, BeginRecord] = {}
         self._first_seen_unix_s: dict[str, float] = {}
         self.time_left: SweepTimeLeft | None = None
@@ -110,10 +109,10 @@ class Follower:
         try:
             self._rows = self._look()
         except OSError as error:
-            self._note_outage(FOLDER, str(error))
+            self._note_outage(Unavailable.TRACES, str(error))
         else:
             if JobState.UNREACHABLE in self.job_states.values():
-                self._note_outage(SCHEDULER, self._cluster.error)
+                self._note_outage(Unavailable.SCHEDULER, self._cluster.error)
             else:
                 self.outage = None
         return self._rows
@@ -185,11 +184,8 @@ class Follower:
                 self._begins[name] = read_begin_record(files.begin_record)
         begin = self._begins.get(name)
         now_unix_s = self._now_unix_s()
-        elapsed_s = attempt_elapsed_s(
-            None if begin is None else begin.begin_unix_s,
-            self._first_seen_unix_s.setdefault(name, now_unix_s),
-            now_unix_s,
-        )
+        first_seen_unix_s = self._first_seen_unix_s.setdefault(name, now_unix_s)
+        elapsed_s = attempt_elapsed_s(begin, first_seen_unix_s, now_unix_s)
         return Row(
             run=run, state=RUNNING, record=record, samples_per_s=speed, news=news, attempt=attempt,
             steps=self._steps.read(name), elapsed_s=elapsed_s,
@@ -197,7 +193,6 @@ class Follower:
 
     @property
     def poll_s(self) -> float:
-        """How long to wait before the next look."""
         return self._cluster.poll_s
 
     def describe(self) -> str:
@@ -214,14 +209,13 @@ class Follower:
         """Whether no job is pending, running or UNREACHABLE."""
         return {JobState.ENDED, JobState.UNKNOWN}.issuperset(self.job_states.values())
 
-    def _note_outage(self, what: str, error: str) -> None:
-        before, now_s = self.outage, time.monotonic()
-        if before is None or before.what != what:
-            before, self._outage_from_s = None, now_s
-        self.outage = SchedulerOutage(
-            what=what, since_unix_s=before.since_unix_s if before else time.time(),
-            lasts_s=now_s - self._outage_from_s, error=error,
-        )  # fmt: skip
+    def _note_outage(self, what: Unavailable, error: str) -> None:
+        if self.outage is None or self.outage.what is not what:
+            self._outage_began_s, since_unix_s = time.monotonic(), time.time()
+        else:
+            since_unix_s = self.outage.since_unix_s
+        lasts_s = time.monotonic() - self._outage_began_s
+        self.outage = Outage(what=what, since_unix_s=since_unix_s, lasts_s=lasts_s, error=error)
 
 
 def last_attempts(names: Sequence[str]) -> dict[str, int]:
@@ -246,7 +240,7 @@ def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S)
             rows = follower.rows()
             view.show(rows, follower.outage, follower.time_left)
             if follower.outage is not None and follower.outage.lasts_s >= patience_s:
-                raise StateError(follower.outage.describe())
+                raise StateError(describe_outage(follower.outage))
             unknown = unknown + 1 if JobState.UNKNOWN in follower.job_states.values() else 0
             if follower.outage is None and follower.all_ended() and (unknown == 0 or unknown > 2):
                 # A record may reach a shared file system a little after its job has left the queue.
@@ -292,15 +286,14 @@ def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRec
 
 
 def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
-    """Closes one attempt, with the end of the job's last start or of the earlier start that the attempt began in."""
-    job = end if begin.restart_count >= end.restarts else _former_life(begin, end)
+    job = end if begin.restart_count >= end.restarts else _former_start(begin, end)
     return close_attempt(begin, logs, traces, job)
 
 
-def _former_life(begin: BeginRecord, end: JobEnd) -> JobEnd:
+def _former_start(begin: BeginRecord, end: JobEnd) -> JobEnd:
     """The end of the earlier start that the attempt began in: from the accounts, else only that it was requeued."""
-    all_lives = lives(begin.job_id, begin.job_name)
-    known = [life for life in all_lives if life.restarts == begin.restart_count and life.requeued]
+    starts = lives(begin.job_id, begin.job_name)
+    known = [start for start in starts if start.restarts == begin.restart_count and start.requeued]
     restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first life"
     unknown = JobEnd(state="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)
     return known[0] if known else unknown

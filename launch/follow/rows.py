@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import median
 
-from hpc.model.outcome import ExitRecord
+from hpc.model.outcome import BeginRecord, ExitRecord
 from hpc.model.spec import RunSpec
 from launch.cluster.query import JobState
 
 MIN_STEPS_FOR_PACE = 10
 """The least number of steps to measure a run's pace: the first steps compile and allocate."""
+
+
+class Unavailable(StrEnum):
+    """The system that a follower waits for."""
+
+    SCHEDULER = "scheduler"
+    TRACES = "traces"
+
+
 RUNNING, PENDING, NO_RECORD, NEVER_BEGAN = "running", "pending", "no record", "never began"
 
 
@@ -67,27 +76,17 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerOutage:
-    """An outage of the scheduler, or of a shared folder that is away, full or closed: its start, its duration and the
-    error."""
+class Outage:
+    """The scheduler does not answer, or the shared folder of traces is away, full or closed."""
 
-    what: str
+    what: Unavailable
     since_unix_s: float
     lasts_s: float
     error: str
 
-    def describe(self) -> str:
-        """The outage as one sentence."""
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_unix_s))
-        how_long = f"{self.lasts_s:.0f} s" if self.lasts_s < 120 else f"{self.lasts_s / 60:.0f} min"
-        error = f": {self.error}" if self.error else ""
-        return f"{self.what} since {since} ({how_long}), how the jobs are is not known{error}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class SweepTimeLeft:
-    """Estimated time until the last run ends; `queue_wait` says that time in a scheduler's queue comes on top."""
-
     seconds: float
     queue_wait: bool = False
 
@@ -106,7 +105,6 @@ class RunDurations:
         self._cases = {case: median(durations) for case, durations in cases.items()}
 
     def expected_s(self, run: RunSpec) -> float | None:
-        """Median duration of the run's point, else of the same workload in its case; None if none has ended."""
         return self._points.get(run.point_id, self._cases.get(_case(run)))
 
 
@@ -114,14 +112,14 @@ def _case(run: RunSpec) -> tuple[str, str]:
     return run.case, run.workload
 
 
-def attempt_elapsed_s(begin_unix_s: float | None, first_seen_unix_s: float, now_unix_s: float) -> float:
+def attempt_elapsed_s(begin: BeginRecord | None, first_seen_unix_s: float, now_unix_s: float) -> float:
     """Time since an attempt began. Never negative.
 
-    `begin_unix_s` is by the clock of the job's node, the others by this machine's. If the node's clock is ahead, or its
+    The record is by the clock of the job's node, the others by this machine's. If the node's clock is ahead, or its
     record could not be read, the time since this machine first saw the attempt is returned, which is a lower bound.
     """
-    begin = first_seen_unix_s if begin_unix_s is None else min(begin_unix_s, first_seen_unix_s)
-    return max(0.0, now_unix_s - begin)
+    begin_unix_s = first_seen_unix_s if begin is None else min(begin.begin_unix_s, first_seen_unix_s)
+    return max(0.0, now_unix_s - begin_unix_s)
 
 
 def row_remaining_s(row: Row, durations: RunDurations) -> float | None:

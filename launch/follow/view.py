@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
@@ -16,13 +19,16 @@ from rich.text import Text
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from hpc.system.sanitize import plain
-from launch.follow.rows import PENDING, RUNNING, Row, SchedulerOutage, SweepTimeLeft
+from launch.follow.rows import PENDING, RUNNING, Outage, Row, SweepTimeLeft, Unavailable
 
-SCHEDULER, FOLDER = "the scheduler has not answered", "the traces could not be read or written"
-_AGAIN = {SCHEDULER: "the scheduler answers again", FOLDER: "the traces can be read and written again"}
+_OUTAGE = {
+    Unavailable.SCHEDULER: ("the scheduler has not answered", "the scheduler answers again"),
+    Unavailable.TRACES: ("the traces could not be read or written", "the traces can be read and written again"),
+}
+"""The start of the sentence about an outage, and the message after it."""
 _GAP = "  "
 _MIN_RESULT_WIDTH = 10
-_ROOM_BESIDE_IDS = 68
+_WIDTH_BESIDE_IDS = 68
 """With fewer columns beside run ids the runs have short names: state 11, step 11, two times of 7, results, gaps."""
 _MAX_TITLE_LINES = 2
 _MAX_OUTAGE_LINES = 3
@@ -32,7 +38,7 @@ _MAX_OUTAGE_LINES = 3
 def open_view(console: Console, heading: str) -> Iterator[EventLines | LiveTable]:
     """A live table where the console can move its cursor, else a line per event; `heading` is printed first.
 
-    The cursor is shown again however the block ends, also by an interrupt.
+    The cursor is shown again however the block ends, also by an interrupt or a signal that ends the process.
     """
     _print(console, heading)
     # FORCE_COLOR has rich call a pipe a terminal.
@@ -40,15 +46,37 @@ def open_view(console: Console, heading: str) -> Iterator[EventLines | LiveTable
         yield EventLines(console)
         return
     live = Live(console=console, auto_refresh=False)
+    with _cursor_restored_on_death(console):
+        try:
+            live.start()
+        except BaseException:
+            console.show_cursor(True)
+            raise
+        try:
+            yield LiveTable(live)
+        finally:
+            live.stop()
+
+
+@contextmanager
+def _cursor_restored_on_death(console: Console) -> Iterator[None]:
+    """Shows the cursor before SIGTERM or SIGHUP ends the process, unless they are handled or ignored."""
+
+    def show_cursor_and_die(number: int, _: object) -> None:
+        # Not by rich: the signal may have interrupted one of its writes.
+        with suppress(OSError):
+            os.write(console.file.fileno(), b"\n\x1b[?25h")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, show_cursor_and_die)
     try:
-        live.start()
-    except BaseException:
-        console.show_cursor(True)
-        raise
-    try:
-        yield LiveTable(live)
+        yield
     finally:
-        live.stop()
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class EventLines:
@@ -63,9 +91,9 @@ class EventLines:
         self._begun: set[str] = set()
         self._ended: set[str] = set()
         self._over: set[str] = set()
-        self._last_outage = ""
+        self._unavailable: Unavailable | None = None
 
-    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
+    def show(self, rows: Sequence[Row], outage: Outage | None, time_left: SweepTimeLeft | None) -> None:
         """Called after each look; with an `outage` the rows are the last known ones."""
         self._show_outage(outage)
         for row in rows:
@@ -79,30 +107,25 @@ class EventLines:
                 if row.news:
                     _print(self._console, f"{row.run.run_id} attempt {row.attempt}: began")
 
-    def _show_outage(self, outage: SchedulerOutage | None) -> None:
-        what = "" if outage is None else outage.what
-        if self._last_outage and what != self._last_outage:
-            _print(self._console, _AGAIN[self._last_outage])
-        if outage is not None and what != self._last_outage:
-            _print(self._console, outage.describe())
-        self._last_outage = what
+    def _show_outage(self, outage: Outage | None) -> None:
+        before, self._unavailable = self._unavailable, None if outage is None else outage.what
+        if before is not None and before is not self._unavailable:
+            _print(self._console, _OUTAGE[before][1])
+        if outage is not None and before is not outage.what:
+            _print(self._console, describe_outage(outage))
 
 
 class LiveTable:
-    """Redraws one table in place."""
-
     def __init__(self, live: Live) -> None:
         self._live = live
         self._names: Mapping[str, str] = {}
         self._common = ""
 
-    def show(self, rows: Sequence[Row], outage: SchedulerOutage | None, time_left: SweepTimeLeft | None) -> None:
+    def show(self, rows: Sequence[Row], outage: Outage | None, time_left: SweepTimeLeft | None) -> None:
         """See EventLines."""
         if any(row.run.run_id not in self._names for row in rows):
             self._common, self._names = short_names([row.run for row in rows])
-        table = SweepTable(
-            rows=rows, outage=outage, time_left=time_left, names=self._names, common=self._common
-        )  # fmt: skip
+        table = SweepTable(rows=rows, outage=outage, time_left=time_left, names=self._names, common=self._common)
         self._live.update(table, refresh=True)
 
 
@@ -111,7 +134,7 @@ class SweepTable:
     """The table as it is drawn, at most a terminal's lines and columns; `names` and `common` are `short_names`."""
 
     rows: Sequence[Row]
-    outage: SchedulerOutage | None
+    outage: Outage | None
     time_left: SweepTimeLeft | None
     names: Mapping[str, str]
     common: str
@@ -121,16 +144,16 @@ class SweepTable:
 
     def lines(self, width: int, height: int) -> list[Text]:
         """The counts, the most important rows, the number of other rows, and the outage if there is one."""
-        outage = [] if self.outage is None else _wrap(self.outage.describe(), width, _MAX_OUTAGE_LINES)
+        outage = [] if self.outage is None else _wrap(describe_outage(self.outage), width, _MAX_OUTAGE_LINES)
         # Decided by the ids alone, so that the layout does not change while the sweep runs.
-        full = max((len(row.run.run_id) for row in self.rows), default=0) + _ROOM_BESIDE_IDS <= width
+        full = max((len(row.run.run_id) for row in self.rows), default=0) + _WIDTH_BESIDE_IDS <= width
         names = {row.run.run_id: row.run.run_id for row in self.rows} if full else self.names
         common = "" if full else self.common
         title = _wrap(_title(self.rows, self.time_left, common), width, min(_MAX_TITLE_LINES, max(1, height // 4)))
-        shown, hidden = choose_rows(self.rows, max(1, height - len(title) - len(outage) - 1))
+        shown, others = choose_rows(self.rows, max(1, height - len(title) - len(outage) - 1))
         columns = _columns(shown, names, ended=all(row.over for row in self.rows))
         table = _lay_out(shown, columns, width)
-        rest = [] if hidden is None else [Text(f"… and {hidden}", style="dim")]
+        rest = [] if others is None else [Text(f"… and {others}", style="dim")]
         lines = [*(Text(line, style="bold") for line in title), *table, *rest, *(Text(line) for line in outage)]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
@@ -156,8 +179,8 @@ def choose_rows(rows: Sequence[Row], max_lines: int) -> tuple[list[Row], str | N
     over_shown, coming_shown = over[: max_lines - max_coming], coming[:max_coming]
     shown = [*running_shown, *over_shown, *coming_shown]
     ids = {row.run.run_id for row in shown}
-    hidden = [row for row in rows if row.run.run_id not in ids]
-    return shown, f"{len(hidden)} more: {_describe_counts(hidden)}"
+    others = [row for row in rows if row.run.run_id not in ids]
+    return shown, f"{len(others)} more: {_describe_counts(others)}"
 
 
 def short_names(runs: Sequence[RunSpec]) -> tuple[str, dict[str, str]]:
@@ -175,6 +198,14 @@ def short_names(runs: Sequence[RunSpec]) -> tuple[str, dict[str, str]]:
     names = {run_id: " ".join([*(its[at] for at in picked), its[-1]]) for run_id, its in words.items()}
     common = [next(iter(words.values()))[at] for at in middle if not differ[at]] if words else []
     return " ".join(common), names
+
+
+def describe_outage(outage: Outage) -> str:
+    """The outage as one sentence: its start, its duration and the error."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(outage.since_unix_s))
+    duration = f"{outage.lasts_s:.0f} s" if outage.lasts_s < 120 else f"{outage.lasts_s / 60:.0f} min"
+    error = f": {outage.error}" if outage.error else ""
+    return f"{_OUTAGE[outage.what][0]} since {since} ({duration}), the state of the jobs is not known{error}"
 
 
 def format_clock(seconds: float | None) -> str:
@@ -213,7 +244,6 @@ class _Column:
         return max(map(cell_len, (self.heading, *self.cells)))
 
     def cell(self, row: int, width: int) -> str:
-        """The cell in this width, the heading for row -1."""
         text = self.heading if row < 0 else self.cells[row]
         if (excess := cell_len(text) - width) > 0:
             return f"{set_cell_size(text, width - 1)}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -59,8 +60,6 @@ class StepOptions:
 
 
 class Step:
-    """One attempt, from reading the run's records to writing its own."""
-
     def __init__(self, options: StepOptions, job: Job, signals: SignalLog, script: bytes) -> None:
         self._options, self._job, self._signals, self._script = options, job, signals, script
         self._claim = Claim(
@@ -100,7 +99,6 @@ class Step:
         return INTERRUPTED if self._signals.last else status
 
     def _take(self) -> BeginRecord | int:
-        """The attempt's begin record, which takes its number; else the exit status of a step that does nothing."""
         options = self._options
         self._await_controller()
         while True:
@@ -124,12 +122,10 @@ class Step:
                 if begin.take(options.traces):
                     return begin
             except OSError as error:
-                raise StepError(
-                    f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
-                ) from None
+                reason = f"cannot write to {options.traces}: no run can be recorded there ({error.strerror})"
+                raise StepError(reason) from None
 
     def _launch(self, name: str, out: BinaryIO, error: BinaryIO) -> int:
-        """Starts the launcher and watches it until it has ended; its exit status."""
         options, signals = self._options, self._signals
 
         def say_beside(text: str) -> None:
@@ -175,14 +171,13 @@ class Step:
         return path
 
     def _record(self, begin: BeginRecord, exit_status: int, look: TraceLook | None) -> int:
-        """Decides the outcome and writes the exit record; the exit status of this process."""
         options, name, files = self._options, begin.stem, begin.files(self._options.traces)
         self._await_traces(begin)
         was_signalled = bool(self._signals.first) and self._job.in_slurm
         end_s = os.environ.get("SLURM_JOB_END_TIME", "")
         record = judge_ended(
             begin, options.traces, self._log(name, "err"), exit_status=exit_status,
-            job_text=self._job_text(self._job.job_id) if was_signalled else None,
+            job_text=self._job_text() if was_signalled else None,
             end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
         if record is None:
@@ -201,14 +196,13 @@ class Step:
         for pause_s in (*_WRITE_PAUSES_S, None):
             try:
                 write()
+                return True
             except OSError as error:
                 if pause_s is None:
                     say(f"{error.filename or self._options.traces}: {error.strerror}")
-                    return False
-                self._signals.sleep(pause_s)
-            else:
-                return True
-        raise AssertionError("the last pause is None")
+                else:
+                    self._signals.sleep(pause_s)
+        return False
 
     def _await_traces(self, begin: BeginRecord) -> None:
         """Waits until the folder of traces has the attempt's begin record, and so is the one that it began in.
@@ -245,7 +239,6 @@ class Step:
         self._run_logged(name, [python, "-m", "hpc.recovery.recover", str(options.traces), "--stem", name], None)
 
     def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> None:
-        """Runs a program of Rankwise, with its output in the attempt's logs."""
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=error)
@@ -276,18 +269,16 @@ class Step:
 
     def _await_preemption(self) -> None:
         """Waits until a preempted job is ended: Slurm requeues only jobs that are still running."""
-        if not self._job.in_slurm or "PreemptTime=" not in (text := self._job_text(self._job.job_id)):
-            return
-        if text.partition("PreemptTime=")[2][:1].isdigit():
+        if re.search(r"PreemptTime=\d", self._job_text()):
             say("waits for Slurm to preempt this job")
             while self._signals.last == "SIGUSR1":
                 self._signals.sleep(1.0)
 
-    def _job_text(self, job_id: str) -> str:
-        """The output of scontrol about a job; empty if it fails."""
-        if not job_id.isdecimal():
+    def _job_text(self) -> str:
+        """The output of scontrol about this job; empty if it fails or the job is no job of Slurm."""
+        if not self._job.job_id.isdecimal():
             return ""
-        answer = run_tool(["scontrol", "-o", "show", "job", job_id], timeout_s=10)
+        answer = run_tool(["scontrol", "-o", "show", "job", self._job.job_id], timeout_s=10)
         return answer.stdout if answer.ok else ""
 
     def _open_log(self, name: str, kind: str) -> BinaryIO:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,12 +23,11 @@ from hpc.model.outcome import (
     read_own_record,
 )
 from hpc.model.verdict import JobEnd
+from launch.cluster.local import LOCAL_JOB, script_may_run
 from launch.cluster.query import HERE, JobState, ends, look
 
 LOOK_PAUSE_S = 5.0
 MAX_LOOKS = 3
-_LOCAL_JOB = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-(?P<number>\d+)")
-"""The id of a job of this machine; `number` is 0 where its script was started by hand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +41,7 @@ class Job:
 
     @property
     def in_slurm(self) -> bool:
-        """Whether a scheduler can be asked about it."""
-        return _LOCAL_JOB.fullmatch(self.job_id) is None
+        return LOCAL_JOB.fullmatch(self.job_id) is None
 
     @classmethod
     def here(cls, variables: Mapping[str, str] = os.environ, parent: int | None = None) -> Job:
@@ -148,12 +145,9 @@ class Claim:
         return open_attempts
 
     def _end_of(self, begin: BeginRecord) -> JobEnd | None:
-        """How the job that began the attempt ended; None if it has not, or that cannot be known."""
         job_id = begin.job_id
-        if local := _LOCAL_JOB.fullmatch(job_id):
-            by_hand = local["number"] == "0"
-            alive = lives_here(job_id, local["host"], int(local["pid"]), by_hand=by_hand)
-            return None if alive else JobEnd(state="", source=HERE)
+        if LOCAL_JOB.fullmatch(job_id):
+            return None if script_may_run(job_id) else JobEnd(state="", source=HERE)
         names = {job_id: begin.job_name}
         for remaining in reversed(range(MAX_LOOKS)):
             query = look([job_id], names)[job_id]
@@ -167,19 +161,3 @@ class Claim:
 
 def _is_recorded(record: Path) -> bool:
     return os.path.lexists(record) and not is_damaged(record)
-
-
-def lives_here(job_id: str, host: str, pid: int, *, by_hand: bool) -> bool:
-    """Whether the script of a job of this machine runs. True for another machine, where that cannot be known."""
-    if host != socket.gethostname():
-        return True
-    try:
-        if not by_hand:  # a process's number may be another's by now
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            return f"RANKWISE_JOB_ID={job_id}".encode() in variables
-        os.kill(pid, 0)
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    except PermissionError:  # a process of another user
-        return True
-    return True

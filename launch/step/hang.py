@@ -17,7 +17,7 @@ NODE_PATIENCE_S = 600.0
 
 
 class Phase(StrEnum):
-    """What a run has to do next."""
+    """The phase of a run: before its first step, between steps, after its last."""
 
     START = "start"
     STEPS = "steps"
@@ -42,7 +42,6 @@ class Seen:
 
     @property
     def phase(self) -> Phase:
-        """What the run has to do next, from this look."""
         counts = self.completed.values()
         if self.trace or (counts and min(counts) >= self.steps):
             return Phase.END
@@ -51,7 +50,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Hang:
-    """A run that hangs: its phase, for how long, the limit, and all of that as one sentence."""
+    """A run that hangs. `limit_s` is exceeded by `waited_s`; `median_step_s` is None before a step was timed."""
 
     phase: Phase
     waited_s: float
@@ -60,7 +59,6 @@ class Hang:
     completed: Mapping[int, int]
     steps: int
     silent_nodes: tuple[str, ...]
-    text: str
 
 
 class HangWatch:
@@ -99,7 +97,6 @@ class HangWatch:
         return self._judge(now_s)
 
     def start_anew(self, now_s: float) -> None:
-        """Restarts the waiting time."""
         self._waited_s = 0.0
         self._last_beats = {node: (beat, now_s) for node, (beat, _) in self._last_beats.items()}
         self._first = self._pace_s = None
@@ -126,7 +123,7 @@ class HangWatch:
             return "copies are off and no rank is on this node, so that nothing can be seen of the run"
         newest_s = max((at for _, at in self._last_beats.values()), default=-math.inf)
         if seen.phase is not Phase.START and self._is_late(now_s, newest_s):
-            return "no node's copies come any more"
+            return "no copies come from any node any more"
         return ""
 
     def _is_late(self, now_s: float, newest_s: float) -> bool:
@@ -148,30 +145,16 @@ class HangWatch:
         late = tuple(sorted(node for node, (_, at) in self._last_beats.items() if self._is_late(now_s, at)))
         silent = () if len(late) == len(self._last_beats) else late
         step_s = seen.median_step_s if seen.median_step_s is not None else self._pace_s
-        allowed_s, limit_text = limits.start_limit_s, f"{limits.start_limit_s:g} s"
+        allowed_s = limits.start_limit_s
         if seen.phase is Phase.STEPS and step_s is not None:
             allowed_s = limits.hang_steps * step_s + limits.hang_extra_s
-            limit_text = f"{limits.hang_steps:g} times the median step of {step_s:.3g} s and {limits.hang_extra_s:g} s"
         limit_s = allowed_s + limits.copy_s + (NODE_PATIENCE_S if silent else 0.0)
         if self._waited_s <= limit_s:
             return None
-        limit_text += f", {limits.copy_s:g} s between copies" if limits.copy_s else ""
-        limit_text += f", {NODE_PATIENCE_S:g} s for a node that may be lost" if silent else ""
-        text = f"{_PHASE_TEXTS[seen.phase]} for {self._waited_s:.0f} s (limit {limit_s:.0f} s: {limit_text})"
-        if seen.completed:
-            text += f"; {_steps_of_ranks(seen)}"
-        if silent:
-            text += f"; nothing is heard of {', '.join(silent)} any more"
         return Hang(
-            phase=seen.phase,
-            waited_s=self._waited_s,
-            limit_s=limit_s,
-            median_step_s=step_s,
-            completed=seen.completed,
-            steps=seen.steps,
-            silent_nodes=silent,
-            text=text,
-        )
+            phase=seen.phase, waited_s=self._waited_s, limit_s=limit_s, median_step_s=step_s, completed=seen.completed,
+            steps=seen.steps, silent_nodes=silent,
+        )  # fmt: skip
 
 
 _PHASE_TEXTS = {
@@ -181,17 +164,27 @@ _PHASE_TEXTS = {
 }
 
 
+def describe_hang(hang: Hang, limits: RunLimits) -> str:
+    """The hang as one sentence: how long it lasts, the limit and what that is made of, the ranks, the silent nodes."""
+    limit = f"{limits.start_limit_s:g} s"
+    if hang.phase is Phase.STEPS and hang.median_step_s is not None:
+        limit = (
+            f"{limits.hang_steps:g} times the median step of {hang.median_step_s:.3g} s and {limits.hang_extra_s:g} s"
+        )
+    limit += f", {limits.copy_s:g} s between copies" if limits.copy_s else ""
+    limit += f", {NODE_PATIENCE_S:g} s for a node that may be lost" if hang.silent_nodes else ""
+    text = f"{_PHASE_TEXTS[hang.phase]} for {hang.waited_s:.0f} s (limit {hang.limit_s:.0f} s: {limit})"
+    if counts := [f"{ranks} completed {steps} of {hang.steps}" for steps, ranks in by_steps(hang.completed).items()]:
+        text += f"; {', '.join(counts[:4])}{', …' if len(counts) > 4 else ''} steps"
+    return f"{text}; no copies from {', '.join(hang.silent_nodes)} any more" if hang.silent_nodes else text
+
+
 def by_steps(completed: Mapping[int, int]) -> dict[int, str]:
     """Which ranks completed how many steps, the fewest first: `{12: "rank 3", 13: "ranks 0-2"}`."""
     groups: dict[int, list[int]] = {}
     for rank in sorted(completed):
         groups.setdefault(completed[rank], []).append(rank)
     return {steps: name_ranks(ranks) for steps, ranks in sorted(groups.items())}
-
-
-def _steps_of_ranks(seen: Seen) -> str:
-    counts = [f"{ranks} completed {steps} of {seen.steps}" for steps, ranks in by_steps(seen.completed).items()]
-    return f"{', '.join(counts[:4])}{', …' if len(counts) > 4 else ''} steps"
 
 
 def _further(now: Mapping[int, int], before: Mapping[int, int]) -> bool:

@@ -24,10 +24,10 @@ from hpc.recovery.progress import RankProgress, median_step_s, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
 from hpc.system.atomic import write_atomic
 from launch.jobs.options import RunLimits
-from launch.step.hang import Hang, HangWatch, Seen, by_steps
+from launch.step.hang import Hang, HangWatch, Seen, by_steps, describe_hang
 
 HANG = ".hang.json"
-"""What `<stem>.hang.json` ends with: the watchdog's reason for ending the run."""
+"""The suffix of the file with the watchdog's reason for ending a run."""
 _STACKS_S = 3.0
 _END_S = 30.0
 _SLICE_S = 1.0
@@ -42,7 +42,6 @@ class Launcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     @property
@@ -52,7 +51,6 @@ class Launcher:
         return 128 - status if status < 0 else status
 
     def send(self, number: signal.Signals) -> None:
-        """Sends it a signal if it is there."""
         self._process.send_signal(number)
 
     def ask_for_stacks(self) -> bool:
@@ -66,7 +64,7 @@ class Launcher:
         children = _children()
         while waiting:
             pid = waiting.pop()
-            if _listens(pid, STACK_SIGNAL):
+            if _handles(pid, STACK_SIGNAL):
                 with suppress(ProcessLookupError):  # it ended just now
                     os.kill(pid, STACK_SIGNAL)
                 signalled = True
@@ -97,7 +95,7 @@ class Watchdog:
         self, traces: Path, stem: str, launcher: Launcher, limits: RunLimits, say: Callable[[str], None]
     ) -> None:  # fmt: skip
         self._files, self._stem = AttemptFiles.of_stem(traces, stem), stem
-        self._traces, self._launcher, self._say = traces, launcher, say
+        self._traces, self._launcher, self._limits, self._say = traces, launcher, limits, say
         self._folder = _folder_now(traces, stem)
         self.pause_s = max(_SLICE_S, min(limits.copy_s / 2, 5.0))
         self._local: dict[int, RankProgress] = {}
@@ -106,13 +104,11 @@ class Watchdog:
         self._watch = HangWatch(limits, _now_s(), say)
 
     def look(self) -> None:
-        """Looks once; ends a run that hangs."""
         hang = self._watch.look(_now_s(), self.pause_s, self.see())
         if hang is not None and self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
             self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
 
     def see(self) -> Seen:
-        """One look at the journals of this node, at the copies, and at the trace."""
         partial = self._files.partial
         try:
             self._folder.require()  # a folder that was unmounted must not look like one without copies
@@ -134,15 +130,15 @@ class Watchdog:
 
     def _is_stuck(self, hang: Hang) -> bool:
         """Requests the stacks and looks once more; False if the run has made progress meanwhile."""
-        self._say(hang.text)
+        self._say(describe_hang(hang, self._limits))
         self._stacks_requested = self._launcher.ask_for_stacks()
         if not self._stacks_requested:
-            self._say("nobody on this node listens to SIGUSR2: there will be no stacks")
+            self._say("no process on this node handles SIGUSR2: there will be no stacks")
         if self._launcher.wait(_STACKS_S):
             return False
         seen = self.see()
         if seen.unreadable or seen.phase is not hang.phase or seen.completed != hang.completed:
-            self._say("it went on meanwhile, and is left alone")
+            self._say("the run has made progress meanwhile and is left alone")
             self._watch.start_anew(_now_s())
             return False
         return True
@@ -150,9 +146,10 @@ class Watchdog:
     def _write(self, hang: Hang) -> bool:
         """Writes the reason before the run is ended; False if it cannot be written: the run is left alone then."""
         path = self._files.hang
-        values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed)}
+        text = describe_hang(hang, self._limits)
         if self._stacks_requested:
-            values["text"] += f"; where every rank stood is in {self._stem}{STACKS}.txt"
+            text += f"; the stacks of all ranks are in {self._stem}{STACKS}.txt"
+        values = asdict(hang) | {"stem": self._stem, "completed": by_steps(hang.completed), "text": text}
         try:
             self._folder.require()
             write_atomic(path, json.dumps(values, indent=1) + "\n")
@@ -163,7 +160,6 @@ class Watchdog:
 
 
 def _folder_now(traces: Path, stem: str) -> TracesFolder:
-    """The traces folder with its identity; only its path if it cannot be read now."""
     try:
         return TracesFolder.at_start(traces, stem)
     except OSError:
@@ -209,7 +205,7 @@ def _children() -> dict[int, list[int]]:
     return children
 
 
-def _listens(pid: int, number: signal.Signals) -> bool:
+def _handles(pid: int, number: signal.Signals) -> bool:
     """Whether the process has a handler for the signal, or blocks it to wait for it, as srun does."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()

@@ -21,7 +21,6 @@ from launch.cluster.slurm import (
     SlurmCluster,
     SubmitError,
     TransientSubmitError,
-    controller_answers,
     slurm_is_installed,
     why_unreachable,
 )  # fmt: skip
@@ -131,7 +130,7 @@ def _job_states(selection: Selection) -> tuple[dict[str, str], dict[str, str]]:
         return states, {}
     cluster = SlurmCluster(selection.folders.logs)
     try:
-        if not controller_answers():
+        if why_unreachable():
             raise TransientSubmitError
         names = cluster.active_jobs(record.job_name for record in selection.jobs)
     except TransientSubmitError:

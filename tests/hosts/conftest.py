@@ -10,5 +10,5 @@ from benchmarks.network import refused
 @pytest.fixture(scope="session", autouse=True)
 def hosts_can_be_made() -> None:
     """Skips, with the reason, where they cannot."""
-    if why := refused():
-        pytest.skip(why)
+    if reason := refused():
+        pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""The global clock between hosts with networks and clocks of their own, whose truth the kernel tells."""
+"""The global clock between hosts with networks and clocks of their own, compared with the kernel's clocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SYNCHRONISATIONS = 3
     ],
     ids=lambda value: value.name if isinstance(value, Paths) else "",
 )
-def test_drifting_clocks_are_inside_their_bounds_whatever_the_network(paths, busy, repeats):
+def test_drifting_clocks_stay_inside_their_bounds(paths, busy, repeats):
     with Network(paths) as network, busy_cores(busy):
         printed = json.loads(network.run("-m", "benchmarks.clock_ranks", str(repeats)))
     ours = Found.of(printed["ours"])
@@ -37,19 +37,19 @@ def test_drifting_clocks_are_inside_their_bounds_whatever_the_network(paths, bus
     assert (ours.after_bound > round_trip_us / 2 * 1e3).all()
 
 
-def test_hosts_with_clocks_of_their_own_name_them_and_are_inside_their_bounds():
+def test_hosts_with_separate_clocks_stay_inside_their_bounds():
     with Network(Paths(name="quiet")) as network:
         everybody = json.loads(network.run("tests/mpi/ranks/clock_namespaces.py"))
-    assert [found["host"] for found in everybody] == [f"h{host}" for host in range(HOSTS)]
-    assert [found["ahead_s"] for found in everybody] == [APART_S * host for host in range(HOSTS)]
-    assert len({found["domain"] for found in everybody}) == HOSTS
-    for host, found in enumerate(everybody):
-        error_ns, bound_ns = np.abs(found["error_ns"]), np.array(found["bound_ns"])
+    assert [values["host"] for values in everybody] == [f"h{host}" for host in range(HOSTS)]
+    assert [values["ahead_s"] for values in everybody] == [APART_S * host for host in range(HOSTS)]
+    assert len({values["domain"] for values in everybody}) == HOSTS
+    for host, values in enumerate(everybody):
+        error_ns, bound_ns = np.abs(values["error_ns"]), np.array(values["bound_ns"])
         assert (error_ns <= bound_ns).all()
         assert (bound_ns > 0).all() == (host > 0)
 
 
-def test_what_fails_on_a_host_is_told():
+def test_a_failure_on_a_host_raises_its_error():
     with Network(Paths(name="quiet")) as network, pytest.raises(NetworkError, match=r"ended with(.|\n)*out of luck"):
         network.run("-c", "raise SystemExit('out of luck')")
 
@@ -60,12 +60,12 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-left = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-(Path(sys.argv[1]) / f"{MPI.COMM_WORLD.rank}.pid").write_text(str(left.pid))
+process = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+(Path(sys.argv[1]) / f"{MPI.COMM_WORLD.rank}.pid").write_text(str(process.pid))
 """
 
 
-def test_nothing_that_ran_on_a_host_outlives_it(tmp_path):
+def test_no_process_outlives_its_host(tmp_path):
     (tmp_path / "leaves.py").write_text(LEAVES_A_PROCESS)
     with Network(Paths(name="quiet")) as network:
         # To files: what several ranks print may come without a newline between them.
@@ -76,7 +76,7 @@ def test_nothing_that_ran_on_a_host_outlives_it(tmp_path):
     assert not [pid for pid in pids if lives(pid)]
 
 
-def test_a_rule_that_is_none_is_refused():
+def test_an_invalid_rule_is_refused():
     class Wrong(Paths):
         rules = ("here:there",)
 

@@ -1,4 +1,4 @@
-"""A sweep that meets faults on a real cluster: a workload that does as it is told, and who follows."""
+"""A sweep that meets faults on a real cluster: a workload that does as it is output, and who follows."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Followed:
 
     def hold(self) -> str:
         """Waits until a run holds in its step; the id of its job."""
-        until((self.folder / "holding").exists, "a run holds", lambda: self.told)
+        until((self.folder / "holding").exists, "a run holds", lambda: self.output)
         (self.folder / "holding").unlink()
         return self.job_id
 
@@ -104,7 +104,7 @@ class Followed:
 
     @property
     def node(self) -> str:
-        """Where its job runs."""
+        """The node of its job."""
         return self.cluster.run("squeue", "-h", "-o", "%N", "-j", self.job_id).strip()
 
     def kill_script(self) -> None:
@@ -113,7 +113,7 @@ class Followed:
 
     @property
     def job_id(self) -> str:
-        """Of the job that this sweep submitted."""
+        """The id of the job that this sweep submitted."""
         _, _, rest = self.printed.partition("submitted as ")
         assert rest, self.printed
         return rest.partition(",")[0]
@@ -124,8 +124,8 @@ class Followed:
         return self._printed.read_text()
 
     @property
-    def told(self) -> str:
-        """What the sweep, its job and its runs printed."""
+    def output(self) -> str:
+        """The output of the sweep, its job and its runs."""
         return self.printed + printed_by(self.folder)
 
     @property
@@ -135,5 +135,5 @@ class Followed:
 
     @property
     def outcomes(self) -> list[str]:
-        """Theirs."""
+        """The outcomes of these records."""
         return [str(record.outcome) for record in self.records]

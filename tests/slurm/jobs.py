@@ -33,9 +33,9 @@ def new_cluster(shape: Shape) -> Iterator[DevCluster]:
     shutil.rmtree(folder)
 
 
-def write_scripts(cluster: DevCluster, folder: Path, *asked: str, site: Path | None = None) -> Path:
+def write_scripts(cluster: DevCluster, folder: Path, *options: str, site: Path | None = None) -> Path:
     """Writes the scripts of a sweep into the folder, and submits none; the folder of the scripts."""
-    argv = sweep_argv("--site", str(site or cluster.site_file), *asked, "--dry-run")
+    argv = sweep_argv("--site", str(site or cluster.site_file), *options, "--dry-run")
     done = subprocess.run(
         argv, cwd=folder, env=with_checkout(cluster.environ), capture_output=True, text=True, check=False
     )
@@ -75,7 +75,7 @@ def _saved(cluster: DevCluster) -> bytes:
 
 
 def printed_by(folder: Path) -> str:
-    """What jobs and runs of the sweep in this folder have printed, with the names of the files."""
+    """The output of the jobs and runs of the sweep in this folder, with the names of the files."""
     logs = sorted((folder / "jobs" / "logs").glob("*[!h]"))
     return "".join(f"\n== {path.name}\n{path.read_text(errors='replace')}" for path in logs)
 
@@ -91,4 +91,4 @@ def kill_script(job_id: str) -> None:
 
 
 def _is_script(process: Process) -> bool:
-    return any(word.endswith("/slurm_script") for word in process.words)
+    return any(argument.endswith("/slurm_script") for argument in process.words)

@@ -25,15 +25,15 @@ def test_ranks_on_nodes_with_their_own_clocks_are_inside_their_bounds(cluster):
     everybody = json.loads(printed)
     assert len(everybody) == NODES * RANKS_PER_NODE
     zero = everybody[0]
-    nodes = {found["host"]: found for found in everybody}
-    assert len(nodes) == len({found["domain"] for found in everybody}) == len({n["ahead_s"] for n in nodes.values()})
+    nodes = {values["host"]: values for values in everybody}
+    assert len(nodes) == len({values["domain"] for values in everybody}) == len({n["ahead_s"] for n in nodes.values()})
     assert len(nodes) == NODES
-    for found in everybody:
-        error_ns, bound_ns = np.abs(found["error_ns"]), np.array(found["bound_ns"])
+    for values in everybody:
+        error_ns, bound_ns = np.abs(values["error_ns"]), np.array(values["bound_ns"])
         assert (error_ns <= bound_ns).all()
-        assert found["points"] == nodes[found["host"]]["points"]
-        apart_ns = (zero["ahead_s"] - found["ahead_s"]) * 1e9
-        if found["host"] == zero["host"]:
+        assert values["points"] == nodes[values["host"]]["points"]
+        apart_ns = (zero["ahead_s"] - values["ahead_s"]) * 1e9
+        if values["host"] == zero["host"]:
             assert apart_ns == bound_ns.max() == 0
         else:
             assert abs(apart_ns) >= 1e12

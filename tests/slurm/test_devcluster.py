@@ -28,13 +28,13 @@ def listening(pids: set[int]) -> set[str]:
             for handle in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     inodes.add(str(handle.readlink()))
-    found = set()
+    addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
-                found.add(words[1])
-    return found
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                addresses.add(fields[1])
+    return addresses
 
 
 def test_all_nodes_are_up(cluster):
@@ -84,19 +84,19 @@ def test_gpus_are_given_to_jobs(cluster):
     assert cluster.run("srun", "-N1", "sh", "-c", show).split() == []
 
 
-def test_a_job_is_held_to_the_memory_that_it_named(cluster, tmp_path):
+def test_a_job_is_held_to_its_memory_limit(cluster, tmp_path):
     (tmp_path / "greedy.py").write_text("import time\nhoard = bytearray(400 << 20)\ntime.sleep(600)\n")
     with pytest.raises(DevClusterError, match="exceeded memory limit"):
         cluster.run("srun", "--mem=100M", sys.executable, tmp_path / "greedy.py", timeout_s=DEADLINE_S)
 
 
-def test_nothing_but_the_loopback_interface_is_listened_on(cluster):
+def test_daemons_listen_only_on_loopback(cluster):
     addresses = listening(daemon_pids(cluster))
     assert len(addresses) >= 5
     assert {address.split(":")[0] for address in addresses} == {"0100007F"}
 
 
-def test_a_power_cut_is_noticed_and_mended(cluster, tmp_path, nap):
+def test_a_killed_node_can_be_restarted(cluster, tmp_path, nap):
     submit = ("sbatch", "--parsable", "--no-requeue", "-w", "node3", "-o", tmp_path / "out", "--wrap")
     job = cluster.run(*submit, f"exec env -i {nap}").strip()
     until(lambda: sleepers(nap) == 1, "the job runs")
@@ -111,7 +111,7 @@ def test_a_power_cut_is_noticed_and_mended(cluster, tmp_path, nap):
     assert cluster.run("srun", "-w", "node3", "sh", "-c", "echo $SLURMD_NODENAME") == "node3\n"
 
 
-def test_every_node_has_storage_of_its_own_that_a_power_cut_takes(new_root):
+def test_a_killed_node_loses_its_own_storage(new_root):
     with DevCluster(new_root(), Shape(nodes=2, cpus=2, gpus=0)) as cluster:
         if not cluster.host.own_storage:
             pytest.skip("mounting is refused here: nodes have no storage of their own")
@@ -139,9 +139,7 @@ srun -N2 --ntasks-per-node=1 sh -c "
 """
 
 
-def test_nodes_see_neither_spool_nor_tmp_of_one_another_but_the_folders_in_use(
-    slurm_installed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_share_only_the_folders_in_use(slurm_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster, the folder that it is started in and the job's files lie below /tmp."""
     with TemporaryDirectory(prefix="rw-", dir="/tmp") as place, TemporaryDirectory(dir="/tmp") as outside:
         here = Path(place) / "here"
@@ -160,14 +158,14 @@ def test_nodes_see_neither_spool_nor_tmp_of_one_another_but_the_folders_in_use(
         assert not Path("/tmp/whose").exists()
 
 
-def test_a_controller_that_was_killed_knows_its_jobs_when_it_is_back(new_root, nap):
+def test_a_restarted_controller_knows_its_jobs(new_root, nap):
     with DevCluster(new_root(), Shape(nodes=1, cpus=2, gpus=0, message_timeout_s=2)) as cluster:
         job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"exec {nap}").strip()
         until(lambda: sleepers(nap) == 1, "the job runs")
         save_state(cluster, job)
         with pytest.raises(DevClusterError, match="the controller runs already"):
             cluster.start_controller()
-        cluster.kill_controller()
+        cluster.kill("slurmctld")
         assert cluster.daemons() == {"node1"}
         with pytest.raises(DevClusterError, match="Unable to contact slurm controller"):
             cluster.run("squeue")
@@ -178,7 +176,7 @@ def test_a_controller_that_was_killed_knows_its_jobs_when_it_is_back(new_root, n
             cluster.freeze("slurmdbd")
 
 
-def test_accounts_are_kept_and_nothing_of_them_is_open(new_root):
+def test_the_accounting_works_and_listens_only_on_loopback(new_root):
     if missing := missing_programs(accounting=True):
         pytest.skip(missing)
     root = new_root()
@@ -186,21 +184,21 @@ def test_accounts_are_kept_and_nothing_of_them_is_open(new_root):
         assert cluster.daemons() == {"slurmctld", "node1", "slurmdbd", "mariadbd"}
         job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true").strip()
         until(lambda: "COMPLETED" in cluster.run("sacct", "-X", "-n", "-o", "State", "-j", job), "sacct knows it")
-        found = {pid for pid, command in commands(str(cluster.conf)).items() if re.match("slurmdbd|mariadbd", command)}
-        addresses = listening(found)
+        pids = {pid for pid, command in commands(str(cluster.conf)).items() if re.match("slurmdbd|mariadbd", command)}
+        addresses = listening(pids)
         assert len(addresses) == 1
         assert {address.split(":")[0] for address in addresses} == {"0100007F"}
         assert (root / "database").stat().st_mode & 0o777 == 0o700
     assert commands(str(root)) == {}
 
 
-def test_nodes_are_told_by_their_names(cluster):
+def test_unknown_nodes_are_refused_by_name(cluster):
     with pytest.raises(DevClusterError, match="'node9' is no node of this cluster: node1, node2, node3, node4"):
         cluster.kill_node("node9")
     with pytest.raises(DevClusterError, match="node1 runs already"):
         cluster.start_node("node1")
 
 
-def test_a_failing_client_command_is_told_with_its_own_words(cluster):
+def test_a_failing_client_command_raises_its_message(cluster):
     with pytest.raises(DevClusterError, match=r"scontrol show node node9: exit status 1: .*not found"):
         cluster.run("scontrol", "show", "node", "node9")

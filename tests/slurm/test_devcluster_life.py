@@ -38,8 +38,8 @@ def test_the_second_starter_joins(new_root):
     root = new_root()
     argv = [sys.executable, "-m", "launch.devcluster", "start", "--nodes=2", "--gpus=0", "--root", str(root)]
     starters = [subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = sorted(starter.communicate(timeout=DEADLINE_S)[0].split(":")[0] for starter in starters)
-    assert said == ["running already, joined", "started"]
+    messages = sorted(starter.communicate(timeout=DEADLINE_S)[0].split(":")[0] for starter in starters)
+    assert messages == ["running already, joined", "started"]
     assert [starter.returncode for starter in starters] == [0, 0]
     cluster = DevCluster.running(root)
     assert cluster.shape == Shape(nodes=2, gpus=0)
@@ -96,7 +96,7 @@ def test_two_clusters_side_by_side(cluster, new_root):
     assert cluster.daemons() == {"slurmctld", *NAMES}
 
 
-def test_the_number_of_a_namespace_that_is_gone_tells_nothing(new_root):
+def test_a_reused_namespace_number_identifies_no_process(new_root):
     """A cluster that ends gives its namespaces' numbers to one that starts at that moment, and must not end that."""
     root = new_root()
     ending = DevCluster(root, ONE)
@@ -111,7 +111,7 @@ def test_the_number_of_a_namespace_that_is_gone_tells_nothing(new_root):
         assert starting.daemons() == {"slurmctld", "node1"}
 
 
-def test_job_ids_are_never_given_twice(new_root, monkeypatch, tmp_path):
+def test_job_ids_are_never_reused(new_root, monkeypatch, tmp_path):
     root = new_root()
     submit = ("sbatch", "--parsable", "-o", tmp_path / "out", "--wrap", "true")
     with DevCluster(root, ONE) as cluster:
@@ -122,7 +122,7 @@ def test_job_ids_are_never_given_twice(new_root, monkeypatch, tmp_path):
         assert int(cluster.run(*submit)) > first
 
 
-def test_a_folder_of_somebody_elses_is_left_alone(tmp_path, new_root):
+def test_a_folder_with_other_files_is_refused(tmp_path, new_root):
     root = new_root()
     (root / "log").mkdir()
     (root / "log" / "diary").write_text("dear")
@@ -132,7 +132,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(tmp_path, new_root):
     assert [path.name for path in root.rglob("*")] == ["log", "diary"]
 
 
-def test_a_daemon_that_does_not_come_up_is_told_and_nothing_stays(new_root, tmp_path):
+def test_a_daemon_that_does_not_start_is_quoted_and_all_is_stopped(new_root, tmp_path):
     root = new_root()
     with stub(tmp_path / "bin", "slurmd", "echo 'no luck today'; exit 3") as path:
         done = devcluster("start", "--nodes=1", "--root", root, PATH=path)
@@ -141,7 +141,7 @@ def test_a_daemon_that_does_not_come_up_is_told_and_nothing_stays(new_root, tmp_
     assert commands(str(root)) == {}
 
 
-def test_without_namespaces_nodes_share_one_name_and_it_is_said(new_root, tmp_path, nap):
+def test_without_namespaces_nodes_share_one_name_and_a_note_is_printed(new_root, tmp_path, nap):
     if socket.gethostbyname(socket.gethostname()) != "127.0.0.1":
         pytest.skip("without namespaces the host's name has to be 127.0.0.1")
     root = new_root()
@@ -204,8 +204,8 @@ def test_a_normal_user_can_start_one(new_root, nap):
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/nonexistent"]
 
     def new_enough(python: str) -> bool:
-        probe = [*nobody, python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+        argv = [*nobody, python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
     pythons = [python for python in (sys.executable, "/usr/bin/python3") if new_enough(python)]
     if not pythons:

@@ -1,4 +1,4 @@
-"""launch.doctor on a real Slurm: what it says of a cluster that is well, and of sites that are wrong about theirs."""
+"""launch.doctor on a real Slurm: a healthy cluster, and sites that do not fit it."""
 
 from __future__ import annotations
 
@@ -10,82 +10,85 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.findings import read_finding
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import state
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
 
-Told = dict[str, tuple[str, str, str]]
-"""Name → word, text, what to write."""
-Doctor = Callable[..., tuple[int, Told]]
+Findings = dict[str, tuple[str, str, str]]
+"""Name → label, text, fix."""
+Doctor = Callable[..., tuple[int, Findings]]
 
 
 @pytest.fixture
 def doctor(tmp_path: Path, cluster: DevCluster, command: Command) -> Doctor:
-    """`doctor(changes, *words)`: what is said of a site file with these changes, and the exit status."""
+    """`doctor(changes, *options)`: the exit status and the findings for a site file with these changes."""
 
-    def run(changes: Callable[[str], str] | None, *words: str, out: Path = tmp_path) -> tuple[int, Told]:
+    def run(changes: Callable[[str], str] | None, *options: str, out: Path = tmp_path) -> tuple[int, Findings]:
         site = tmp_path / "changed.toml"
         text = cluster.site_file.read_text()
         site.write_text(changes(text) if changes else text)
         argv = [sys.executable, "-m", "launch.doctor", "--site", str(site), "--out", str(out), "--format", "json"]
-        done = command(*argv, *words)
+        done = command(*argv, *options)
         assert done.stdout, done.stderr
-        assert list(out.glob("doctor-*")) == []  # whatever it found, it leaves nothing behind
-        advice = json.loads(done.stdout)["advice"]
-        return done.returncode, {one["name"]: (one["word"], one["text"], one["write"]) for one in advice}
+        assert list(out.glob("doctor-*")) == []  # nothing is left in the folder
+        findings = map(read_finding, json.loads(done.stdout)["findings"])
+        return done.returncode, {each.name: (each.label, each.text, each.fix) for each in findings}
 
     return run
 
 
-def wrong(told: Told) -> dict[str, str]:
-    return {name: write for name, (word, _, write) in told.items() if word == "change"}
+def fixes(findings: Findings) -> dict[str, str]:
+    return {name: fix for name, (label, _, fix) in findings.items() if label == "alarm"}
 
 
-def test_a_cluster_that_is_well_has_nothing_to_change(doctor: Doctor) -> None:
-    status, told = doctor(None)
-    assert (status, wrong(told)) == (0, {}), told
-    assert told["mpi"][1].startswith("4 ranks found one another by srun --mpi=pmix (Open MPI")
-    assert told["shared folder"][1] == "read and written by node1, node2"
-    assert told["python"][0] == told["local storage"][0] == told["partition"][0] == "ok"
-    assert told["PMIx fences"][0] == "note"
-    assert told["KillWait"][0] == "note" and told["accounting"][0] == "ok"  # 5 s; a day without accounting
+def test_a_healthy_cluster_has_nothing_to_change(doctor: Doctor) -> None:
+    status, findings = doctor(None)
+    assert (status, fixes(findings)) == (0, {}), findings
+    assert findings["mpi"][1].startswith("4 ranks found one another by srun --mpi=pmix (Open MPI")
+    assert findings["shared folder"][1] == "read and written by node1, node2"
+    assert findings["python"][0] == findings["local storage"][0] == findings["partition"][0] == "ok"
+    assert findings["PMIx fences"][0] == "note"
+    assert findings["KillWait"][0] == "note" and findings["accounting"][0] == "ok"  # 5 s; a day without accounting
 
 
-def test_the_wrong_pmi_is_told_with_the_one_that_works(doctor: Doctor) -> None:
-    status, told = doctor(lambda text: text.replace("pmix", "pmi2"))
-    assert (status, wrong(told)) == (1, {"mpi": 'mpi = "pmix"'}), told
-    assert "srun --mpi=pmi2 does not bring the ranks together" in told["mpi"][1]
+def test_a_wrong_pmi_is_reported_with_one_that_works(doctor: Doctor) -> None:
+    status, findings = doctor(lambda text: text.replace("pmix", "pmi2"))
+    assert (status, fixes(findings)) == (1, {"mpi": 'mpi = "pmix"'}), findings
+    assert "srun --mpi=pmi2 does not bring the ranks together" in findings["mpi"][1]
 
 
-def test_the_wrong_mpirun_is_told_with_the_launcher_that_works(doctor: Doctor) -> None:
-    status, told = doctor(lambda text: text.replace('"srun"', '"mpirun"').replace("pmix", "mpich"))
-    assert (status, wrong(told)) == (1, {"mpi": 'launcher = "srun"\nmpi = "pmix"'}), told
+def test_a_wrong_mpirun_is_reported_with_a_launcher_that_works(doctor: Doctor) -> None:
+    status, findings = doctor(lambda text: text.replace('"srun"', '"mpirun"').replace("pmix", "mpich"))
+    assert (status, fixes(findings)) == (1, {"mpi": 'launcher = "srun"\nmpi = "pmix"'}), findings
 
 
-def test_more_gpus_than_nodes_have_are_told_and_the_rest_is_looked_at(doctor: Doctor) -> None:
-    status, told = doctor(lambda text: text.replace("gpus_per_node = 0", "gpus_per_node = 16"), "--ranks-per-node", "2")
+def test_too_many_gpus_are_reported_and_ranks_still_start(doctor: Doctor) -> None:
+    status, findings = doctor(
+        lambda text: text.replace("gpus_per_node = 0", "gpus_per_node = 16"), "--ranks-per-node", "2"
+    )
     assert status == 1
-    assert wrong(told)["gpus_per_node"] == "gpus_per_node = 8", told
-    assert told["mpi"][0] == "ok"
+    assert fixes(findings)["gpus_per_node"] == "gpus_per_node = 8", findings
+    assert findings["mpi"][0] == "ok"
 
 
-def test_an_interpreter_that_nodes_do_not_have_is_told_before_mpi_is_blamed(doctor: Doctor) -> None:
-    status, told = doctor(lambda text: f'{text}\n[interpreter]\ndefault = "/nowhere/python"\n')
+def test_a_missing_interpreter_is_reported_and_mpi_is_unknown(doctor: Doctor) -> None:
+    status, findings = doctor(lambda text: f'{text}\n[interpreter]\ndefault = "/nowhere/python"\n')
     assert status == 1
-    assert list(wrong(told)) == ["python"], told
-    assert told["python"][1] == "/nowhere/python does not run on node1, node2: not there"
-    assert told["mpi"][0] == "unknown"
+    assert list(fixes(findings)) == ["python"], findings
+    assert findings["python"][1] == "/nowhere/python does not run on node1, node2: not there"
+    assert findings["mpi"][0] == "unknown"
 
 
-def test_modules_and_promises_that_nodes_do_not_keep_are_told(doctor: Doctor) -> None:
+def test_missing_modules_and_adapters_are_reported(doctor: Doctor) -> None:
     expectations = 'modules = ["CUDA/99"]\nexpect_transport = "ib"\n'
     if Path("/sys/class/infiniband").exists():
         pytest.skip("this machine has adapters that could keep the promise")
-    status, told = doctor(lambda text: expectations + text)
+    status, findings = doctor(lambda text: expectations + text)
     assert status == 1
-    assert sorted(wrong(told)) == ["fabric", "modules"], told
-    assert "module load CUDA/99" in told["modules"][1]
+    assert sorted(fixes(findings)) == ["fabric", "modules"], findings
+    assert "module load CUDA/99" in findings["modules"][1]
 
 
 @pytest.fixture
@@ -94,25 +97,25 @@ def own_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_folder_that_nodes_do_not_share_is_told(doctor: Doctor, cluster: DevCluster, own_folder: Path) -> None:
+def test_a_folder_that_nodes_do_not_share_is_reported(doctor: Doctor, cluster: DevCluster, own_folder: Path) -> None:
     """Every node of the cluster has a /dev/shm of its own."""
     if not cluster.host.own_names:
         pytest.skip("namespaces are refused on this machine: its nodes share everything")
-    status, told = doctor(None, out=own_folder)
-    assert (status, list(wrong(told))) == (1, ["shared folder"]), told
+    status, findings = doctor(None, out=own_folder)
+    assert (status, list(fixes(findings))) == (1, ["shared folder"]), findings
 
 
-def test_what_slurm_refuses_and_what_waits_are_told(doctor: Doctor, cluster: DevCluster) -> None:
-    status, told = doctor(None, "--partition", "nowhere")
+def test_an_unknown_partition_and_a_pending_job_are_reported(doctor: Doctor, cluster: DevCluster) -> None:
+    status, findings = doctor(None, "--partition", "nowhere")
     assert status == 1
-    assert "nowhere" in told["partition"][1] and "mpi" not in told
+    assert "nowhere" in findings["partition"][1] and "mpi" not in findings
     blocker = cluster.run("sbatch", "--parsable", "--exclusive", f"--nodes={cluster.shape.nodes}", "--output=/dev/null",
                           "--wrap=sleep 600").strip()  # fmt: skip
     try:
         until(lambda: state(cluster, blocker) == "RUNNING", "the nodes are taken")
-        status, told = doctor(None, "--wait", "0.02")
-        assert (status, list(wrong(told))) == (1, ["job"]), told
-        assert "was pending" in told["job"][1]
+        status, findings = doctor(None, "--wait", "0.02")
+        assert (status, list(fixes(findings))) == (1, ["job"]), findings
+        assert "was pending" in findings["job"][1]
         assert cluster.run("squeue", "-h", "-o", "%i").split() == [blocker]  # its own job was cancelled, no other
     finally:
         cluster.run("scancel", blocker)

@@ -1,4 +1,4 @@
-"""Runs that hang on real nodes: found, told with every rank's stacks, ended; the runs after them go on."""
+"""Runs that hang on real nodes: found, output with every rank's stacks, ended; the runs after them go on."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Job:
 
     def wait(self) -> None:
         """Returns when the job has ended."""
-        until(lambda: has_ended(self._cluster, self._id), f"job {self._id} ends", lambda: self.told)
+        until(lambda: has_ended(self._cluster, self._id), f"job {self._id} ends", lambda: self.output)
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """All that the job and its runs printed."""
         return printed_by(self._folder)
 
@@ -81,19 +81,19 @@ class Job:
     def records(self) -> list[Mapping[str, Any]]:
         """The exit records, the first run's first."""
         records = [json.loads(path.read_text()) for path in sorted(self.traces.glob("*.exit.json"))]
-        assert len(records) == 2, self.told
+        assert len(records) == 2, self.output
         return records
 
     @property
     def hang(self) -> Mapping[str, Any]:
-        """What the watchdog left."""
+        """The watchdog's reason."""
         (path,) = self.traces.glob("*.hang.json")
         hang: Mapping[str, Any] = json.loads(path.read_text())
         return hang
 
     @property
     def stacks(self) -> list[str]:
-        """What ranks wrote of where they stood, an entry for those at the same place."""
+        """The stacks that ranks wrote, one entry for equal stacks."""
         (path,) = self.traces.glob("*.stacks.txt")
         return path.read_text().split("\n\n")
 
@@ -105,15 +105,15 @@ Jobs = Mapping[str, Job]
 def jobs(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """All jobs of these tests, at the same time; most of it is waiting."""
     folder = tmp_path_factory.mktemp("hang")
-    found = {
+    jobs = {
         "start": Job(cluster, folder / "start", does="hang in the constructor", nodes=1, start_s=20),
         "mpirun": Job(cluster, folder / "mpirun", does="hang in a step", nodes=1, mpirun=True),
         "step": Job(cluster, folder / "step", does="hang in a step"),
         "stopped": Job(cluster, folder / "stopped", does="stop"),
     }
-    for job in found.values():
+    for job in jobs.values():
         job.wait()
-    return found
+    return jobs
 
 
 def recovered_steps(job: Job) -> list[int]:
@@ -123,7 +123,7 @@ def recovered_steps(job: Job) -> list[int]:
     return steps
 
 
-def test_a_rank_that_hangs_in_a_step_is_named_with_the_line_it_hangs_in(jobs: Jobs) -> None:
+def test_a_rank_that_hangs_in_a_step_is_named_with_its_line(jobs: Jobs) -> None:
     job = jobs["step"]
     hung, next_one = job.records
     assert hung["outcome"] == "rank_fail" and next_one["outcome"] == "ok"
@@ -135,7 +135,7 @@ def test_a_rank_that_hangs_in_a_step_is_named_with_the_line_it_hangs_in(jobs: Jo
     assert recovered_steps(job) == [20] * 4
 
 
-def test_a_rank_that_was_stopped_is_the_one_without_a_stack(jobs: Jobs) -> None:
+def test_a_stopped_rank_has_no_stack(jobs: Jobs) -> None:
     job = jobs["stopped"]
     assert [record["outcome"] for record in job.records] == ["rank_fail", "ok"]
     assert job.hang["phase"] == "steps"
@@ -145,7 +145,7 @@ def test_a_rank_that_was_stopped_is_the_one_without_a_stack(jobs: Jobs) -> None:
     assert recovered_steps(job) == [20] * 4
 
 
-def test_a_rank_that_hangs_before_the_first_step_is_a_launch_that_failed(jobs: Jobs) -> None:
+def test_a_hang_before_the_first_step_is_a_launch_fail(jobs: Jobs) -> None:
     job = jobs["start"]
     hung, next_one = job.records
     assert hung["outcome"] == "launch_fail" and next_one["outcome"] == "ok"
@@ -154,7 +154,7 @@ def test_a_rank_that_hangs_before_the_first_step_is_a_launch_that_failed(jobs: J
     assert not list(job.traces.glob("*_r1.1.h5"))
 
 
-def test_mpirun_hands_the_question_on_as_srun_does(jobs: Jobs) -> None:
+def test_mpirun_forwards_the_signal_for_stacks(jobs: Jobs) -> None:
     job = jobs["mpirun"]
     assert [record["outcome"] for record in job.records] == ["rank_fail", "ok"]
     waiting, straggler = sorted(job.stacks)
@@ -162,11 +162,11 @@ def test_mpirun_hands_the_question_on_as_srun_does(jobs: Jobs) -> None:
     assert waiting.startswith("rank 0, 20 steps completed:") and "in _average" in waiting
 
 
-def test_nothing_of_a_run_that_hung_stays(jobs: Jobs, cluster: DevCluster) -> None:
+def test_a_hanging_run_leaves_no_files(jobs: Jobs, cluster: DevCluster) -> None:
     for job in jobs.values():
         names = {path.name for path in job.traces.iterdir()}
         assert not [name for name in names if ".partial" in name or name.endswith((".part", ".new", ".stacks"))]
         run = next(name.removesuffix(".hang.json") for name in names if name.endswith(".hang.json"))
         for node in cluster.shape.node_names:
-            left = [path for path in cluster.local_storage(node).rglob("*") if run in str(path)]
-            assert left == []
+            paths = [path for path in cluster.local_storage(node).rglob("*") if run in str(path)]
+            assert paths == []

@@ -44,5 +44,5 @@ def test_no_secret_and_nothing_for_everybody_to_write_is_left(tmp_path: Path, ne
     storage = [cluster.local_storage(name) for name in cluster.shape.node_names]
     assert holding(secret, tmp_path, *storage, *node_local()) == []
     assert secret not in done.stdout + done.stderr
-    own = [path for folder in storage for path in folder.glob("rankwise*")]
-    assert written_by_everybody(tmp_path, root, *own, *node_local()) == []
+    local = [path for folder in storage for path in folder.glob("rankwise*")]
+    assert written_by_everybody(tmp_path, root, *local, *node_local()) == []

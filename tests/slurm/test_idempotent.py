@@ -45,21 +45,21 @@ class Person:
         self._started: list[Started] = []
 
     def start(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> Started:
-        """A sweep that goes on; what it prints goes to a file that `said` reads."""
-        words = 2 if arguments[0] == "retry" else int(not arguments[0].startswith("-"))
+        """A sweep that goes on; what it prints goes to a file that `output` reads."""
+        subcommands = 2 if arguments[0] == "retry" else int(not arguments[0].startswith("-"))
         where = ("--site", str(self.cluster.site_file), "--out", out)
-        argv = sweep_argv(*arguments[:words], *where, *arguments[words:])
-        with (self.folder / f"said{len(self._started)}").open("w") as said:
-            process = subprocess.Popen(argv, cwd=self.folder, env=env or self.env, stdout=said, stderr=said, text=True)
+        argv = sweep_argv(*arguments[:subcommands], *where, *arguments[subcommands:])
+        with (self.folder / f"output{len(self._started)}").open("w") as file:
+            process = subprocess.Popen(argv, cwd=self.folder, env=env or self.env, stdout=file, stderr=file, text=True)
         self._started.append(process)
         return process
 
-    def said(self, process: Started) -> str:
-        return (self.folder / f"said{self._started.index(process)}").read_text()
+    def output(self, process: Started) -> str:
+        return (self.folder / f"output{self._started.index(process)}").read_text()
 
     def sweep(self, *arguments: str, out: str = ".", env: dict[str, str] | None = None) -> tuple[int, str]:
         process = self.start(*arguments, out=out, env=env)
-        return process.wait(timeout=600), self.said(process)
+        return process.wait(timeout=600), self.output(process)
 
     def command(self, *argv: str) -> str:
         return subprocess.run(
@@ -85,18 +85,18 @@ def person(cluster: DevCluster, tmp_path: Path) -> Iterator[Person]:
 
 
 def ended(folder: Path) -> Counter[str]:
-    """How many attempts ended as what."""
+    """The number of attempts by outcome."""
     return Counter(outcomes(folder).values())
 
 
 def test_two_sweeps_at_once_run_everything_once(person: Person, tmp_path: Path) -> None:
-    asked = ("--nodes", "1,2", "--repeats", "2", *TINY)
-    both = [person.start(*asked), person.start(*asked)]
-    assert [process.wait(timeout=600) for process in both] == [0, 0], [person.said(process) for process in both]
+    options = ("--nodes", "1,2", "--repeats", "2", *TINY)
+    both = [person.start(*options), person.start(*options)]
+    assert [process.wait(timeout=600) for process in both] == [0, 0], [person.output(process) for process in both]
     assert ended(tmp_path) == {"ok": 4}
     assert [name.rpartition(".")[2] for name in begun(tmp_path)] == ["1"] * 4
-    memories = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.job.json")]
-    assert [len(memory["job_ids"]) for memory in memories] == [1, 1]
+    submissions = [json.loads(path.read_text()) for path in (tmp_path / "jobs").glob("*.job.json")]
+    assert [len(submission["job_ids"]) for submission in submissions] == [1, 1]
 
 
 def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_pa
     assert status == -9
     [[job_id, _]] = person.jobs()
     assert json.loads((tmp_path / "jobs" / "1n.job.json").read_text())["job_ids"] == []
-    status, said = person.sweep("--nodes", "1", *ENDLESS, "--detach")
-    assert (status, f"1n.sh: job {job_id} is there already, joined" in said) == (0, True), said
+    status, output = person.sweep("--nodes", "1", *ENDLESS, "--detach")
+    assert (status, f"1n.sh: job {job_id} is there already, joined" in output) == (0, True), output
     assert len(person.jobs()) == 1
 
 
@@ -147,31 +147,31 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     sweep = person.start("--repeats", "12", *SPLIT, *workload, "--max-jobs", "6")
     until(lambda: (len(begun(tmp_path)), len(person.jobs())) == (2, 6), "two jobs run, four wait")
     save_state(cluster, person.jobs()[0][0])
-    cluster.kill_controller()
+    cluster.kill("slurmctld")
     gate.touch()
     until(lambda: ended(tmp_path)["ok"] == 2, "both runs end")
-    until(lambda: "the scheduler has not answered since" in person.said(sweep), "the outage is told")
+    until(lambda: "the scheduler has not answered since" in person.output(sweep), "the outage is told")
     cluster.start_controller()
-    assert sweep.wait(timeout=600) == 0, person.said(sweep)
-    assert "the scheduler answers again" in person.said(sweep)
+    assert sweep.wait(timeout=600) == 0, person.output(sweep)
+    assert "the scheduler answers again" in person.output(sweep)
     assert ended(tmp_path)["ok"] == 12
-    status, said = person.sweep("--repeats", "12", *SPLIT, *workload)
-    assert (status, said.count("nothing to submit")) == (0, 12)
+    status, output = person.sweep("--repeats", "12", *SPLIT, *workload)
+    assert (status, output.count("nothing to submit")) == (0, 12)
 
 
-def test_what_failed_is_run_again_when_asked(person: Person, tmp_path: Path) -> None:
+def test_failed_runs_are_rerun_on_request(person: Person, tmp_path: Path) -> None:
     workload, gate, broken = gated(tmp_path)
-    asked = ("--nodes", "1", "--repeats", "1", *workload)
+    options = ("--nodes", "1", "--repeats", "1", *workload)
     broken.touch()
-    assert person.sweep(*asked)[0] == 1
+    assert person.sweep(*options)[0] == 1
     assert ended(tmp_path) == {"rank_fail": 1}
     gate.touch()
-    status, said = person.sweep(*asked)
-    assert (status, "every run is final" in said, "ValueError: broken" in said) == (1, True, True), said
-    status, said = person.sweep("retry", "oom", *asked)
-    assert (status, "retry oom: 0 runs once more" in said) == (1, True), said
-    status, said = person.sweep("retry", "oom,rank_fail", *asked)
-    assert (status, "retry oom,rank_fail: 1 runs once more" in said) == (0, True), said
+    status, output = person.sweep(*options)
+    assert (status, "every run is final" in output, "ValueError: broken" in output) == (1, True, True), output
+    status, output = person.sweep("retry", "oom", *options)
+    assert (status, "retry oom: 0 runs once more" in output) == (1, True), output
+    status, output = person.sweep("retry", "oom,rank_fail", *options)
+    assert (status, "retry oom,rank_fail: 1 runs once more" in output) == (0, True), output
     assert ended(tmp_path) == {"rank_fail": 1, "ok": 1}
 
 
@@ -185,27 +185,28 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     [theirs] = json.loads((tmp_path / "other" / "jobs" / "1n.job.json").read_text())["job_ids"]
     assert len(person.jobs()) == 4
 
-    status, said = person.sweep("status", "--nodes", "1,2", *ENDLESS)
-    assert (status, "running in job" in said, "1 begun, 1 never ran" in said) == (1, True, True), said
-    status, said = person.sweep("cancel", "--nodes", "1,2", *ENDLESS)
-    assert (status, f"job {by_hand}: ended" in said) == (0, True), said
+    status, output = person.sweep("status", "--nodes", "1,2", *ENDLESS)
+    assert (status, "running in job" in output, "1 begun, 1 never ran" in output) == (1, True, True), output
+    status, output = person.sweep("cancel", "--nodes", "1,2", *ENDLESS)
+    assert (status, f"job {by_hand}: ended" in output) == (0, True), output
     assert {job_id for job_id, state in person.jobs()} == {theirs, foreign}
     assert sweep.wait(timeout=300) == 1
-    said = person.said(sweep)  # which may have seen the job made by hand before the cancel
-    assert "2n.sh: submitted" not in said
-    assert "not submitted, because its sweep was cancelled" in said or f"2n.sh: job {by_hand} is there already" in said
+    output = person.output(sweep)  # which may have seen the job made by hand before the cancel
+    assert "2n.sh: submitted" not in output
+    joined = f"2n.sh: job {by_hand} is there already"
+    assert "not submitted, because its sweep was cancelled" in output or joined in output
     assert ended(tmp_path) == {"cancelled": 1}
-    status, said = person.sweep("status")  # whatever was planned in the folder
-    assert (status, "cancelled, to be done" in said) == (1, True), said
+    status, output = person.sweep("status")  # whatever was planned in the folder
+    assert (status, "cancelled, to be done" in output) == (1, True), output
 
-    status, said = person.sweep("cancel", out="other")
-    assert (status, other.wait(timeout=300)) == (0, 1), said
+    status, output = person.sweep("cancel", out="other")
+    assert (status, other.wait(timeout=300)) == (0, 1), output
     assert {job_id for job_id, state in person.jobs()} == {foreign}
 
 
 def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
-    status, said = person.sweep("--repeats", "3", *SPLIT, *TINY, "--max-jobs", "1")
-    assert (status, ended(tmp_path)) == (0, {"ok": 3}), said
+    status, output = person.sweep("--repeats", "3", *SPLIT, *TINY, "--max-jobs", "1")
+    assert (status, ended(tmp_path)) == (0, {"ok": 3}), output
     ids = [json.loads(path.read_text())["job_ids"][0] for path in (tmp_path / "jobs").glob("*.job.json")]
     rows = person.command("squeue", "-h", "-t", "all", "-o", "%V %e", "-j", ",".join(ids)).splitlines()
     spans = sorted(tuple(row.split()) for row in rows)  # from submission to end, to the second
@@ -215,5 +216,5 @@ def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
 def test_a_full_controller_is_waited_for(slurm_installed: None, tmp_path: Path) -> None:
     with new_cluster(Shape(nodes=1, gpus=0, max_job_count=2, min_job_age_s=2)) as cluster:
         person = Person(cluster, tmp_path)
-        status, said = person.sweep("--repeats", "4", *SPLIT, *TINY)
-    assert (status, ended(tmp_path)) == (0, {"ok": 4}), said
+        status, output = person.sweep("--repeats", "4", *SPLIT, *TINY)
+    assert (status, ended(tmp_path)) == (0, {"ok": 4}), output

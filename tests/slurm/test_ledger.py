@@ -52,42 +52,42 @@ def traces(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def points(traces: Path, cluster: DevCluster) -> dict[str, Point]:
-    found = points_of(traces, SWEEPS, distance_s=CLOCK_DISTANCE_S if cluster.shape.clocks else 0)
-    return {point.value: point for point in found}
+    points = points_of(traces, SWEEPS, distance_s=CLOCK_DISTANCE_S if cluster.shape.clocks else 0)
+    return {point.value: point for point in points}
 
 
 @pytest.mark.parametrize(("sweep", "value"), [(sweep, value) for sweep in SWEEPS for value in sweep.cases])
-def test_the_ledger_names_who_is_late_and_why(points: dict[str, Point], sweep: Sweep, value: str) -> None:
+def test_the_ledger_names_the_straggler_and_the_cause(points: dict[str, Point], sweep: Sweep, value: str) -> None:
     point = points[value]
     compared = compare(point.ledger, point.runs, sweep.cases[value], measured=False)
     assert [miss.text for miss in compared.misses if not miss.machine] == []
 
 
-def test_what_is_lost_is_waited_for(points: dict[str, Point]) -> None:
+def test_a_sleep_on_one_rank_is_wait_on_the_others(points: dict[str, Point]) -> None:
     """A sleep on one of four ranks is the others' wait; on that rank it has its own name, and no wait."""
     for value, term, rank in (("5+80@rank=1", "compute", 1), ("80@rank=2", "optimizer", 2)):
         ledger = points[value].ledger
-        names = [one.name for one in ledger.terms]
-        assert max(ledger.terms, key=lambda one: one.mean.value).name == "wait"
+        names = [term.name for term in ledger.terms]
+        assert max(ledger.terms, key=lambda term: term.mean.value).name == "wait"
         of_ranks = [place.terms[names.index(term)] for place in ledger.ranks]
         waits = [place.terms[names.index("wait")] for place in ledger.ranks]
         assert of_ranks.index(max(of_ranks)) == waits.index(min(waits)) == rank
 
 
-def test_the_summary_says_it_in_a_sentence(traces: Path) -> None:
+def test_the_summary_has_the_sentence(traces: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "parse.summarize", str(traces), "--ledger"],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    for value, *words in (
+    text = " ".join(done.stdout.split())
+    for value, *parts in (
         ("5+80@rank=1", "rank 1 (node1) is late", "its compute"),
         ("5+80@rank=2+80@rank=3", "node node2 (ranks 2, 3) is late", "its compute"),
         ("5+80@rank=rotate", "ranks take turns", "its compute"),
         ("5+150@rank=3;every=5", "rank 3 (node2) is late in steps 5, ", "its compute"),
         ("80@rank=2", "rank 2 (node2) is late", "its previous optimizer step"),
     ):
-        found = re.search(rf"{re.escape(value)}: (a step takes .*?) which costs", said)
-        assert found is not None, value
-        assert all(word in found[1] for word in words), found[1]
+        sentence = re.search(rf"{re.escape(value)}: (a step takes .*?) which costs", text)
+        assert sentence is not None, value
+        assert all(part in sentence[1] for part in parts), sentence[1]

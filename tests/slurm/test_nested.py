@@ -59,12 +59,12 @@ def summarized(command: Command) -> Summary:
 
 def hosts(summary: Summary) -> dict[int, dict[int, set[str]]]:
     """By repeat and number of nodes, the nodes that the run was on."""
-    found: dict[int, dict[int, set[str]]] = {}
+    blocks: dict[int, dict[int, set[str]]] = {}
     for result in summary["results"]:
         for run in result["runs"]:
             assert run["outcome"] == "ok", run
-            found.setdefault(run["repeat"], {})[result["nodes"]] = set(run["hosts"])
-    return found
+            blocks.setdefault(run["repeat"], {})[result["nodes"]] = set(run["hosts"])
+    return blocks
 
 
 def assert_nested(summary: Summary) -> None:
@@ -73,7 +73,7 @@ def assert_nested(summary: Summary) -> None:
     for cases in blocks.values():
         assert [len(cases[nodes]) for nodes in (1, 2, 4)] == [1, 2, 4]
         assert cases[1] < cases[2] < cases[4]
-    assert not [one for result in summary["results"] for one in result["alarms"] if one["name"] == "not_nested"]
+    assert not [alarm for result in summary["results"] for alarm in result["alarms"] if alarm["name"] == "not_nested"]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
 
     # A node six times as slow: its size is the sleeps', and no load of this machine makes it another node's.
     (site,) = summary["nodes"]
-    assert [one["runs"] for one in site["nodes"]] == [1, 1, 1, 1]
+    assert [node["runs"] for node in site["nodes"]] == [1, 1, 1, 1]
     assert site["nodes"][0]["node"] == "node2" and -0.9 < site["nodes"][0]["relative"] < -0.5
     assert (site["scatter"], site["alarms"]) == (None, []) and "--repeats" in site["missing"]
     text = command(sys.executable, "-m", "parse.summarize", "traces").stdout
@@ -124,7 +124,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     # Four more runs of the one-node point, on one node: now its runs' scatter is known, and the slow node is beyond it.
     sweep("--nodes", "1", "--repeats", str(2 * REPEATS))
     (site,) = summarized(command)["nodes"]
-    assert sum(one["runs"] for one in site["nodes"]) == 2 * REPEATS
+    assert sum(node["runs"] for node in site["nodes"]) == 2 * REPEATS
     assert site["scatter"] and [alarm.split()[0] for alarm in site["alarms"]] == ["node2"]
 
 
@@ -144,8 +144,8 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCl
     hold.unlink()
     until(lambda: has_ended(cluster, job_id), "the job ends")
     assert {name: record for name, record in records(tmp_path).items() if name in before} == before
-    again = records(tmp_path)[f"{gone[:-1]}2"]
-    assert (again["outcome"], again["restart_count"], len(again["nodelist"].split(","))) == ("ok", 1, 2)
+    second = records(tmp_path)[f"{gone[:-1]}2"]
+    assert (second["outcome"], second["restart_count"], len(second["nodelist"].split(","))) == ("ok", 1, 2)
     assert_nested(summarized(command))
 
 

@@ -55,24 +55,24 @@ def down(cluster: DevCluster) -> set[str]:
 
 def the_only(sweep: Followed) -> tuple[str, str]:
     """Outcome and evidence of a sweep's only attempt."""
-    assert len(sweep.records) == 1, sweep.told
+    assert len(sweep.records) == 1, sweep.output
     (record,) = sweep.records
     return str(record.outcome), " | ".join(record.evidence)
 
 
 def the_first(sweep: Followed) -> tuple[str, str]:
     """Outcome and evidence of the first attempt of a run whose job was lost to it: the sweep may have sent another."""
-    until(lambda: sweep.records, "the attempt is closed", lambda: sweep.told)
+    until(lambda: sweep.records, "the attempt is closed", lambda: sweep.output)
     sweep.let_go()
     sweep.end()
     first, *others = sweep.records
-    assert {record.outcome for record in others} <= {"ok"}, sweep.told
+    assert {record.outcome for record in others} <= {"ok"}, sweep.output
     assert all(record.job_id != first.job_id for record in others)
     return str(first.outcome), " | ".join(first.evidence)
 
 
-def asked(sweep: Followed, record: ExitRecord) -> str:
-    """What the run was told to do."""
+def requested(sweep: Followed, record: ExitRecord) -> str:
+    """The run's task, from its environment."""
     run = json.loads((sweep.folder / "jobs" / "runs" / f"{record.run_id}.json").read_text())
     return str(dict(run["env"])["DOES"])
 
@@ -80,23 +80,23 @@ def asked(sweep: Followed, record: ExitRecord) -> str:
 def goes_on_after(sweep: Followed, outcome: str) -> ExitRecord:
     """The first attempt of a run whose job was put back into the queue: it ended so, and the next one ended ok."""
     sweep.let_go()
-    assert sweep.end() == 0, sweep.told
-    assert sweep.outcomes == [outcome, "ok"], sweep.told
+    assert sweep.end() == 0, sweep.output
+    assert sweep.outcomes == [outcome, "ok"], sweep.output
     first, second = sweep.records
     assert first.job_id == second.job_id == sweep.job_id
     assert (first.restart_count, second.restart_count) == (0, 1)
     return first
 
 
-def test_what_runs_do_themselves(start: Start) -> None:
+def test_runs_that_end_themselves(start: Start) -> None:
     """All of them in one job: none takes another along."""
     sweep = start(does="well,raise,die,refuse,hoard", SBATCH_MEM_PER_NODE="1500M")
     assert sweep.end() == 1
-    found = {asked(sweep, record): record for record in sweep.records}
-    assert {does: str(record.outcome) for does, record in found.items()} == {
+    records = {requested(sweep, record): record for record in sweep.records}
+    assert {does: str(record.outcome) for does, record in records.items()} == {
         "well": "ok", "raise": "rank_fail", "die": "rank_fail", "refuse": "launch_fail", "hoard": "oom",
-    }, sweep.told  # fmt: skip
-    first = {does: record.evidence[0] for does, record in found.items()}
+    }, sweep.output  # fmt: skip
+    first = {does: record.evidence[0] for does, record in records.items()}
     assert "rank 1 on node1 after step 2: ValueError: no" in first["raise"]
     assert "Killed" in first["die"]
     assert "before the first step: RuntimeError: no such thing here" in first["refuse"]
@@ -115,14 +115,14 @@ def test_ranks_that_each_believe_to_be_alone(start: Start, faulty: DevCluster, t
     sweep = start("--site", str(site), does="well")
     assert sweep.end() == 1
     outcome, evidence = the_only(sweep)
-    assert outcome == "invalid", sweep.told
+    assert outcome == "invalid", sweep.output
     assert "rank" in evidence
 
 
 def test_a_start_that_fails(start: Start) -> None:
     sweep = start("--env", "OMPI_MCA_btl=none-such", does="well")
     assert sweep.end() == 1
-    assert the_only(sweep)[0] == "launch_fail", sweep.told
+    assert the_only(sweep)[0] == "launch_fail", sweep.output
 
 
 def test_cancelled(start: Start, faulty: DevCluster) -> None:
@@ -130,7 +130,7 @@ def test_cancelled(start: Start, faulty: DevCluster) -> None:
     faulty.run("scancel", sweep.job_id)
     assert sweep.end() == 1
     outcome, evidence = the_only(sweep)
-    assert outcome == "cancelled", sweep.told
+    assert outcome == "cancelled", sweep.output
     assert "CANCELLED" in evidence or "SIGTERM" in evidence
 
 
@@ -141,17 +141,17 @@ def test_near_the_time_limit(start: Start, faulty: DevCluster) -> None:
     faulty.run("scancel", "--batch", "--signal=USR1", sweep.job_id)
     assert sweep.end() == 1
     outcome, evidence = the_only(sweep)
-    assert outcome == "timeout", sweep.told
+    assert outcome == "timeout", sweep.output
     assert "SIGUSR1" in evidence
 
 
-def test_a_warning_that_somebody_sends_long_before_the_limit_is_no_time_limit(start: Start, faulty: DevCluster) -> None:
+def test_an_early_warning_is_no_time_limit(start: Start, faulty: DevCluster) -> None:
     sweep = start("--repeats", "2")
     faulty.run("scontrol", "update", f"JobId={sweep.job_id}", "TimeLimit=300")
     faulty.run("scancel", "--batch", "--signal=USR1", sweep.job_id)
     assert sweep.end() == 1
     outcome, evidence = the_only(sweep)
-    assert outcome == "cancelled", sweep.told
+    assert outcome == "cancelled", sweep.output
     assert "min before the job's time limit: somebody sent it" in evidence
 
 
@@ -159,7 +159,7 @@ def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     node = sweep.node
     faulty.run("sbatch", "-p", "high", "-w", node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
-    until(lambda: "preempted" in sweep.outcomes, "the attempt is closed", lambda: sweep.told)
+    until(lambda: "preempted" in sweep.outcomes, "the attempt is closed", lambda: sweep.output)
     assert "PREEMPTED" in " ".join(goes_on_after(sweep, "preempted").evidence)
 
 
@@ -171,9 +171,9 @@ def test_preempted_for_good(start: Start, faulty: DevCluster) -> None:
         outcome, evidence = the_first(sweep)
     finally:
         faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=REQUEUE", "GraceTime=5")
-    assert outcome == "preempted", sweep.told
+    assert outcome == "preempted", sweep.output
     assert "PREEMPTED" in evidence
-    assert sweep.outcomes == ["preempted", "ok"], sweep.told  # though the first job measured nothing
+    assert sweep.outcomes == ["preempted", "ok"], sweep.output  # though the first job measured nothing
 
 
 def test_a_node_taken_down(start: Start, faulty: DevCluster) -> None:
@@ -203,18 +203,18 @@ def blackout(faulty: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> It
         for sweep in sweeps.values():
             sweep.start()
             sweep.hold()
-        found = Blackout(**sweeps, node=sweeps["put_back"].node)
-        found.forgotten.signal(signal.SIGSTOP)
-        found.forgotten.kill_script()
-        faulty.run("scontrol", "update", f"JobId={found.given_up.job_id}", "Requeue=0")
-        dark = (found.node, found.given_up.node)
+        blackout = Blackout(**sweeps, node=sweeps["put_back"].node)
+        blackout.forgotten.signal(signal.SIGSTOP)
+        blackout.forgotten.kill_script()
+        faulty.run("scontrol", "update", f"JobId={blackout.given_up.job_id}", "Requeue=0")
+        dark = (blackout.node, blackout.given_up.node)
         for name in dark:
             faulty.kill_node(name)
         for sweep in sweeps.values():
             sweep.let_go()
         until(lambda: not forgetful.run("squeue", "-h", "-t", "all"), "the job is forgotten")
-        found.forgotten.signal(signal.SIGCONT)
-        yield found
+        blackout.forgotten.signal(signal.SIGCONT)
+        yield blackout
         for sweep in sweeps.values():
             sweep.abandon()
         for name in dark:
@@ -228,26 +228,26 @@ def test_a_power_cut_of_a_node_and_the_job_put_back(blackout: Blackout) -> None:
 
 def test_a_power_cut_of_a_node_and_the_job_given_up(blackout: Blackout) -> None:
     outcome, evidence = the_first(blackout.given_up)
-    assert outcome == "node_fail", blackout.given_up.told
+    assert outcome == "node_fail", blackout.given_up.output
     assert "squeue: NODE_FAIL" in evidence and "Requeue=0, SlurmdTimeout=5 sec" in evidence
 
 
 def test_a_job_that_the_scheduler_has_forgotten(blackout: Blackout) -> None:
     outcome, evidence = the_first(blackout.forgotten)
-    assert outcome == "lost", blackout.forgotten.told
+    assert outcome == "lost", blackout.forgotten.output
     assert "forgotten" in evidence
 
 
 def test_a_controller_that_dies_and_comes_back_ends_nothing(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     save_state(faulty, sweep.job_id)
-    faulty.kill_controller()
+    faulty.kill("slurmctld")
     try:
         until(lambda: "has not answered since" in sweep.printed, "the outage is told", lambda: sweep.printed)
         sweep.let_go()
-        until(lambda: sweep.outcomes == ["ok"], "the job goes on", lambda: sweep.told)
+        until(lambda: sweep.outcomes == ["ok"], "the job goes on", lambda: sweep.output)
     finally:
         faulty.start_controller()
-    assert sweep.end() == 0, sweep.told
+    assert sweep.end() == 0, sweep.output
     assert "Unable to contact slurm controller" in sweep.printed
     assert sweep.outcomes == ["ok"]

@@ -1,4 +1,4 @@
-"""What a site promises, on a real Slurm of several nodes: a broken promise ends a run at once, on all ranks alike."""
+"""A site's expectations on a real Slurm of several nodes: a run that breaks one ends at once, on all ranks."""
 
 from __future__ import annotations
 

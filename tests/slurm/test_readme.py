@@ -41,13 +41,13 @@ def test_readme_has_the_main_job_first() -> None:
 
 
 def test_every_example_runs_as_printed(tmp_path: Path) -> None:
-    if why := missing_programs():
-        pytest.skip(why)
+    if missing := missing_programs():
+        pytest.skip(missing)
     checkout = tmp_path / "rankwise"
     for name in PACKAGES:
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    own, system = Path(sys.executable).absolute().parent, f"{os.environ['PATH']}:/usr/sbin:/sbin"
-    path, fresh = f"{own}:{system}", f"{own}:{without_slurm(tmp_path / 'programs', system)}"
+    python, system = Path(sys.executable).absolute().parent, f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    path, fresh = f"{python}:{system}", f"{python}:{without_slurm(tmp_path / 'programs', system)}"
     # A short cache folder: the sockets of a development cluster have short names or none.
     cache = Path(tempfile.mkdtemp(prefix="c-", dir="/var/tmp"))
     env = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(cache), "SLURM_CONF": "/nonexistent"}

@@ -63,9 +63,11 @@ class Script:
         """The second run goes on, and those after it."""
         (self.folder / "hold").unlink(missing_ok=True)
 
-    def wait_for_end(self, job_id: str, word: str) -> None:
+    def wait_for_end(self, job_id: str, expected: str) -> None:
         """Returns when the job has ended so."""
-        until(lambda: state(self.cluster, job_id) == word, f"job {job_id} is {word}", lambda: self.printed(job_id))
+        until(
+            lambda: state(self.cluster, job_id) == expected, f"job {job_id} is {expected}", lambda: self.printed(job_id)
+        )
 
     def shoot(self, job_id: str) -> None:
         """Ends the job's script and launch.step by SIGKILL: they record nothing. Returns when the job has ended."""
@@ -73,7 +75,7 @@ class Script:
         self.wait_for_end(job_id, "FAILED")
 
     def printed(self, job_id: str) -> str:
-        """What the job told."""
+        """The output of the job."""
         return (self.folder / "jobs" / "logs" / f"1n.{job_id}.out").read_text()
 
     @property
@@ -135,7 +137,7 @@ def test_two_jobs_of_one_script_run_nothing_twice(scripts: Scripts) -> None:
     assert script.steps_kept("r2.1") == [8, 8]
 
 
-def test_a_run_that_an_ended_job_left_open_is_closed_and_done(scripts: Scripts) -> None:
+def test_an_open_attempt_of_an_ended_job_is_closed_and_the_run_done(scripts: Scripts) -> None:
     script, first = scripts["left"]
     script.let_go()
     second = script.submit()
@@ -145,7 +147,7 @@ def test_a_run_that_an_ended_job_left_open_is_closed_and_done(scripts: Scripts) 
     assert (script.records["r2.1"].job_id, script.records["r2.2"].job_id) == (first, second)
 
 
-def test_a_job_put_back_goes_on_with_the_first_run_that_is_not_settled(scripts: Scripts) -> None:
+def test_a_requeued_job_continues_with_the_first_pending_run(scripts: Scripts) -> None:
     """With --force, which asks for all runs, but not for those that this very job has settled before."""
     script, job_id = scripts["requeued"]
     until(lambda: "r2.1" in script.outcomes, "the script records what it was told to end")
@@ -160,7 +162,7 @@ def test_a_job_put_back_goes_on_with_the_first_run_that_is_not_settled(scripts: 
     assert {path.suffix for path in script.traces.iterdir() if path.is_file()} == {".h5", ".json"}
 
 
-def test_what_a_lost_life_of_a_job_left_open_is_closed_by_the_next(scripts: Scripts) -> None:
+def test_a_requeued_job_closes_its_open_attempt(scripts: Scripts) -> None:
     script, job_id = scripts["lost"]
     script.let_go()
     script.wait_for_end(job_id, "COMPLETED")

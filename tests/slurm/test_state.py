@@ -1,4 +1,4 @@
-"""What Slurm's own commands say of jobs, and what is made of it where they say it late, wrongly or not at all."""
+"""States of jobs from Slurm's commands, also where these answer late, wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def forgotten(cluster: DevCluster, job: str) -> bool:
 def without(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PATH with all of Slurm's clients but this one."""
     for name in {"squeue", "scontrol", "sacct"} - {program}:
-        found = shutil.which(name)
-        assert found is not None
-        (tmp_path / name).symlink_to(found)
+        path = shutil.which(name)
+        assert path is not None
+        (tmp_path / name).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_accounts_that_lag_fall_silent_or_are_not_there(
+def test_accounts_that_lag_hang_or_are_missing(
     cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    living, cancelled = submit(cluster), submit(cluster)
+    running, cancelled = submit(cluster), submit(cluster)
     cluster.freeze("slurmdbd")
     cluster.run("scancel", cancelled)
     until(lambda: look([cancelled])[cancelled].state is JobState.ENDED, "the controller says that it has ended")
@@ -76,32 +76,32 @@ def test_accounts_that_lag_fall_silent_or_are_not_there(
     until(lambda: forgotten(cluster, cancelled), "the controller has forgotten it")
     with monkeypatch.context() as patience:
         patience.setattr(state, "COMMAND_TIMEOUT_S", 5)
-        seen = look([living, cancelled])
-    assert (seen[living].state, seen[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
-    assert "sacct: no answer within 5 s" in seen[cancelled].error
+        slurm = look([running, cancelled])
+    assert (slurm[running].state, slurm[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
+    assert "sacct: no answer within 5 s" in slurm[cancelled].error
 
     # The controller dies before its news has come to the accounts: they say that the job runs still.
-    save_state(cluster, living)
-    cluster.kill_controller()
+    save_state(cluster, running)
+    cluster.kill("slurmctld")
     cluster.thaw("slurmdbd")
-    assert in_accounts(cluster, living) == "RUNNING"
-    unreachable = look([living, cancelled])
-    assert unreachable[living].state is JobState.UNREACHABLE
-    assert "Unable to contact slurm controller" in unreachable[living].error
-    assert set(ends([living, cancelled])) <= {cancelled}
+    assert in_accounts(cluster, running) == "RUNNING"
+    unreachable = look([running, cancelled])
+    assert unreachable[running].state is JobState.UNREACHABLE
+    assert "Unable to contact slurm controller" in unreachable[running].error
+    assert set(ends([running, cancelled])) <= {cancelled}
     cluster.start_controller()
-    assert look([living])[living].state is JobState.RUNNING
+    assert look([running])[running].state is JobState.RUNNING
 
     # With sacct gone from the path the controller's word is all there is.
     without(tmp_path, "sacct", monkeypatch)
-    seen = look([living, cancelled])
-    assert (seen[living].state, seen[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
-    end = ends([living, cancelled])[cancelled]
+    slurm = look([running, cancelled])
+    assert (slurm[running].state, slurm[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
+    end = ends([running, cancelled])[cancelled]
     assert (end.state, end.source) == ("", "squeue")
     assert "sacct is not installed here" in end.reason and "MinJobAge=2 sec" in end.reason
 
 
-def test_the_accounts_tell_what_the_controller_has_forgotten(
+def test_the_accounts_answer_for_forgotten_jobs(
     cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submit(cluster)
@@ -124,10 +124,10 @@ def test_the_accounts_tell_what_the_controller_has_forgotten(
 
 def test_why_a_job_is_pending(cluster: DevCluster, tmp_path: Path) -> None:
     submission = ("sbatch", "--parsable", "-n1", "--mem=10M", "-o", "/dev/null", "--wrap", "true")
-    held, later = (cluster.run(*submission, word).strip() for word in ("--hold", "--begin=now+1day"))
-    seen = SlurmCluster(tmp_path)
-    until(lambda: set(seen.states([held, later]).values()) == {JobState.PENDING}, "both jobs are pending")
-    until(lambda: seen.states([held, later]) and seen.reasons == {held: "JobHeldUser", later: "BeginTime"}, "reasons")
+    held, later = (cluster.run(*submission, option).strip() for option in ("--hold", "--begin=now+1day"))
+    slurm = SlurmCluster(tmp_path)
+    until(lambda: set(slurm.states([held, later]).values()) == {JobState.PENDING}, "both jobs are pending")
+    until(lambda: slurm.states([held, later]) and slurm.reasons == {held: "JobHeldUser", later: "BeginTime"}, "reasons")
     cluster.run("scancel", held, later)
 
 
@@ -137,9 +137,9 @@ def test_a_controller_that_hangs(cluster: DevCluster, monkeypatch: pytest.Monkey
     try:
         with monkeypatch.context() as patience:
             patience.setattr(state, "COMMAND_TIMEOUT_S", 3)
-            seen = look([job])[job]
+            slurm = look([job])[job]
     finally:
         cluster.thaw("slurmctld")
-    assert seen.state is JobState.UNREACHABLE
-    assert "squeue: no answer within 3 s" in seen.error
+    assert slurm.state is JobState.UNREACHABLE
+    assert "squeue: no answer within 3 s" in slurm.error
     assert look([job])[job].state in (JobState.PENDING, JobState.RUNNING)

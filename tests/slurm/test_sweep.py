@@ -24,8 +24,8 @@ ENDLESS = ("--nodes", "1", "--no-baseline", "--backend", "mpi", "--workload", "d
 
 
 def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command) -> None:
-    asked = ("--nodes", "1,2,4", "--repeats", "2", *TINY)
-    done = sweep(*asked)
+    options = ("--nodes", "1,2,4", "--repeats", "2", *TINY)
+    done = sweep(*options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "8 ok" in done.stdout
     assert list(outcomes(tmp_path).values()) == ["ok"] * 8
@@ -45,9 +45,9 @@ def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, swe
         assert held == (tmp_path / "jobs" / f"{name}.sh").read_text()
 
     # The same again runs nothing.
-    again = sweep(*asked)
-    assert again.returncode == 0
-    assert again.stdout.count("every run is final, nothing to submit") == 3
+    second = sweep(*options)
+    assert second.returncode == 0
+    assert second.stdout.count("every run is final, nothing to submit") == 3
     assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 8
 
     # By hand, from another folder, everything is passed over; with --force everything is run, with the same result.
@@ -58,16 +58,15 @@ def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, swe
     assert printed.count("is final, passed over") == 2
     forced = submit(cluster, script, "--force")
     until(lambda: has_ended(cluster, forced), "the job with --force ends")
-    assert [word for name, word in outcomes(tmp_path).items() if name.startswith("2n") and name.endswith(".2")] == [
-        "ok", "ok",
-    ]  # fmt: skip
+    second_attempts = {name: outcome for name, outcome in outcomes(tmp_path).items() if name.endswith(".2")}
+    assert [outcome for name, outcome in second_attempts.items() if name.startswith("2n")] == ["ok", "ok"]
     assert command("scontrol", "write", "batch_script", forced, "-").stdout == script.read_text()
 
     # One run's files deleted: one run is run.
     gone = next(name for name in outcomes(tmp_path) if name.startswith("4n2g"))
     for path in (tmp_path / "traces").glob(f"{gone}.*"):
         path.unlink()
-    repaired = sweep(*asked)
+    repaired = sweep(*options)
     assert repaired.returncode == 0, repaired.stdout + repaired.stderr
     assert repaired.stdout.count("nothing to submit") == 2
     assert "4n.sh: submitted" in repaired.stdout and "1 run to do" in repaired.stdout
@@ -92,7 +91,7 @@ def test_an_unknown_number_of_gpus_is_an_error_that_says_how_to_state_it(command
     assert "#SBATCH --gpus-per-node=8" in done.stdout
 
 
-def test_sbatch_refuses_and_its_own_words_are_shown(sweep: Command) -> None:
+def test_a_refusal_of_sbatch_is_shown(sweep: Command) -> None:
     done = sweep("--nodes", "1", *TINY, "--partition", "nowhere")
     assert done.returncode == 1
     assert "sbatch refused 1n.sh" in done.stderr
@@ -100,9 +99,7 @@ def test_sbatch_refuses_and_its_own_words_are_shown(sweep: Command) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_launch_that_fails_is_told_from_a_run_that_fails_and_takes_no_other_along(
-    tmp_path: Path, cluster: DevCluster, sweep: Command
-) -> None:
+def test_a_failed_launch_affects_no_other_run(tmp_path: Path, cluster: DevCluster, sweep: Command) -> None:
     """Debian's Open MPI speaks no PMI-2: the ranks end before the first step, each run by itself."""
     site = tmp_path / "wrong.toml"
     site.write_text(cluster.site_file.read_text().replace('mpi = "pmix"', 'mpi = "pmi2"'))
@@ -163,9 +160,7 @@ def test_mpirun_in_place_of_srun(tmp_path: Path, cluster: DevCluster, sweep: Com
     assert list(outcomes(tmp_path).values()) == ["ok"]
 
 
-def test_every_framework_runs_in_one_sweep_and_stands_in_one_table(
-    sweep: Command, command: Command, tmp_path: Path
-) -> None:
+def test_every_framework_runs_in_one_sweep_and_one_table(sweep: Command, command: Command, tmp_path: Path) -> None:
     names = [
         name
         for name, entry in BACKENDS.items()
@@ -176,22 +171,22 @@ def test_every_framework_runs_in_one_sweep_and_stands_in_one_table(
     done = sweep("--nodes", "2", "--ranks-per-node", "2", "--no-baseline", "--backend", ",".join(names), "--workload",
                  "mlp", "--steps", "8", "--warmup", "5", "--repeats", "1", "--gpus-per-node", "0", "--cpus-per-rank",
                  "1")  # fmt: skip
-    found = {name.split("_")[1]: outcome for name, outcome in outcomes(tmp_path).items()}
-    assert found == dict.fromkeys(names, "ok"), done.stdout + done.stderr
+    by_backend = {name.split("_")[1]: outcome for name, outcome in outcomes(tmp_path).items()}
+    assert by_backend == dict.fromkeys(names, "ok"), done.stdout + done.stderr
     assert done.returncode == 0
     summary = command(sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
     (comparison,) = json.loads(summary.stdout)["comparisons"]
     assert comparison["cases"] == ["2n2g"]
     cells = {cell["column"]: cell for cell in comparison["cells"]}
-    assert {name: cell["outcome"] for name, cell in cells.items()} == found
+    assert {name: cell["outcome"] for name, cell in cells.items()} == by_backend
     assert all(cell["speed"] is not None for cell in cells.values())
 
 
-def test_what_the_cluster_does_not_have_is_refused_and_what_is_drained_is_missed(
+def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(
     tmp_path: Path, sweep: Command, command: Command
 ) -> None:
     """Slurm queues each of these for ever or refuses it after the others are queued."""
-    asked = ("--backend", "mpi", "--workload", "delay", "--gpus-per-node", "0", "--repeats", "1", "--no-baseline")
+    options = ("--backend", "mpi", "--workload", "delay", "--gpus-per-node", "0", "--repeats", "1", "--no-baseline")
     for sizes, words in (
         (
             ("--nodes", "4,9"),
@@ -201,13 +196,13 @@ def test_what_the_cluster_does_not_have_is_refused_and_what_is_drained_is_missed
         (("--nodes", "1", "--cpus-per-rank", "9"), "no node has the CPUs for one rank; lower --cpus-per-rank"),
         (("--nodes", "4", "--exclude", "node[2-3]"), "the largest case that fits is 2n1g; lower --nodes"),
     ):
-        done = sweep(*sizes, *asked)
+        done = sweep(*sizes, *options)
         assert (done.returncode, words in done.stderr) == (1, True), done.stdout + done.stderr
     assert not (tmp_path / "traces").exists()
     assert command("squeue", "-h").stdout == ""
     assert command("scontrol", "update", "nodename=node3", "state=drain", "reason=test").returncode == 0
     try:
-        done = sweep("--nodes", "3,4", *asked, "--dry-run")
+        done = sweep("--nodes", "3,4", *options, "--dry-run")
     finally:
         command("scontrol", "update", "nodename=node3", "state=resume")
     assert done.returncode == 0, done.stderr

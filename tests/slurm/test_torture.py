@@ -9,15 +9,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_of_ten_killed_runs_nothing_is_lost_that_was_promised(slurm_installed: None) -> None:
-    """On a cluster of its own, because a node loses its power. What is printed has the seed that kills them again."""
+def test_ten_killed_runs_lose_only_what_is_promised(slurm_installed: None) -> None:
+    """On a cluster of its own, because a node loses its power. The output has the seed that repeats the kills."""
     argv = [sys.executable, "-m", "tests.torture.run", "--kills", "10"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_of_ten_runs_with_faults_nothing_is_lost_misnamed_or_measured_twice(slurm_installed: None) -> None:
-    """What is printed has for each trial the seed that makes it again."""
+def test_ten_runs_with_faults_are_recorded_right(slurm_installed: None) -> None:
+    """The output has the seed of each trial, with which it can be repeated."""
     argv = [sys.executable, "-m", "tests.torture.run", "--kills", "0", "--faults", "10"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

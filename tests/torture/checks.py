@@ -1,4 +1,4 @@
-"""What must hold after every kill."""
+"""Checks of a run that was killed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DAEMONS = frozenset({"slurmctld", "slurmd", "slurmscriptd", "unshare"})
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What lies in the traces of one attempt; `kept` is its trace's steps by rank, empty where it has none."""
+    """The files of one attempt in the traces; `steps` is its trace's steps by rank, empty where it has none."""
 
     begin: BeginRecord
     record: ExitRecord | None
-    kept: dict[int, int]
+    steps: dict[int, int]
     recovered: bool
 
 
@@ -43,7 +43,7 @@ def _attempt(traces: Path, begin: BeginRecord) -> Attempt:
     return Attempt(
         begin=begin,
         record=read_exit_record(record) if record.exists() else None,
-        kept={} if read is None else dict(enumerate(read.steps_completed.tolist())),
+        steps={} if read is None else dict(enumerate(read.steps_completed.tolist())),
         recovered=read is not None and read.recovered,
     )
 
@@ -51,26 +51,26 @@ def _attempt(traces: Path, begin: BeginRecord) -> Attempt:
 def check_killed(
     kind: Kind, attempt: Attempt, life: Life, killed_s: float, copied: Mapping[int, int]
 ) -> tuple[Loss, list[str]]:
-    """What was lost with a killed attempt, and everything about it that is not as it should be; `copied` is how many
-    steps of each rank had come to the traces before."""
-    loss, wrong = lost(life, attempt.kept, killed_s), _check_record(attempt)
+    """The loss of a killed attempt, and its faults; `copied` is the steps by rank that had been copied to the traces
+    before."""
+    loss, wrong = lost(life, attempt.steps, killed_s), _check_record(attempt)
     if attempt.record is not None and attempt.record.outcome not in kind.outcomes:
         wrong.append(f"outcome {attempt.record.outcome}, not {' or '.join(sorted(kind.outcomes))}")
-    if more := too_many(life, attempt.kept):
+    if more := too_many(attempt.steps, life.steps):
         wrong.append(f"the trace knows steps that ranks {more} never completed")
     if kind.exact and loss.steps > 1:
         wrong.append(f"{loss.steps} steps lost, though the nodes live")
-    if less := [rank for rank, steps in copied.items() if attempt.kept.get(rank, 0) < steps]:
+    if less := [rank for rank, steps in copied.items() if attempt.steps.get(rank, 0) < steps]:
         wrong.append(f"of ranks {less} more had been copied than the trace knows")
     if loss.age_s > COPY_S + LATE_S:
         wrong.append(f"a step lost that was completed {loss.age_s:.1f} s before")
-    if attempt.kept and not attempt.recovered:
+    if attempt.steps and not attempt.recovered:
         wrong.append("the trace does not say that it was recovered")
     return loss, wrong
 
 
 def check_later(attempts: list[Attempt], folder: Path, ended_s: float) -> list[str]:
-    """What is wrong with the attempts that came after the killed one, and were cancelled."""
+    """The faults of the attempts after the killed one, which were cancelled."""
     wrong = []
     for attempt in attempts:
         wrong += _check_record(attempt)
@@ -78,7 +78,7 @@ def check_later(attempts: list[Attempt], folder: Path, ended_s: float) -> list[s
         if attempt.record is not None and attempt.record.outcome not in (Outcome.CANCELLED, Outcome.LAUNCH_FAIL):
             wrong.append(f"attempt {attempt.begin.attempt} is {attempt.record.outcome}, and was cancelled")
         life = read_life(folder, attempt.begin.job_id, attempt.begin.restart_count)
-        if (loss := lost(life, attempt.kept, ended_s)).age_s > COPY_S + LATE_S:
+        if (loss := lost(life, attempt.steps, ended_s)).age_s > COPY_S + LATE_S:
             wrong.append(f"attempt {attempt.begin.attempt} lost a step that was {loss.age_s:.1f} s old")
     return wrong
 
@@ -91,16 +91,17 @@ def _check_record(attempt: Attempt) -> list[str]:
 
 
 def half_files(traces: Path) -> list[str]:
-    """What is neither a trace nor a record nor the plan: copies, parts, files beside."""
+    """Files that are neither a trace nor a record nor the plan: copies, parts, files beside."""
     whole = (".h5", ".begin.json", ".exit.json", ".rerun", ".hang.json", ".stacks.txt")
-    kept = traces / "scripts"  # the jobs' scripts, for the ranks
-    names = [path.name for path in traces.rglob("*") if path != kept and (path.parent != kept or path.suffix != ".sh")]
+    scripts = traces / "scripts"  # the jobs' scripts, for the ranks
+    paths = [path for path in traces.rglob("*") if path != scripts]
+    names = [path.name for path in paths if path.parent != scripts or path.suffix != ".sh"]
     return [n for n in names if not n.endswith(whole) and not n.startswith("plan.") and ".rank" not in n] + [
         n for n in names if n.endswith((".part", ".new")) or n.startswith(".")
     ]
 
 
-def leftovers(cluster: DevCluster) -> list[str]:
+def local_files(cluster: DevCluster) -> list[str]:
     """Files in the nodes' own storage: journals, shared memory."""
     return [
         f"{node}:{path.relative_to(storage)}"
@@ -114,18 +115,18 @@ def leftovers(cluster: DevCluster) -> list[str]:
 def processes_left(cluster: DevCluster) -> list[str]:
     """Processes in the cluster that are no daemon's, and children of these that nobody waits for."""
     confs = (str(cluster.conf), str(cluster.root / "login.conf"))
-    living = Processes(confs, own_names=cluster.host.own_names).alive()
-    return [f"{pid} {name}" for pid, name in _names(living) if name not in _DAEMONS] + [
-        f"{pid} {name} (zombie)" for pid, name in _zombies(living)
+    alive = Processes(confs, own_names=cluster.host.own_names).alive()
+    return [f"{pid} {name}" for pid, name in _names(alive) if name not in _DAEMONS] + [
+        f"{pid} {name} (zombie)" for pid, name in _zombies(alive)
     ]
 
 
 def until_none(what: Callable[[], list[str]], seconds: float = 60) -> list[str]:
-    """What is left when nothing is, or when the time is over."""
+    """Calls `what` until it returns nothing or the time is over; its last result."""
     limit = time.monotonic() + seconds
-    while (left := what()) and time.monotonic() < limit:
+    while (items := what()) and time.monotonic() < limit:
         time.sleep(0.05)
-    return left
+    return items
 
 
 def _names(pids: dict[int, str]) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What must hold after every fault: no wrong outcome, nothing lost that was measured, nothing measured twice."""
+"""Checks of a run with a fault: a right outcome, no measurement lost, none made twice."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import attempt_folders
 from tests.processes import Process, processes
-from tests.torture.checks import Attempt, attempts_of, half_files, leftovers
+from tests.torture.checks import Attempt, attempts_of, half_files, local_files
+from tests.torture.truth import too_many
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import STORAGE
 
 OnNode = Callable[[str], Path]
 POSSIBLE = frozenset({Outcome.OK, Outcome.RANK_FAIL, Outcome.LAUNCH_FAIL})
-"""What may become of an attempt in which a call failed: nobody ended it, nothing of it was lost."""
+"""The possible outcomes of an attempt in which a call failed: it was not ended, nothing was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What the ranks of a run completed by their own account: attempt → (process, rank) → steps."""
+    """The steps that the ranks of a run completed by their own account: attempt → (process, rank) → steps."""
 
     steps: Mapping[int, Mapping[tuple[int, int], int]]
     ranks: int
@@ -33,6 +34,10 @@ class Truth:
         """Whether every rank of this attempt completed every step."""
         done = self.steps.get(attempt, {})
         return {rank for _, rank in done} == set(range(self.ranks)) and set(done.values()) == {self.planned}
+
+    def completed(self, attempt: int) -> dict[int, int]:
+        """The steps that the ranks of this attempt completed, by rank."""
+        return {rank: steps for (_, rank), steps in self.steps.get(attempt, {}).items()}
 
     @property
     def complete(self) -> list[int]:
@@ -52,15 +57,17 @@ def read_truth(folder: Path, *, ranks: int, planned: int) -> Truth:
 def check_run(
     traces: Path, run_id: str, truth: Truth, *, ranks_met_the_fault: bool, on_node: OnNode
 ) -> tuple[list[Attempt], list[str]]:
-    """The attempts of the only run in the traces, and everything about them that is not as it should be.
+    """The attempts of the only run in the traces, and their faults.
 
     `on_node` says where this process finds HOST:PATH of a node; see `path_on`.
     """
     attempts = [attempt for attempt in attempts_of(traces) if attempt.begin.run_id == run_id]
-    wrong = [text for one in attempts for text in check_attempt(traces, one, truth, ranks_met_the_fault, on_node)]
+    wrong: list[str] = []
+    for attempt in attempts:
+        wrong += check_attempt(traces, attempt, truth, ranks_met_the_fault, on_node)
     if not attempts:
         wrong.append("no attempt was begun")
-    if unknown := set(truth.steps) - {one.begin.attempt for one in attempts}:
+    if unknown := set(truth.steps) - {attempt.begin.attempt for attempt in attempts}:
         wrong.append(f"ranks ran in attempts {sorted(unknown)}, of which nothing is recorded")
     if len(truth.complete) > 1:
         wrong.append(f"measured {len(truth.complete)} times: attempts {truth.complete}")
@@ -71,7 +78,7 @@ def check_run(
 def check_attempt(
     traces: Path, attempt: Attempt, truth: Truth, ranks_met_the_fault: bool, on_node: OnNode
 ) -> list[str]:
-    """What is wrong with one attempt."""
+    """The faults of one attempt."""
     number, record = attempt.begin.attempt, attempt.record
     if record is None:
         return [f"attempt {number} has no exit record"]
@@ -81,7 +88,7 @@ def check_attempt(
     path = AttemptFiles(traces, attempt.begin.run_id, number).trace
     measured = truth.is_complete(number)
     if measured and not is_whole(path, truth):
-        wrong += check_kept(record.local_copies, truth, number, on_node)
+        wrong += check_local_trace(record.local_copies, truth, number, on_node)
     if record.outcome is Outcome.OK and not measured:
         wrong.append(f"attempt {number} is ok, and its ranks completed {truth.steps.get(number)}")
     if record.outcome is Outcome.OK and not is_whole(path, truth):
@@ -90,7 +97,7 @@ def check_attempt(
         wrong.append(f"attempt {number} is {record.outcome}, and all ranks completed all steps: {record.evidence[:1]}")
     if measured and record.outcome is not Outcome.OK and path.exists() and read_trace(path).outcome is Outcome.OK:
         wrong.append(f"attempt {number} is {record.outcome}, and its trace is whole and says ok: {record.evidence[:1]}")
-    if record.outcome is not Outcome.OK and not measured and (more := too_many(attempt.kept, truth, number)):
+    if record.outcome is not Outcome.OK and not measured and (more := too_many(attempt.steps, truth.completed(number))):
         wrong.append(f"attempt {number} has steps of ranks {more} that were never completed")
     return wrong
 
@@ -101,29 +108,23 @@ def is_whole(path: Path, truth: Truth) -> bool:
 
 
 def path_on(cluster: DevCluster | None) -> OnNode:
-    """Where this process finds HOST:PATH of this machine, or of a node of the cluster."""
+    """A function that maps HOST:PATH of this machine, or of a node of the cluster, to a path of this process."""
 
-    def path(kept: str) -> Path:
-        node, _, name = kept.partition(":")
+    def path(place: str) -> Path:
+        node, _, name = place.partition(":")
         return Path(name) if cluster is None else cluster.local_storage(node) / Path(name).relative_to(STORAGE)
 
     return path
 
 
-def check_kept(kept: str, truth: Truth, number: int, on_node: OnNode) -> list[str]:
-    """What is wrong with where a record says that the trace is kept which is not with the traces."""
-    if not kept:
+def check_local_trace(place: str, truth: Truth, number: int, on_node: OnNode) -> list[str]:
+    """The fault of the node-local place, HOST:PATH, where a record says that the trace is."""
+    if not place:
         return [f"attempt {number} lost: all ranks completed all steps, no trace has them, the record names no other"]
     try:
-        return [] if is_whole(on_node(kept), truth) else [f"attempt {number} lost: no whole trace is at {kept}"]
+        return [] if is_whole(on_node(place), truth) else [f"attempt {number} lost: no whole trace is at {place}"]
     except TraceError as error:
         return [f"attempt {number} lost: {error}"]
-
-
-def too_many(kept: Mapping[int, int], truth: Truth, number: int) -> list[int]:
-    """Ranks of which the trace has steps that were never completed."""
-    done = {rank: steps for (_, rank), steps in truth.steps.get(number, {}).items()}
-    return [rank for rank, steps in kept.items() if steps > done.get(rank, 0)]
 
 
 def left_on_this_node(traces: Path, attempts: Collection[Attempt]) -> list[str]:
@@ -139,13 +140,9 @@ def left_on_this_node(traces: Path, attempts: Collection[Attempt]) -> list[str]:
 def left_on_nodes(cluster: DevCluster, attempts: Collection[Attempt]) -> list[str]:
     """The same of the nodes of a development cluster."""
     names = [attempt.begin.stem for attempt in attempts]
-    kept = {
-        attempt.record.local_copies
-        for attempt in attempts
-        if attempt.record is not None and attempt.record.local_copies
-    }
-    left = [path for path in leftovers(cluster) if any(name in path for name in names)]
-    return [path for path in left if not any(path.partition(":")[2] in place for place in kept)]
+    places = {attempt.record.local_copies for attempt in attempts if attempt.record and attempt.record.local_copies}
+    paths = [path for path in local_files(cluster) if any(name in path for name in names)]
+    return [path for path in paths if not any(path.partition(":")[2] in place for place in places)]
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -159,7 +156,6 @@ def ranks_of(folder: Path) -> list[str]:
 
 
 def _processes_of(folder: Path) -> Iterator[Process]:
-    word = str(folder)
     for process in processes():
-        if any(word in text for text in (*process.words, *process.environ)):
+        if any(str(folder) in text for text in (*process.words, *process.environ)):
             yield process

@@ -19,10 +19,10 @@ from tools.devcluster.cluster import DevCluster
 
 RANKS, STEPS, WARMUP = 2, 16, 5
 LIMIT_S = 300.0
-"""How long a command may take: only one that hangs reaches it."""
+"""The time limit of a command; only one that hangs reaches it."""
 COPY_S = 0.05
 START_LIMIT_S = 10
-"""What ranks that hang at their exit are given."""
+"""The start limit of ranks, which also holds at their exit."""
 
 
 class TrialError(RuntimeError):
@@ -34,7 +34,7 @@ Start = Callable[["Trial", Mapping[str, str]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where trials are made: a folder of this machine, how sweeps are asked for, and the Slurm where it is one.
+    """A place for trials: a folder of this machine, the options of its sweeps, and its Slurm if it has one.
 
     `calls` is how often each process makes each call in each area, from a run without faults started in each way.
     """
@@ -47,7 +47,7 @@ class Place:
 
     @property
     def library(self) -> Path:
-        """What makes calls fail."""
+        """The library that makes calls fail."""
         return self.folder / "faults.so"
 
     @property
@@ -101,7 +101,6 @@ class Trial:
         self.place, self.folder, self.out = place, folder, folder / "out"
         self.traces, self.truth, self.state = self.out / "traces", folder / "truth", folder / "state"
         self.hold = folder / "hold"
-        self.said = ""
         self.hanging: list[str] = []
         shutil.copytree(place.template, self.out)
         self.traces.mkdir(exist_ok=True)  # by hand on a real cluster: the dry run leaves it
@@ -138,18 +137,13 @@ class Trial:
 
     @contextmanager
     def started(self, argv: Sequence[str], variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-        """A command that runs, with what it prints in `said.txt`."""
+        """A command that runs, with its output in `output.txt`."""
         env = {**self.place.environ, "TORTURE_TRUTH": str(self.truth), **variables}
-        with (self.folder / "said.txt").open("ab") as said:
+        with (self.folder / "output.txt").open("ab") as output:
             process = subprocess.Popen(
-                argv,
-                cwd=self.folder,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                argv, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
-            )
+            )  # fmt: skip
             try:
                 yield process
             finally:
@@ -170,7 +164,7 @@ class Trial:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for other in processes():
-            if any(str(self.folder) in word for word in other.words):
+            if any(str(self.folder) in argument for argument in other.words):
                 with suppress(ProcessLookupError):
                     os.kill(other.pid, signal.SIGKILL)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.torture.fault_place import Place, local_place, slurm_place
-from tests.torture.fault_trials import KINDS, Result, choose_kinds, make_trial, mounts_refused
+from tests.torture.fault_trials import KINDS, TWENTY, Result, make_trial, mounts_refused
+from tests.torture.kills import choose
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import Shape
 from tools.devcluster.daemons import missing_programs
@@ -26,7 +27,7 @@ class Seeded:
 def plan_trials(trials: int, seed: int, only: str | None, first_seed: int | None) -> list[Seeded]:
     """Kinds and seeds of so many trials; with `first_seed` the first is the trial that this seed determines."""
     rng = random.Random(seed)
-    planned = [Seeded(kind=kind, seed=rng.randrange(10**6)) for kind in choose_kinds(trials, only, rng)]
+    planned = [Seeded(kind=kind, seed=rng.randrange(10**6)) for kind in choose(TWENTY, trials, only, rng)]
     if planned and first_seed is not None:
         planned[0] = Seeded(kind=planned[0].kind, seed=first_seed)
     return planned
@@ -42,11 +43,11 @@ class Faults:
 
     def made(self, planned: Sequence[Seeded]) -> Iterator[Result]:
         """The results, one by one. Raises TrialError, InjectorError, DevClusterError."""
-        instead = self._instead()
+        replacements = self._replacements()
         with ExitStack() as opened:
             places: dict[bool, Place] = {}
             for number, trial in enumerate(planned, 1):
-                kind = instead.get(trial.kind, trial.kind)
+                kind = replacements.get(trial.kind, trial.kind)
                 on_slurm = kind == "slurm"
                 if on_slurm not in places:
                     places[on_slurm] = self._slurm(opened) if on_slurm else local_place(self.runs / "local")
@@ -56,16 +57,16 @@ class Faults:
         cluster = opened.enter_context(DevCluster(self.scratch / "f", Shape(nodes=2, gpus=0)))
         return slurm_place(self.runs / "slurm", cluster)
 
-    def _instead(self) -> dict[str, str]:
-        """What is tried in place of what this machine does not allow."""
-        instead = {}
+    def _replacements(self) -> dict[str, str]:
+        """Kinds of trials that this machine does not allow, each with its replacement."""
+        replacements = {}
         if missing := missing_programs():
-            instead["slurm"] = "script"
+            replacements["slurm"] = "script"
             self.notes.append(f"no trial was made on Slurm: {missing}")
         if mounts_refused():
-            instead["mount"] = "moved"
+            replacements["mount"] = "moved"
             self.notes.append("no mount was taken away: only root may mount here")
-        return instead
+        return replacements
 
 
 def fault_table(results: Sequence[Result]) -> str:

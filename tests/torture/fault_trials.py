@@ -40,14 +40,14 @@ ERRORS: Mapping[str, Sequence[str]] = {
     "mkdir": ("EIO", "ENOSPC"),
     "fallocate": ("ENOSPC",),
 }
-"""What each call fails with. ENOENT is what a client of NFS says of a file that another one has just made."""
+"""The errors of each call. A client of NFS reports ENOENT for a file that another client has just made."""
 SHARED_ONLY = frozenset({"ESTALE", "ENOENT"})
 """Errors that only a shared file system has."""
 NEVER_FAILS = frozenset({("node", "close"), ("node", "unlink")})
-"""What does not fail in a node's memory."""
+"""Calls that cannot fail in a node's memory."""
 TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
 TWENTY = ("script",) * 11 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("mount", "hang")
-"""Of every twenty trials so many are of each kind."""
+"""The kinds of twenty trials."""
 KINDS = tuple(dict.fromkeys(TWENTY))
 INJECTED = frozenset({"script", "sweep", "slurm"})
 BEFORE_THE_NEXT_STEP, AFTER_THE_RANKS, AFTER_THE_JOB = "before the next step", "after the ranks", "after the job"
@@ -76,10 +76,10 @@ class Result:
 
     def __str__(self) -> str:
         wrong = "".join(f"\n     WRONG: {text}" for text in self.wrong)
-        again = f"\n     again: --fault-seed {self.seed} --only-fault {self.kind}" if self.wrong else ""
+        repeat = f"\n     again: --fault-seed {self.seed} --only-fault {self.kind}" if self.wrong else ""
         fired = f"{self.fired} calls failed" if self.kind in INJECTED else "done"
         outcomes = ", ".join(self.outcomes) or "no attempt"
-        return f"{self.number:3} {self.kind:8} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{again}"
+        return f"{self.number:3} {self.kind:8} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{repeat}"
 
 
 def choose_fault(trial: Trial, rng: random.Random, start: Start) -> Fault:
@@ -107,7 +107,11 @@ def inject(trial: Trial, rng: random.Random, start: Start) -> tuple[str, bool, i
     chosen = choose_fault(trial, rng, start)
     start(trial, chosen.variables(trial.place.library, trial.state))
     fired = injections(trial.state)
-    return f"{chosen} in {Path(chosen.paths[0]).name}", any(one.process == "hpc.rank" for one in fired), len(fired)
+    return (
+        f"{chosen} in {Path(chosen.paths[0]).name}",
+        any(injection.process == "hpc.rank" for injection in fired),
+        len(fired),
+    )
 
 
 def until_held(trial: Trial, process: subprocess.Popen[bytes]) -> bool:
@@ -221,20 +225,10 @@ def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) ->
         wrong += more
     except (TraceError, RecordError) as error:
         wrong.append(str(error))
-    left = (
-        left_on_this_node(trial.traces, attempts) if place.cluster is None else left_on_nodes(place.cluster, attempts)
-    )
-    wrong += [f"left in node-local storage: {path}" for path in left]
+    local = left_on_nodes(place.cluster, attempts) if place.cluster else left_on_this_node(trial.traces, attempts)
+    wrong += [f"left in node-local storage: {path}" for path in local]
     records = [attempt.record for attempt in attempts]
     return Result(
         number=number, kind=kind, seed=seed, what=what, fired=fired, wrong=wrong, took_s=time.monotonic() - begin_s,
         outcomes=["no record" if record is None else str(record.outcome) for record in records],
     )  # fmt: skip
-
-
-def choose_kinds(trials: int, only: str | None, rng: random.Random) -> list[str]:
-    """In every twenty all kinds, in an order of their own."""
-    chosen: list[str] = []
-    while len(chosen) < trials:
-        chosen += [only] * len(TWENTY) if only else rng.sample(TWENTY, len(TWENTY))
-    return chosen[:trials]

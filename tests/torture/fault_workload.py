@@ -1,4 +1,4 @@
-"""What is trained under injected faults: a few steps, and of every completed step an account outside of all faults.
+"""The workload under injected faults: a few steps, and an account of every completed step that no fault reaches.
 
 $TORTURE_TRUTH names the folder of the accounts. With $TORTURE_HOLD, a file, all ranks wait in step HOLD_STEP while it
 is there. $TORTURE_HANG says how the last rank hangs once its steps are made: `thread`, `atexit` or `finalize`.

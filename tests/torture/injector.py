@@ -1,4 +1,4 @@
-"""System calls that fail as on a broken disk or file server: the library of faults.c, and what is asked of it."""
+"""System calls that fail as on a broken disk or file server: the library of faults.c, and its faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCE = Path(__file__).with_name("faults.c")
 
 
 class InjectorError(RuntimeError):
-    """The library cannot be built here; the text is what the compiler said."""
+    """The library cannot be built here; the text is the compiler's error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,19 +65,19 @@ class Injection:
 
 
 def injections(state: Path) -> list[Injection]:
-    """What the library wrote beside this state file."""
+    """The injections that the library wrote beside this state file."""
     log = state.with_name(f"{state.name}.log")
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    words = [line.split(" ", 4) for line in lines]
-    return [Injection(process=process, call=call, path=path) for _, process, call, _, path in words]
+    fields = [line.split(" ", 4) for line in lines]
+    return [Injection(process=process, call=call, path=path) for _, process, call, _, path in fields]
 
 
 def counts(made: Sequence[Injection], areas: Mapping[str, str]) -> dict[tuple[str, str, str], int]:
     """How many calls were made by process, call and area; `areas` has the beginning of its paths by name."""
-    found = Counter(
-        (one.process, one.call, area) for one in made for area, start in areas.items() if one.path.startswith(start)
-    )
-    return dict(found)
+    return dict(Counter(
+        (injection.process, injection.call, area)
+        for injection in made for area, start in areas.items() if injection.path.startswith(start)
+    ))  # fmt: skip
 
 
 def build(folder: Path) -> Path:

@@ -7,7 +7,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from tools.devcluster.cluster import DevCluster
 
 @dataclass(frozen=True, kw_only=True)
 class Victim:
-    """What is to be killed: a job that is running, in one of its lives."""
+    """The running job to kill, in one of its starts."""
 
     cluster: DevCluster
     job_id: str
@@ -92,14 +92,22 @@ KINDS = {
     )
 }
 TEN = ("rank", "rank", "rank", "ranks", "ranks", "scancel", "scancel", "job", "job", "node")
-"""Of every ten kills so many are of each kind."""
+"""The kinds of ten kills."""
+
+
+def choose(batch: Sequence[str], count: int, only: str | None, rng: random.Random) -> list[str]:
+    """So many names: whole batches, each in a random order, or `only` one name."""
+    chosen: list[str] = []
+    while len(chosen) < count:
+        chosen += [only] * len(batch) if only else rng.sample(batch, len(batch))
+    return chosen[:count]
 
 
 def processes_of(cluster: DevCluster, job_id: str) -> Iterator[int]:
     """Every process that was started with the job's number, Slurm's own left out."""
-    wanted = {f"SLURM_JOB_ID={job_id}", f"SLURM_CONF={cluster.conf}"}
+    variables = {f"SLURM_JOB_ID={job_id}", f"SLURM_CONF={cluster.conf}"}
     for process in processes():
-        if wanted <= process.environ:
+        if variables <= process.environ:
             with suppress(OSError):
                 if Path(f"/proc/{process.pid}/comm").read_text().strip() not in ("slurmstepd", "slurmd"):
                     yield process.pid

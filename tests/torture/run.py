@@ -35,7 +35,7 @@ from tests.torture.fault_run import Faults, fault_table, plan_trials
 from tests.torture.fault_trials import KINDS as FAULT_KINDS
 from tests.torture.fault_trials import Result
 from tests.torture.injector import InjectorError
-from tests.torture.kills import KINDS, TEN, Kind, Victim
+from tests.torture.kills import KINDS, TEN, Kind, Victim, choose
 from tests.torture.truth import Life, Loss, read_life
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import TMP, DevClusterError, Shape
@@ -46,11 +46,11 @@ STEPS = 20_000
 LAST_STEP = 600
 """Kills come after a random step, this one at the latest; half of those that only copies survive after the first."""
 LIMIT_S = 300.0
-"""How long is waited for what must come about: only where it does not, is this reached."""
+"""The time limit of every wait; only a failure reaches it."""
 
 
 class TortureError(RuntimeError):
-    """What was to be killed did not come so far; the text says what was waited for."""
+    """A run did not reach the state in which it is killed; the text names that state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,16 +112,16 @@ class Sweep:
     def until_life(self, attempt: int, step: int) -> tuple[str, Life] | None:
         """Waits for that; None where the sweep ends instead. Raises TortureError after the limit."""
         limit = time.monotonic() + LIMIT_S
-        while (found := self.life(attempt, step)) is None and not self.has_ended():
+        while (life := self.life(attempt, step)) is None and not self.has_ended():
             if time.monotonic() > limit:
                 raise TortureError(f"attempt {attempt} does not come to step {step}; see {self.folder}")
             time.sleep(0.01)
-        return found
+        return life
 
     def copied(self) -> dict[int, int]:
         """How many steps of each rank have been copied to the traces."""
         partials = self.traces.glob(f"*{PARTIAL}")
-        return {rank: found.completed for partial in partials for rank, found in read_progress(partial).items()}
+        return {rank: progress.completed for partial in partials for rank, progress in read_progress(partial).items()}
 
     def until_copied(self) -> None:
         """Waits until some steps of every rank have been. Raises TortureError after the limit."""
@@ -154,46 +154,46 @@ class Sweep:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line: 0 where all is as promised, 1 where not, 2 where nothing could be killed."""
-    asked = _arguments(argv)
-    if asked.kills and (missing := missing_programs()):
+    args = _arguments(argv)
+    if args.kills and (missing := missing_programs()):
         print(missing, file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
-    print(f"seed {asked.seed}: the same kills and faults again by --seed {asked.seed}", flush=True)
+    print(f"seed {args.seed}: the same kills and faults again by --seed {args.seed}", flush=True)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:  # nodes do not share /tmp
-        folder = (asked.keep or Path(scratch) / "runs").absolute()
+        folder = (args.keep or Path(scratch) / "runs").absolute()
         try:
-            kills = make_kills(asked, Path(scratch), folder)
-            results = make_faults(asked, Path(scratch), folder)
+            kills = make_kills(args, Path(scratch), folder)
+            results = make_faults(args, Path(scratch), folder)
         except (TortureError, TrialError, InjectorError, DevClusterError) as error:
             print(error, file=sys.stderr)
             return 2
     print(f"{time.monotonic() - begin:.0f} s")
-    return int(any(made.wrong for made in (*kills, *results)))
+    return int(any(trial.wrong for trial in (*kills, *results)))
 
 
-def make_kills(asked: argparse.Namespace, scratch: Path, folder: Path) -> list[Kill]:
+def make_kills(args: argparse.Namespace, scratch: Path, folder: Path) -> list[Kill]:
     """Prints a line for each kill, then their table. Raises TortureError."""
     kills: list[Kill] = []
-    if not asked.kills:
+    if not args.kills:
         return kills
-    rng = random.Random(asked.seed)
+    rng = random.Random(args.seed)
     with DevCluster(scratch / "c", Shape(nodes=2, gpus=0, slurmd_timeout_s=5)) as cluster:
-        for number, kind in enumerate(_kinds(asked.kills, asked.only, rng), 1):
+        for number, kind in enumerate(map(KINDS.__getitem__, choose(TEN, args.kills, args.only, rng)), 1):
             kills.append(torture(cluster, kind, folder / f"{number:03}-{kind.name}", number, rng))
             print(kills[-1], flush=True)
     print(table(kills), flush=True)
     return kills
 
 
-def make_faults(asked: argparse.Namespace, scratch: Path, folder: Path) -> list[Result]:
+def make_faults(args: argparse.Namespace, scratch: Path, folder: Path) -> list[Result]:
     """Prints a line for each trial with a fault, then their table. Raises TrialError, InjectorError."""
     results: list[Result] = []
-    if not asked.faults:
+    if not args.faults:
         return results
     faults = Faults(scratch=scratch, runs=folder)
-    for result in faults.made(plan_trials(asked.faults, asked.seed, asked.only_fault, asked.fault_seed)):
+    for result in faults.made(plan_trials(args.faults, args.seed, args.only_fault, args.fault_seed)):
         print(result, flush=True)
         results.append(result)
     print(fault_table(results), *faults.notes, sep="\n", flush=True)
@@ -206,17 +206,17 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     stillborn = 0
     with ExitStack() as opened:
         sweep = opened.enter_context(Sweep(cluster, folder))
-        while (found := sweep.until_life(1, step)) is None:
+        while (started := sweep.until_life(1, step)) is None:
             stillborn += 1
             check_stillborn(sweep, stillborn)
             sweep = opened.enter_context(Sweep(cluster, folder.with_name(f"{folder.name}-{stillborn}")))
-        job_id, before = found
+        job_id, before = started
         if after_copy and not kind.exact:
             sweep.until_copied()
         copied, killed_s = sweep.copied(), time.time()
         kind.kill(Victim(cluster=cluster, job_id=job_id, life=before, rng=rng))
-        if kind.more and (again := sweep.until_life(2, step=0)) is not None:
-            cluster.run("scancel", again[0])
+        if kind.more and (second := sweep.until_life(2, step=0)) is not None:
+            cluster.run("scancel", second[0])
         sweep.until_ended()
     ended_s = time.time()
     recovered = subprocess.run(
@@ -228,7 +228,7 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
     wrong += [f"left in the traces: {text}" for text in checks.half_files(sweep.traces)]
     if not kind.exact:
         clean(cluster)
-    wrong += [f"left on a node: {text}" for text in checks.leftovers(cluster)]
+    wrong += [f"left on a node: {text}" for text in checks.local_files(cluster)]
     loss, attempts = Loss(steps=0, age_s=0.0), list[Attempt]()
     try:
         attempts = checks.attempts_of(sweep.traces)
@@ -239,16 +239,10 @@ def torture(cluster: DevCluster, kind: Kind, folder: Path, number: int, rng: ran
         wrong.append(str(error))
     records = [attempt.record for attempt in attempts]
     return Kill(
-        number=number,
-        kind=kind.name,
-        step=step,
-        attempts=len(attempts),
+        number=number, kind=kind.name, step=step, attempts=len(attempts), loss=loss, wrong=wrong,
         outcome=", ".join("none" if record is None else str(record.outcome) for record in records),
-        loss=loss,
-        wrong=wrong,
-        took_s=time.monotonic() - begin_s,
-        stillborn=stillborn,
-    )
+        took_s=time.monotonic() - begin_s, stillborn=stillborn,
+    )  # fmt: skip
 
 
 def check_stillborn(sweep: Sweep, times: int) -> None:
@@ -263,7 +257,7 @@ def check_stillborn(sweep: Sweep, times: int) -> None:
 
 
 def clean(cluster: DevCluster) -> None:
-    """What nobody could collect, because the whole job was dead, a person removes so."""
+    """Removes the files that a job which was killed as a whole could not collect, as a person would."""
     cluster.run(
         "srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--mpi=none", "--export=ALL",
         "env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "hpc.recovery", "clean",
@@ -287,14 +281,6 @@ def table(kills: Sequence[Kill]) -> str:
     return "\n".join(lines)
 
 
-def _kinds(kills: int, only: str | None, rng: random.Random) -> list[Kind]:
-    """In every ten all kinds, in an order of their own."""
-    chosen: list[str] = []
-    while len(chosen) < kills:
-        chosen += [only] * 10 if only else rng.sample(TEN, len(TEN))
-    return [KINDS[name] for name in chosen[:kills]]
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.run", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10, metavar="N", help="how many (%(default)s)")
@@ -304,10 +290,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only-fault", choices=sorted(FAULT_KINDS), help="only faults of this kind")
     parser.add_argument("--fault-seed", type=int, help="the first trial is the one with this seed of its own")
     parser.add_argument("--keep", type=Path, metavar="DIR", help=f"leave the runs there, outside {TMP}")
-    asked = parser.parse_args(argv)
-    if asked.keep and TMP in asked.keep.absolute().parents:
-        parser.error(f"--keep {asked.keep}: the nodes do not share {TMP}; name a folder outside it")
-    return asked
+    args = parser.parse_args(argv)
+    if args.keep and TMP in args.keep.absolute().parents:
+        parser.error(f"--keep {args.keep}: the nodes do not share {TMP}; name a folder outside it")
+    return args
 
 
 if __name__ == "__main__":

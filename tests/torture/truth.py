@@ -1,4 +1,4 @@
-"""What a rank under torture had completed, by its own account, against what its trace knows."""
+"""The steps that a rank had completed by its own account, against those in its trace."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ class Life:
     pids: Mapping[int, int]
     completed: Mapping[int, Sequence[float]]
 
+    @property
+    def steps(self) -> dict[int, int]:
+        """The completed steps by rank."""
+        return {rank: len(times) for rank, times in self.completed.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Of the worst rank: how many steps the trace lacks, how long before the kill the oldest of them was completed."""
+    """The loss of the worst rank: steps that the trace lacks, and the age of the oldest of them at the kill."""
 
     steps: int
     age_s: float
@@ -41,16 +46,16 @@ def read_life(folder: Path, job_id: str, restarts: int) -> Life:
     return Life(pids=pids, completed=completed)
 
 
-def lost(life: Life, kept: Mapping[int, int], killed_s: float) -> Loss:
-    """What is missing where the trace knows of `kept` steps by rank."""
+def lost(life: Life, traced: Mapping[int, int], killed_s: float) -> Loss:
+    """The loss where the trace has `traced` steps by rank."""
     worst = Loss(steps=0, age_s=0.0)
     for rank, times in life.completed.items():
-        missing = times[kept.get(rank, 0) :]
+        missing = times[traced.get(rank, 0) :]
         if missing:
             worst = Loss(steps=max(worst.steps, len(missing)), age_s=max(worst.age_s, killed_s - missing[0]))
     return worst
 
 
-def too_many(life: Life, kept: Mapping[int, int]) -> list[int]:
-    """Ranks of which the trace knows steps that were never completed."""
-    return [rank for rank, steps in kept.items() if steps > len(life.completed.get(rank, ()))]
+def too_many(traced: Mapping[int, int], completed: Mapping[int, int]) -> list[int]:
+    """The ranks with more steps in the trace than they completed."""
+    return [rank for rank, steps in traced.items() if steps > completed.get(rank, 0)]

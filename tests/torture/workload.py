@@ -1,4 +1,4 @@
-"""What is trained under torture: a few numbers, and of every completed step an account that no kill can take back.
+"""The workload under torture: a few numbers, and an account of every completed step that survives a kill.
 
 It stands in a folder of its own; the account comes into `truth/` beside it.
 """

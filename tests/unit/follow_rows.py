@@ -32,10 +32,10 @@ def running(run: RunSpec, completed: int = 412, elapsed_s: float = 75.2) -> Row:
     return Row(run=run, state=RUNNING, attempt=1, steps=steps, elapsed_s=elapsed_s)
 
 
-def over(run: RunSpec, outcome: Outcome = Outcome.OK, end_unix_s: int = 200, why: str = "") -> Row:
+def over(run: RunSpec, outcome: Outcome = Outcome.OK, end_unix_s: int = 200, reason: str = "") -> Row:
     record = ExitRecord(
         run_id=run.run_id, attempt=1, outcome=outcome, exit_status=0, job_id="7", restart_count=0, nodelist="n",
-        begin_unix_s=100, end_unix_s=end_unix_s, evidence=(why,) if why else (),
+        begin_unix_s=100, end_unix_s=end_unix_s, evidence=(reason,) if reason else (),
     )  # fmt: skip
     speed = 1234.5 if outcome is Outcome.OK else None
     return Row(run=run, state=outcome, record=record, attempt=1, elapsed_s=80.0, samples_per_s=speed)

@@ -27,11 +27,9 @@ from tools.devcluster.config import (
     files,
     hosts_file,
     mpi_env,
-    open_to_login,
     remembered,
     shared_folders,
     shell_lines,
-    slurm_conf,
 )
 
 HOST = Host(
@@ -48,70 +46,70 @@ def short_root() -> Iterator[Path]:
         yield Path(folder) / "none"
 
 
-def conf(host: Host = HOST, shape: Shape | None = None) -> str:
-    """A slurm.conf with the ports 7000 (controller), 7001, …"""
+def texts(host: Host = HOST, shape: Shape | None = None) -> dict[str, str]:
+    """A cluster's files, with the ports 7000 (controller), 7001, …"""
     shape = shape or Shape()
-    return slurm_conf(host, shape, ROOT, ports=range(7000, 7001 + shape.nodes), first_job_id=42)
+    return files(host, shape, ROOT, ports=range(7000, 7001 + shape.nodes + shape.accounting), first_job_id=42)
+
+
+def conf(host: Host = HOST, shape: Shape | None = None) -> str:
+    return texts(host, shape)["slurm.conf"]
 
 
 @given(nodes=st.integers(1, 64), cpus=st.integers(1, 64), gpus=st.integers(0, 64))
 def test_every_node_has_its_port_its_share_and_its_name(nodes: int, cpus: int, gpus: int) -> None:
     lines = re.findall(r"^NodeName=.*", conf(shape=Shape(nodes=nodes, cpus=cpus, gpus=gpus)), re.MULTILINE)
-    found = [dict(word.split("=", 1) for word in line.split()) for line in lines]
-    assert [node["NodeName"] for node in found] == [f"node{k}" for k in range(1, nodes + 1)]
-    assert [node["Port"] for node in found] == [str(7000 + k) for k in range(1, nodes + 1)]
-    assert {node["NodeAddr"] for node in found} == {"127.0.0.1"}
-    assert {node["CPUs"] for node in found} == {str(cpus)}
-    assert {node["RealMemory"] for node in found} == {str(cpus * 2000)}
-    assert {node.get("Gres") for node in found} == {f"gpu:{gpus}" if gpus else None}
+    records = [dict(pair.split("=", 1) for pair in line.split()) for line in lines]
+    assert [node["NodeName"] for node in records] == [f"node{k}" for k in range(1, nodes + 1)]
+    assert [node["Port"] for node in records] == [str(7000 + k) for k in range(1, nodes + 1)]
+    assert {node["NodeAddr"] for node in records} == {"127.0.0.1"}
+    assert {node["CPUs"] for node in records} == {str(cpus)}
+    assert {node["RealMemory"] for node in records} == {str(cpus * 2000)}
+    assert {node.get("Gres") for node in records} == {f"gpu:{gpus}" if gpus else None}
 
 
 def test_daemons_are_known_by_the_names_that_their_hosts_have() -> None:
-    own, shared = conf(), conf(replace(HOST, own_names=False))
-    assert "SlurmctldHost=slurmctld(127.0.0.1)" in own
-    assert "NodeName=node2 NodeHostname=node2 " in own
+    separate, shared = conf(), conf(replace(HOST, own_names=False))
+    assert "SlurmctldHost=slurmctld(127.0.0.1)" in separate
+    assert "NodeName=node2 NodeHostname=node2 " in separate
     assert "SlurmctldHost=box(127.0.0.1)" in shared
     assert "NodeName=node2 NodeHostname=box " in shared
 
 
 def test_only_the_login_side_listens_beyond_the_host_name() -> None:
     assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n" in conf()
-    assert "CommunicationParameters=NoCtldInAddrAny\n" in open_to_login(conf())
+    assert "CommunicationParameters=NoCtldInAddrAny\n" in texts()["login.conf"]
 
 
 def test_no_gpus_means_no_gres() -> None:
-    texts = files(HOST, Shape(gpus=0), ROOT, ports=range(5), first_job_id=1)
-    assert "gpu" not in texts["slurm.conf"].lower()
-    assert texts["gres.conf"] == ""
-    assert "File=/tmp/x/dev/gpu[0-7]" in files(HOST, Shape(), ROOT, ports=range(5), first_job_id=1)["gres.conf"]
+    without = texts(shape=Shape(gpus=0))
+    assert "gpu" not in without["slurm.conf"].lower() and without["gres.conf"] == ""
+    assert "File=/tmp/x/dev/gpu[0-7]" in texts()["gres.conf"]
 
 
 @pytest.mark.parametrize("host", [HOST, replace(HOST, uid=0), replace(HOST, own_names=False)])
 def test_the_site_file_is_one_that_the_sweep_reads(host: Host, tmp_path: Path) -> None:
-    text = files(host, Shape(cpus=5), ROOT, ports=range(5), first_job_id=1)["site.toml"]
-    (tmp_path / "site.toml").write_text(text)
+    (tmp_path / "site.toml").write_text(texts(host, Shape(cpus=5))["site.toml"])
     site = read_site(tmp_path / "site.toml")
     assert (site.name, site.gpus_per_node, site.cpus_per_node) == ("devcluster", 0, 5)
     assert (site.launcher, site.mpi, site.time_limit_min) == ("srun", "pmix", 60)
     assert site.env == mpi_env(host)
 
 
-def test_the_rules_of_a_cluster_are_those_that_were_asked_for() -> None:
+def test_the_files_hold_the_requested_rules() -> None:
     shape = Shape(
-        nodes=2, preempt_mode="CANCEL", grace_s=3, job_requeue=False, min_job_age_s=2, max_job_count=5,
+        nodes=2, clocks=True, preempt_mode="CANCEL", grace_s=3, job_requeue=False, min_job_age_s=2, max_job_count=5,
         slurmd_timeout_s=7, message_timeout_s=4, accounting=True,
     )  # fmt: skip
-    lines = slurm_conf(HOST, shape, ROOT, ports=[7000, 7001, 7002, 7003], first_job_id=42).splitlines()
-    wanted = {
+    written = texts(shape=shape)
+    assert set(written["slurm.conf"].splitlines()) >= {
         "JobRequeue=0", "MinJobAge=2", "MaxJobCount=5", "SlurmdTimeout=7", "MessageTimeout=4",
         "AccountingStorageType=accounting_storage/slurmdbd", "AccountingStoragePort=7003",
         "PartitionName=main Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=3",
     }  # fmt: skip
-    assert wanted <= set(lines)
-    texts = files(HOST, shape, ROOT, ports=[7000, 7001, 7002, 7003], first_job_id=42)
-    assert "DbdPort=7003\nCommunicationParameters=NoInAddrAny\n" in texts["slurmdbd.conf"]
-    assert "pass" not in texts["slurmdbd.conf"].lower()
-    assert remembered(texts["cluster.json"]) == (HOST, shape)
+    assert "DbdPort=7003\nCommunicationParameters=NoInAddrAny\n" in written["slurmdbd.conf"]
+    assert "pass" not in written["slurmdbd.conf"].lower()
+    assert remembered(written["cluster.json"]) == (HOST, shape)
     assert str(shape).endswith("preempt_mode CANCEL, grace_s 3, job_requeue False, min_job_age_s 2, max_job_count 5, "
                                "slurmd_timeout_s 7, message_timeout_s 4, accounting True")  # fmt: skip
     assert "slurmdbd" not in conf()
@@ -124,7 +122,7 @@ def test_a_nodes_own_name_comes_before_what_the_machine_says() -> None:
     assert lines == ["127.0.0.1 node2 localhost", "127.0.0.1 node1", "127.0.0.1 box", "127.0.1.1 box"]
 
 
-def test_what_mpi_is_told_depends_on_the_machine() -> None:
+def test_mpi_settings_depend_on_the_machine() -> None:
     assert mpi_env(HOST)["OMPI_MCA_btl_tcp_if_include"] == "lo"
     assert mpi_env(HOST)["SLURM_PMIX_FENCE"] == "ring"
     assert not [name for name in mpi_env(HOST) if "ROOT" in name or name == "OMPI_MCA_btl"]
@@ -158,13 +156,8 @@ def test_a_shell_gets_the_environment_whatever_is_in_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_host_and_shape_are_remembered() -> None:
-    shape = Shape(nodes=3, cpus=2, gpus=1, clocks=True)
-    assert remembered(files(HOST, shape, ROOT, ports=range(4), first_job_id=1)["cluster.json"]) == (HOST, shape)
-
-
 @pytest.mark.parametrize("text", ["", "{}", '{"host": {}, "shape": {}}', '{"host": {"colour": 1}, "shape": {}}', "[1]"])
-def test_what_another_version_remembers_is_told(text: str) -> None:
+def test_a_record_of_another_version_is_refused(text: str) -> None:
     with pytest.raises(DevClusterError, match=r"another version of devcluster started this cluster .*: stop it first"):
         remembered(text)
 
@@ -198,7 +191,7 @@ def test_a_host_on_which_daemons_would_be_open_to_the_network_is_refused() -> No
         replace(HOST, own_names=False, address="").check()
 
 
-def test_what_a_machine_does_not_allow_is_said() -> None:
+def test_notes_name_what_a_machine_refuses() -> None:
     assert HOST.notes == []
     assert "share one host name" in replace(HOST, own_names=False).notes[0]
     assert "share one /dev/shm" in replace(HOST, own_storage=False).notes[0]
@@ -207,7 +200,7 @@ def test_what_a_machine_does_not_allow_is_said() -> None:
     assert "box is 10.0.0.5 in /etc/hosts" in replace(HOST, address="10.0.0.5").notes[0]
 
 
-def test_what_nodes_see_of_tmp_is_said() -> None:
+def test_the_shared_folders_of_tmp_are_named() -> None:
     assert "of this machine's /tmp no folder of it is shared" in HOST.private_folders
     assert "/tmp only /tmp/a, /tmp/b is seen" in replace(HOST, shared=("/tmp/a", "/tmp/b")).private_folders
     assert replace(HOST, own_storage=False).private_folders == ""
@@ -236,7 +229,7 @@ def test_missing_packages_are_one_line_with_the_command(
     assert err == f"devcluster: Slurm is not installed here (slurmd not found): {daemons.INSTALL}\n"
 
 
-def test_nothing_runs_where_nothing_was_started(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:
+def test_commands_without_a_cluster(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:
     assert main(["status", "--root", str(short_root)]) == 1
     assert "not running" in capsys.readouterr().out
     assert main(["env", "--root", str(short_root)]) == 1

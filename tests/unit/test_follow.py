@@ -31,7 +31,7 @@ RUNS = tuple(dataclasses.replace(RUN, repeat=repeat) for repeat in (1, 2, 3))
 
 
 class ScriptedCluster:
-    """A mock scheduler: at each question it plays the next scene, then tells that scene's state of the job."""
+    """A mock scheduler: each query plays the next scene and returns that scene's state of the job."""
 
     poll_s = 0.0
     max_jobs = None
@@ -85,12 +85,12 @@ ALL = dict.fromkeys((run.run_id for run in RUNS), 0)
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_runs_are_followed_to_their_ends(tmp_path: Path, terminal: bool) -> None:
-    one, two, three = RUNS
+    run_a, run_b, run_c = RUNS
     scenes = [
         (JobState.PENDING, []),
-        (JobState.RUNNING, [("begin", one, 1, None)]),
-        (JobState.RUNNING, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
-        (JobState.RUNNING, [("exit", two, 1, Outcome.OOM), ("begin", three, 1, None)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
+        (JobState.RUNNING, [("exit", run_a, 1, Outcome.OK), ("begin", run_b, 1, None)]),
+        (JobState.RUNNING, [("exit", run_b, 1, Outcome.OOM), ("begin", run_c, 1, None)]),
         (JobState.ENDED, []),
     ]
     states, printed = watched(tmp_path, scenes, ALL, terminal)
@@ -99,49 +99,49 @@ def test_runs_are_followed_to_their_ends(tmp_path: Path, terminal: bool) -> None
     assert (r"QOSMax\x1b[31mJobs" in printed) is terminal  # in a pipe the queue says it
     if not terminal:
         assert printed.splitlines() == [
-            f"{one.run_id} attempt 1: began",
-            f"{one.run_id} attempt 1: ok, 12.50 samples/s (1 of 3)",
-            f"{two.run_id} attempt 1: began",
-            f"{two.run_id} attempt 1: oom (2 of 3)",
-            f"{three.run_id} attempt 1: began",
+            f"{run_a.run_id} attempt 1: began",
+            f"{run_a.run_id} attempt 1: ok, 12.50 samples/s (1 of 3)",
+            f"{run_b.run_id} attempt 1: began",
+            f"{run_b.run_id} attempt 1: oom (2 of 3)",
+            f"{run_c.run_id} attempt 1: began",
         ]
 
 
-def test_attempts_of_before_are_not_taken_for_those_of_now(tmp_path: Path) -> None:
-    one, two, _ = RUNS
-    record(one, 1, Outcome.OK).write(tmp_path)
-    record(two, 1, Outcome.LAUNCH_FAIL).write(tmp_path)
-    forced = {one.run_id: 1, two.run_id: 1}
+def test_earlier_attempts_are_not_taken_for_new_ones(tmp_path: Path) -> None:
+    run_a, run_b, _ = RUNS
+    record(run_a, 1, Outcome.OK).write(tmp_path)
+    record(run_b, 1, Outcome.LAUNCH_FAIL).write(tmp_path)
+    forced = {run_a.run_id: 1, run_b.run_id: 1}
     states, printed = watched(tmp_path, [(JobState.RUNNING, []), (JobState.ENDED, [])], forced)
     assert states == ["never began"] * 3
     assert printed == ""
-    again = [(JobState.RUNNING, [("exit", one, 2, Outcome.OK)]), (JobState.ENDED, [])]
-    assert watched(tmp_path, again, forced)[0] == ["ok", "never began", "never began"]
+    scenes = [(JobState.RUNNING, [("exit", run_a, 2, Outcome.OK)]), (JobState.ENDED, [])]
+    assert watched(tmp_path, scenes, forced)[0] == ["ok", "never began", "never began"]
 
 
-def test_settled_runs_count_and_are_no_news(tmp_path: Path) -> None:
-    one, two, three = RUNS
-    record(one, 1, Outcome.OK).write(tmp_path)
+def test_final_runs_count_and_are_not_printed(tmp_path: Path) -> None:
+    run_a, run_b, run_c = RUNS
+    record(run_a, 1, Outcome.OK).write(tmp_path)
     scenes = [
         (JobState.RUNNING, []),
-        (JobState.RUNNING, [("exit", two, 1, Outcome.OK), ("exit", three, 1, Outcome.OK)]),
+        (JobState.RUNNING, [("exit", run_b, 1, Outcome.OK), ("exit", run_c, 1, Outcome.OK)]),
     ]
-    _, printed = watched(tmp_path, [*scenes, (JobState.ENDED, [])], {two.run_id: 0, three.run_id: 0})
+    _, printed = watched(tmp_path, [*scenes, (JobState.ENDED, [])], {run_b.run_id: 0, run_c.run_id: 0})
     assert [line.rpartition("(")[2] for line in printed.splitlines()] == ["2 of 3)", "3 of 3)"]
-    assert one.run_id not in printed
+    assert run_a.run_id not in printed
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_every_attempt_of_a_run_whose_job_was_put_back_is_told(tmp_path: Path, terminal: bool) -> None:
-    one, _, _ = RUNS
+def test_every_attempt_of_a_requeued_run_is_printed(tmp_path: Path, terminal: bool) -> None:
+    run_a, _, _ = RUNS
     scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None)]),
-        (JobState.PENDING, [("exit", one, 1, Outcome.PREEMPTED)]),
-        (JobState.RUNNING, [("begin", one, 2, None)]),
-        (JobState.RUNNING, [("exit", one, 2, Outcome.OK)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
+        (JobState.PENDING, [("exit", run_a, 1, Outcome.PREEMPTED)]),
+        (JobState.RUNNING, [("begin", run_a, 2, None)]),
+        (JobState.RUNNING, [("exit", run_a, 2, Outcome.OK)]),
         (JobState.ENDED, []),
     ]
-    states, printed = watched(tmp_path, scenes, {one.run_id: 0}, terminal)
+    states, printed = watched(tmp_path, scenes, {run_a.run_id: 0}, terminal)
     assert states[0] == "ok"
     if not terminal:
         assert [line.split(" attempt ")[1] for line in printed.splitlines()] == [
@@ -149,11 +149,10 @@ def test_every_attempt_of_a_run_whose_job_was_put_back_is_told(tmp_path: Path, t
         ]  # fmt: skip
 
 
-def test_a_run_that_runs_once_more_is_running(tmp_path: Path) -> None:
-    one, _, _ = RUNS
-    scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None), ("exit", one, 1, Outcome.PREEMPTED), ("begin", one, 2, None)])
-    ]
+def test_a_requeued_run_is_running(tmp_path: Path) -> None:
+    run_a, _, _ = RUNS
+    events = [("begin", run_a, 1, None), ("exit", run_a, 1, Outcome.PREEMPTED), ("begin", run_a, 2, None)]
+    scenes = [(JobState.RUNNING, events)]
     follower = Follower(ScriptedCluster(scenes, tmp_path), {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
     first = follower.rows()[0]
     assert (first.state, first.ended) == ("running", False)
@@ -170,11 +169,11 @@ class Clock:
 
 
 def test_a_running_run_shows_its_steps_and_elapsed_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two, _ = RUNS
+    run_a, run_b, _ = RUNS
     monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "rankwise-7"])
-    began(tmp_path, one)
-    (tmp_path / f"{two.run_id}.1.begin.json").write_text("{")  # half written
-    journal = Journal(tmp_path, f"{one.run_id}.1", 0, 10)
+    began(tmp_path, run_a)
+    (tmp_path / f"{run_b.run_id}.1.begin.json").write_text("{")  # half written
+    journal = Journal(tmp_path, f"{run_a.run_id}.1", 0, 10)
     journal.samples[0] = journal.samples[1] = 8
     clock = Clock()
     cluster = ScriptedCluster([(JobState.RUNNING, [])], tmp_path)
@@ -184,31 +183,31 @@ def test_a_running_run_shows_its_steps_and_elapsed_time(tmp_path: Path, monkeypa
         ("running", StepCount(completed=2, planned=10), 999.0), ("running", None, 0.0), ("pending", None, None),
     ]  # fmt: skip
     clock.now_unix_s += 5
-    began(tmp_path, two)
+    began(tmp_path, run_b)
     assert [row.elapsed_s for row in follower.rows()] == [1004.0, 1004.0, None]
     journal.remove()
 
 
 def test_time_left_of_the_sweep_comes_from_runs_that_ended(tmp_path: Path) -> None:
-    one, two, _ = RUNS
+    run_a, run_b, _ = RUNS
     scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None)]),
-        (JobState.RUNNING, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
+        (JobState.RUNNING, [("exit", run_a, 1, Outcome.OK), ("begin", run_b, 1, None)]),
         (JobState.UNREACHABLE, []),
         (JobState.RUNNING, []),
         (JobState.ENDED, []),
     ]
     follower = Follower(ScriptedCluster(scenes, tmp_path), {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
-    left = []
+    times_left = []
     for _ in range(len(scenes)):
         follower.rows()
-        left.append(follower.time_left)
-    # The record says that a run takes 1 s, and by its own record the second began in 1970.
-    assert left == [None, SweepTimeLeft(seconds=1.0), None, SweepTimeLeft(seconds=1.0), None]
+        times_left.append(follower.time_left)
+    # By the record a run takes 1 s, and the second began in 1970.
+    assert times_left == [None, SweepTimeLeft(seconds=1.0), None, SweepTimeLeft(seconds=1.0), None]
 
 
 @pytest.mark.parametrize(("queued", "what"), [(True, "leaves them to the scheduler"), (False, "ends them")])
-def test_what_an_interrupt_does_is_said(
+def test_the_heading_explains_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queued: bool, what: str
 ) -> None:
     monkeypatch.setattr(ScriptedCluster, "queued", queued)
@@ -217,24 +216,24 @@ def test_what_an_interrupt_does_is_said(
     assert follower.describe() == f"following 3 runs in 1 job (1 to do); an interrupt (Ctrl-C) {what}"
 
 
-def test_settled_runs_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_final_runs_keep_their_outcome(tmp_path: Path) -> None:
     record(RUNS[0], 3, Outcome.OK).write(tmp_path)
     assert watched(tmp_path, [(JobState.ENDED, [])], {})[0][0] == "ok"
 
 
-def test_a_job_that_nobody_knows_is_waited_for_a_little_and_not_for_ever(tmp_path: Path) -> None:
+def test_an_unknown_job_ends_after_three_queries(tmp_path: Path) -> None:
     assert watched(tmp_path, [(JobState.UNKNOWN, [])], ALL)[0] == ["never began"] * 3
 
 
-def test_an_outage_is_told_and_no_end(tmp_path: Path) -> None:
-    one, two, three = RUNS
+def test_an_outage_is_reported_and_ends_no_job(tmp_path: Path) -> None:
+    run_a, run_b, run_c = RUNS
     scenes = [
-        (JobState.RUNNING, [("begin", one, 1, None)]),
+        (JobState.RUNNING, [("begin", run_a, 1, None)]),
         (JobState.UNREACHABLE, []),
-        (JobState.UNREACHABLE, [("exit", one, 1, Outcome.OK), ("begin", two, 1, None)]),
-        (JobState.UNREACHABLE, [("exit", two, 1, Outcome.OK)]),
-        (JobState.UNREACHABLE, [("begin", three, 1, None)]),
-        (JobState.RUNNING, [("exit", three, 1, Outcome.OK)]),
+        (JobState.UNREACHABLE, [("exit", run_a, 1, Outcome.OK), ("begin", run_b, 1, None)]),
+        (JobState.UNREACHABLE, [("exit", run_b, 1, Outcome.OK)]),
+        (JobState.UNREACHABLE, [("begin", run_c, 1, None)]),
+        (JobState.RUNNING, [("exit", run_c, 1, Outcome.OK)]),
         (JobState.ENDED, []),
     ]
     states, printed = watched(tmp_path, scenes, ALL)
@@ -246,21 +245,21 @@ def test_an_outage_is_told_and_no_end(tmp_path: Path) -> None:
 
 
 class VanishingFolder(ScriptedCluster):
-    """A mock scheduler that takes the folder of traces away at its second question and brings it back at its fourth."""
+    """A mock scheduler that takes the folder of traces away at its second query and brings it back at its fourth."""
 
-    asked = 0
+    queries = 0
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        self.asked += 1
+        self.queries += 1
         away = self.traces.with_name("away")
-        if self.asked == 2:
+        if self.queries == 2:
             self.traces.rename(away)
-        if self.asked == 4:
+        if self.queries == 4:
             away.rename(self.traces)
         return super().states(job_ids)
 
 
-def test_a_folder_of_traces_that_is_away_for_a_while_is_told_and_waited_for(tmp_path: Path) -> None:
+def test_a_missing_traces_folder_is_reported_and_waited_for(tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
     scenes = [
@@ -279,7 +278,7 @@ def test_a_folder_of_traces_that_is_away_for_a_while_is_told_and_waited_for(tmp_
     assert len(lines) == 5
 
 
-def test_patience_with_a_silent_scheduler_ends(tmp_path: Path) -> None:
+def test_a_long_outage_ends_following(tmp_path: Path) -> None:
     cluster = ScriptedCluster([(JobState.UNREACHABLE, [])], tmp_path)
     follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
     with pytest.raises(StateError, match=r"has not answered since \d{4}-.* \(0 s\), .* not known: squeue: .*no"):
@@ -288,15 +287,15 @@ def test_patience_with_a_silent_scheduler_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_what_comes_from_outside_does_not_steer_the_terminal(tmp_path: Path, terminal: bool) -> None:
+def test_control_characters_are_escaped(tmp_path: Path, terminal: bool) -> None:
     hostile = dataclasses.replace(record(RUNS[0], 1, Outcome.OOM), evidence=("rank 0: \x1b]0;owned\x07\nrank 1",))
     hostile.write(tmp_path)
     _, printed = watched(tmp_path, [(JobState.ENDED, [])], ALL, terminal)
     assert "\\x1b]0;owned" in printed and "\x1b]0" not in printed
 
 
-def ended(word: str, restarts: int = 0, name: str = "") -> JobEnd:
-    return JobEnd(state=word, source="squeue", name=name, nodelist="n7", restarts=restarts)
+def ended(state: str, restarts: int = 0, name: str = "") -> JobEnd:
+    return JobEnd(state=state, source="squeue", name=name, nodelist="n7", restarts=restarts)
 
 
 def began(
@@ -310,58 +309,56 @@ def began(
 
 
 @pytest.mark.parametrize(
-    ("word", "outcome"),
+    ("state", "outcome"),
     [("CANCELLED", "cancelled"), ("TIMEOUT", "timeout"), ("NODE_FAIL", "node_fail"), ("FAILED", "lost"), ("", "lost")],
 )
-def test_attempts_without_a_record_get_one_from_the_schedulers_word(tmp_path: Path, word: str, outcome: str) -> None:
-    one, two, three = RUNS
-    began(tmp_path, one)
-    began(tmp_path, two, attempt=2)
-    record(two, 2, Outcome.OK).write(tmp_path)
-    began(tmp_path, three, job_id="8")
+def test_missing_records_come_from_the_end_of_the_job(tmp_path: Path, state: str, outcome: str) -> None:
+    run_a, run_b, run_c = RUNS
+    began(tmp_path, run_a)
+    began(tmp_path, run_b, attempt=2)
+    record(run_b, 2, Outcome.OK).write(tmp_path)
+    began(tmp_path, run_c, job_id="8")
     (tmp_path / "broken.1.begin.json").write_text("{")
     recovered: list[str] = []
-    [written] = write_missing_records(tmp_path, {"7": ended(word)}, tmp_path, recovered.append, patience_s=0)
-    assert (written.run_id, written.outcome, written.exit_status) == (one.run_id, outcome, -1)
+    [written] = write_missing_records(tmp_path, {"7": ended(state)}, tmp_path, recovered.append, patience_s=0)
+    assert (written.run_id, written.outcome, written.exit_status) == (run_a.run_id, outcome, -1)
     assert written.nodelist == "n7"
-    assert word in " ".join(written.evidence) and "squeue" in " ".join(written.evidence)
-    assert recovered == [f"{one.run_id}.1"]
-    assert read_exit_record(tmp_path / f"{one.run_id}.1.exit.json") == written
-    assert read_exit_record(tmp_path / f"{two.run_id}.2.exit.json").outcome is Outcome.OK
-    assert not (tmp_path / f"{three.run_id}.1.exit.json").exists()
+    assert state in " ".join(written.evidence) and "squeue" in " ".join(written.evidence)
+    assert recovered == [f"{run_a.run_id}.1"]
+    assert read_exit_record(tmp_path / f"{run_a.run_id}.1.exit.json") == written
+    assert read_exit_record(tmp_path / f"{run_b.run_id}.2.exit.json").outcome is Outcome.OK
+    assert not (tmp_path / f"{run_c.run_id}.1.exit.json").exists()
 
 
-def test_what_the_step_and_its_ranks_said_counts_in_a_record_made_later(tmp_path: Path) -> None:
-    one, two, _ = RUNS
-    began(tmp_path, one)
-    (tmp_path / f"{one.run_id}.1.err").write_text(
+def test_missing_records_use_standard_error_and_notes(tmp_path: Path) -> None:
+    run_a, run_b, _ = RUNS
+    began(tmp_path, run_a)
+    (tmp_path / f"{run_a.run_id}.1.err").write_text(
         "slurmstepd: error: Job 7 exceeded memory limit (9 > 8), being killed"
     )
-    began(tmp_path, two)
+    began(tmp_path, run_b)
     RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="ValueError", message="no", step=3, hostname="n2").write(
-        tmp_path, f"{two.run_id}.1"
+        tmp_path, f"{run_b.run_id}.1"
     )
     written = write_missing_records(tmp_path, {"7": ended("FAILED")}, tmp_path, patience_s=0)
-    found = {made.run_id: made for made in written}
-    assert found[one.run_id].outcome is Outcome.OOM
-    assert "exceeded memory limit" in found[one.run_id].evidence[0]
-    assert found[two.run_id].outcome is Outcome.RANK_FAIL
-    assert "ValueError" in found[two.run_id].evidence[0]
+    records = {record.run_id: record for record in written}
+    assert records[run_a.run_id].outcome is Outcome.OOM
+    assert "exceeded memory limit" in records[run_a.run_id].evidence[0]
+    assert records[run_b.run_id].outcome is Outcome.RANK_FAIL
+    assert "ValueError" in records[run_b.run_id].evidence[0]
 
 
 @pytest.mark.parametrize(("name", "closed"), [("ours", [0, 2]), ("of-another", [1, 2]), ("", [0, 1, 2])])
-def test_attempts_of_another_job_with_the_same_number_are_left_alone(
-    tmp_path: Path, name: str, closed: list[int]
-) -> None:
+def test_attempts_of_a_job_of_another_name_stay_open(tmp_path: Path, name: str, closed: list[int]) -> None:
     """The controller lost its state and gave number 7 again: one of the two jobs may be running. A record of an earlier
     version has no name."""
-    for run, of in zip(RUNS, ("ours", "of-another", ""), strict=True):
-        began(tmp_path, run, job_name=of)
+    for run, job_name in zip(RUNS, ("ours", "of-another", ""), strict=True):
+        began(tmp_path, run, job_name=job_name)
     written = write_missing_records(tmp_path, {"7": ended("", name=name)}, tmp_path, patience_s=0)
     assert [record.run_id for record in written] == [RUNS[at].run_id for at in closed]
 
 
-def test_a_record_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_record_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began(tmp_path, RUNS[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: record(RUNS[0], 1, Outcome.OK).write(tmp_path))
     assert write_missing_records(tmp_path, {"7": ended("")}, tmp_path) == []
@@ -371,15 +368,15 @@ def test_a_record_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("accounts", "outcome"), [("PREEMPTED", "preempted"), ("NODE_FAIL", "node_fail"), ("", "node_fail")]
 )
-def test_an_attempt_of_a_life_before_a_requeue_gets_that_lifes_end(
+def test_an_attempt_before_a_requeue_gets_the_end_of_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounts: str, outcome: str
 ) -> None:
     """The job was put back once and was cancelled then: that is the second attempt's end, not the first's."""
-    one, two, _ = RUNS
-    began(tmp_path, one)
-    began(tmp_path, two, restart_count=1)
+    run_a, run_b, _ = RUNS
+    began(tmp_path, run_a)
+    began(tmp_path, run_b, restart_count=1)
     former = [JobEnd(state=accounts, source="sacct", requeued=True)] if accounts else []
     monkeypatch.setattr("launch.follow.follower.lives", lambda job_id, name: [*former, ended("CANCELLED")])
     written = write_missing_records(tmp_path, {"7": ended("CANCELLED", restarts=1)}, tmp_path, patience_s=0)
-    found = {made.run_id: (made.outcome, made.restart_count) for made in written}
-    assert found == {one.run_id: (outcome, 0), two.run_id: ("cancelled", 1)}
+    outcomes = {record.run_id: (record.outcome, record.restart_count) for record in written}
+    assert outcomes == {run_a.run_id: (outcome, 0), run_b.run_id: ("cancelled", 1)}

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from hpc.model.outcome import BeginRecord
 from launch.cluster.query import JobState
 from launch.follow.rows import (
     NEVER_BEGAN,
@@ -36,16 +37,17 @@ def test_time_left_of_a_run_comes_from_enough_timed_steps(
 @pytest.mark.parametrize(
     ("begin_unix_s", "first_seen_unix_s", "elapsed_s"),
     [
-        (940.0, 1000.0, 60.0),  # it began before the follower
-        (940.0, 950.0, 60.0),
-        (5000.0, 990.0, 10.0),  # the node's clock is ahead
+        (940, 1000.0, 60.0),  # it began before the follower
+        (940, 950.0, 60.0),
+        (5000, 990.0, 10.0),  # the node's clock is ahead
         (None, 990.0, 10.0),
-        (5000.0, 1000.0, 0.0),
+        (5000, 1000.0, 0.0),
         (None, 1001.0, 0.0),  # this machine's clock was set back
     ],
 )
-def test_elapsed_time_is_never_negative(begin_unix_s: float | None, first_seen_unix_s: float, elapsed_s: float) -> None:
-    assert attempt_elapsed_s(begin_unix_s, first_seen_unix_s, 1000.0) == elapsed_s
+def test_elapsed_time_is_never_negative(begin_unix_s: int | None, first_seen_unix_s: float, elapsed_s: float) -> None:
+    begin = begin_unix_s and BeginRecord(run_id="r", attempt=1, job_id="7", begin_unix_s=begin_unix_s)
+    assert attempt_elapsed_s(begin, first_seen_unix_s, 1000.0) == elapsed_s
 
 
 def test_durations_come_from_the_point_then_from_the_case() -> None:
@@ -80,7 +82,7 @@ KNOWN = RunDurations([(RUN, 100.0), (TWO_NODES, 200.0)])
 
 
 @pytest.mark.parametrize(
-    ("states", "max_jobs", "queued", "left"),
+    ("states", "max_jobs", "queued", "expected"),
     [
         ((R, P, P), 1, False, SweepTimeLeft(seconds=560.0)),
         ((R, P, P), 2, True, SweepTimeLeft(seconds=400.0, queue_wait=True)),
@@ -92,13 +94,13 @@ KNOWN = RunDurations([(RUN, 100.0), (TWO_NODES, 200.0)])
         ((R, P, JobState.UNREACHABLE), None, True, None),
     ],
 )
-def test_time_left_of_a_sweep_is_that_of_its_jobs_side_by_side(
-    states: tuple[JobState, ...], max_jobs: int | None, queued: bool, left: SweepTimeLeft | None
+def test_time_left_of_a_sweep_runs_its_jobs_side_by_side(
+    states: tuple[JobState, ...], max_jobs: int | None, queued: bool, expected: SweepTimeLeft | None
 ) -> None:
     named = dict(zip(JOBS, states, strict=True))
-    assert sweep_time_left(JOBS, named, KNOWN, max_jobs, queued=queued) == left
+    assert sweep_time_left(JOBS, named, KNOWN, max_jobs, queued=queued) == expected
 
 
-def test_nothing_is_said_of_a_sweep_with_a_run_of_which_nothing_is_known() -> None:
+def test_a_sweep_with_an_unknown_run_has_no_estimate() -> None:
     unknown_two_nodes = RunDurations([(RUN, 100.0)])
     assert sweep_time_left(JOBS, dict.fromkeys(JOBS, R), unknown_two_nodes, None, queued=True) is None

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
-import shutil
-from array import array
 from pathlib import Path
 
 import pytest
 
-from hpc.model.timestamps import BEGIN, END, STAMPS
 from hpc.recovery import folders
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import StepReader
 from launch.follow.rows import StepCount
+from tests.unit.journals import complete
 
 STEM = "1n2g_mpi_delay_r1.1"
+FORTY = StepCount(completed=40, planned=100, median_step_s=2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -30,66 +29,54 @@ def traces(tmp_path: Path) -> Path:
 
 
 def journal(traces: Path, rank: int, completed: int) -> Journal:
-    made = Journal(traces, STEM, rank, 100)
-    complete(made, completed)
-    return made
+    opened = Journal(traces, STEM, rank, 100)
+    complete(opened, range(completed))
+    return opened
 
 
-def complete(made: Journal, completed: int) -> None:
-    for step in range(completed):
-        row = array("q", [0]) * len(STAMPS)
-        row[BEGIN], row[END] = 2 * 10**9 * step, 2 * 10**9 * (step + 1)
-        made.stamps[len(STAMPS) * step : len(STAMPS) * (step + 1)] = row
-        made.samples[step] = 4
-
-
-def copied(traces: Path) -> Path:
-    """What a copier makes, in place of the journals of a node that is not this one."""
-    local = attempt_folder(traces, STEM)
-    partial = traces / f"{STEM}{PARTIAL}"
-    shutil.rmtree(partial, ignore_errors=True)
-    local.rename(partial)
-    return partial
+def move_to_copies(traces: Path) -> None:
+    """Makes the journals copies of a node that is not this one."""
+    attempt_folder(traces, STEM).rename(traces / f"{STEM}{PARTIAL}")
 
 
 def test_steps_come_from_this_nodes_journal(traces: Path) -> None:
-    reader, made = StepReader(traces), journal(traces, 0, 3)
+    reader, first = StepReader(traces), journal(traces, 0, 3)
     assert reader.read(STEM) == StepCount(completed=3, planned=100)
-    complete(made, 40)
-    assert reader.read(STEM) == StepCount(completed=40, planned=100, median_step_s=2.0)
+    complete(first, range(40))
+    assert reader.read(STEM) == FORTY
 
 
 def test_steps_come_from_copies_of_another_node(traces: Path) -> None:
     journal(traces, 3, 40)
-    copied(traces)
-    assert StepReader(traces).read(STEM) == StepCount(completed=40, planned=100, median_step_s=2.0)
+    move_to_copies(traces)
+    assert StepReader(traces).read(STEM) == FORTY
 
 
 def test_an_attempt_without_files_has_no_step_count(traces: Path) -> None:
     assert StepReader(traces).read(STEM) is None
 
 
-def test_the_last_count_stands_when_the_files_are_removed_at_the_end(traces: Path) -> None:
-    reader, made = StepReader(traces), journal(traces, 0, 100)
+def test_the_last_count_remains_after_the_files_are_removed(traces: Path) -> None:
+    reader, first = StepReader(traces), journal(traces, 0, 100)
     assert reader.read(STEM) is not None
-    made.remove()
+    first.remove()
     assert reader.read(STEM) == StepCount(completed=100, planned=100)
     reader.forget(STEM)
     assert reader.read(STEM) is None
 
 
 def test_another_rank_is_read_when_the_first_has_gone(traces: Path) -> None:
-    made, _ = journal(traces, 0, 30), journal(traces, 1, 20)
+    first, _ = journal(traces, 0, 30), journal(traces, 1, 20)
     reader = StepReader(traces)
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
-    made.remove()
+    first.remove()
     assert reader.read(STEM) == StepCount(completed=20, planned=100, median_step_s=2.0)
 
 
-def test_of_many_ranks_one_file_is_opened_at_each_look(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(20):
         journal(traces, rank, 5)
-    copied(traces)
+    move_to_copies(traces)
     opened: list[str] = []
     real = Path.open
 
@@ -104,10 +91,10 @@ def test_of_many_ranks_one_file_is_opened_at_each_look(traces: Path, monkeypatch
     assert opened == ["rank0.stamps"] * 3
 
 
-def test_what_cannot_be_read_is_not_shown_and_no_error(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_no_error(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = StepReader(traces)
     journal(traces, 0, 30)
-    copied(traces)
+    move_to_copies(traces)
     assert reader.read(STEM) is not None
 
     def stale(path: Path, *rest: str) -> object:
@@ -119,7 +106,7 @@ def test_what_cannot_be_read_is_not_shown_and_no_error(traces: Path, monkeypatch
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
 
 
-def test_a_copy_in_the_making_is_no_step_count(traces: Path) -> None:
+def test_an_incomplete_copy_is_no_step_count(traces: Path) -> None:
     partial = traces / f"{STEM}{PARTIAL}"
     partial.mkdir()
     (partial / "rank0.stamps").write_bytes(b"\0" * 10)

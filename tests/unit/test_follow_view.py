@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.live import Live
 
 from hpc.model.outcome import Outcome
-from launch.follow.rows import NEVER_BEGAN, PENDING, Row, SchedulerOutage, SweepTimeLeft
+from launch.follow.rows import NEVER_BEGAN, PENDING, Outage, Row, SweepTimeLeft, Unavailable
 from launch.follow.view import (
-    SCHEDULER,
     SweepTable,
     choose_rows,
     format_clock,
@@ -27,17 +26,17 @@ from launch.follow.view import (
 from tests.unit.follow_rows import RUN, Terminal, over, pending, running, runs, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTAGE = SchedulerOutage(
-    what=SCHEDULER, since_unix_s=0.0, lasts_s=300.0, error="squeue: error: Unable to contact controller"
+OUTAGE = Outage(
+    what=Unavailable.SCHEDULER, since_unix_s=0.0, lasts_s=300.0, error="squeue: error: Unable to contact controller"
 )
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
-def drawn(rows: list[Row], width: int, height: int, outage: SchedulerOutage | None = None) -> list[str]:
+def drawn(rows: list[Row], width: int, height: int, outage: Outage | None = None) -> list[str]:
     """The table as a terminal of this size shows it; one that wraps long lines, as the sweep's console lets it."""
     common, names = short_names([row.run for row in rows])
-    left = SweepTimeLeft(seconds=720.0, queue_wait=True)
-    table = SweepTable(rows=rows, outage=outage, time_left=left, names=names, common=common)
+    time_left = SweepTimeLeft(seconds=720.0, queue_wait=True)
+    table = SweepTable(rows=rows, outage=outage, time_left=time_left, names=names, common=common)
     console = Console(file=Terminal(), width=width, height=height, soft_wrap=True, color_system=None)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
@@ -48,7 +47,7 @@ def drawn(rows: list[Row], width: int, height: int, outage: SchedulerOutage | No
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 50), (40, 10), (200, 24), (20, 6)])
 @pytest.mark.parametrize("count", [1, 6, 50, 500])
 def test_the_table_fits_the_terminal_and_has_the_running_run(
-    count: int, width: int, height: int, outage: SchedulerOutage | None
+    count: int, width: int, height: int, outage: Outage | None
 ) -> None:
     rows = sweep(count, count // 2, count // 2 + 1)
     lines = drawn(rows, width, height, outage)
@@ -77,31 +76,31 @@ def test_a_sweep_of_fifty_runs_on_80_columns_and_24_lines() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 118, 200])
-def test_columns_stay_where_they_are_while_a_sweep_goes_on(width: int) -> None:
+def test_columns_keep_their_places(width: int) -> None:
     """Between two runs of a job none is running."""
-    one, two, three = runs(3)
-    between = drawn([over(one), pending(two), pending(three)], width, 24)
-    meanwhile = drawn([over(one), running(two), pending(three)], width, 24)
+    run_a, run_b, run_c = runs(3)
+    between = drawn([over(run_a), pending(run_b), pending(run_c)], width, 24)
+    meanwhile = drawn([over(run_a), running(run_b), pending(run_c)], width, 24)
     names = [line.partition("  ")[0] for line in between[-3:]]
     assert sorted(names) == sorted(line.partition("  ")[0] for line in meanwhile[-3:])
     assert all("step" in lines[-4] and "left" in lines[-4] for lines in (between, meanwhile))
-    at_the_end = drawn([over(one), over(two), over(three)], width, 24)
+    at_the_end = drawn([over(run_a), over(run_b), over(run_c)], width, 24)
     assert "step" not in at_the_end[-4] and "elapsed" in at_the_end[-4]
 
 
 def test_rows_that_fit_are_all_shown_running_first() -> None:
-    one, two, three, four = runs(4)
-    rows = [over(one, end_unix_s=5), over(two, Outcome.OOM, 3), pending(three), running(four)]
+    run_a, run_b, run_c, run_d = runs(4)
+    rows = [over(run_a, end_unix_s=5), over(run_b, Outcome.OOM, 3), pending(run_c), running(run_d)]
     shown, rest = choose_rows(rows, 4)
     assert [row.state for row in shown] == ["running", "oom", "ok", "pending"]
     assert rest is None
 
 
-def test_of_those_over_the_failures_and_the_latest_are_shown() -> None:
-    one, two, three, four, five = runs(5)
+def test_failures_and_the_latest_ends_are_shown_first() -> None:
+    run_a, run_b, run_c, run_d, run_e = runs(5)
     rows = [
-        over(one, Outcome.OOM, 1), over(two, Outcome.OK, 2), over(three, Outcome.LAUNCH_FAIL, 3),
-        over(four, Outcome.OK, 4), Row(run=five, state=NEVER_BEGAN),
+        over(run_a, Outcome.OOM, 1), over(run_b, Outcome.OK, 2), over(run_c, Outcome.LAUNCH_FAIL, 3),
+        over(run_d, Outcome.OK, 4), Row(run=run_e, state=NEVER_BEGAN),
     ]  # fmt: skip
     shown, rest = choose_rows(rows, 4)
     assert [row.state for row in shown] == ["launch_fail", "oom", "never began"]
@@ -159,7 +158,7 @@ def test_time_left_in_words(seconds: float, text: str) -> None:
 
 
 def shown_on(console: Console) -> str:
-    """What is printed as a run begins, and as it ends."""
+    """The output as a run begins, and as it ends."""
     with open_view(console, "following 1 run") as view:
         for row in (running(RUN), over(RUN)):
             view.show([row], None, None)
@@ -178,19 +177,19 @@ def test_a_terminal_without_cursor_control_gets_a_line_per_event(term: str) -> N
 
 
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}])
-def test_a_pipe_gets_a_line_per_event_whatever_the_environment_says(variables: dict[str, str]) -> None:
+def test_a_pipe_gets_a_line_per_event(variables: dict[str, str]) -> None:
     console = Console(file=io.StringIO(), _environ={"TERM": "xterm-256color", **variables})
     assert shown_on(console).splitlines() == EVENTS
 
 
-def test_a_terminal_gets_a_table_and_its_cursor_back() -> None:
+def test_a_terminal_gets_a_table_and_its_cursor_is_restored() -> None:
     printed = shown_on(Console(file=Terminal(), _environ={"TERM": "xterm-256color"}))
     assert "began" not in printed and "412/1000" in printed
     assert printed.rindex(SHOW_CURSOR) > printed.rindex(HIDE_CURSOR)
 
 
 @pytest.mark.parametrize("moment", ["start", "start hidden", "show"])
-def test_an_interrupt_gives_the_cursor_back(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_restores_the_cursor(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=Terminal(), _environ={"TERM": "xterm-256color"})
 
     def interrupt(*_: object) -> None:
@@ -221,7 +220,8 @@ with open_view(Console(soft_wrap=True), "following") as view:
 """
 
 
-def test_ctrl_c_on_a_real_terminal_gives_the_cursor_back() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_follower_restores_the_cursor_and_its_exit_status(number: signal.Signals) -> None:
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", FOLLOW_UNTIL_INTERRUPTED], stdin=its, stdout=its, stderr=subprocess.DEVNULL, cwd=ROOT,
@@ -231,9 +231,9 @@ def test_ctrl_c_on_a_real_terminal_gives_the_cursor_back() -> None:
     try:
         printed = read_until(ours, b"412/1000")
         assert HIDE_CURSOR.encode() in printed and SHOW_CURSOR.encode() not in printed
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         read_until(ours, SHOW_CURSOR.encode())
-        assert process.wait() == -signal.SIGINT
+        assert process.wait() == -number
     finally:
         process.kill()
         process.wait()
@@ -241,7 +241,7 @@ def test_ctrl_c_on_a_real_terminal_gives_the_cursor_back() -> None:
 
 
 def read_until(terminal: int, text: bytes) -> bytes:
-    """What is printed up to this text. Raises OSError where whoever prints has ended before."""
+    """The output up to this text. Raises OSError if the process ends before."""
     printed = b""
     while text not in printed:
         printed += os.read(terminal, 4096)

@@ -1,4 +1,4 @@
-"""The lock of a sweep's folder: who has it, who waits, and file systems that have none."""
+"""The lock of a sweep's folder: its holder, waiting, and file systems without locks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from launch.cluster.lock import LOCK, FolderLock, LockError
 
 
-def test_one_at_a_time_and_the_other_is_told_who_it_waits_for(tmp_path: Path) -> None:
+def test_a_waiting_process_learns_the_holder(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
-    told: list[str] = []
+    holders: list[str] = []
 
     def waiting(holder: str) -> None:
-        told.append(holder)
+        holders.append(holder)
         first.release()
 
     assert first.take()
@@ -28,11 +28,11 @@ def test_one_at_a_time_and_the_other_is_told_who_it_waits_for(tmp_path: Path) ->
     with second.held(waiting, poll_s=0), second.held(waiting, poll_s=0):  # held once, however deep
         assert not FolderLock(tmp_path).take()
     assert FolderLock(tmp_path).take()
-    [holder] = told
+    [holder] = holders
     assert holder.startswith(f"process {os.getpid()} on {socket.gethostname()}, of ")
 
 
-def test_who_inherits_the_descriptor_holds_the_lock_on(tmp_path: Path) -> None:
+def test_a_process_that_inherits_the_descriptor_holds_the_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     assert lock.take()
     heir = subprocess.Popen([sys.executable, "-c", "input()"], stdin=lock.file, stdout=subprocess.PIPE)
@@ -48,7 +48,7 @@ def test_who_inherits_the_descriptor_holds_the_lock_on(tmp_path: Path) -> None:
     assert FolderLock(tmp_path).take()
 
 
-def test_nobody_but_owner_and_group_may_write_it_whatever_the_umask(tmp_path: Path) -> None:
+def test_the_lock_is_never_writable_for_others(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         assert FolderLock(tmp_path).take()
@@ -66,7 +66,7 @@ def test_nobody_but_owner_and_group_may_write_it_whatever_the_umask(tmp_path: Pa
         (errno.EIO, "cannot be locked: Input/output error"),
     ],
 )
-def test_a_file_system_without_locks_is_an_error_with_the_cure(
+def test_a_file_system_without_locks_is_an_error_with_a_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
     """A fake `flock`: such a file system cannot be had here."""
@@ -79,7 +79,7 @@ def test_a_file_system_without_locks_is_an_error_with_the_cure(
         FolderLock(tmp_path).take()
 
 
-def test_a_folder_that_takes_no_lock_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_a_folder_without_a_lock_is_named(tmp_path: Path) -> None:
     with pytest.raises(LockError, match=r"none/\.lock cannot be opened: No such file"):
         FolderLock(tmp_path / "none").take()
     (tmp_path / LOCK).symlink_to(tmp_path / "elsewhere")
@@ -89,7 +89,7 @@ def test_a_folder_that_takes_no_lock_is_an_error_that_names_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "1"}', '{"user": "a", "host": "b", "pid": 1}'])
-def test_what_is_no_signature_is_nobody(tmp_path: Path, text: str) -> None:
+def test_a_damaged_signature_names_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
     assert FolderLock(tmp_path).signed_by() == {}
     assert FolderLock(tmp_path).holder() == "somebody who could not leave a name"

@@ -119,7 +119,7 @@ def test_a_folder_of_path_that_is_closed_hides_no_tool_that_is_nowhere(tmp_path:
     assert plan_of(tmp_path)["target"] | {"site": "local", "gpus_per_node": 0} == plan_of(tmp_path)["target"]
     for each in (looked, local):
         assert "Traceback" not in each.stderr, each.stderr
-    assert json.loads(local.stdout)["advice"], local.stderr
+    assert json.loads(local.stdout)["findings"], local.stderr
 
 
 def test_the_doctor_names_an_nvidia_smi_that_fails(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_the_doctor_names_an_nvidia_smi_that_fails(tmp_path: Path) -> None:
     env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    [found] = [one for one in json.loads(done.stdout)["advice"] if one["name"] == "nvidia-smi"]
-    assert (found["word"], "Driver/library version mismatch" in found["text"]) == ("change", True)
+    [finding] = [each for each in json.loads(done.stdout)["findings"] if each["name"] == "nvidia-smi"]
+    assert (finding["state"], "Driver/library version mismatch" in finding["text"]) == ("failed", True)
 
 
 def test_a_sweep_larger_than_its_cluster_is_refused_before_it_is_submitted(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ OTHERS = {
     "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
     "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
     "launch/step/attempt.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
-    "tools/devcluster/cluster.py": "commands of a person in the development cluster",
     "tools/devcluster/daemons.py": "the daemons of the development cluster",
     "tools/devcluster/processes.py": "the daemons of the development cluster",
 }

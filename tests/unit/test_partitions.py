@@ -1,9 +1,8 @@
-"""What sinfo shows against what jobs ask for; sinfo and scontrol are fakes here, scripts that print one thing."""
+"""Requests of jobs against the nodes that sinfo lists; sinfo and scontrol are fake scripts that print one answer."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +13,26 @@ from launch.cluster.partitions import SiteNodes, minutes_of, read_partitions
 from launch.cluster.slurm import SubmitError
 from launch.jobs.plan import JobPlan, PlanError, plan_jobs
 from launch.jobs.site import Site
+from tests.unit.fake_commands import Fake, fake_in
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
     precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
 )  # fmt: skip
-Fake = Callable[[str, str], None]
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """`fake("sinfo", "…")`: a command of that name, with that shell text; there are no others but the system's."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)
-
-    def make(name: str, text: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-
-    return make
+    return fake_in(tmp_path)
 
 
 def rows(names: str, partition: str = "main*", cpus: int = 8, gpus: int = 8, **more: str) -> str:
     """Lines of sinfo for these nodes."""
-    its = {
-        "state": "idle",
-        "time": "infinite",
-        "sizes": "1-infinite",
-        "max_cpus": "UNLIMITED",
-        "features": "(null)",
-    } | more
-    gres = f"gpu:{gpus}" if gpus else "(null)"
-    return "".join(
-        f"{name}|{partition}|{its['state']}|{cpus}|{its['time']}|{its['sizes']}|{its['max_cpus']}|{gres}|{its['features']}\n"
-        for name in names.split()
-    )
+    columns = {"state": "idle", "cpus": str(cpus), "time": "infinite", "sizes": "1-infinite", "max_cpus": "UNLIMITED"}
+    columns |= {"gres": f"gpu:{gpus}" if gpus else "(null)", "features": "(null)"} | more
+    return "".join(f"{name}|{partition}|{'|'.join(columns.values())}\n" for name in names.split())
 
 
 def prints(text: str) -> str:
@@ -63,7 +47,7 @@ FOUR = rows("n1 n2 n3 n4")
 
 
 @pytest.mark.parametrize(
-    ("shown", "sizes", "words"),
+    ("printed", "sizes", "words"),
     [
         (FOUR, {"nodes": 16, "ranks_per_node": 8, "gpus_per_node": 8},
          ["job 16n can never start", "asks for 16 nodes of 8 CPUs (8 ranks of 1) and 8 GPUs",
@@ -84,16 +68,17 @@ FOUR = rows("n1 n2 n3 n4")
         (rows("a") + rows("b c", "big"), {"nodes": 2}, ["it fits in --partition big"]),
     ],
 )  # fmt: skip
-def test_a_job_that_can_never_start_is_refused(fake: Fake, shown: str, sizes: dict[str, int], words: list[str]) -> None:
-    fake("sinfo", prints(shown))
+def test_a_job_that_can_never_start_is_refused(
+    fake: Fake, printed: str, sizes: dict[str, int], words: list[str]
+) -> None:
+    fake("sinfo", prints(printed))
     with pytest.raises(PlanError) as refused:
         SiteNodes(Site(name="s")).check(jobs(**sizes))
-    for word in words:
-        assert word in str(refused.value)
+    assert all(part in str(refused.value) for part in words)
 
 
 @pytest.mark.parametrize(
-    ("shown", "sizes"),
+    ("printed", "sizes"),
     [
         (FOUR, {"nodes": 4, "ranks_per_node": 8, "gpus_per_node": 8}),
         (rows("a b") + rows("c", cpus=64), {"ranks_per_node": 64}),
@@ -102,13 +87,13 @@ def test_a_job_that_can_never_start_is_refused(fake: Fake, shown: str, sizes: di
         (rows("a", gpus=0), {"ranks_per_node": 8}),
     ],
 )
-def test_a_job_that_fits_is_not(fake: Fake, shown: str, sizes: dict[str, int]) -> None:
-    fake("sinfo", prints(shown))
+def test_a_job_that_fits_is_accepted(fake: Fake, printed: str, sizes: dict[str, int]) -> None:
+    fake("sinfo", prints(printed))
     assert SiteNodes(Site(name="s")).check(jobs(**sizes)) == []
 
 
 @pytest.mark.parametrize("state", ["down", "down*", "drained", "draining", "idle*", "DRAINED$", "maint", "fail"])
-def test_nodes_that_may_come_back_are_there_and_missed(fake: Fake, state: str) -> None:
+def test_nodes_that_are_down_cause_a_warning(fake: Fake, state: str) -> None:
     fake("sinfo", prints(rows("a b") + rows("c", state=state)))
     assert SiteNodes(Site(name="s")).check(jobs(nodes=2)) == []
     assert SiteNodes(Site(name="s")).check(jobs(nodes=3)) == [
@@ -123,7 +108,7 @@ def test_nodes_that_take_jobs_are_up(fake: Fake, state: str) -> None:
     assert SiteNodes(Site(name="s")).check(jobs(nodes=2)) == []
 
 
-def test_what_the_site_leaves_out_does_not_count(fake: Fake) -> None:
+def test_excluded_nodes_do_not_count(fake: Fake) -> None:
     fake("sinfo", prints(rows("n1 n2 n3", features="fast,ib") + rows("n4")))
     fake("scontrol", '[ "$*" = "show hostnames n[1-2]" ] && printf "n1\\nn2\\n"')
 
@@ -140,7 +125,7 @@ def test_what_the_site_leaves_out_does_not_count(fake: Fake) -> None:
         SiteNodes(Site(name="s", constraint="slow")).check(jobs(Site(name="s", constraint="slow")))
 
 
-def test_of_several_partitions_that_are_named_one_must_fit(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_several_named_partitions_must_fit(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     fake("sinfo", f'case "$*" in *"-p a,b"*) {prints(rows("a", "a") + rows("b c", "b"))}\n;; *) exit 1;; esac')
     site = Site(name="s", partition="a,b")
     assert SiteNodes(site).check(jobs(site, nodes=2)) == []
@@ -156,14 +141,14 @@ def test_the_partition_of_a_reservation_is_not_known(fake: Fake) -> None:
     assert SiteNodes(Site(name="s", reservation="r")).check(jobs(nodes=99)) == []
 
 
-def test_sinfo_is_asked_once(fake: Fake, tmp_path: Path) -> None:
-    fake("sinfo", f"echo asked >>{tmp_path}/asked\n{prints(FOUR)}")
+def test_sinfo_runs_once(fake: Fake, tmp_path: Path) -> None:
+    fake("sinfo", f"echo called >>{tmp_path}/calls\n{prints(FOUR)}")
     nodes = SiteNodes(Site(name="s"))
     nodes.check(jobs())
-    assert (nodes.per_node, (tmp_path / "asked").read_text()) == ((8, 8), "asked\n")
+    assert (nodes.per_node, (tmp_path / "calls").read_text()) == ((8, 8), "called\n")
 
 
-def test_an_sinfo_that_fails_or_shows_nothing_is_an_error(fake: Fake) -> None:
+def test_a_failing_or_empty_sinfo_is_an_error(fake: Fake) -> None:
     site = Site(name="s", partition="gpu")
     fake("sinfo", "echo 'slurm_load_partitions: down' >&2; exit 1")
     with pytest.raises(SubmitError, match="the nodes of partition gpu: sinfo: slurm_load_partitions: down"):
@@ -174,7 +159,7 @@ def test_an_sinfo_that_fails_or_shows_nothing_is_an_error(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "found"),
+    ("printed", "per_node"),
     [
         (rows("a b") + rows("c", "old", cpus=4, gpus=2), (8, 8)),
         (rows("a").replace("gpu:8", "gpu:a100:4(S:0-1)"), (4, 8)),
@@ -184,19 +169,21 @@ def test_an_sinfo_that_fails_or_shows_nothing_is_an_error(fake: Fake) -> None:
         (rows("a", "one") + rows("b", "two", cpus=4), (8, None)),
     ],
 )
-def test_sizes_of_a_node(fake: Fake, shown: str, found: tuple[int | None, int | None]) -> None:
-    fake("sinfo", prints(shown))
-    assert SiteNodes(Site(name="s")).per_node == found
+def test_sizes_of_a_node(fake: Fake, printed: str, per_node: tuple[int | None, int | None]) -> None:
+    fake("sinfo", prints(printed))
+    assert SiteNodes(Site(name="s")).per_node == per_node
 
 
 @pytest.mark.parametrize(
-    ("text", "minutes"), [("1-00:30:00", 1470), ("2:00:00", 120), ("30:00", 30), ("infinite", None), ("n/a", None)]
-)
-def test_limits_as_sinfo_writes_them(text: str, minutes: int | None) -> None:
+    ("text", "minutes"),
+    [("1-00:30:00", 1470), ("2:00:00", 120), ("02:00:00", 120), ("30:00", 30), ("00:00:30", 0), ("infinite", None),
+     ("UNLIMITED", None), ("n/a", None), ("", None)],
+)  # fmt: skip
+def test_slurms_time_limits_in_minutes(text: str, minutes: int | None) -> None:
     assert minutes_of(text) == minutes
 
 
-def test_lines_that_are_no_nodes_are_passed_over() -> None:
+def test_lines_that_are_no_nodes_are_skipped() -> None:
     assert read_partitions("warning: something\n") == ()
     [partition] = read_partitions(rows("a").replace("|8|", "|?|"))
     assert partition.nodes[0].cpus is None

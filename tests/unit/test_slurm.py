@@ -1,10 +1,9 @@
-"""What sbatch and squeue say, and what is made of it; both are fakes here, scripts that say one thing."""
+"""SlurmCluster against fake commands of Slurm, scripts that print one answer."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,27 +13,20 @@ from launch.cluster.query import JobState
 from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, job_name
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
+from tests.unit.fake_commands import Fake, fake_in
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="mpi", workload="delay", batch_size=8,
     precision="fp32", scaling="weak", warmup_steps=5, measured_steps=5, repeat=1, seed=0, site="s",
 )  # fmt: skip
-Fake = Callable[[str, str], None]
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """`fake("sbatch", "…")`: a command of that name, with that shell text."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-    def make(name: str, text: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-
-    make("srun", "")
-    return make
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    fake = fake_in(tmp_path / "bin")
+    fake("srun", "")
+    return fake
 
 
 @pytest.fixture
@@ -45,77 +37,73 @@ def job(tmp_path: Path) -> WrittenJob:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
         "(job submit limit, user's size and/or time limits)",
-        "AssocMaxSubmitJobLimit",
-        "AssocGrpSubmitJobsLimit",
+        "AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit",
         "Batch job submission failed: Socket timed out on send/recv operation",
         "Batch job submission failed: Unable to contact slurm controller (connect failure)",
         "Batch job submission failed: Resource temporarily unavailable",
-        "Slurm temporarily unable to accept job, sleeping and retrying",
-        "Slurm job queue full, sleeping and retrying",
+        "Slurm temporarily unable to accept job, sleeping and retrying", "Slurm job queue full, sleeping and retrying",
         "Job creation temporarily disabled, retrying",
         "Batch job submission failed: Zero Bytes were transmitted or received",
     ],
-)
-def test_refusals_that_pass_by_themselves(fake: Fake, job: WrittenJob, said: str, tmp_path: Path) -> None:
-    fake("sbatch", f"printf '%s\\n' \"sbatch: error: {said}\" >&2; exit 1")
+)  # fmt: skip
+def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
+    fake("sbatch", f"printf '%s\\n' \"sbatch: error: {message}\" >&2; exit 1")
     with pytest.raises(TransientSubmitError, match=r"^sbatch: sbatch: error: "):
         SlurmCluster(tmp_path / "logs").submit(job)
     assert not list((tmp_path / "logs").iterdir())
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
-        "invalid partition specified: nowhere",
+        "invalid partition specified: nowhere", "QOSMaxWallDurationPerJobLimit", "AssocMaxNodePerJobLimit",
         "Batch job submission failed: Invalid account or account/partition combination specified",
         "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
-        "QOSMaxWallDurationPerJobLimit",
-        "AssocMaxNodePerJobLimit",
     ],
-)
-def test_refusals_that_do_not(fake: Fake, job: WrittenJob, said: str, tmp_path: Path) -> None:
-    fake("sbatch", f"echo 'sbatch: error: {said}' >&2; echo refused >&2; exit 1")
+)  # fmt: skip
+def test_final_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
+    fake("sbatch", f"echo 'sbatch: error: {message}' >&2; echo refused >&2; exit 1")
     with pytest.raises(SubmitError, match=r"^sbatch refused 1n\.sh: sbatch: error: .* refused$"):
         SlurmCluster(tmp_path / "logs").submit(job)
 
 
-def test_an_sbatch_that_does_not_answer_is_requested_reruns(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+def test_an_sbatch_that_times_out_is_transient(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     fake("timeout", "exit 124")
     with pytest.raises(TransientSubmitError, match="no answer within 60 s"):
         SlurmCluster(tmp_path / "logs").submit(job)
 
 
-def test_the_job_is_given_its_name_whatever_the_environment_says(
+def test_the_environment_does_not_rename_a_job(
     fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
-    fake("sbatch", f'echo "$@" >{tmp_path}/said; echo Submitted batch job 17')
+    fake("sbatch", f'echo "$@" >{tmp_path}/arguments; echo Submitted batch job 17')
     assert SlurmCluster(tmp_path / "logs").submit(job) == "17"
-    assert f"--job-name={job_name(job.plan, tmp_path)} " in (tmp_path / "said").read_text()
+    assert f"--job-name={job_name(job.plan, tmp_path)} " in (tmp_path / "arguments").read_text()
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["17_submission.sh"]
 
 
-def test_a_job_gets_nothing_of_the_job_that_it_is_submitted_from(
+def test_a_job_inherits_nothing_of_the_job_that_submits_it(
     fake: Fake, job: WrittenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`srun --pty bash` leaves its binding in the environment, and a requeued job how often it was started."""
-    own = ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_RESTART_COUNT", "PMIX_RANK")
-    for name in (*own, "SLURM_CONF", "OMPI_MCA_btl"):
+    of_the_job = ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SLURM_RESTART_COUNT", "PMIX_RANK")
+    for name in (*of_the_job, "SLURM_CONF", "OMPI_MCA_btl"):
         monkeypatch.setenv(name, "5")
-    fake("sbatch", f"env >{tmp_path}/seen; echo Submitted batch job 7")
+    fake("sbatch", f"env >{tmp_path}/variables; echo Submitted batch job 7")
     assert SlurmCluster(tmp_path / "logs").submit(job) == "7"
-    seen = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
-    assert seen >= {"SLURM_CONF", "OMPI_MCA_btl", "PATH"} and not seen.intersection(own)
+    variables = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
+    assert variables >= {"SLURM_CONF", "OMPI_MCA_btl", "PATH"} and not variables.intersection(of_the_job)
     monkeypatch.delenv("SLURM_JOB_ID")  # outside of a job, what a person set is meant
     SlurmCluster(tmp_path / "logs").submit(job)
-    assert "SLURM_CPU_BIND=5" in (tmp_path / "seen").read_text()
+    assert "SLURM_CPU_BIND=5" in (tmp_path / "variables").read_text()
 
 
-def test_a_name_is_of_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -> None:
+def test_a_job_name_identifies_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -> None:
     [longer] = plan_jobs([RUN], Site(name="s", partition="p"), 20, None)
     [more] = plan_jobs([RUN, dataclasses.replace(RUN, repeat=2)], Site(name="s"), 10, None)
     name = job_name(job.plan, tmp_path)
@@ -124,7 +112,7 @@ def test_a_name_is_of_its_folder_and_its_runs(job: WrittenJob, tmp_path: Path) -
     assert len({name, job_name(more, tmp_path), job_name(job.plan, tmp_path / "other")}) == 3
 
 
-def test_squeue_is_believed_by_name_and_not_where_it_fails(fake: Fake, tmp_path: Path) -> None:
+def test_active_jobs_are_listed_by_name(fake: Fake, tmp_path: Path) -> None:
     cluster = SlurmCluster(tmp_path)
     fake("squeue", "printf '12|rankwise-1n-a\\n9|rankwise-2n-b\\n10|rankwise-1n-ab\\n'")
     assert cluster.active_jobs(["rankwise-1n-a", "rankwise-2n-b"]) == {"9": "rankwise-2n-b", "12": "rankwise-1n-a"}
@@ -134,15 +122,14 @@ def test_squeue_is_believed_by_name_and_not_where_it_fails(fake: Fake, tmp_path:
         cluster.active_jobs(["rankwise-1n-a"])
 
 
-def test_a_number_that_another_job_has_now_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+def test_a_reused_job_id_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     """A controller that was killed gives the numbers of its last seconds twice."""
     fake("sbatch", "echo Submitted batch job 17")
     fake("scontrol", "exit 1")
     fake("sacct", "exit 1")
     cluster = SlurmCluster(tmp_path / "logs")
     cluster.submit(job)
-    own = job_name(job.plan, tmp_path)
-    for name, state in ((own, JobState.RUNNING), ("rankwise-9n-of-another", JobState.UNKNOWN)):
+    for name, state in ((job_name(job.plan, tmp_path), JobState.RUNNING), ("rankwise-9n-of-another", JobState.UNKNOWN)):
         fake("squeue", f"printf '17|RUNNING|node1|main|0|1|{name}|None|\\n'")
         assert cluster.states(["17"]) == {"17": state}
         ends = cluster.ends(["17"])
@@ -150,17 +137,17 @@ def test_a_number_that_another_job_has_now_is_not_the_job(fake: Fake, job: Writt
     assert ends["17"].reason == "17 is the number of another job now, rankwise-9n-of-another"
 
 
-def test_a_job_held_for_slurms_own_failure_is_released_a_few_times(fake: Fake, tmp_path: Path) -> None:
+def test_a_job_held_after_a_failed_launch_is_released_three_times(fake: Fake, tmp_path: Path) -> None:
     row = "%s|PENDING||main|0|1|n|%s|\\n"
     fake("squeue", f"printf '{row}' 17 launch_failed_requeued_held 18 JobHeldUser 19 Priority")
-    fake("scontrol", f'echo "$@" >>{tmp_path}/asked')
+    fake("scontrol", f'echo "$@" >>{tmp_path}/calls')
     cluster = SlurmCluster(tmp_path)
     cluster.states(["17", "18", "19"])
     assert [cluster.release_held(["17", "18", "19"]) for _ in range(4)] == [{"17": ""}, {"17": ""}, {"17": ""}, {}]
-    assert (tmp_path / "asked").read_text() == "release 17\n" * 3
+    assert (tmp_path / "calls").read_text() == "release 17\n" * 3
 
 
-def test_a_release_that_fails_is_not_called_one(fake: Fake, tmp_path: Path) -> None:
+def test_a_failed_release_returns_its_error(fake: Fake, tmp_path: Path) -> None:
     fake("squeue", "printf '17|PENDING||main|0|1|n|launch_failed_requeued_held|\\n'")
     fake("scontrol", "echo 'Access/permission denied for job 17' >&2; exit 1")
     cluster = SlurmCluster(tmp_path)
@@ -168,7 +155,7 @@ def test_a_release_that_fails_is_not_called_one(fake: Fake, tmp_path: Path) -> N
     assert cluster.release_held(["17"]) == {"17": "scontrol: Access/permission denied for job 17"}
 
 
-def test_a_look_that_fails_does_not_give_a_number_back(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+def test_a_failed_query_does_not_forget_a_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     """squeue answers and then fails: what it said of the name is not taken for an answer."""
     fake("sbatch", "echo Submitted batch job 17")
     fake("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
@@ -179,15 +166,15 @@ def test_a_look_that_fails_does_not_give_a_number_back(fake: Fake, job: WrittenJ
     assert cluster.ends(["17"]) == {}
 
 
-def test_what_is_no_job_id_is_not_cancelled(fake: Fake, tmp_path: Path) -> None:
-    fake("scancel", f"touch {tmp_path}/asked")
+def test_a_text_that_is_no_job_id_is_not_cancelled(fake: Fake, tmp_path: Path) -> None:
+    fake("scancel", f"touch {tmp_path}/calls")
     with pytest.raises(SubmitError, match="'--version' is no Slurm job id: nothing was cancelled"):
         SlurmCluster(tmp_path).cancel(["17", "--version"])
-    assert not (tmp_path / "asked").exists()
+    assert not (tmp_path / "calls").exists()
 
 
 @pytest.mark.parametrize("broken", ["squeue", "scancel"])
-def test_commands_that_may_not_be_executed_are_named(fake: Fake, tmp_path: Path, broken: str) -> None:
+def test_commands_without_execute_permission_are_named(fake: Fake, tmp_path: Path, broken: str) -> None:
     fake(broken, "true")
     (tmp_path / "bin" / broken).chmod(0o644)
     os.environ["PATH"] = f"{tmp_path}/bin"  # set back by the fixture
@@ -195,7 +182,7 @@ def test_commands_that_may_not_be_executed_are_named(fake: Fake, tmp_path: Path,
         SlurmCluster(tmp_path).active_jobs(["n"]) if broken == "squeue" else SlurmCluster(tmp_path).cancel(["5"])
 
 
-def test_a_cancel_that_fails_says_so(fake: Fake, tmp_path: Path) -> None:
+def test_a_failed_cancel_raises_its_message(fake: Fake, tmp_path: Path) -> None:
     fake("scancel", "echo 'scancel: error: Kill job error on job id 5: Access/permission denied' >&2; exit 1")
     with pytest.raises(SubmitError, match=r"scancel 5: .*Access/permission denied"):
         SlurmCluster(tmp_path).cancel(["5"])

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_reruns
+from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
-from launch.step.claim import lives_here
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 
 
@@ -33,14 +33,14 @@ from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note,
         (STEM + """echo '{"text": "no step for long"}' >"$stem.hang.json"; exit 143""", Outcome.LAUNCH_FAIL),
     ],
 )  # fmt: skip
-def test_outcome_comes_from_what_the_attempt_left(tmp_path: Path, body: str, outcome: Outcome) -> None:
+def test_the_outcome_comes_from_the_files_of_the_attempt(tmp_path: Path, body: str, outcome: Outcome) -> None:
     record, _ = outcome_of(tmp_path, body)
     assert record["outcome"] == outcome
     assert (record["run_id"], record["attempt"]) == (RUN.run_id, 1)
 
 
 @pytest.mark.parametrize(("status", "collected"), [(0, False), (9, True)])
-def test_what_ranks_left_beside_a_whole_trace_is_collected_where_they_died_after_it(
+def test_journals_beside_a_whole_trace_are_collected_after_a_failure(
     tmp_path: Path, status: int, collected: bool
 ) -> None:
     outcome_of(tmp_path, STEM + f'touch "$stem.h5"; exit {status}')
@@ -48,7 +48,7 @@ def test_what_ranks_left_beside_a_whole_trace_is_collected_where_they_died_after
     assert ("collected the journals of" in log.read_text()) is collected
 
 
-def test_settled_runs_are_passed_over_and_force_runs_them_again(tmp_path: Path) -> None:
+def test_final_runs_are_passed_over_unless_forced(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
     assert outcome_of(tmp_path, body)[0]["attempt"] == 1
     record, printed = outcome_of(tmp_path, body)
@@ -57,12 +57,12 @@ def test_settled_runs_are_passed_over_and_force_runs_them_again(tmp_path: Path) 
     assert outcome_of(tmp_path, body, "--force")[0]["attempt"] == 2
 
 
-def test_unsettled_runs_are_run_again_under_the_next_number(tmp_path: Path) -> None:
+def test_pending_runs_get_the_next_attempt_number(tmp_path: Path) -> None:
     assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 1
     assert outcome_of(tmp_path, "exit 1")[0]["attempt"] == 2
 
 
-def test_somebody_asked_for_another_attempt(tmp_path: Path) -> None:
+def test_a_rerun_request_begins_one_more_attempt(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
     record, _ = outcome_of(tmp_path, body)
     request_reruns(tmp_path / "traces", [read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")])
@@ -71,7 +71,7 @@ def test_somebody_asked_for_another_attempt(tmp_path: Path) -> None:
     assert outcome_of(tmp_path, body)[0]["attempt"] == 2
 
 
-def test_force_leaves_alone_what_the_same_job_settled_before_it_was_requeued(tmp_path: Path) -> None:
+def test_force_runs_nothing_twice_in_a_requeued_job(tmp_path: Path) -> None:
     body = STEM + 'touch "$stem.h5"'
     assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
     assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-1")[0]["attempt"] == 1
@@ -107,9 +107,7 @@ def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
         (in_queue("COMPLETED"), True),
     ],
 )
-def test_a_run_that_another_slurm_job_began_is_done_only_when_that_has_ended(
-    tmp_path: Path, squeue: str, runs: bool
-) -> None:
+def test_a_run_of_another_slurm_job_waits_for_its_end(tmp_path: Path, squeue: str, runs: bool) -> None:
     begun(tmp_path, "4711")
     _, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', PATH=fake_slurm(tmp_path, squeue))
     records = exit_records(tmp_path / "traces").get(RUN.run_id, [])
@@ -117,7 +115,7 @@ def test_a_run_that_another_slurm_job_began_is_done_only_when_that_has_ended(
     assert ("is left to job 4711, which began it" in printed) is not runs
 
 
-def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path: Path) -> None:
+def test_a_run_that_another_job_takes_meanwhile_is_left_to_it(tmp_path: Path) -> None:
     """A fake `squeue`, asked of a dead job while the run is looked at, lets a living job take the next attempt."""
     begun(tmp_path, "4711")
     begin = tmp_path / "traces" / f"{RUN.run_id}.2.begin.json"
@@ -133,8 +131,8 @@ def test_a_run_that_another_job_takes_at_this_very_moment_is_left_to_it(tmp_path
 
 def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
     """A fake `squeue` that fails twice and then answers."""
-    away = f"""echo . >>'{tmp_path}/asked'
-    [ "$(wc -l <'{tmp_path}/asked')" -gt 2 ] && echo RUNNING && exit
+    away = f"""echo . >>'{tmp_path}/called'
+    [ "$(wc -l <'{tmp_path}/called')" -gt 2 ] && echo RUNNING && exit
     echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"""
     variables = {"PATH": fake_slurm(tmp_path, away), "SLURM_JOB_ID": "4711"}
     record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
@@ -143,7 +141,7 @@ def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
         printed.count("waits for slurmctld, which does not answer: squeue: slurm_load_jobs error: Unable to contact")
         == 1
     )
-    assert len((tmp_path / "asked").read_text().splitlines()) == 3
+    assert len((tmp_path / "called").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(
@@ -157,7 +155,7 @@ def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
         ("elsewhere", "gone", 1, False),
     ],
 )
-def test_a_run_that_a_job_of_this_machine_began_is_done_only_when_its_process_is_gone(
+def test_a_run_of_another_local_job_waits_for_the_end_of_its_process(
     tmp_path: Path, host: str, process: str, number: int, runs: bool
 ) -> None:
     local = f"local-{host or socket.gethostname()}"
@@ -172,24 +170,22 @@ def test_a_run_that_a_job_of_this_machine_began_is_done_only_when_its_process_is
     assert [record.outcome for record in records] == (["lost", "ok"] if runs else [])
 
 
-def test_a_script_of_another_user_is_there_though_it_cannot_be_signalled() -> None:
+def test_a_script_of_another_user_may_run() -> None:
     """Asked by a user who is not root about a process of root."""
     host = socket.gethostname()
-    for by_hand in (True, False):
+    for number in (0, 1):  # 0: started by hand
         child = os.fork()
         if not child:
             try:
                 os.setuid(65534)
-                os._exit(0 if lives_here(f"local-{host}-1-1", host, 1, by_hand=by_hand) else 1)
+                os._exit(0 if script_may_run(f"local-{host}-1-{number}") else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize(("step", "bound"), [({}, "cores"), ({"SLURM_STEP_ID": "0"}, "")])
-def test_the_binding_of_a_step_that_it_is_submitted_from_is_not_taken(
-    tmp_path: Path, step: dict[str, str], bound: str
-) -> None:
+def test_the_cpu_binding_of_a_surrounding_step_is_dropped(tmp_path: Path, step: dict[str, str], bound: str) -> None:
     body = f'{STEM} touch "$stem.h5"; echo "${{SLURM_CPU_BIND:-}}${{SLURM_CPU_BIND_TYPE:-}}" >\'{tmp_path}/bound\''
     record, _ = outcome_of(tmp_path, body, SLURM_CPU_BIND_TYPE="cores", **step)
     assert (record["outcome"], (tmp_path / "bound").read_text().strip()) == ("ok", bound)
@@ -203,7 +199,7 @@ def test_a_script_may_be_edited_while_it_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists(), printed
 
 
-def test_a_job_that_was_started_anew_closes_what_its_former_life_left(tmp_path: Path) -> None:
+def test_a_requeued_job_closes_the_attempts_of_its_earlier_start(tmp_path: Path) -> None:
     begun(tmp_path, "local-h-1-1")
     variables = {"RANKWISE_JOB_ID": "local-h-1-1", "SLURM_RESTART_COUNT": "2"}
     record, printed = outcome_of(tmp_path, STEM + 'touch "$stem.h5"', **variables)
@@ -212,7 +208,7 @@ def test_a_job_that_was_started_anew_closes_what_its_former_life_left(tmp_path: 
     assert exit_records(tmp_path / "traces")[RUN.run_id][0].outcome is Outcome.NODE_FAIL
 
 
-def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> None:
+def test_unwritable_traces_end_the_job_with_a_reason(tmp_path: Path) -> None:
     folders = Folders.under(tmp_path)
     folders.logs.mkdir(parents=True)
     job = tmp_path / "job.sh"
@@ -222,7 +218,7 @@ def test_traces_that_cannot_be_written_end_the_job_in_words(tmp_path: Path) -> N
     assert f"cannot write to {folders.traces}" in done.stdout
 
 
-def test_a_begin_record_that_has_no_room_ends_the_job_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_job_and_leaves_no_file(tmp_path: Path) -> None:
     """No file may grow here, as on a disk that is full: names can be made still."""
     job = write_job(tmp_path, "true")
     full = "trap '' XFSZ; ulimit -f 0; exec bash \"$0\""

@@ -34,11 +34,11 @@ WHOLE = make_run()
 
 def failing(error: int, times: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The first looks at a trace fail so; returns the pauses between looks, which take no time."""
-    real, pauses, left = trace_look._look_once, list[float](), [times]
+    real, pauses, failures = trace_look._look_once, list[float](), [times]
 
     def look_once(path: Path, trusted: bool) -> trace_look.TraceLook:
-        if left[0]:
-            left[0] -= 1
+        if failures[0]:
+            failures[0] -= 1
             raise OSError(error, os.strerror(error))
         return real(path, trusted)
 
@@ -47,13 +47,13 @@ def failing(error: int, times: int, monkeypatch: pytest.MonkeyPatch) -> list[flo
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENOENT])
-def test_one_failed_look_at_a_trace_is_no_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+def test_a_trace_is_found_after_one_failed_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     path = put(tmp_path, make_trace(WHOLE))
     pauses = failing(error, 1, monkeypatch)
     assert look_at_trace(path, sleep=pauses.append).whole
 
 
-def test_a_trace_that_comes_late_is_waited_for_where_it_is_expected(tmp_path: Path) -> None:
+def test_an_expected_trace_is_waited_for(tmp_path: Path) -> None:
     path, pauses = tmp_path / f"{WHOLE.run_id}.1.h5", list[float]()
 
     def sleep(seconds: float) -> None:
@@ -68,16 +68,14 @@ def test_a_trace_that_comes_late_is_waited_for_where_it_is_expected(tmp_path: Pa
     assert not look_at_trace(path, sleep=pauses.append).whole and pauses == [0.0]
 
 
-def test_a_trace_that_cannot_be_read_is_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_trace_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = failing(errno.ESTALE, 99, monkeypatch)
     look = look_at_trace(tmp_path / "x.h5", expected=True, sleep=pauses.append)
     assert (look.whole, look.unreadable) == (False, f"{tmp_path}/x.h5: Stale file handle")
 
 
 @pytest.mark.parametrize("outcome", [Outcome.RANK_FAIL, Outcome.LOST, Outcome.LAUNCH_FAIL])
-def test_a_record_that_a_whole_trace_contradicts_is_corrected_by_the_next_command(
-    tmp_path: Path, outcome: Outcome
-) -> None:
+def test_the_next_command_corrects_a_record_that_a_whole_trace_contradicts(tmp_path: Path, outcome: Outcome) -> None:
     folders = Folders.under(tmp_path)
     folders.traces.mkdir()
     died = make_run(repeat=2)
@@ -85,16 +83,16 @@ def test_a_record_that_a_whole_trace_contradicts_is_corrected_by_the_next_comman
     put(folders.traces, cut_short(make_trace(died, recovered=True), 6, Outcome.RANK_FAIL))
     for run in (WHOLE, died):
         put_exit_record(folders.traces, run, outcome)
-    said: list[str] = []
-    mend_records(folders, said.append)
+    messages: list[str] = []
+    mend_records(folders, messages.append)
     records = exit_records(folders.traces)
     assert [records[run.run_id][0].outcome for run in (WHOLE, died)] == [Outcome.OK, outcome]
-    assert len(said) == 1 and f"recorded before as {outcome}" in said[0]
-    mend_records(folders, said.append)
-    assert len(said) == 1
+    assert len(messages) == 1 and f"recorded before as {outcome}" in messages[0]
+    mend_records(folders, messages.append)
+    assert len(messages) == 1
 
 
-def test_a_record_is_corrected_by_a_script_that_is_run_by_hand_too(tmp_path: Path) -> None:
+def test_a_script_run_by_hand_corrects_a_record(tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
     put(traces, make_trace(RUN))
@@ -105,7 +103,7 @@ def test_a_record_is_corrected_by_a_script_that_is_run_by_hand_too(tmp_path: Pat
     assert corrected_record(read_own_record(traces / f"{RUN.run_id}.1.exit.json"), traces) is None
 
 
-def test_a_recovered_trace_is_no_whole_one_though_the_launcher_ended_with_0(tmp_path: Path) -> None:
+def test_a_recovered_trace_is_not_whole_even_with_exit_status_0(tmp_path: Path) -> None:
     """As srun does where a node fails: what was recovered meanwhile must not make the attempt ok."""
     traces = tmp_path / "traces"
     recovered = tmp_path / "recovered.h5"
@@ -157,16 +155,14 @@ def same_niceness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step.os, "nice", lambda by: 0)
 
 
-def test_traces_that_go_away_are_waited_for(tmp_path: Path) -> None:
+def test_missing_traces_are_waited_for(tmp_path: Path) -> None:
     traces, away = tmp_path / "traces", tmp_path / "away"
     body = f"{whole_trace(tmp_path)} mv {traces} {away}"
     assert make_step(tmp_path, body, Signals(lambda: away.exists() and away.rename(traces))).run() == DONE  # type: ignore[arg-type, func-returns-value]
     assert read_exit_record(traces / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
 
 
-def test_nothing_is_written_into_a_folder_that_has_taken_the_place_of_the_traces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_into_a_replaced_traces_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "AWAY_PATIENCE_S", 0.0)
     traces = tmp_path / "traces"
     body = f"{whole_trace(tmp_path)} mv {traces} {tmp_path}/away && mkdir {traces}"
@@ -175,14 +171,12 @@ def test_nothing_is_written_into_a_folder_that_has_taken_the_place_of_the_traces
     assert list(traces.iterdir()) == []
 
 
-def test_a_record_that_cannot_be_written_for_a_moment_is_written_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, left = ExitRecord.write, [2]
+def test_writing_a_record_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failures = ExitRecord.write, [2]
 
     def write(record: ExitRecord, folder: Path) -> Path:
-        if left[0]:
-            left[0] -= 1
+        if failures[0]:
+            failures[0] -= 1
             raise OSError(errno.EIO, "Input/output error")
         return real(record, folder)
 
@@ -190,7 +184,7 @@ def test_a_record_that_cannot_be_written_for_a_moment_is_written_then(
     assert make_step(tmp_path, whole_trace(tmp_path), Signals()).run() == DONE
 
 
-def test_a_record_that_can_never_be_written_is_left_to_others(
+def test_an_unwritable_record_is_left_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def write(record: ExitRecord, folder: Path) -> Path:
@@ -202,14 +196,14 @@ def test_a_record_that_can_never_be_written_is_left_to_others(
 
 
 @pytest.mark.parametrize("times", [2, 99])
-def test_logs_that_cannot_be_opened_cost_no_attempt(
+def test_an_attempt_runs_without_its_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], times: int
 ) -> None:
-    real, left = Path.open, [times]
+    real, failures = Path.open, [times]
 
     def opened(path: Path, *args: Any, **more: Any) -> Any:
-        if path.parent.name == "logs" and left[0]:
-            left[0] -= 1
+        if path.parent.name == "logs" and failures[0]:
+            failures[0] -= 1
             raise OSError(errno.ESTALE, "Stale file handle", str(path))
         return real(path, *args, **more)
 
@@ -218,7 +212,7 @@ def test_logs_that_cannot_be_opened_cost_no_attempt(
     assert ("printed" in capfd.readouterr().out) is (times == 99)
 
 
-def test_a_launcher_that_cannot_be_started_is_quoted(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_launcher_is_quoted(tmp_path: Path) -> None:
     job = write_job(tmp_path, "true")
     (tmp_path / "launcher").unlink()
     subprocess.run(["bash", str(job)], check=False, capture_output=True)
@@ -230,8 +224,8 @@ def test_a_launcher_that_cannot_be_started_is_quoted(tmp_path: Path) -> None:
 def test_the_script_is_kept_in_the_traces_and_may_be_renamed_while_it_runs(tmp_path: Path) -> None:
     body = f"{STEM} mv {tmp_path}/job.sh {tmp_path}/renamed.sh; {whole_trace(tmp_path)}"
     record, _ = outcome_of(tmp_path, body)
-    [kept] = (tmp_path / "traces" / "scripts").iterdir()
-    assert kept.read_text() == (tmp_path / "renamed.sh").read_text()
+    [copy] = (tmp_path / "traces" / "scripts").iterdir()
+    assert copy.read_text() == (tmp_path / "renamed.sh").read_text()
     assert record["outcome"] == "ok"
 
 
@@ -248,9 +242,9 @@ def test_a_job_of_another_name_holds_no_run(tmp_path: Path, recorded: str, prese
 @pytest.mark.parametrize("job_id", ["--version", "1,2", "$(id)", ""])
 def test_a_damaged_job_id_reaches_no_command(tmp_path: Path, job_id: str) -> None:
     begun(tmp_path, job_id)
-    path = fake_slurm(tmp_path, f'echo "$*" >>{tmp_path}/asked; echo RUNNING')
+    path = fake_slurm(tmp_path, f'echo "$*" >>{tmp_path}/called; echo RUNNING')
     record, _ = outcome_of(tmp_path, STEM + whole_trace(tmp_path), PATH=path)
-    assert record["outcome"] == "ok" and not (tmp_path / "asked").exists()
+    assert record["outcome"] == "ok" and not (tmp_path / "called").exists()
 
 
 def running(tmp_path: Path) -> tuple[subprocess.Popen[Any], int, int]:
@@ -271,16 +265,16 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_nothing_outlives_a_script_that_was_shot_and_the_attempt_stays_open(tmp_path: Path) -> None:
+def test_a_killed_script_leaves_no_process_and_an_open_attempt(tmp_path: Path) -> None:
     script, step_pid, launcher_pid = running(tmp_path)
     script.send_signal(signal.SIGKILL)
     script.wait()
     until(lambda: has_ended(step_pid) and has_ended(launcher_pid), "both have ended")
-    left = {path.name for path in (tmp_path / "traces").iterdir() if path.is_file()}
-    assert left == {f"{RUN.run_id}.1.begin.json"}  # no signal is noted: nobody told the job to end
+    files = [path.name for path in (tmp_path / "traces").iterdir() if path.is_file()]
+    assert files == [f"{RUN.run_id}.1.begin.json"]  # no signal is noted: the job was not told to end
 
 
-def test_a_step_that_was_shot_leaves_the_attempt_open_and_no_launcher(tmp_path: Path) -> None:
+def test_a_killed_step_leaves_no_launcher_and_an_open_attempt(tmp_path: Path) -> None:
     script, step_pid, launcher_pid = running(tmp_path)
     os.kill(step_pid, signal.SIGKILL)
     assert script.wait() == 1
@@ -289,7 +283,7 @@ def test_a_step_that_was_shot_leaves_the_attempt_open_and_no_launcher(tmp_path: 
 
 
 @pytest.mark.parametrize("call", ["open", "replace"])
-def test_a_script_that_cannot_be_kept_leaves_no_part(
+def test_a_script_that_cannot_be_copied_leaves_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
 ) -> None:
     attempt = object.__new__(Step)

@@ -8,8 +8,8 @@ import pytest
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
 from tests.torture.checks import COPY_S, LATE_S, Attempt, check_killed, check_later, half_files, until_none
-from tests.torture.kills import KINDS, TEN
-from tests.torture.run import _kinds, table
+from tests.torture.kills import KINDS, TEN, choose
+from tests.torture.run import table
 from tests.torture.truth import Life, Loss, lost, read_life, too_many
 from tests.torture.workload import RECORD
 
@@ -25,16 +25,16 @@ def life(*steps: int, pace_s: float = 0.01) -> Life:
     )
 
 
-def attempt(outcome: Outcome, *kept: int, evidence: tuple[str, ...] = ("seen",), recovered: bool = True) -> Attempt:
+def attempt(outcome: Outcome, *steps: int, evidence: tuple[str, ...] = ("seen",), recovered: bool = True) -> Attempt:
     record = ExitRecord(
         run_id=RUN, attempt=1, outcome=outcome, exit_status=1, job_id="7", restart_count=0, nodelist="",
         begin_unix_s=1, end_unix_s=2, evidence=evidence,
     )  # fmt: skip
     begin = BeginRecord(run_id=RUN, attempt=1, job_id="7", begin_unix_s=1)
-    return Attempt(begin=begin, record=record, kept=dict(enumerate(kept)), recovered=recovered)
+    return Attempt(begin=begin, record=record, steps=dict(enumerate(steps)), recovered=recovered)
 
 
-def test_what_a_rank_accounts_for_is_read_back_but_for_half_a_record(tmp_path: Path) -> None:
+def test_a_ranks_account_is_read_without_an_incomplete_record(tmp_path: Path) -> None:
     (tmp_path / "truth").mkdir()
     whole = b"".join(RECORD.pack(step, 5.0 + step) for step in range(3))
     (tmp_path / "truth" / "7.0.2.steps").write_bytes(whole + RECORD.pack(3, 8.0)[:-1])
@@ -49,17 +49,17 @@ def test_the_worst_rank_counts() -> None:
     assert lost(life(10, 10), {0: 10, 1: 10}, NOW_S) == Loss(steps=0, age_s=0.0)
     assert lost(life(10, 10), {0: 10, 1: 7}, NOW_S) == Loss(steps=3, age_s=pytest.approx(0.02))
     assert lost(life(10, 5), {0: 10}, NOW_S) == Loss(steps=5, age_s=pytest.approx(0.04))
-    assert too_many(life(10, 10), {0: 10, 1: 11, 2: 1}) == [1, 2]
+    assert too_many({0: 10, 1: 11, 2: 1}, life(10, 10).steps) == [1, 2]
 
 
-def test_a_kill_after_which_all_is_as_promised_is_told_so() -> None:
+def test_a_harmless_kill_has_no_faults() -> None:
     assert check_killed(KINDS["rank"], attempt(Outcome.RANK_FAIL, 9, 10), life(10, 10), NOW_S, {})[1] == []
     assert check_killed(KINDS["job"], attempt(Outcome.LOST, 500, 500), life(600, 600), NOW_S, {})[1] == []
     assert check_killed(KINDS["job"], attempt(Outcome.LOST), life(600, 600, pace_s=0.001), NOW_S, {})[1] == []
 
 
 @pytest.mark.parametrize(
-    ("kind", "found", "of_ranks", "words"),
+    ("kind", "killed", "of_ranks", "message"),
     [
         ("rank", attempt(Outcome.RANK_FAIL, 8, 10), life(10, 10), "2 steps lost, though the nodes live"),
         ("rank", attempt(Outcome.LAUNCH_FAIL, 10, 10), life(10, 10), "outcome launch_fail, not rank_fail"),
@@ -70,26 +70,26 @@ def test_a_kill_after_which_all_is_as_promised_is_told_so() -> None:
         ("node", attempt(Outcome.RANK_FAIL, 10, 10), life(10, 10), "outcome rank_fail, not node_fail"),
     ],
 )
-def test_what_is_not_as_promised_is_told(kind: str, found: Attempt, of_ranks: Life, words: str) -> None:
-    _, wrong = check_killed(KINDS[kind], found, of_ranks, NOW_S, {})
-    assert len(wrong) == 1 and words in wrong[0]
+def test_faults_of_a_killed_attempt_are_reported(kind: str, killed: Attempt, of_ranks: Life, message: str) -> None:
+    _, wrong = check_killed(KINDS[kind], killed, of_ranks, NOW_S, {})
+    assert len(wrong) == 1 and message in wrong[0]
 
 
-def test_what_was_copied_must_be_in_the_trace() -> None:
-    found = attempt(Outcome.LOST, 500, 499)
-    assert check_killed(KINDS["job"], found, life(600, 600), NOW_S, {0: 500, 1: 499})[1] == []
-    (wrong,) = check_killed(KINDS["job"], found, life(600, 600), NOW_S, {0: 500, 1: 500})[1]
+def test_copied_steps_must_be_in_the_trace() -> None:
+    killed = attempt(Outcome.LOST, 500, 499)
+    assert check_killed(KINDS["job"], killed, life(600, 600), NOW_S, {0: 500, 1: 499})[1] == []
+    (wrong,) = check_killed(KINDS["job"], killed, life(600, 600), NOW_S, {0: 500, 1: 500})[1]
     assert wrong == "of ranks [1] more had been copied than the trace knows"
 
 
-def test_an_attempt_without_a_record_is_told(tmp_path: Path) -> None:
-    nothing = Attempt(begin=attempt(Outcome.OK).begin, record=None, kept={}, recovered=False)
+def test_an_attempt_without_a_record_is_reported(tmp_path: Path) -> None:
+    nothing = Attempt(begin=attempt(Outcome.OK).begin, record=None, steps={}, recovered=False)
     assert check_killed(KINDS["job"], nothing, life(), NOW_S, {})[1] == ["attempt 1 has no exit record"]
     assert check_later([nothing], tmp_path, NOW_S) == ["attempt 1 has no exit record"]
     assert check_later([attempt(Outcome.OK)], tmp_path, NOW_S) == ["attempt 1 is ok, and was cancelled"]
 
 
-def test_files_that_are_not_whole_are_told_and_others_not(tmp_path: Path) -> None:
+def test_incomplete_files_are_reported(tmp_path: Path) -> None:
     for name in (f"{RUN}.1.h5", f"{RUN}.1.begin.json", f"{RUN}.1.exit.json", f"{RUN}.1.rank3.json", "plan.0.json"):
         (tmp_path / name).touch()
     assert half_files(tmp_path) == []
@@ -100,17 +100,17 @@ def test_files_that_are_not_whole_are_told_and_others_not(tmp_path: Path) -> Non
     assert len(set(half_files(tmp_path))) == 4
 
 
-def test_what_stays_is_told_when_the_time_is_over() -> None:
+def test_remaining_items_are_returned_after_the_time() -> None:
     assert until_none(lambda: ["stays"], seconds=0) == ["stays"]
     looks = iter([["goes"], []])
     assert until_none(lambda: next(looks)) == []
 
 
-def test_every_ten_kills_are_of_all_kinds_and_a_seed_makes_them_again() -> None:
+def test_ten_kills_have_all_kinds_and_a_seed_repeats_them() -> None:
     from random import Random
 
-    names = [kind.name for kind in _kinds(20, None, Random(3))]
+    names = choose(TEN, 20, None, Random(3))
     assert sorted(names[:10]) == sorted(names[10:]) == sorted(TEN) and set(TEN) == set(KINDS)
-    assert names == [kind.name for kind in _kinds(20, None, Random(3))]
-    assert [kind.name for kind in _kinds(3, "node", Random(3))] == ["node"] * 3
+    assert names == choose(TEN, 20, None, Random(3))
+    assert choose(TEN, 3, "node", Random(3)) == ["node"] * 3
     assert table([]).splitlines()[0].startswith("kind")

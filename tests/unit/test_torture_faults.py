@@ -14,10 +14,11 @@ import pytest
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
 from tests.torture import fault_checks
 from tests.torture.checks import Attempt
-from tests.torture.fault_checks import Truth, check_attempt, check_kept, path_on, processes_of, read_truth, too_many
+from tests.torture.fault_checks import Truth, check_attempt, check_local_trace, path_on, processes_of, read_truth
 from tests.torture.fault_run import fault_table, plan_trials
 from tests.torture.fault_trials import KINDS, TWENTY, Result
 from tests.torture.injector import Fault, Injection, build, counts, every_call, injections
+from tests.torture.truth import too_many
 from tests.waiting import until
 
 RUN = "1n2g_mpi_faulted_r1"
@@ -68,7 +69,7 @@ def failed(library: Path, folder: Path, fault: Fault) -> list[str]:
 
 
 @pytest.mark.parametrize("call", ["open", "write", "rename", "stat", "fsync", "unlink", "mkdir", "fallocate", "close"])
-def test_a_call_fails_once_and_is_written_down(library: Path, tmp_path: Path, call: str) -> None:
+def test_a_call_fails_once_and_is_recorded(library: Path, tmp_path: Path, call: str) -> None:
     fault = Fault(call=call, error="EIO", process="calls.py", paths=[f"{tmp_path}/place"])
     assert failed(library, tmp_path, fault) == [f"{call if call != 'close' else 'open'}:5"]
     (injection,) = injections(tmp_path / "state")
@@ -87,24 +88,24 @@ def test_only_the_chosen_calls_fail(library: Path, tmp_path: Path) -> None:
     ]):  # fmt: skip
         folder = tmp_path / str(number)
         folder.mkdir()
-        asked = replace(fault, paths=[path.replace(str(tmp_path), str(folder)) for path in fault.paths])
-        assert failed(library, folder, asked) == expected, asked
+        chosen = replace(fault, paths=[path.replace(str(tmp_path), str(folder)) for path in fault.paths])
+        assert failed(library, folder, chosen) == expected, chosen
 
 
-def test_the_module_is_a_process_name_and_calls_are_counted_over_all(library: Path, tmp_path: Path) -> None:
+def test_calls_are_counted_by_module(library: Path, tmp_path: Path) -> None:
     env = {**os.environ, **every_call([f"{tmp_path}/"]).variables(library, tmp_path / "state")}
     (tmp_path / "place").mkdir()
     (tmp_path / "place" / "a.json").write_text("{}")
     argv = [sys.executable, "-m", "json.tool", str(tmp_path / "place" / "a.json")]
     subprocess.run(argv, env=env, capture_output=True, check=True)
     subprocess.run(["cat", str(tmp_path / "place" / "a.json")], env=env, capture_output=True, check=True)
-    found = counts(injections(tmp_path / "state"), {"here": f"{tmp_path}/place", "there": "/elsewhere"})
-    assert (found["json.tool", "open", "here"], found["cat", "open", "here"]) == (1, 1)
-    assert {area for _, _, area in found} == {"here"}
-    assert int.from_bytes((tmp_path / "state").read_bytes(), sys.byteorder) >= sum(found.values())
+    calls = counts(injections(tmp_path / "state"), {"place": f"{tmp_path}/place", "other": "/elsewhere"})
+    assert (calls["json.tool", "open", "place"], calls["cat", "open", "place"]) == (1, 1)
+    assert {area for _, _, area in calls} == {"place"}
+    assert int.from_bytes((tmp_path / "state").read_bytes(), sys.byteorder) >= sum(calls.values())
 
 
-def attempt(outcome: Outcome | None, *kept: int, evidence: tuple[str, ...] = ("seen",), at: str = "") -> Attempt:
+def attempt(outcome: Outcome | None, *steps: int, evidence: tuple[str, ...] = ("seen",), at: str = "") -> Attempt:
     record = None
     if outcome is not None:
         record = ExitRecord(
@@ -112,7 +113,7 @@ def attempt(outcome: Outcome | None, *kept: int, evidence: tuple[str, ...] = ("s
             begin_unix_s=1, end_unix_s=2, evidence=evidence, local_copies=at,
         )  # fmt: skip
     begin = BeginRecord(run_id=RUN, attempt=1, job_id="7", begin_unix_s=1)
-    return Attempt(begin=begin, record=record, kept=dict(enumerate(kept)), recovered=True)
+    return Attempt(begin=begin, record=record, steps=dict(enumerate(steps)), recovered=True)
 
 
 @pytest.mark.parametrize(
@@ -130,35 +131,35 @@ def attempt(outcome: Outcome | None, *kept: int, evidence: tuple[str, ...] = ("s
         (attempt(Outcome.RANK_FAIL, 16, 16), SHORT, False, True, ["steps of ranks [1] that were never completed"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_an_attempt_is_seen(
+def test_faults_of_an_attempt_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, made: Attempt, truth: Truth, whole: bool, met: bool,
     wrong: Sequence[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(fault_checks, "is_whole", lambda path, truth: whole)
-    found = check_attempt(tmp_path, made, truth, met, Path)
-    assert len(found) == len(wrong), found
-    assert all(part in text for part, text in zip(wrong, found, strict=True)), found
+    faults = check_attempt(tmp_path, made, truth, met, Path)
+    assert len(faults) == len(wrong), faults
+    assert all(part in text for part, text in zip(wrong, faults, strict=True)), faults
 
 
-def test_a_trace_that_is_kept_elsewhere_is_looked_for_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[Path] = []
-    monkeypatch.setattr(fault_checks, "is_whole", lambda path, truth: bool(seen.append(path)) or len(seen) == 1)
-    assert check_kept("box:/dev/shm/x.h5", COMPLETE, 1, path_on(None)) == []
-    assert check_kept("box:/dev/shm/x.h5", COMPLETE, 1, path_on(None)) == [
+def test_a_node_local_trace_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    paths: list[Path] = []
+    monkeypatch.setattr(fault_checks, "is_whole", lambda path, truth: bool(paths.append(path)) or len(paths) == 1)
+    assert check_local_trace("box:/dev/shm/x.h5", COMPLETE, 1, path_on(None)) == []
+    assert check_local_trace("box:/dev/shm/x.h5", COMPLETE, 1, path_on(None)) == [
         "attempt 1 lost: no whole trace is at box:/dev/shm/x.h5"
     ]
-    assert seen == [Path("/dev/shm/x.h5")] * 2
+    assert paths == [Path("/dev/shm/x.h5")] * 2
 
 
-def test_the_account_of_the_ranks_is_read_back(tmp_path: Path) -> None:
+def test_the_ranks_account_is_read(tmp_path: Path) -> None:
     for name, steps in {"1.10.0": 16, "1.11.1": 16, "2.12.0": 16, "2.13.1": 3}.items():
         (tmp_path / f"{name}.steps").write_bytes(b"." * steps)
     truth = read_truth(tmp_path, ranks=2, planned=16)
     assert (truth.complete, truth.is_complete(2), truth.is_complete(3)) == ([1], False, False)
-    assert too_many({0: 16, 1: 4}, truth, 2) == [1]
+    assert too_many({0: 16, 1: 4}, truth.completed(2)) == [1]
 
 
-def test_a_process_that_stayed_is_seen(tmp_path: Path) -> None:
+def test_a_remaining_process_is_reported(tmp_path: Path) -> None:
     stays = subprocess.Popen(["sleep", "1000"], env={**os.environ, "PLACE": f"{tmp_path}/x"})
     try:
         # Its command line is empty for a moment after Popen has seen it start.
@@ -170,17 +171,17 @@ def test_a_process_that_stayed_is_seen(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
-def test_every_twenty_trials_have_all_kinds_and_a_seed_makes_them_again() -> None:
+def test_twenty_trials_have_all_kinds_and_a_seed_repeats_them() -> None:
     planned = plan_trials(40, 3, None, None)
     assert (
         sorted(trial.kind for trial in planned[:20]) == sorted(trial.kind for trial in planned[20:]) == sorted(TWENTY)
     )
     assert planned == plan_trials(40, 3, None, None) != plan_trials(40, 4, None, None)
-    (again,) = plan_trials(1, 9, planned[7].kind, planned[7].seed)
-    assert again == planned[7]
+    (repeated,) = plan_trials(1, 9, planned[7].kind, planned[7].seed)
+    assert repeated == planned[7]
 
 
-def test_the_table_counts_what_is_wrong_and_what_met_no_fault() -> None:
+def test_the_table_counts_faults_met_and_wrong() -> None:
     usual = Result(number=1, kind="script", seed=1, what="x", fired=1, outcomes=["ok"], wrong=[], took_s=1.0)
     results = [usual, replace(usual, fired=0, outcomes=["rank_fail"], wrong=["lost"]), replace(usual, kind="hang")]
     rows = {row.split()[0]: row.split()[1:] for row in fault_table(results).splitlines()[1:]}

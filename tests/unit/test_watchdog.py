@@ -1,4 +1,4 @@
-"""What the watchdog and stacks do with real journals and real processes."""
+"""The watchdog and stacks with real journals and real processes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from hpc.model.timestamps import BEGIN, END, STAMPS
 from hpc.recovery import folders
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
@@ -24,6 +22,7 @@ from launch.jobs.options import RunLimits
 from launch.step import watch
 from launch.step.hang import Hang, Phase
 from launch.step.watch import Launcher, Watchdog
+from tests.unit.journals import complete
 from tests.waiting import until
 
 STEM = "1n2g_mpi_delay_r1.1"
@@ -42,46 +41,38 @@ def traces(tmp_path: Path) -> Path:
     return folder
 
 
-def written(traces: Path, rank: int, *, steps: int, completed: int, step_s: int = 2) -> Journal:
-    made = Journal(traces, STEM, rank, steps)
-    complete(made, range(completed), step_s)
-    return made
-
-
-def complete(made: Journal, steps: range, step_s: int = 2) -> None:
-    for step in steps:
-        row = array("q", [0]) * len(STAMPS)
-        row[BEGIN], row[END] = 10**9 * step_s * step, 10**9 * step_s * (step + 1)
-        made.stamps[len(STAMPS) * step : len(STAMPS) * (step + 1)] = row
-        made.samples[step] = 4
+def write_journal(traces: Path, rank: int, *, steps: int, completed: int, step_s: int = 2) -> Journal:
+    journal = Journal(traces, STEM, rank, steps)
+    complete(journal, range(completed), step_s)
+    return journal
 
 
 def counts(traces: Path) -> Mapping[int, int]:
-    return {rank: found.completed for rank, found in read_progress(attempt_folder(traces, STEM)).items()}
+    return {rank: progress.completed for rank, progress in read_progress(attempt_folder(traces, STEM)).items()}
 
 
-def test_progress_is_read_from_the_journals_of_living_ranks(traces: Path) -> None:
-    made = [written(traces, rank, steps=3000, completed=done) for rank, done in enumerate((0, 1, 2999, 3000))]
+def test_progress_is_read_from_journals(traces: Path) -> None:
+    journals = [write_journal(traces, rank, steps=3000, completed=done) for rank, done in enumerate((0, 1, 2999, 3000))]
     assert counts(traces) == {0: 0, 1: 1, 2: 2999, 3: 3000}
     known = read_progress(attempt_folder(traces, STEM))
     assert median_step_s(known[0]) is None
     assert median_step_s(known[2]) == 2.0
-    complete(made[0], range(0, 2000))
-    complete(made[1], range(1, 5))
-    again = read_progress(attempt_folder(traces, STEM), known)
+    complete(journals[0], range(0, 2000))
+    complete(journals[1], range(1, 5))
+    updated = read_progress(attempt_folder(traces, STEM), known)
     # Reading ends at the first rank that went on.
-    assert {rank: found.completed for rank, found in again.items()} == {0: 2000, 1: 1, 2: 2999, 3: 3000}
+    assert {rank: progress.completed for rank, progress in updated.items()} == {0: 2000, 1: 1, 2: 2999, 3: 3000}
     assert counts(traces)[1] == 5
 
 
-def test_a_rank_that_begins_anew_is_not_taken_for_further_than_it_is(traces: Path) -> None:
-    written(traces, 0, steps=10, completed=7)
+def test_a_restarted_rank_has_the_steps_of_its_new_journal(traces: Path) -> None:
+    write_journal(traces, 0, steps=10, completed=7)
     known = read_progress(attempt_folder(traces, STEM))
-    written(traces, 0, steps=10, completed=2)
+    write_journal(traces, 0, steps=10, completed=2)
     assert read_progress(attempt_folder(traces, STEM), known)[0].completed == 2
 
 
-def test_what_is_no_whole_journal_is_none(traces: Path) -> None:
+def test_incomplete_journals_are_skipped(traces: Path) -> None:
     folder = attempt_folder(traces, STEM)
     (folder / "rank0.stamps").write_bytes(b"")
     (folder / "rank1.stamps").write_bytes(b"x" * 57)
@@ -90,7 +81,7 @@ def test_what_is_no_whole_journal_is_none(traces: Path) -> None:
     assert read_progress(folder / "nowhere") == {}
 
 
-def test_stacks_of_ranks_are_put_together_those_behind_first(tmp_path: Path) -> None:
+def test_merged_stacks_list_the_ranks_behind_first(tmp_path: Path) -> None:
     wait = 'Current thread 0x00007f{} (most recent call first):\n  File "mpi.py", line 8 in step\n'
     texts = {
         0: wait.format("00"),
@@ -106,13 +97,13 @@ def test_stacks_of_ranks_are_put_together_those_behind_first(tmp_path: Path) -> 
     assert blocks[2] == "rank 4, 13 steps completed: wrote no stack (stopped or dead)\n"
 
 
-def test_of_ranks_that_came_equally_far_the_odd_one_is_shown_first() -> None:
+def test_among_equal_ranks_the_minority_stack_comes_first() -> None:
     text = merged({0: "waits", 1: "hangs", 2: "waits"}, {0: 7, 1: 7, 2: 7})
     assert text.splitlines()[:2] == ["rank 1, 7 steps completed:", "hangs"]
     assert merged({0: "waits", 1: "hangs", 2: "waits"}, {}).startswith("rank 1, before the first step:")
 
 
-def test_stacks_in_the_partial_folder_become_one_file(traces: Path) -> None:
+def test_stacks_are_merged_into_one_file(traces: Path) -> None:
     partial = traces / f"{STEM}.partial"
     partial.mkdir()
     (partial / "rank0.stacks").write_text('  File "a\x1b[31m.py", line 1 in f\n')
@@ -127,7 +118,7 @@ def test_stacks_in_the_partial_folder_become_one_file(traces: Path) -> None:
     assert "line 1 in f" in target.read_text() and "later" in target.read_text()
 
 
-def test_where_no_rank_wrote_a_stack_there_is_no_file(traces: Path) -> None:
+def test_no_stacks_leave_no_file(traces: Path) -> None:
     partial = traces / f"{STEM}.partial"
     partial.mkdir()
     (partial / "rank0.stacks").write_text("")
@@ -156,7 +147,7 @@ def here_it_crashes():
 stacks.catch_crashes()
 here_it_crashes()
 """
-LISTENS_NOT = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+HANDLES_NO_SIGNAL = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
 
 
 @pytest.fixture
@@ -185,24 +176,24 @@ def has_stack(traces: Path) -> bool:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_rank_writes_where_it_stands_also_behind_a_launcher_that_does_not_listen(
+def test_a_rank_writes_its_stack_also_behind_a_wrapper(
     tmp_path: Path, traces: Path, start: Callable[..., subprocess.Popen[str]], wrapped: bool
 ) -> None:
     argv = (HANGS, str(tmp_path), STEM)
-    process = start(LISTENS_NOT, *argv) if wrapped else start(*argv)
+    process = start(HANDLES_NO_SIGNAL, *argv) if wrapped else start(*argv)
     assert Launcher(process).ask_for_stacks()
     until(lambda: has_stack(traces), "the stack is written")
     assert process.poll() is None
 
 
-def test_a_rank_that_crashes_leaves_its_stacks_and_dies_of_the_signal(tmp_path: Path, traces: Path) -> None:
+def test_a_crashed_rank_leaves_its_stack(tmp_path: Path, traces: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CRASHES, str(tmp_path), STEM], capture_output=True, check=False)
     assert done.returncode == -signal.SIGSEGV
     text = (attempt_folder(traces, STEM) / "rank0.stacks").read_text()
     assert "Segmentation fault" in text and "in here_it_crashes" in text
 
 
-def test_a_launcher_that_does_not_listen_is_not_asked_for_stacks(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_launcher_without_a_handler_gets_no_signal(start: Callable[..., subprocess.Popen[str]]) -> None:
     launcher = Launcher(start("import time; print('ready', flush=True); time.sleep(600)"))
     assert launcher.is_alive
     assert not launcher.ask_for_stacks()  # it would die of the signal
@@ -211,7 +202,7 @@ def test_a_launcher_that_does_not_listen_is_not_asked_for_stacks(start: Callable
     launcher.send(signal.SIGTERM)  # to nobody
 
 
-def test_a_launcher_that_does_not_end_when_it_is_told_is_killed(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_launcher_that_ignores_sigterm_is_killed(start: Callable[..., subprocess.Popen[str]]) -> None:
     ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)"
     launcher = Launcher(start(f"{ignores}; time.sleep(600)"))
     assert launcher.end(0.2)
@@ -225,7 +216,7 @@ class Hanging:
     process: subprocess.Popen[str]
     journal: Journal
     dog: Watchdog
-    said: list[str]
+    messages: list[str]
 
     def watch(self) -> None:
         """As launch.step does, until the process has ended."""
@@ -251,47 +242,47 @@ def hanging(
     monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_wait)
     monkeypatch.setattr(watch, "_SLICE_S", 0.05)
     monkeypatch.setattr(watch, "_STACKS_S", 0.05)
-    said: list[str] = []
+    messages: list[str] = []
     at_once = RunLimits(start_limit_s=0, hang_steps=0, hang_extra_s=0, copy_s=0)
     return Hanging(
         process=process,
-        journal=written(traces, 0, steps=10, completed=4, step_s=0),
-        dog=Watchdog(traces, STEM, Launcher(process), at_once, said.append),
-        said=said,
+        journal=write_journal(traces, 0, steps=10, completed=4, step_s=0),
+        dog=Watchdog(traces, STEM, Launcher(process), at_once, messages.append),
+        messages=messages,
     )
 
 
-def test_a_run_that_hangs_is_ended_and_the_reason_left(traces: Path, hanging: Hanging) -> None:
+def test_a_hanging_run_is_ended_and_its_reason_written(traces: Path, hanging: Hanging) -> None:
     hanging.watch()
     assert hanging.process.wait() == -signal.SIGTERM
     reason = json.loads((traces / f"{STEM}.hang.json").read_text())
     assert reason["phase"] == "steps" and reason["completed"] == {"4": "rank 0"} and reason["steps"] == 10
-    said, _, stacks = reason["text"].partition("; where every rank stood is in ")
-    assert said in hanging.said and stacks == f"{STEM}.stacks.txt"
+    message, _, stacks = reason["text"].partition("; the stacks of all ranks are in ")
+    assert message in hanging.messages and stacks == f"{STEM}.stacks.txt"
     assert has_stack(traces)
 
 
-def test_a_run_that_went_on_after_all_is_left_alone(
+def test_a_run_that_makes_progress_is_left_alone(
     traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the stacks are written a step is completed; later the launcher ends by itself."""
-    asked = Launcher.ask_for_stacks
+    ask = Launcher.ask_for_stacks
 
     def ask_and_go_on(launcher: Launcher) -> bool:
         if hanging.journal.steps_completed == 5:
             hanging.process.kill()
             hanging.process.wait()
         complete(hanging.journal, range(4, 5), 0)
-        return asked(launcher)
+        return ask(launcher)
 
     monkeypatch.setattr(Launcher, "ask_for_stacks", ask_and_go_on)
     hanging.watch()
     assert hanging.process.returncode == -signal.SIGKILL
-    assert any("it went on meanwhile" in line for line in hanging.said)
+    assert any("has made progress meanwhile" in line for line in hanging.messages)
     assert list(traces.glob("*.hang.json")) == []
 
 
-def test_where_the_reason_cannot_be_left_nothing_is_ended(
+def test_a_run_is_not_ended_if_the_reason_cannot_be_written(
     traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (traces / f"{STEM}.hang.json").mkdir()  # in the way
@@ -308,10 +299,10 @@ def test_where_the_reason_cannot_be_left_nothing_is_ended(
     monkeypatch.setattr(Watchdog, "_write", try_twice)
     hanging.watch()
     assert len(tries) == 2
-    assert any("cannot be written" in line for line in hanging.said)
+    assert any("cannot be written" in line for line in hanging.messages)
 
 
-def test_a_shared_folder_that_has_gone_is_no_hang(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_traces_folder_is_no_hang(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as ended:
         dog = Watchdog(traces, STEM, Launcher(ended), RunLimits(), print)
     assert dog.see().unreadable == ""
@@ -319,14 +310,11 @@ def test_a_shared_folder_that_has_gone_is_no_hang(traces: Path, monkeypatch: pyt
     assert "No such file or directory" in dog.see().unreadable
 
 
-def test_an_empty_folder_in_the_place_of_the_traces_is_no_hang_and_gets_no_file(
-    traces: Path, hanging: Hanging, tmp_path: Path
-) -> None:
+def test_a_replaced_traces_folder_is_no_hang_and_gets_no_file(traces: Path, hanging: Hanging, tmp_path: Path) -> None:
     """A lost mount: its mount point is there, and empty."""
     hang = Hang(
-        phase=Phase.STEPS, waited_s=1.0, limit_s=0.5, median_step_s=None, completed={0: 4}, steps=10, silent_nodes=(),
-        text="hangs",
-    )  # fmt: skip
+        phase=Phase.STEPS, waited_s=1.0, limit_s=0.5, median_step_s=None, completed={0: 4}, steps=10, silent_nodes=()
+    )
     traces.rename(tmp_path / "away")
     traces.mkdir()
     assert "not the folder that was there when the attempt began" in hanging.dog.see().unreadable

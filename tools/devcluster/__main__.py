@@ -100,11 +100,9 @@ def _status(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
-        prog="python -m launch.devcluster",
-        description=__doc__,
-        epilog=EXAMPLE,
+        prog="python -m launch.devcluster", description=__doc__, epilog=EXAMPLE,
         formatter_class=argparse.RawTextHelpFormatter,
-    )
+    )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="start | stop | status | env")
     for name, command, text in (
         ("start", _start, "start the cluster, or join it where it runs already"),
@@ -116,20 +114,13 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--root", type=Path, metavar="DIR", help="its folder; another folder is another cluster")
         sub.set_defaults(command=command)
         if name == "start":
-            _add_shape(sub)
+            for size, default, what in (
+                ("nodes", Shape.nodes, "how many nodes"), ("cpus", Shape.cpus, "CPUs that a node claims"),
+                ("gpus", Shape.gpus, "GPUs that a node claims"),
+            ):  # fmt: skip
+                sub.add_argument(f"--{size}", type=int, default=default, metavar="N", help=f"{what} (%(default)s)")
+            sub.add_argument("--clocks", action="store_true", help="give every node a CLOCK_MONOTONIC of its own")
     return parser
-
-
-def _add_shape(start: argparse.ArgumentParser) -> None:
-    usual = Shape()
-    start.add_argument("--nodes", type=int, default=usual.nodes, metavar="N", help="how many nodes (%(default)s)")
-    start.add_argument(
-        "--cpus", type=int, default=usual.cpus, metavar="N", help="CPUs that a node claims (%(default)s)"
-    )
-    start.add_argument(
-        "--gpus", type=int, default=usual.gpus, metavar="N", help="GPUs that a node claims (%(default)s)"
-    )
-    start.add_argument("--clocks", action="store_true", help="give every node a CLOCK_MONOTONIC of its own")
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from hpc.system.tool import run_tool
 from tools.devcluster import config, processes
 from tools.devcluster.config import CONTROLLER, LOOPBACK, DevClusterError, Host, Shape
 from tools.devcluster.daemons import Daemons, missing_programs
@@ -68,9 +67,7 @@ class DevCluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -80,42 +77,34 @@ class DevCluster:
 
     @property
     def site_file(self) -> Path:
-        """What `python -m hpc.sweep --site` takes."""
         return self.root / "site.toml"
 
     @property
     def environ(self) -> dict[str, str]:
         """The environment of a client command, derived from this process's."""
-        conf = self.conf if self.host.address == LOOPBACK else self._login_conf
+        conf = self._confs[0 if self.host.address == LOOPBACK else 1]
         return config.client_env(os.environ, conf, config.mpi_env(self.host))
 
     def is_running(self) -> bool:
-        """Whether the controller is alive."""
         return CONTROLLER in self.daemons()
 
     def daemons(self) -> set[str]:
-        """The names of all daemons that are alive."""
         return set(processes.daemon_processes(self._confs).values())
 
     def states(self) -> dict[str, str]:
         """By node: its Slurm state (`idle`, `mixed`, `down*`; the star marks a node that does not respond)."""
-        words = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T").split()
-        return dict(zip(words[::2], words[1::2], strict=True))
+        printed = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N|%T")
+        return dict(line.strip().split("|") for line in printed.splitlines())
 
     def run(self, *argv: str | Path, cwd: Path | None = None, timeout_s: float = 120) -> str:
         """Runs a client command and returns its output; raises DevClusterError if it fails."""
-        words = [str(argument) for argument in argv]
-        try:
-            done = subprocess.run(
-                words, env=self.environ, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=timeout_s, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise DevClusterError(f"{' '.join(words)}: no answer after {timeout_s} s") from None
-        if done.returncode != 0:
-            error = done.stderr.strip() or done.stdout.strip()  # scontrol prints errors to its standard output
-            raise DevClusterError(f"{' '.join(words)}: exit status {done.returncode}: {error}")
-        return done.stdout
+        command = [str(argument) for argument in argv]
+        answer = run_tool(command, env=self.environ, cwd=cwd, timeout_s=timeout_s)
+        if not answer.ok:
+            status = "" if answer.exit_status is None else f"exit status {answer.exit_status}: "
+            error = answer.stderr.strip() or answer.stdout.strip() or answer.describe()  # scontrol uses both streams
+            raise DevClusterError(f"{' '.join(command)}: {status}{error}")
+        return answer.stdout
 
     def start(self) -> bool:
         """Starts the cluster and waits until its nodes are idle; False: it ran already and was joined.
@@ -166,10 +155,6 @@ class DevCluster:
         """Kills a daemon (SIGKILL): the controller, `slurmdbd` or `mariadbd`; nodes and jobs go on."""
         processes.end(self._pids_of(name), patience_s=0)
 
-    def kill_controller(self) -> None:
-        """Kills the controller."""
-        processes.end(self._pids_of(CONTROLLER), patience_s=0)
-
     def start_controller(self) -> None:
         """Starts a killed controller with its jobs, and waits until it answers."""
         if CONTROLLER in self.daemons():
@@ -211,11 +196,8 @@ class DevCluster:
             )
 
     def _look_at_host(self) -> Host:
-        """Reads what this machine allows. Raises DevClusterError if that is too little."""
         if self.shape.clocks and (refused := processes.namespaces_refused(clocks=True)):
-            raise DevClusterError(
-                f"clocks of their own were asked for, and time namespaces are refused here: {refused}"
-            )
+            raise DevClusterError(f"clocks of their own were requested; time namespaces are refused here: {refused}")
         host = processes.this_host(self.root)
         host.check()
         return host
@@ -223,7 +205,7 @@ class DevCluster:
     def _write_files(self) -> None:
         for folder in ("spool", "tmp", "run", "log", "hosts", "dev"):
             shutil.rmtree(self.root / folder, ignore_errors=True)
-        node_folders = [f"{of}/{name}" for of in ("spool", "tmp") for name in self.shape.node_names]
+        node_folders = [f"{kind}/{name}" for kind in ("spool", "tmp") for name in self.shape.node_names]
         for folder in ("state", "run", "log", "hosts", "dev", *node_folders):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         for k in range(self.shape.gpus):
@@ -278,21 +260,13 @@ class DevCluster:
             raise DevClusterError(f"{name!r} is no node of this cluster: {', '.join(self.shape.node_names)}")
 
     def _check_daemon(self, name: str) -> None:
-        known = [
-            CONTROLLER,
-            *self.shape.node_names,
-            *([config.ACCOUNTING, config.DATABASE] if self.shape.accounting else []),
-        ]
+        known = config.daemon_names(self.shape)
         if name not in known:
             raise DevClusterError(f"{name!r} is no daemon of this cluster: {', '.join(known)}")
 
     @property
-    def _login_conf(self) -> Path:
-        return self.root / "login.conf"
-
-    @property
     def _confs(self) -> tuple[str, str]:
-        return str(self.conf), str(self._login_conf)
+        return str(self.conf), str(self.root / "login.conf")
 
     def _recall(self) -> None:
         self.host, self.shape = config.remembered((self.root / "cluster.json").read_text())

@@ -1,4 +1,4 @@
-"""What a development Slurm is made of: its shape, its configuration files, its clients' environment. Text only."""
+"""The shape of a development Slurm, its configuration files, its clients' environment. Starts and writes nothing."""
 
 from __future__ import annotations
 
@@ -36,6 +36,36 @@ _PREEMPT_MODES = ("REQUEUE", "CANCEL", "OFF")
 _SIZES = frozenset({"nodes", "cpus", "gpus", "clocks"})
 _ROOT = re.compile(r"/[\w./+@:-]*")
 _FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|PRTE)_.*")
+_FIXED_CONF = """\
+AuthType=auth/none
+CredType=cred/none
+# A requeued job waits for its old credential to expire: this and a second, in place of two minutes.
+AuthInfo=cred_expire=5
+# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+SlurmctldSyslogDebug=quiet
+SlurmdSyslogDebug=quiet
+MailProg=/bin/true
+# More CPUs than the machine has: what is written here counts, and tasks are bound to nothing.
+SlurmdParameters=config_overrides
+TaskPlugin=task/none
+ProctrackType=proctrack/linuxproc
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+ReturnToService=2
+MaxArraySize=10000
+KillWait=5
+EioTimeout=2
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+"""
+"""The settings of slurm.conf that are the same for every cluster."""
 
 
 class DevClusterError(RuntimeError):
@@ -44,7 +74,7 @@ class DevClusterError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How many nodes, what each of them claims to have, and the rules of the cluster, in Slurm's words.
+    """The number of nodes, what each claims to have, and the rules of the cluster, by Slurm's names.
 
     `preempt_mode` is what becomes of a job of the partition `main` when one of `high` wants its nodes, `grace_s` the
     time that it gets first. `min_job_age_s` is how long the controller remembers a job that has ended, `max_job_count`
@@ -69,15 +99,14 @@ class Shape:
         if self.preempt_mode not in _PREEMPT_MODES:
             known = ", ".join(_PREEMPT_MODES)
             raise DevClusterError(f"preempt_mode is {self.preempt_mode!r}; a development cluster takes {known}")
-        for name, smallest, largest in (("nodes", 1, 64), ("cpus", 1, 1024), ("gpus", 0, 64)):
-            if not smallest <= getattr(self, name) <= largest:
-                raise DevClusterError(
-                    f"{name} is {getattr(self, name)}; a development cluster takes {smallest} to {largest}"
-                )
+        for name, count, least, largest in (
+            ("nodes", self.nodes, 1, 64), ("cpus", self.cpus, 1, 1024), ("gpus", self.gpus, 0, 64)
+        ):  # fmt: skip
+            if not least <= count <= largest:
+                raise DevClusterError(f"{name} is {count}; a development cluster takes {least} to {largest}")
 
     @property
     def node_names(self) -> list[str]:
-        """`node1` and so on."""
         return [f"node{k}" for k in range(1, self.nodes + 1)]
 
     def __str__(self) -> str:
@@ -185,16 +214,10 @@ def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], fi
     return f"""\
 # A development cluster on one machine, written by launch.devcluster at each start.
 ClusterName=devcluster
-SlurmctldHost={CONTROLLER if host.own_names else host.name}(127.0.0.1)
+{_FIXED_CONF}SlurmctldHost={CONTROLLER if host.own_names else host.name}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser={host.uid}
 SlurmdUser={host.uid}
-AuthType=auth/none
-CredType=cred/none
-# A requeued job waits for its old credential to expire: this and a second, in place of two minutes.
-AuthInfo=cred_expire=5
-# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n
 TmpFS={root}/tmp/%n
@@ -202,36 +225,15 @@ SlurmctldPidFile={root}/run/slurmctld.pid
 SlurmdPidFile={root}/run/slurmd-%n.pid
 SlurmctldLogFile={root}/log/slurmctld.log
 SlurmdLogFile={root}/log/slurmd-%n.log
-SlurmctldSyslogDebug=quiet
-SlurmdSyslogDebug=quiet
-MailProg=/bin/true
-# More CPUs than the machine has: what is written here counts, and tasks are bound to nothing.
-SlurmdParameters=config_overrides
-TaskPlugin=task/none
-ProctrackType=proctrack/linuxproc
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU={host.memory_mb}
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,default_queue_depth=1000
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
 JobRequeue={int(shape.job_requeue)}
 MaxJobCount={shape.max_job_count}
-SlurmctldParameters=preempt_send_user_signal
-ReturnToService=2
 FirstJobId={first_job_id}
 {_accounting(shape, ports)}
 # Without accounting the controller's memory is all there is of finished jobs: usually it keeps a day of them.
 MinJobAge={shape.min_job_age_s}
-MaxArraySize=10000
-KillWait=5
 SlurmdTimeout={shape.slurmd_timeout_s}
 MessageTimeout={shape.message_timeout_s}
-EioTimeout=2
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
 {"GresTypes=gpu" if shape.gpus else ""}
 {nodes}
 PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE State=UP
@@ -248,7 +250,7 @@ def _accounting(shape: Shape, ports: Sequence[int]) -> str:
 
 
 def slurmdbd_conf(host: Host, root: Path, port: int) -> str:
-    """The accounting daemon's configuration; its database is reached through a socket that $MYSQL_UNIX_PORT names."""
+    """The accounting daemon's configuration; $MYSQL_UNIX_PORT names the socket of its database."""
     return f"""\
 AuthType=auth/none
 DbdHost={ACCOUNTING if host.own_names else host.name}
@@ -266,18 +268,6 @@ CommitDelay=1
 """
 
 
-def open_to_login(conf: str) -> str:
-    """The same slurm.conf for clients on a host whose name is not 127.0.0.1, where nodes could not call them back."""
-    return conf.replace("NoInAddrAny,", "")
-
-
-def gres_conf(shape: Shape, root: Path) -> str:
-    """GPUs by their device files, because Slurm drops a mere count; any character device will do."""
-    if not shape.gpus:
-        return ""
-    return f"AutoDetect=off\nNodeName={','.join(shape.node_names)} Name=gpu File={root}/dev/gpu[0-{shape.gpus - 1}]\n"
-
-
 def hosts_file(name: str, names: Sequence[str], original: str) -> str:
     """The /etc/hosts of the host called `name`: it and all of `names` are 127.0.0.1, before what `original` says."""
     others = "".join(f"127.0.0.1 {other}\n" for other in names if other != name)
@@ -285,7 +275,7 @@ def hosts_file(name: str, names: Sequence[str], original: str) -> str:
 
 
 def mpi_env(host: Host) -> dict[str, str]:
-    """What MPI needs to run many ranks on few cores, over the loopback interface alone."""
+    """The variables with which MPI runs many ranks on few cores, over the loopback interface alone."""
     env = {
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_oob_tcp_if_include": "lo",
@@ -302,7 +292,7 @@ def mpi_env(host: Host) -> dict[str, str]:
     return env
 
 
-def client_env(base: Mapping[str, str], conf: Path, mpi: Mapping[str, str]) -> dict[str, str]:
+def client_env(base: Mapping[str, str], conf: Path | str, mpi: Mapping[str, str]) -> dict[str, str]:
     """The environment `base` made fit for clients: nothing of another cluster or job, /usr/sbin on the path."""
     env = {name: value for name, value in base.items() if not _FOREIGN.fullmatch(name)}
     path = env.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":")
@@ -333,19 +323,23 @@ time_limit_min = 60
 {env}"""
 
 
+def daemon_names(shape: Shape) -> list[str]:
+    """The controller, the nodes, and the daemons of the accounting if there is one."""
+    return [CONTROLLER, *shape.node_names, *([ACCOUNTING, DATABASE] if shape.accounting else [])]
+
+
 def files(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_job_id: int) -> dict[str, str]:
     """All files of the cluster: path below the root → text."""
     conf = slurm_conf(host, shape, root, ports=ports, first_job_id=first_job_id)
-    names = [CONTROLLER, *shape.node_names]
-    accounting = {}
-    if shape.accounting:
-        names += [ACCOUNTING, DATABASE]
-        accounting = {"slurmdbd.conf": slurmdbd_conf(host, root, ports[-1])}
+    names = daemon_names(shape)
+    # GPUs by their device files, because Slurm drops a mere count; any character device will do.
+    gpus = f"NodeName={','.join(shape.node_names)} Name=gpu File={root}/dev/gpu[0-{shape.gpus - 1}]\n"
     return {
-        **accounting,
+        **({"slurmdbd.conf": slurmdbd_conf(host, root, ports[-1])} if shape.accounting else {}),
         "slurm.conf": conf,
-        "login.conf": open_to_login(conf),
-        "gres.conf": gres_conf(shape, root),
+        # For clients on a host whose name is not 127.0.0.1, where nodes could not call them back.
+        "login.conf": conf.replace("NoInAddrAny,", ""),
+        "gres.conf": f"AutoDetect=off\n{gpus}" if shape.gpus else "",
         "site.toml": site_toml(shape, mpi_env(host)),
         "cluster.json": json.dumps({"shape": asdict(shape), "host": asdict(host)}, indent=1) + "\n",
         **{f"hosts/{name}": hosts_file(name, [*names, host.name], host.hosts) for name in names},

@@ -30,7 +30,6 @@ class Daemons:
         self._conf = root / "slurm.conf"
 
     def alive(self) -> set[str]:
-        """The names of the daemons that are alive."""
         return set(processes.daemon_processes(self._confs).values())
 
     def start_accounting(self) -> None:
@@ -47,11 +46,11 @@ class Daemons:
                 argv = ["mariadb-install-db", *options, "--skip-test-db"]
                 done = subprocess.run(argv, env=self._environ, stdout=log, stderr=log, check=False)
             if done.returncode != 0:
-                raise DevClusterError(f"mariadb-install-db: {self._last_words('mariadb-install-db')}")
+                raise DevClusterError(f"mariadb-install-db: {self._end_of_log('mariadb-install-db')}")
         socket_path = folder / "socket"
         small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"]
-        alone = ["--skip-networking", "--skip-grant-tables", f"--socket={socket_path}", f"--pid-file={folder}/pid"]
-        self._spawn(DATABASE, None, ["mariadbd", *options, *alone, *small])
+        private = ["--skip-networking", "--skip-grant-tables", f"--socket={socket_path}", f"--pid-file={folder}/pid"]
+        self._spawn(DATABASE, None, ["mariadbd", *options, *private, *small])
         self.until(lambda: _connects(socket_path), [DATABASE])
         self._spawn(ACCOUNTING, None, [f"MYSQL_UNIX_PORT={socket_path}", "slurmdbd", "-D"])
         self.until(lambda: self.answers(ACCOUNTING), [ACCOUNTING, DATABASE])
@@ -95,7 +94,7 @@ class Daemons:
             seen_s |= dict.fromkeys(alive & seen_s.keys(), now_s)
             # A busy machine shows them late, and so does one that was suspended.
             if ended := [name for name in names if now_s - seen_s[name] > 5 and missed[name] > 5]:
-                raise DevClusterError(f"{ended[0]} ended at once: {self._last_words(ended[0])}")
+                raise DevClusterError(f"{ended[0]} ended at once: {self._end_of_log(ended[0])}")
             if now_s - begin_s > deadline_s:
                 raise DevClusterError(f"{', '.join(names)} not ready after {deadline_s:.0f} s; logs: {self._root}/log")
             time.sleep(0.02)
@@ -109,20 +108,16 @@ class Daemons:
         # Set again by env, so that it comes last: slurmstepd writes its title over the variables before SLURM_CONF.
         argv = ["env", "-u", processes.MARK, f"{processes.MARK}={name}", *argv]
         log = self._root / f"log/{name}.out"
-        if self._host.own_names:
-            storage = self._host.own_storage and name in self._shape.node_names
-            hosts = self._root / f"hosts/{name}"
-            daemon_host = processes.DaemonHost(
-                name=name, hosts=hosts, clock_s=clock_s, storage=storage,
-                private=(self._root / "spool" / name, self._root / "tmp" / name), shared=self._host.shared,
-            )  # fmt: skip
-            processes.spawn_as_host(daemon_host, argv, env, log)
-        else:
-            processes.spawn(argv, env, log)
+        host = processes.DaemonHost(
+            name=name, hosts=self._root / f"hosts/{name}", clock_s=clock_s, shared=self._host.shared,
+            storage=self._host.own_storage and name in self._shape.node_names,
+            private=(self._root / "spool" / name, self._root / "tmp" / name),
+        )  # fmt: skip
+        processes.spawn(argv, env, log, host if self._host.own_names else None)
 
-    def _last_words(self, name: str) -> str:
+    def _end_of_log(self, name: str) -> str:
         lines = (self._root / f"log/{name}.out").read_text(errors="replace").splitlines()
-        return " | ".join(lines[-3:]) or f"without a word in {self._root}/log"
+        return " | ".join(lines[-3:]) or f"its log in {self._root}/log is empty"
 
 
 def missing_programs(*, accounting: bool = False) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.system.tool import run_tool
 from tools.devcluster.config import LOOPBACK, STORAGE, TMP, DevClusterError, Host, shared_folders
 
 MARK = "DEVCLUSTER_DAEMON"
@@ -49,12 +50,8 @@ def namespaces_refused(*, clocks: bool = False, storage: bool = False) -> str:
     """Empty if a node can have its own host name, with `clocks` its own clock and with `storage` its own storage;
     else the error of unshare or mount."""
     host = DaemonHost(name="node1", hosts=Path("/etc/hosts"), clock_s=1000 if clocks else None, storage=storage)
-    argv = _enter(host, ["true"])
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    except OSError as error:
-        return str(error)
-    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+    answer = run_tool(_enter(host, ["true"]))
+    return "" if answer.ok else answer.output or answer.describe()
 
 
 def this_host(root: Path) -> Host:
@@ -64,28 +61,15 @@ def this_host(root: Path) -> Host:
         address = socket.gethostbyname(name)
     except OSError:
         address = ""
+    # Jobs need these folders wherever they are: the current one, this checkout, the Python environment.
+    checkout = Path(__file__).resolve().parents[2]
+    needed = [Path.cwd(), checkout, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()]
     return Host(
-        name=name,
-        address=address,
-        hosts=Path("/etc/hosts").read_text(),
-        uid=os.getuid(),
-        user=_user_name(),
+        name=name, address=address, hosts=Path("/etc/hosts").read_text(), uid=os.getuid(), user=_user_name(),
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-        own_names=not namespaces_refused(),
-        own_storage=not namespaces_refused(storage=True),
-        pmix=_loads("libpmix.so"),
-        shared=shared_folders([root, *_in_use()]),
-    )
-
-
-def _in_use() -> list[Path]:
-    """Folders that jobs need wherever they are: the current one, this checkout, the Python environment."""
-    return [
-        Path.cwd(),
-        Path(__file__).resolve().parents[2],
-        Path(sys.prefix).resolve(),
-        Path(sys.base_prefix).resolve(),
-    ]
+        own_names=not namespaces_refused(), own_storage=not namespaces_refused(storage=True), pmix=_loads("libpmix.so"),
+        shared=shared_folders([root, *needed]),
+    )  # fmt: skip
 
 
 def _user_name() -> str:
@@ -110,25 +94,19 @@ def free_ports(count: int) -> list[int]:
     candidates = range(10_000, first_outgoing) if first_outgoing > 12_000 else range(20_000, 60_000)
     ports: list[int] = []
     for port in random.sample(candidates, len(candidates)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
+        with socket.socket() as server, contextlib.suppress(OSError):
+            server.bind((LOOPBACK, port))
             ports.append(port)
         if len(ports) == count:
             return ports
     raise DevClusterError(f"fewer than {count} ports are free on {LOOPBACK}")
 
 
-def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-    """Starts a daemon as no child of this process, so that it outlives it."""
+def spawn(argv: Sequence[str], env: Mapping[str, str], log: Path, host: DaemonHost | None = None) -> None:
+    """Starts a daemon, in the namespaces of `host` if given, as no child of this process, so that it outlives it."""
+    argv = ["setsid", "--fork", *(_enter(host, argv) if host else argv)]
     with log.open("ab") as out:
-        subprocess.run(
-            ["setsid", "--fork", *argv], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=True
-        )
-
-
-def spawn_as_host(host: DaemonHost, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-    """Starts a daemon in the namespaces of its own host."""
-    spawn(_enter(host, argv), env, log)
+        subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=True)
 
 
 def daemon_processes(confs: Collection[str]) -> dict[int, str]:
@@ -196,11 +174,10 @@ def end(alive: Callable[[], Collection[int]], *, patience_s: float) -> bool:
         elapsed_s = time.monotonic() - begin_s
         if elapsed_s > patience_s + 10:
             raise DevClusterError(f"processes {', '.join(map(str, sorted(pids)))} do not end, not even by SIGKILL")
-        for pid in pids:
-            if elapsed_s >= patience_s:
-                _send(pid, signal.SIGKILL)
-            elif pid not in signalled:
-                _send(pid, signal.SIGTERM)
+        if elapsed_s >= patience_s:
+            send(pids, signal.SIGKILL)
+        else:
+            send(set(pids) - signalled, signal.SIGTERM)
         signalled |= set(pids)
         time.sleep(0.02)
     return bool(signalled)
@@ -253,7 +230,7 @@ def _pids() -> list[int]:
 
 def _descendants(names: Mapping[int, str]) -> dict[int, str]:
     """All descendants of these processes: process id → the name of the found ancestor."""
-    parents = {pid: _parent(pid) for pid in _pids()}
+    parents = {pid: _stat(pid)[1] for pid in _pids()}
     below: dict[int, str] = {}
     while new := {
         pid: name
@@ -264,19 +241,18 @@ def _descendants(names: Mapping[int, str]) -> dict[int, str]:
     return below
 
 
-def _parent(pid: int) -> int:
+def _comm(pid: int) -> str:
+    return _stat(pid)[0]
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """The name of the process and its parent's id; "" and 0 if it has ended."""
     try:
         # The second field, the name in brackets, may hold anything.
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        start, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
     except OSError:
-        return 0
-
-
-def _comm(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+        return "", 0
+    return start.partition("(")[2], int(rest.split()[1])
 
 
 def _uts(pid: int | str) -> str:
@@ -287,13 +263,6 @@ def _uts(pid: int | str) -> str:
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
-    """Sends the signal to those of these processes that are alive."""
     for pid in pids:
-        _send(pid, number)
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it ended by itself
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            os.kill(pid, number)

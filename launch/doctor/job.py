@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc.model.findings import Finding, read_finding
 from hpc.model.spec import RunSpec
 from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
 from launch.jobs.script import here_python, render_doctor
@@ -20,21 +21,19 @@ PART_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeLook:
-    """The results of the shell on one node. `read` and `wrote` are empty if that worked in the shared folder, else the
-    reason. `free_bytes` and `closed` are by node-local folder, `pythons` and `missing` by interpreter path."""
+class NodeFacts:
+    """The results of the shell on one node. `read_error` and `write_error` are of the shared folder, empty if that
+    worked. `free_bytes` and `unwritable` are by node-local folder, `pythons` and `missing` by interpreter path."""
 
     name: str
-    cores: int | None = None
-    read: str = ""
-    wrote: str = ""
+    read_error: str = ""
+    write_error: str = ""
     free_bytes: Mapping[str, int] = field(default_factory=dict)
-    closed: Mapping[str, str] = field(default_factory=dict)
+    unwritable: Mapping[str, str] = field(default_factory=dict)
     pythons: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     mpi4py: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[str, ...] = ()
-    gpus: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +50,12 @@ class Start:
     error: str = ""
 
     @property
-    def met(self) -> bool:
-        """Whether the ranks found one another."""
+    def connected(self) -> bool:
         return bool(self.report.get("ranks"))
 
     @property
-    def findings(self) -> list[Mapping[str, str]]:
-        """The results of the ranks' checks."""
-        return list(self.report.get("findings", ()))
+    def findings(self) -> list[Finding]:
+        return [read_finding(values) for values in self.report.get("findings", ())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +64,7 @@ class JobFacts:
     output; `ended`: the script came to its end."""
 
     ended: bool
-    looks: tuple[NodeLook, ...]
+    nodes: tuple[NodeFacts, ...]
     arrived: frozenset[str]
     starts: tuple[Start, ...]
     modules: Mapping[str, str]
@@ -76,7 +73,7 @@ class JobFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class DoctorJob:
     """The job to start: `run` has the sizes, `token` is the text that nodes must read from `folder` and write there;
     `here`: on this machine, without Slurm."""
 
@@ -87,7 +84,6 @@ class Look:
     here: bool = False
 
     def prepare(self) -> None:
-        """Writes the files that nodes and ranks read."""
         (self.folder / "token").write_text(f"{self.token}\n")
         (self.folder / "run.json").write_text(json.dumps(self.run.to_json(), indent=1) + "\n")
 
@@ -105,7 +101,6 @@ class Look:
         return [configured, *(way for way in all_ways if way != configured)]
 
     def script(self, header: str) -> str:
-        """The job's script for Slurm."""
         ways = [dataclasses.replace(self.site, launcher=launcher, mpi=mpi) for launcher, mpi in self.ways()]
         starts = [run_argv(self.run, way, self._program(at)) for at, way in enumerate(ways)]
         # srun, whatever the site's launcher is: every Slurm site has it.
@@ -114,19 +109,17 @@ class Look:
         return render_doctor(header, self.site, self.folder, PART_S, look, starts)
 
     def local_script(self, launcher: Sequence[str]) -> str:
-        """The job's script for this machine, with mpiexec."""
         start = local_argv(self.run, launcher, [*self._program(0), "--simulate-nodes"])
         return render_doctor("#!/bin/bash\n", self.site, self.folder, PART_S, self._node_program(), [start])
 
     def read(self, printed: str = "") -> JobFacts:
-        """The results that the job has written so far."""
         modules = {}
         for at, module in enumerate(self.site.modules):
             if (status := self._status(f"module{at}")) != 0:
                 modules[module] = self._tail(f"module{at}.err") or f"exit status {status}"
         return JobFacts(
             ended=(self.folder / "end").exists(),
-            looks=read_looks(self._text("nodes.out")),
+            nodes=read_nodes(self._text("nodes.out")),
             arrived=frozenset(path.name.removeprefix("node.") for path in self.folder.glob("node.*")),
             starts=tuple(self._start(at, *way) for at, way in enumerate(self.ways())),
             modules=modules,
@@ -135,10 +128,10 @@ class Look:
         )
 
     def _program(self, at: int) -> list[str]:
-        words = ["--run", str(self.folder / "run.json"), "--out", str(self.folder / f"mpi{at}.json")]
+        files = ["--run", str(self.folder / "run.json"), "--out", str(self.folder / f"mpi{at}.json")]
         promised = ["--expect-transport", self.site.expect_transport] if self.site.expect_transport else []
         checks = [argument for check in self.site.check_words for argument in ("--check", check)]
-        return [self.site.python("default", here_python()), "-m", "hpc.preflight", *words, *promised, *checks]
+        return [self.site.python("default", here_python()), "-m", "hpc.preflight", *files, *promised, *checks]
 
     def _node_program(self) -> list[str]:
         return ["sh", "-c", Unquoted('"$look"'), "look", str(self.folder), self.token, *self.pythons()]
@@ -170,34 +163,28 @@ class Look:
             return ""
 
 
-def read_looks(printed: str) -> tuple[NodeLook, ...]:
+def read_nodes(printed: str) -> tuple[NodeFacts, ...]:
     """The output of `node.sh.j2` on all nodes: lines of NAME<tab>FACT<tab>VALUE."""
-    facts: dict[str, list[tuple[str, str]]] = {}
+    facts: dict[str, dict[str, str]] = {}
+    ports: dict[str, list[str]] = {}
     for line in printed.splitlines():
         if line.count("\t") >= 2:
             name, fact, value = line.split("\t", 2)
-            facts.setdefault(name, []).append((fact, value))
-    return tuple(_look(name, values) for name, values in sorted(facts.items()))
+            facts.setdefault(name, {})[fact] = value
+            if fact.startswith("port "):  # a device may have several
+                ports.setdefault(name, []).append(f"{fact.removeprefix('port ')} {value}")
+    return tuple(_node(name, values, ports.get(name, ())) for name, values in sorted(facts.items()))
 
 
-def _look(name: str, facts: Sequence[tuple[str, str]]) -> NodeLook:
-    def number(fact: str) -> int | None:
-        return next((int(value) for known, value in facts if known == fact and value.isdigit()), None)
+def _node(name: str, facts: Mapping[str, str], ports: Sequence[str]) -> NodeFacts:
+    def by_subject(kind: str) -> dict[str, str]:
+        return {fact.partition(" ")[2]: value for fact, value in facts.items() if fact.partition(" ")[0] == kind}
 
-    def of(kind: str) -> dict[str, str]:
-        return {fact.partition(" ")[2]: value for fact, value in facts if fact.partition(" ")[0] == kind}
-
-    alone = dict(facts)
-    return NodeLook(
-        name=name,
-        cores=number("cores"),
-        read="" if (answer := alone.get("read", "nothing was said")) == "yes" else answer or "it is empty there",
-        wrote="" if (answer := alone.get("wrote", "nothing was said")) == "yes" else answer,
-        free_bytes={folder: int(kib) * 1024 for folder, kib in of("free").items() if kib.isdigit()},
-        closed=of("closed"),
-        pythons=of("python"),
-        missing=of("missing"),
-        mpi4py=of("mpi4py"),
-        ports=tuple(f"{device} {state}" for fact, state in facts if (device := fact.removeprefix("port ")) != fact),
-        gpus=number("gpus"),
-    )
+    read, wrote = (facts.get(fact, "no answer") for fact in ("read", "wrote"))
+    return NodeFacts(
+        name=name, read_error="" if read == "yes" else read or "it is empty there",
+        write_error="" if wrote == "yes" else wrote,
+        free_bytes={folder: int(kib) * 1024 for folder, kib in by_subject("free").items() if kib.isdigit()},
+        unwritable=by_subject("closed"), pythons=by_subject("python"), missing=by_subject("missing"),
+        mpi4py=by_subject("mpi4py"), ports=tuple(ports),
+    )  # fmt: skip
