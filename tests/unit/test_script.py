@@ -86,6 +86,7 @@ def test_a_module_system_may_read_unset_variables(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["loaded CUDA/12.4", "loaded OpenMPI", "went on"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_reach_the_run_unchanged_and_run_nothing(tmp_path: Path, name: str) -> None:
     """The script is really run by bash; a program in place of mpiexec writes down what reached it."""

@@ -16,6 +16,8 @@ from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("body", "outcome"),

@@ -29,6 +29,8 @@ from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outco
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_exit_record
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 WHOLE = make_run()
 
 

@@ -19,6 +19,8 @@ from launch.sweep.text import describe_runs
 from tests.unit.sweep_command import write_program
 from tests.unit.traces import make_run, put_plan
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--dry-run")
 

@@ -18,6 +18,8 @@ from tests.unit.simulated import JITTERS, MS, Simulated, draw_clocks, equal_rank
 from tests.unit.test_ledger_simulated import drawn_runs, window
 from tests.unit.traces import make_run
 
+pytestmark = pytest.mark.slow
+
 DRAWS, MAX_ACCUSED = 2000, 0.05
 FOUND_OF, MAX_MISSED = 100, 1
 ACCUSED = (PERSISTENT, ROTATING, TRANSIENT)

@@ -12,6 +12,8 @@ from tests.fuzz import fuzz_logs
 from tests.fuzz.fuzz_logs import COUNT, Defect, Input, check, input_of, run
 from tests.fuzz.samples import SAMPLES_OF_ALL
 
+pytestmark = pytest.mark.slow
+
 PART = 300
 BY_NAME = {sample.name: sample for sample in SAMPLES_OF_ALL}
 
