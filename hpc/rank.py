@@ -71,7 +71,7 @@ class Rank:
         self.arguments, self.run = arguments, run
         self.folder = TracesFolder.of(AttemptFiles(arguments.traces, run.run_id, arguments.attempt))
         self.number = _from_environment(_RANKS) or 0
-        self.comm: Intracomm | None = None  # once all ranks asked for are known to be there
+        self.comm: Intracomm | None = None  # once all requested ranks are known to be present
         self.journal: Journal | None = None
         self.stacks: Stacks | None = None
         self.preflight = Preflight(run, arguments.expectations)
@@ -267,7 +267,7 @@ def _factory(run: RunSpec) -> Any:
 
 
 def _report(world: World, backend: Backend) -> RankReport:
-    """What is known of this rank once its backend is built."""
+    """The report of this rank once its backend is built."""
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
     described = backend.describe().as_json()

@@ -41,9 +41,9 @@ def requested_interface(gpu: bool) -> str | None:
 
 
 def endpoints(comm: Intracomm, interface: str | None) -> list[str]:
-    """`address:port` of every rank, for frameworks that must be told ports beforehand. Collective.
+    """`address:port` of every rank, for frameworks that need the ports before they start. Collective.
 
-    The ports lie outside the range that the kernel hands out by itself. Ranks of one host cannot choose the same one,
+    The ports are outside the kernel's ephemeral range. Ranks of one host cannot choose the same one,
     because each keeps its own bound until all have chosen; from then until the framework binds it, it can be lost
     (PortTaken).
     """

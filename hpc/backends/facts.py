@@ -1,4 +1,4 @@
-"""What a backend states about itself on a rank."""
+"""The facts that a backend reports on a rank."""
 
 from __future__ import annotations
 

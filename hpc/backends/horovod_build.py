@@ -1,4 +1,4 @@
-"""What the installed Horovod was built against, from its metadata file; imports no framework."""
+"""The versions that the installed Horovod was built against, from its metadata file; imports no framework."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def installed_version(framework: str) -> str | None:
 
 
 def built_for() -> dict[str, str | None]:
-    """What `make horovod` built the installed Horovod from; empty where it was built otherwise."""
+    """The ingredients of the installed Horovod as recorded by `make horovod`; empty if it was built otherwise."""
     return dict(_metadata().get("built_for", {}))
 
 

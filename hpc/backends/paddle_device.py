@@ -1,4 +1,4 @@
-"""The device of a rank in Paddle: which one, told before Paddle is imported; what it can do, what it is."""
+"""The device of a rank in Paddle: its choice, made before Paddle is imported, its abilities and its facts."""
 
 from __future__ import annotations
 

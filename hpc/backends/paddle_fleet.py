@@ -109,7 +109,7 @@ class PaddleFleet(Training):
         return [len(bucket) for bucket in reversed(getattr(self._model, "group_indices", []))]
 
     def release(self) -> None:
-        """Hooks stay: Paddle is not told that its graph never changes, so any may be needed again."""
+        """Keeps the hooks: Paddle's graph is not declared static, so any of them may be needed again."""
         super().release()
 
     def step(self, index: int, timer: StepTimer) -> int:
@@ -151,7 +151,7 @@ class PaddleFleet(Training):
             tf32=self._run.precision == "tf32",
             parameters_per_bucket=self._bucket_sizes(),
             fused=not self._single_bucket,
-            # GradScaler asks the device whether to skip the step.
+            # GradScaler waits for the device to decide whether to skip the step.
             synchronises_every_step=self._scaler is not None,
         )
 

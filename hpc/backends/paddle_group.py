@@ -41,7 +41,7 @@ def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) 
     with _without_noise():
         import paddle
     if at_termination is not None:
-        # Paddle's own prints a C++ traceback where a process is told to end, as all are whose peer has failed.
+        # Paddle's own handler prints a C++ traceback on SIGTERM, which every process whose peer has failed gets.
         signal.signal(signal.SIGTERM, at_termination)
     return paddle
 
@@ -53,7 +53,7 @@ def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | 
         PADDLE_TRAINERS_NUM=str(world.size),
         PADDLE_CURRENT_ENDPOINT=addresses[world.rank],
         PADDLE_TRAINER_ENDPOINTS=",".join(addresses),
-        PADDLE_MASTER=addresses[0],  # where it is set, Paddle meets there and not at the first endpoint
+        PADDLE_MASTER=addresses[0],  # if set, Paddle uses it as the rendezvous instead of the first endpoint
         PADDLE_DISTRI_BACKEND=transport(gpu),  # unset, a Paddle without CUDA silently makes no group
     )
     if "OMP_NUM_THREADS" not in run.env:

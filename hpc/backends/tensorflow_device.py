@@ -90,7 +90,7 @@ def _details() -> dict[str, Any]:
 
 
 def _uuid(index: int) -> str:
-    """The id of a GPU by its number, from the driver (CUDA driver API): TensorFlow does not tell it."""
+    """The UUID of a GPU by its number, from the CUDA driver API: TensorFlow does not expose it."""
     driver = ctypes.CDLL("libcuda.so.1")
     device, its_bytes = ctypes.c_int(), (ctypes.c_ubyte * 16)()
     for status in (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TensorFlowHorovod(TensorFlowLoop):
     """One process per device; Horovod averages gradients in fused buffers.
 
-    Never Horovod's optimizer: around one of Keras 3 it averages nothing, and does not say so.
+    Do not use Horovod's optimizer: around a Keras 3 optimizer it silently averages nothing.
     """
 
     def _join_group(self, run: RunSpec, world: World, comm: Intracomm) -> str:

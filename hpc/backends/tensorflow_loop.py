@@ -84,7 +84,7 @@ class TensorFlowLoop(Training):
         with self._scope():
             self._workload = workload = factory(self._run, self._device, self._rank)
         check_workload(workload, "tensorflow")
-        # A Keras variable holds one of TensorFlow's, which is what tapes and Horovod know.
+        # Tapes and Horovod need the TensorFlow variable inside a Keras variable.
         held = [v if isinstance(v, tf.Variable) else v.value for v in workload.model.trainable_variables]
         if not held:
             raise WorkloadError(

@@ -87,7 +87,7 @@ def _make_strategy(workers: list[str], rank: int, device: str, communication: An
     They are handed over as TF_CONFIG would name them; what a person's TF_CONFIG names is not looked at.
     """
     addresses = {worker.rpartition(":")[0] for worker in workers}
-    if workers:  # gRPC would ask a proxy for the way to them
+    if workers:  # otherwise gRPC connects through a proxy
         others = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
         os.environ[_NO_PROXY] = ",".join(filter(None, [others, *sorted(addresses)]))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(

@@ -25,7 +25,7 @@ _FIRST, _GROWTH, _BACKOFF, _GROWS_AFTER = 2.0**16, 2.0, 0.5, 2000
 
 
 def set_precision(precision: str) -> None:
-    """fp32 means fp32: TensorFlow takes TF32 unless it is told not to. Keras' layers compute as the run asks."""
+    """Disables TF32 for fp32 (TensorFlow enables it by default), and sets the precision of Keras layers."""
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     if policy := _POLICIES.get(precision):
         tf.keras.mixed_precision.set_global_policy(policy)

@@ -61,7 +61,7 @@ class TorchDDP(TorchLoop):
             device_ids=[self._device] if self._device.type == "cuda" else None,
             bucket_cap_mb=_bucket_cap(float(options["bucket_cap_mb"])),
             gradient_as_bucket_view=bool(options["gradient_as_bucket_view"]),
-            # A static graph is reduced in its first step whatever DDP is told later; so are buffers broadcast.
+            # DDP reduces a static graph in its first step and broadcasts buffers even if no_sync is set later.
             static_graph=bool(options["static_graph"]) and self._reduces,
             **_broadcasting_buffers(bool(options["broadcast_buffers"]) and self._reduces),
         )
@@ -132,7 +132,7 @@ class TorchDDP(TorchLoop):
 def open_store(comm: Intracomm, requested_interface: str | None) -> tuple[TCPStore, str]:
     """The store that all ranks share, and the interface of this rank that leads to it. Collective.
 
-    Ranks that share a network stack meet on loopback, others at `reachable_address` of rank 0.
+    Ranks that share a network stack use loopback, others `reachable_address` of rank 0.
     """
     shared_stack, hosts = share_a_stack(comm)
     listener = None

@@ -45,7 +45,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def set_tf32(allowed: bool) -> None:
-    """fp32 means fp32: torch lets convolutions use TF32 unless it is told not to."""
+    """Disables TF32 for fp32: torch enables it for convolutions by default."""
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 

@@ -60,7 +60,7 @@ class TorchDP(TorchLoop):
 
 
 class Autocasting(torch.nn.Module):
-    """A module under autocast in every thread: DataParallel's threads know that it is on, but take fp16 for bf16."""
+    """A module under autocast in every thread: DataParallel's threads inherit autocast, but as fp16 even for bf16."""
 
     def __init__(self, module: torch.nn.Module, dtype: torch.dtype, device_type: str = "cuda") -> None:
         super().__init__()

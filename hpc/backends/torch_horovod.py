@@ -30,7 +30,7 @@ class TorchHorovod(TorchLoop):
     """
 
     def _join_group(self, world: World, comm: Intracomm) -> str:
-        # Here and not above: what does not fit is said before it is loaded, and it may not load.
+        # Imported here: Horovod may not load, and a mismatch is reported before it is loaded.
         self._hvd = load_horovod("torch", comm)
         self._options = join_horovod(self._hvd, "torch", self._options, self._run, comm)
         self._horovod = horovod_facts(self._hvd, self._run)
@@ -41,7 +41,7 @@ class TorchHorovod(TorchLoop):
         _check_takes_over(optimizer)
         values = chain(module.named_parameters(), module.named_buffers())
         hvd.broadcast_parameters([(name, _as_contiguous(value.detach())) for name, value in values], root_rank=0)
-        # Whether gradients overflowed must be asked of the reduced ones, or ranks would disagree on taking the step.
+        # Check the reduced gradients for overflow, or ranks would disagree on taking the step.
         self._apart = self._reduces and (not self._step_only or self._scaler is not None)
         if not self._reduces:
             return module, optimizer

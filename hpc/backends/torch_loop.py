@@ -129,7 +129,7 @@ class TorchLoop(Training):
             tf32=torch.backends.cuda.matmul.allow_tf32,
             cudnn_benchmark=torch.backends.cudnn.benchmark,
             fused=True,
-            # GradScaler asks the device whether to skip the step unless the optimizer decides that on the device.
+            # GradScaler waits for the device to decide on skipping the step, unless the optimizer decides there.
             synchronises_every_step=self._scaler is not None and not skips_on_device,
         )
 

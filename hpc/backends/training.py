@@ -1,4 +1,4 @@
-"""What the training loops of all frameworks share."""
+"""The shared part of the training loops of all frameworks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Training(ABC):
 
     @abstractmethod
     def _reduced_bytes(self) -> int:
-        """How much a step reduces: all gradients, in the type in which they are reduced."""
+        """Bytes of gradients reduced per step, in the type in which they are reduced."""
 
     def _early_collectives(self) -> list[str]:
         """Reasons why ranks wait for each other before their own gradients are complete."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 STAR = 32
-"""So many clock domains are compared with rank 0's directly; more, in a tree (docs/clock.md says why so many)."""
+"""Up to this many clock domains are compared with rank 0's directly; more, in a tree (reasons: docs/clock.md)."""
 _REPORT = np.dtype("i8,i8,i8,f8,f8,i8")
 _REPORT.names = ("entered_ns", "left_ns", "local_ns", "offset_ns", "bound_ns", "wrong")
 """A rank's report to all at the end of a synchronisation: its barrier, its point, whether something is wrong."""
@@ -44,7 +44,7 @@ _PING_TAG, _PONG_TAG, _WHEN_TAG, _PLACE_TAG = 77, 78, 79, 80
 def clock_domain(proc: Path = Path("/proc")) -> str:
     """The name of the clock that this process reads: boot of the kernel and time namespace; equal names, same clock.
 
-    Where the system does not tell, every process is taken to have a clock of its own.
+    If the system does not expose them, every process counts as having its own clock.
     """
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()

@@ -108,7 +108,7 @@ class CoarseHostTimer(_OuterOnly, HostTimer):
 
 
 class DeviceEvent(Protocol):
-    """What is used of `torch.cuda.Event(enable_timing=True)`."""
+    """The part of `torch.cuda.Event(enable_timing=True)` that is used."""
 
     def record(self, stream: Any) -> None:
         """Asks the device to note the time when the stream gets here."""

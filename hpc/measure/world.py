@@ -1,4 +1,4 @@
-"""Who I am among the ranks, as MPI says."""
+"""This process's place among the ranks, from MPI."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class LaunchError(Exception):
-    """The ranks cannot even begin; the text says what is missing and the cure. Ends as `launch_fail`."""
+    """The ranks cannot start; the text names what is missing and the fix. Ends as `launch_fail`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One rank's place. `nodes_simulated` says that nodes are groups of ranks, not machines."""
+    """One rank's place. `nodes_simulated`: nodes are groups of ranks, not machines."""
 
     rank: int
     size: int

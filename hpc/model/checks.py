@@ -1,4 +1,4 @@
-"""The preflight checks: name, level, and the fix where it fails; docs/preflight.md says what each compares."""
+"""The preflight checks: name, level, and the fix where it fails; docs/preflight.md describes what each compares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class CheckError(ValueError):
-    """A check or a level that does not exist was asked for; the text lists those that do."""
+    """An unknown check or level was requested; the text lists the known ones."""
 
 
 class Level(StrEnum):

@@ -1,7 +1,8 @@
 """The evidence of an attempt, collected from what it left beside the traces, and the exit record made of it.
 
-launch.step judges the attempt whose launcher it saw return (`judge_ended`). Whoever finds an attempt that another job,
-or an earlier life of this one, left without a record closes it (`close_attempt`). docs/outcomes.md has the rules.
+launch.step judges the attempt whose launcher it saw return (`judge_ended`). An attempt that another job, or an earlier
+start of this one, left without a record is closed by the first process that finds it (`close_attempt`).
+docs/outcomes.md has the rules.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ _SIGNAL_LENGTH = 200
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 WARNING_S = 60.0
 WARNING_EARLY_S = 90.0
-"""Slurm sends its warning up to a minute before it was asked to (sbatch --signal); the rest is for its own delays."""
+"""Slurm sends its warning up to a minute earlier than requested (sbatch --signal); the rest is for its own delays."""
 _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQUEUED", "CONFIGURING"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptArtifacts:
-    """What an attempt left beside the traces.
+    """The files that an attempt left beside the traces.
 
-    `look` is what its trace shows, `steps` is as in Evidence, `local_copies` as in ExitRecord. `hang` is the watchdog's
-    reason for ending the run, `signal` the name of the signal that ended the job, and the time.
+    `look` is the result of looking at its trace, `steps` is as in Evidence, `local_copies` as in ExitRecord. `hang` is
+    the watchdog's reason for ending the run, `signal` the name of the signal that ended the job, and the time.
     """
 
     notes: tuple[RankNote, ...]
@@ -101,7 +102,7 @@ def evidence_of(
 
 
 def _record_of(begin: BeginRecord, files: AttemptFiles, artifacts: AttemptArtifacts, evidence: Evidence) -> ExitRecord:
-    """Where nobody saw the attempt end, its end is when its trace was written; without a trace it is now."""
+    """The record of an attempt with this outcome. An end that was not observed is the time of its trace, else now."""
     verdict = decide(evidence)
     ended_unix_s = int(time.time())
     if evidence.exit_status is None and evidence.trace:
@@ -120,8 +121,8 @@ def _record_of(begin: BeginRecord, files: AttemptFiles, artifacts: AttemptArtifa
 def job_end(text: str, restarts: int) -> JobEnd | None:
     """How a job ends, from `scontrol -o show job` called inside the job after `restarts` restarts.
 
-    Slurm calls an ending job COMPLETING and nothing else. Restarts shows that it will be requeued, PreemptTime that it
-    is preempted. None where the text shows neither.
+    Slurm gives an ending job the state COMPLETING only. Restarts shows that it will be requeued, PreemptTime that it
+    is preempted. None if the text shows neither.
     """
     fields = dict(_FIELD.findall(text))
     state, restarted = fields.get("JobState", ""), fields.get("Restarts", "0")
@@ -206,9 +207,9 @@ def close_attempts(
     traces: Path, logs: Path, job_id: str, end: JobEnd, *, before: int | None = None, recover: Callable[[str], None],
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Closes what a job that has ended left open, or its lives before number `before`; `say` gets each outcome.
+    """Closes the open attempts of an ended job, or of its starts before number `before`; `say` gets each outcome.
 
-    `recover` is called with each attempt's stem before it is judged, and makes a trace of what its ranks left.
+    `recover` is called with each attempt's stem before it is judged, and makes a trace of its ranks' journals.
     """
     for begin in open_attempts(traces, job_id, before):
         recover(begin.stem)
@@ -265,7 +266,7 @@ def _warned(evidence: Evidence, job_text: str | None, end_unix_s: int | None, wa
 
 
 def _end_time(job_text: str) -> int | None:
-    """When the job's time limit ends it, as Unix seconds, from `scontrol -o show job`; None where that does not say."""
+    """The time limit's end as Unix seconds, from `scontrol -o show job`; None if the text lacks it."""
     text = dict(_FIELD.findall(job_text)).get("EndTime", "")
     try:
         return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
@@ -274,9 +275,9 @@ def _end_time(job_text: str) -> int | None:
 
 
 def corrected_record(record: ExitRecord, traces: Path) -> ExitRecord | None:
-    """The record that a whole trace makes of one that says otherwise; None where no trace contradicts it.
+    """The record corrected by a whole trace; None where no trace contradicts it.
 
-    A look at the trace may have failed when the record was made: what the trace says of itself counts.
+    A look at the trace may have failed when the record was made: the trace's own content counts.
     """
     trace = record.files(traces).trace
     if record.outcome is Outcome.OK or not os.path.lexists(trace) or not look_at_trace(trace).whole:

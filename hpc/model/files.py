@@ -1,7 +1,7 @@
 """The files of an attempt, and the traces folder that they are in.
 
-A mount that is lost or a folder that is moved leaves a path that does not exist or names another folder. What is
-written there would be lost to every reader, so nothing here makes a folder that was there at the start.
+After a mount is lost or a folder moved, the path does not exist or names another folder. Files written there would be
+lost to every reader, so nothing here recreates a folder that existed at the start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DAMAGED = ".damaged"
 """Suffix of an unreadable file whose place another one takes."""
 
 STALE_S = 600.0
-"""A part of an attempt that has ended is stale when it is so old: whoever still wrote it would have renewed it."""
+"""Age in seconds at which a part of an ended attempt is stale: a live writer would have renewed it."""
 ABANDONED_S = 86400.0
 """The same of an attempt without an exit record."""
 _PART = re.compile(
@@ -70,11 +70,11 @@ class AttemptFiles:
 
     @property
     def stem(self) -> str:
-        """What the names of all these files begin with, and the name of the attempt: `<run id>.<attempt>`."""
+        """The prefix of all these file names, and the name of the attempt: `<run id>.<attempt>`."""
         return f"{self.run_id}.{self.attempt}"
 
     trace = _File(TRACE)
-    """What rank 0, or the recovery, wrote of all ranks."""
+    """The trace of all ranks, written by rank 0 or by the recovery."""
     begin_record = _File(BEGIN)
     """BeginRecord; making the file takes the attempt's number."""
     exit_record = _File(EXIT)
@@ -85,7 +85,7 @@ class AttemptFiles:
     signal = _File(".signal")
     """The note of launch.step that a signal ends the job: the signal's name and the time."""
     local_copies = _File(".kept")
-    """Where nodes keep what could not be moved to the traces."""
+    """The nodes' paths of files that could not be moved to the traces."""
     rerun_request = _File(RERUN)
     """The empty file that requests another attempt after this one."""
 
@@ -108,7 +108,7 @@ class AttemptFiles:
 
 
 def aside_of(path: Path) -> Path:
-    """The name under which a damaged file or folder is kept: one that nothing has yet."""
+    """An unused name for a damaged file or folder that is set aside."""
     aside, number = path.with_name(f"{path.name}{DAMAGED}"), 1
     while os.path.lexists(aside):
         number += 1
@@ -128,7 +128,7 @@ class FolderReplaced(OSError):
 @dataclass(frozen=True)
 class TracesFolder:
     """The traces folder at `path` for the attempt `stem`; `identity` is its (st_dev, st_ino) at the start, None where
-    nobody noted it."""
+    it was not recorded."""
 
     path: Path
     stem: str
@@ -136,7 +136,7 @@ class TracesFolder:
 
     @classmethod
     def of(cls, files: AttemptFiles) -> Self:
-        """That of these files, without its identity."""
+        """The folder of these files, without its identity."""
         return cls(files.traces, files.stem)
 
     @classmethod
@@ -191,7 +191,7 @@ def name_of_removed(folder: Path) -> Path:
 
 
 def remove_stale_parts(traces: Path, stem: str | None = None) -> list[str]:
-    """Removes parts that nobody can be writing any more, of all attempts or of one; returns their names.
+    """Removes parts that have no live writer, of all attempts or of one; returns their names.
 
     A part stays as long as its process lives on this machine, its attempt has no exit record and it is younger than
     ABANDONED_S, or it is younger than STALE_S. Nothing that has another name is touched. Raises OSError where the

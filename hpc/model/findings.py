@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 class Severity(StrEnum):
-    """What a failure means. `note`: nothing need change; `alarm`: a number is in doubt or a setting should change;
+    """The severity of a failure. `note`: nothing need change; `alarm`: a number is in doubt or a setting should change;
     `fatal`: the run is invalid."""
 
     NOTE = "note"

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 FINAL_OUTCOMES = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAIL})
-"""A run with an attempt that ended so is not run again unless somebody asks."""
+"""Outcomes after which a run is not run again unless requested."""
 
 MAX_BYTES = 1 << 22
 """Larger files are no records of ours and are not read."""
@@ -248,7 +248,7 @@ def exit_records(folder: Path, errors: list[RecordError] | None = None) -> dict[
 
 
 def final_record(records: Iterable[ExitRecord]) -> ExitRecord | None:
-    """The latest `ok` attempt, else the latest that is final, else None: --force asks for a new one that counts."""
+    """The latest `ok` attempt, else the latest that is final, else None: an attempt requested by --force counts."""
     final = [record for record in records if record.is_final]
     ok = [record for record in final if record.outcome is Outcome.OK]
     return max(ok or final, key=lambda record: record.attempt, default=None)

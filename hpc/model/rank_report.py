@@ -47,7 +47,7 @@ class RankReport:
     def from_json(cls, values: Mapping[str, Any], shared: Mapping[str, Any] | None = None) -> RankReport:
         """The report of a table in `/ranks`. `shared` has the tables of facts that all ranks share.
 
-        A value of another type is kept in `extra`, and its field is None.
+        A value of another type is stored in `extra`, and its field is None.
         """
         tables = {name: {**_table(shared or {}, name), **_table(values, name)} for name in SHARED if shared}
         values = {**values, **{name: table for name, table in tables.items() if table}}

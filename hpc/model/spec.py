@@ -25,7 +25,7 @@ PLAN_VERSION = 2
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
 SYNTHETIC, UNKNOWN_DATA = "synthetic", "unknown"
-"""What a run trains on: data that a workload of this project makes, or whatever a person's own file reads."""
+"""The training data: made by a workload of this project, or read by a user's own file."""
 COLLECTIVES = "collectives"
 """The workload that is no training but the collectives of a backend by themselves."""
 NO_SYNC = "no-sync"
@@ -58,16 +58,16 @@ class RunSpec:
     """One run: every requested setting that can change a speed, and the number of the repeat.
 
     `batch_size` is per device under weak scaling and global under strong scaling. `gpus_per_node` is the number of
-    GPUs that the run uses on each node; 0 says that it runs on CPUs. `timing` is `phases` for all six time stamps of
-    a step, or `step` for its begin, batch and end alone, with the framework's own fused way in between. `code_digest`
-    is that of a person's own workload file and of what it imports from its folder, whose text can change a speed;
-    `options` holds what was asked of the backend and the workload by `--option`, `env` the environment variables set
+    GPUs that the run uses on each node; 0 means CPUs. `timing` is `phases` for all six time stamps of
+    a step, or `step` for its begin, batch and end alone, with the framework's fused step in between. `code_digest`
+    is that of a user's own workload file and of its imports from the same folder, whose text can change a speed;
+    `options` holds the backend and workload options requested by `--option`, `env` the environment variables set
     for the run.
 
-    `data` of a person's own file is `unknown`, also in what earlier versions wrote, which called it synthetic.
+    `data` of a user's own file is `unknown`, also in files of earlier versions, which called it synthetic.
 
-    `block_steps` is how many measured steps a block has at most; 0 measures all in one. `reduction` is `off` in a
-    no-sync run: the same ranks at the same work, whose gradients stay where they are. `telemetry` says whether a helper
+    `block_steps` is the maximum of measured steps per block; 0 measures all in one. `reduction` is `off` in a
+    no-sync run: the same ranks and work without gradient reduction. `telemetry` is whether a helper
     reads clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an
     allocation of its own, `nested` where all share the largest one's nodes, the smaller on some of those that the
     larger run on.
@@ -126,7 +126,7 @@ class RunSpec:
 
     @property
     def ranks(self) -> int:
-        """How many MPI processes."""
+        """The number of MPI processes."""
         return self.nodes * self.ranks_per_node
 
     @property
@@ -136,7 +136,7 @@ class RunSpec:
 
     @property
     def devices(self) -> int:
-        """How many GPUs, or CPU ranks, share the work."""
+        """The number of GPUs, or CPU ranks, that share the work."""
         return self.nodes * self.devices_per_node
 
     @property
@@ -280,7 +280,7 @@ class Target:
 
 
 _OF_TARGET = ("site", "gpus_per_node", "cpus_per_node", "nodes_simulated", "containers", "code_digests", "env")
-"""What a plan notes of its target."""
+"""The target as a plan records it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,12 +293,12 @@ class Plan:
 
     @property
     def sweep_id(self) -> str:
-        """Digest of the runs asked for, whatever their order."""
+        """Digest of the requested runs, independent of their order."""
         ids = "\n".join(sorted(run.run_id for run in self.runs))
         return hashlib.sha256(ids.encode()).hexdigest()[:10]
 
     def to_json(self) -> dict[str, Any]:
-        """What `traces/plan.<sweep id>.json` holds."""
+        """The content of `traces/plan.<sweep id>.json`."""
         return {
             "schema": "rankwise-plan",
             "schema_version": PLAN_VERSION,

@@ -56,7 +56,7 @@ class Trace:
     """One attempt of a run. Times are nanoseconds; a stamp or an injected delay that is absent holds `ABSENT`.
 
     `run_id` and `point_id` are those of the plan. `run_extra` holds the settings of a later version's plan that this
-    version does not know. Step indices count warm-up steps too. Raises TraceError on wrong shapes.
+    version lacks. Step indices count warm-up steps too. Raises TraceError on wrong shapes.
     """
 
     run: RunSpec
@@ -158,7 +158,7 @@ class Trace:
 
     @cached_property
     def reports(self) -> tuple[RankReport, ...]:
-        """What each rank reports of itself, with what all ranks share and the trace stores once."""
+        """The report of each rank, including the shared facts that the trace stores once."""
         return tuple(RankReport.from_json(facts, self.environment) for facts in self.ranks)
 
     @cached_property
@@ -182,7 +182,7 @@ class Trace:
 
 
 def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
-    """The run that a trace or a plan of any version describes, and those of its fields that this version does not know.
+    """The run that a trace or a plan of any version describes, and its fields that this version lacks.
 
     Missing fields take their defaults. Raises TraceError where one without a default is missing or a value is
     impossible.

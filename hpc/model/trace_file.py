@@ -76,7 +76,7 @@ def write_trace(path: Path, trace: Trace) -> None:
                 path.unlink(missing_ok=True)  # a power cut could still remove it
                 raise
         finally:
-            with suppress(OSError):  # the error above says more
+            with suppress(OSError):  # the error above has the details
                 beside.unlink(missing_ok=True)
     except OSError as error:
         raise TraceUnwritable(path, error) from error
@@ -85,7 +85,7 @@ def write_trace(path: Path, trace: Trace) -> None:
 class _Flushed(io.FileIO):
     """The file that HDF5 writes to; leaving the `with` flushes it to the disk and raises the first error of any write.
 
-    HDF5 itself must not see such an error: on a full disk it says nothing, or ends the process (1.14).
+    HDF5 itself must not see such an error: on a full disk it hides the error, or ends the process (1.14).
     """
 
     error: OSError | None = None
@@ -215,7 +215,7 @@ def visible_defect(path: Path) -> str:
         return "is empty" if size_bytes == 0 else "is no trace (not an HDF5 file)"
     version, offset_bytes = begin[8:10] if len(begin) > 9 else b"\0\0"
     if version not in (2, 3) or offset_bytes != 8:
-        return ""  # rewritten by another tool: reading it will tell
+        return ""  # rewritten by another tool: the read below decides
     end_bytes = int.from_bytes(begin[28:36], "little")
     return f"is cut off ({size_bytes} of {end_bytes} bytes)" if size_bytes < end_bytes else ""
 
@@ -336,7 +336,7 @@ def _dataset(file: Any, name: str) -> Any:
 
 def _array(file: Any, name: str, size_bytes: int) -> Any:
     dataset = _dataset(file, name)
-    # A damaged header can claim any shape; memory is asked for only where the file can hold the data.
+    # A damaged header can claim any shape; allocate memory only if the file can hold the data.
     if dataset.chunks is None and dataset.nbytes > size_bytes:
         raise TraceError(f"the dataset {name} claims {dataset.nbytes} bytes in a file of {size_bytes}")
     return dataset[()]

@@ -34,10 +34,10 @@ class TraceLook:
 def look_at_trace(
     path: Path, *, expected: bool = False, trusted: bool = False, sleep: Callable[[float], None] = time.sleep
 ) -> TraceLook:
-    """Looks at a trace, more than once where the file system does not answer: one failed look is no absence.
+    """Looks at a trace; repeats the look if the file system does not answer, since one failed look proves no absence.
 
-    `expected` is for a trace whose writer ended well: NFS may go on to say for a while that there is no such name.
-    `trusted` is for one that is known to be rank 0's own: it is not opened as HDF5.
+    `expected`: the trace's writer ended well, but NFS may report for a while that the name does not exist.
+    `trusted`: the trace is known to be rank 0's own and is not opened as HDF5.
     """
     look = TraceLook()
     for pause_s in (0.0, *(LOOK_PAUSES_S if expected else ())):

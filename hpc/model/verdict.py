@@ -24,11 +24,11 @@ class EndedBy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnd:
-    """How a job ended, as the scheduler tells it.
+    """The end of a job, from the scheduler.
 
-    `state` is Slurm's own (`NODE_FAIL`), empty where every command that answered has forgotten the job; `source` is the
-    command that knew. `requeued` says that by the cluster's settings this end is none: the job goes back to the queue.
-    `name` is the job's name, empty where it is not known.
+    `state` is Slurm's own (`NODE_FAIL`), empty if every command that answered has forgotten the job; `source` is the
+    command that gave the state. `requeued`: by the cluster's settings the job goes back to the queue.
+    `name` is the job's name, empty if unknown.
     """
 
     state: str
@@ -42,13 +42,13 @@ class JobEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What is known of an attempt that has ended.
+    """The evidence on an attempt that has ended.
 
-    `exit_status` is the launcher's, None where nobody saw it return. `trace` says that rank 0 wrote a whole trace,
-    `steps` the most steps that any rank is known to have completed, -1 where nothing is known. `error` is the end of
-    the step's standard error. `job` is None where the scheduler was not asked or did not answer; `job_id` is the number
-    that Slurm's own messages in standard error must name to be believed. `unreadable` is why nobody could see whether
-    there is a trace.
+    `exit_status` is the launcher's, None if its return was not observed. `trace`: rank 0 wrote a whole trace.
+    `steps` is the most steps that any rank is known to have completed, -1 if unknown. `error` is the end of
+    the step's standard error. `job` is None if the scheduler was not queried or did not answer; `job_id` is the number
+    that Slurm's own messages in standard error must name to be believed. `unreadable` is the reason why the presence of
+    a trace could not be determined.
     """
 
     exit_status: int | None
@@ -97,7 +97,7 @@ _NODE_GONE = re.compile(
 # Slurm's messages about a step that was killed for its memory, and those of programs, which need not die of it.
 _MEMORY_KILL = re.compile(r"exceeded memory limit|\boom[-_]kill", re.IGNORECASE)
 _MEMORY = re.compile(r"out of memory|cannot allocate memory", re.IGNORECASE)
-_HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator asks for more than there is, and does without
+_HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator requests too much memory, and goes on without it
 # Messages about a rank that did not start or died: of srun, Open MPI's mpirun, MPICH's, any process.
 _DEATHS = (
     re.compile(
@@ -186,7 +186,7 @@ def _run_cause(evidence: Evidence) -> Decision | None:
     for outcome in _SEVERITY:
         if note := _first(note for note in evidence.notes if note.outcome is outcome):
             return outcome, _describe(note)
-    # A rank that left a note of its own went on after it had no memory, or its note would say so.
+    # A rank with a note of another outcome went on after it ran out of memory, or its note would give that outcome.
     patterns = (_MEMORY_KILL,) if any(not is_secondary(note) for note in evidence.notes) else (_MEMORY_KILL, _MEMORY)
     for line in evidence.error.splitlines():
         if any(pattern.search(line) for pattern in patterns) and not _HARMLESS.search(line):
@@ -252,7 +252,7 @@ def _failed(evidence: Evidence) -> Decision | None:
     if evidence.ended_by is not None:
         return None  # the ranks died of that
     for fields in (death.groupdict() for pattern in _DEATHS if (death := pattern.search(evidence.error))):
-        # Where nobody saw the launcher return, ranks were killed with their job as a rule.
+        # If the launcher's return was not observed, ranks were usually killed with their job.
         if evidence.exit_status is not None or fields.get("how") != "Killed":
             return _died(evidence), f"standard error: {_describe_death(fields)}"
     return None
@@ -291,7 +291,7 @@ def _died(evidence: Evidence) -> Outcome:
 
 
 def _without_launcher(error: str) -> str:
-    """What programs wrote to standard error, without srun's and mpirun's own lines and frames."""
+    """The programs' standard error, without srun's and mpirun's own lines and frames."""
     lines = [line for line in error.splitlines() if not _OF_LAUNCHER.match(line)]
     return re.sub(r"(?ms)^\s*-{20,}\s*$.*?^\s*-{20,}\s*$", "", "\n".join(lines))
 

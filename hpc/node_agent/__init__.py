@@ -1,1 +1,1 @@
-"""What runs beside the ranks on a node: telemetry, and copies of the journals."""
+"""The helper process beside the ranks on a node: telemetry, and copies of the journals."""

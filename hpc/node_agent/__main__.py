@@ -116,7 +116,7 @@ def _start(part: str, work: Callable[[], None]) -> None:
     def run() -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - the other part goes on, whatever this one meets
+        except Exception as error:  # noqa: BLE001 - the other part goes on, whatever error this one has
             problem = f"ended early: {type(error).__name__}: {error}"
             print(f"{part} of this node {problem}", file=sys.stderr, flush=True)
             _report(part, problem=problem)

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 START_S, STOP_S = 30.0, 10.0
-"""How long the helper may take until it knows what there is to read (a driver that sleeps takes seconds to wake), and
-for each of its ends: of telemetry, and of itself, which a shared folder that does not answer can hold up."""
+"""Time limits in seconds: for the helper to find its series (a sleeping driver takes seconds to wake), and for each of
+its ends: of telemetry, and of itself, which a shared folder that does not answer can delay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What one helper read: `local_ns` [sample] of the node's perf_counter_ns, `values` [sample, series], NaN absent.
+    """One helper's samples: `local_ns` [sample] of the node's perf_counter_ns, `values` [sample, series], NaN absent.
 
-    `facts` says where the helper ran, what it could not read and why, and, as `problem`, why it ended early.
+    `facts` has the helper's place, the reasons for unread figures, and, as `problem`, the reason for an early end.
     """
 
     local_ns: npt.NDArray[np.int64]
@@ -63,8 +63,8 @@ class Copying:
 class NodeAgent:
     """A helper process that reads telemetry of this node, and copies the journals of its ranks.
 
-    `ranks` are those of the node, in the order of their MPI rank. What goes wrong is a fact, no error; one part goes on
-    where the other fails.
+    `ranks` are those of the node, in the order of their MPI rank. Failures are recorded as facts and raise nothing; one
+    part goes on if the other fails.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class NodeAgent:
         self._samples = -1
 
     def start(self) -> None:
-        """Starts the helper; with telemetry, waits until it knows what there is to read."""
+        """Starts the helper; with telemetry, waits until it has found its series."""
         request: dict[str, Any] = {"ranks": [asdict(rank) for rank in self._ranks], "telemetry": None, "copies": None}
         try:
             if self.telemetry is not None:
@@ -198,9 +198,9 @@ def start_agent(
 ) -> NodeAgent | None:
     """Starts a helper on each node and returns it on the node's first rank; None on all others. Collective.
 
-    `gpus` are the UUIDs of this rank's GPUs, None for one whose framework does not tell; `folder` is where this rank
-    has made its journal. Simulated nodes are one machine: the first one's helper reads telemetry for all of them. With
-    a `copy_s` of 0 nothing is copied, and a line on standard error says so.
+    `gpus` are the UUIDs of this rank's GPUs, None if the framework does not expose one; `folder` holds this rank's
+    journal. Simulated nodes are one machine: the first one's helper reads telemetry for all of them. With
+    a `copy_s` of 0 nothing is copied, with a line on standard error.
     """
     if copy_s <= 0 and comm.rank == 0:
         print("copies are off: what a lost node has measured is lost", file=sys.stderr, flush=True)

@@ -129,7 +129,7 @@ class RankCopy:
         self._header_seen = seen
 
     def _resolved(self, completed: int) -> int:
-        """How many of the completed steps have their stamps: a device's come only at the end of a segment."""
+        """The number of completed steps that have their time stamps: a device's come only at the end of a segment."""
         done, width = self._rows, len(STAMPS)
         while done < completed:
             rows = read_int64(self._source, done * ROW_BYTES, min(_CHUNK_STEPS, completed - done) * width)
@@ -150,7 +150,7 @@ class RankCopy:
         self._over = True
         for file in (self._source, self._target):
             if file >= 0:
-                with suppress(OSError):  # of a copy that nobody needs
+                with suppress(OSError):  # of a copy that is not needed any more
                     os.close(file)
         self._source = self._target = -1
 

@@ -1,4 +1,4 @@
-"""Where the helper runs: on a core that no rank of its node uses, where there is another."""
+"""Places the helper on a core that no rank of its node uses, if there is one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def spare_core(usable: set[int], of_ranks: set[int], siblings: Callable[[int], s
 
 
 def stand_aside(of_ranks: set[int]) -> str:
-    """Moves this process out of the ranks' way; says where it went.
+    """Moves this process to a core without ranks; returns a description of its new place.
 
-    Its priority is the lowest in any case: the core may be another job's, where nothing confines this one to its own.
+    Its priority is always the lowest: without confinement the core may belong to another job.
     """
     os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
     try:
@@ -46,7 +46,7 @@ def stand_aside(of_ranks: set[int]) -> str:
 
 
 def thread_siblings(core: int, cpus: Path = _CPUS) -> set[int]:
-    """The hardware threads of the same physical core, itself among them; itself alone where the system does not say."""
+    """The hardware threads of the same physical core, including this one; only this one if the list is absent."""
     try:
         return set(read_ranges((cpus / f"cpu{core}/topology/thread_siblings_list").read_text()))
     except (OSError, ValueError):

@@ -64,7 +64,7 @@ def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[Reading]:
         def read() -> Sequence[float]:
             try:
                 return ask()
-            except (nvml.NVMLError, AttributeError) as error:  # an old module lacks what it cannot ask
+            except (nvml.NVMLError, AttributeError) as error:  # an old module lacks functions
                 raise Unread(str(error)) from None
 
         return Reading([f"{name}.{kind}" for kind in kinds], read)

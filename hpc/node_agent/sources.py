@@ -11,7 +11,7 @@ from math import nan
 from pathlib import Path
 
 MAX_CORES = 32
-"""Of how many of the ranks' cores frequency and throttling are read: on old kernels each costs milliseconds."""
+"""The maximum of cores whose frequency and throttling are read: on old kernels each costs milliseconds."""
 MAX_INTERFACES = 16
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -21,11 +21,11 @@ _Read = Callable[[], Sequence[float]]
 
 
 class Unread(Exception):
-    """A figure could not be read; the text says why."""
+    """A figure could not be read; the text has the reason."""
 
 
 UNREADABLE = (OSError, ValueError, LookupError, Unread)
-"""What goes wrong with a file that is not there, is refused, has gone, or has another form than the one known here."""
+"""The errors of a file that is absent, forbidden, removed meanwhile, or in an unknown form."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class RankProcess:
 
 
 def pid_namespace(proc: Path = Path("/proc")) -> str:
-    """Names the namespace of this process's number; empty where the kernel does not tell."""
+    """The PID namespace of this process; empty if the kernel does not expose it."""
     try:
         return str((proc / "self/ns/pid").readlink())
     except OSError:
@@ -123,7 +123,7 @@ def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
 
 
 def throttling(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
-    """How often and how long these cores and their packages were slowed down because they were too hot."""
+    """Count and duration of thermal throttling of these cores and their packages."""
     folders = [cpus / f"cpu{core}/thermal_throttle" for core in cores]
     if not folders or not all(folder.is_dir() for folder in folders):
         raise Unread("this kernel does not count it")
@@ -193,8 +193,8 @@ def memory(proc: Path) -> Iterator[Reading]:
 def networks(proc: Path) -> Iterator[Reading]:
     """Bytes, drops and errors of the interfaces of this process's own network namespace; TCP segments sent again.
 
-    /sys/class/net is not used: in a container it shows the network of whoever mounted it. The loopback is included: its
-    bytes are what ranks of one node send each other through sockets.
+    /sys/class/net is not used: in a container it shows the network of the process that mounted it. The loopback is
+    included: its bytes are those that ranks of one node send each other through sockets.
     """
     device_file = KernelFile(proc / "net/dev")
     used = sorted(_interfaces(device_file).items(), key=lambda item: -item[1][0] - item[1][8])

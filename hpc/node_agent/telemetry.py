@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from hpc.node_agent.sources import UNREADABLE, RankProcess, Reading, Unread, sources_of_node
 
 MAX_NAMED = 32
-"""How many series that failed later are named."""
+"""The maximum of series named that failed later."""
 
 
 class Readings:

@@ -1,1 +1,1 @@
-"""Looks, at the start of every run, whether the job is what it says it is."""
+"""Checks at the start of every run that the job has the resources that were requested."""

@@ -13,7 +13,7 @@ from hpc.system.sanitize import plain
 
 LOOK_S = 0.25
 NAMED = 3
-"""Of the busiest processes as many are named."""
+"""The maximum of busy processes that are named."""
 
 PROC = Path("/proc")
 JOB_VARIABLES = ("SLURM_JOB_ID", "RANKWISE_JOB_ID")
@@ -24,7 +24,7 @@ _HIDING = re.compile(r"hidepid=(?!0|off)\w+")
 
 
 class Hidden(Exception):
-    """The kernel does not show processes of others; the text says how."""
+    """The kernel hides other users' processes; the text names the setting."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def processes(proc: Path = PROC) -> dict[int, Process]:
 def busy_others(
     before: Mapping[int, Process], after: Mapping[int, Process], lasted_s: float, ours: set[int]
 ) -> tuple[float, tuple[str, ...]]:
-    """Cores that others kept busy between two looks, and the busiest of their processes, most first."""
+    """Cores that other processes used between two looks, and the busiest of these processes, in descending order."""
     cores: list[tuple[float, Process]] = []
     for pid, process in after.items():
         was = before.get(pid)

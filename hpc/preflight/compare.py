@@ -198,4 +198,4 @@ LOOKS: Mapping[Stage, Mapping[str, Look]] = {
     },
     Stage.STEPPED: {name: CHECKS_OF_GPUS[name] for name in _STEPPED},
 }
-"""Which checks are made when; those of a later stage know more, and stand in place of an earlier one's."""
+"""The checks of each stage; a later stage has more facts, so its findings replace those of an earlier one."""

@@ -9,7 +9,7 @@ from hpc.preflight.transports import fits, goes_by_network
 from hpc.preflight.types import Seen
 
 USED_SHARE = 0.05
-"""Of a GPU's memory before the start: the driver itself takes less."""
+"""Memory of a GPU that may be in use before the start: the driver itself takes less."""
 _GIB = 1 << 30
 
 

@@ -13,10 +13,10 @@ from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
 from hpc.preflight.types import Gpu, Launched, NodeFacts, RankFacts
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
-"""What launchers say of the number of ranks."""
+"""The launchers' environment variables for the number of ranks."""
 
 _UNLIMITED = 1 << 60
-"""Limits of memory beyond this are the kernel's way to say that there is none."""
+"""Memory limits above this mean "no limit" to the kernel."""
 
 
 def launched(size: int, library: str, environ: Mapping[str, str] = os.environ) -> Launched:
@@ -134,7 +134,7 @@ def _load_average(proc: Path) -> tuple[float, ...] | None:
 
 
 def _gpus_of_node(folder: Path) -> int | None:
-    """How many NVIDIA GPUs the driver of the node has, whatever this process may use of them."""
+    """The number of NVIDIA GPUs of the node's driver, also those that this process may not use."""
     return len(list(folder.iterdir())) if folder.is_dir() else None
 
 

@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 
 class NoDriver(Exception):
-    """The driver does not answer; the text says what was tried."""
+    """The driver does not answer; the text names what was tried."""
 
 
 def gpus_in_sight() -> list[Gpu]:
@@ -43,7 +43,7 @@ def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
             return [_gpu(nvml, handle, driver, devices) for handle in handles]
         finally:
             nvml.nvmlShutdown()
-    except (nvml.NVMLError, AttributeError) as error:  # an old module lacks what it cannot ask
+    except (nvml.NVMLError, AttributeError) as error:  # an old module lacks functions
         raise NoDriver(f"NVML: {error}") from None
 
 
@@ -73,7 +73,7 @@ def devices_of_rank(
     """The UUIDs of the GPUs that a rank will drive, by the rule of all backends: the only visible one, else the one for
     its `place` on the node; `driven` of them from the first on where it drives several. Empty where there is none.
 
-    Raises NoDriver where CUDA_VISIBLE_DEVICES names slices of a GPU, which only the framework can tell apart.
+    Raises NoDriver if CUDA_VISIBLE_DEVICES names slices of a GPU, which only the framework can distinguish.
     """
     visible = _visible(in_sight, environ.get("CUDA_VISIBLE_DEVICES"))
     if driven > 1:
@@ -84,7 +84,7 @@ def devices_of_rank(
 
 
 def near_cores(pci: str, devices: Path = _DEVICES) -> tuple[int, ...]:
-    """The cores of a PCI device's NUMA node; empty where the kernel knows none (one node, a virtual machine)."""
+    """The cores of a PCI device's NUMA node; empty if the kernel has none (one node, a virtual machine)."""
     domain, _, rest = pci.lower().partition(":")
     folder = devices / f"{domain[-4:]}:{rest}"  # the driver writes domains with eight digits, the kernel with four
     try:

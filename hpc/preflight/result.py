@@ -72,7 +72,7 @@ def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], name: str) -> C
 
 
 def unread_gpus(ranks: Sequence[RankFacts]) -> str:
-    """Why a rank knows nothing of its GPUs; empty where all do."""
+    """The reason why a rank's GPUs could not be read; empty if all ranks could."""
     return some(
         [f"rank {rank.rank} on {rank.hostname}: {rank.devices_unread}" for rank in ranks if rank.devices_unread]
     )

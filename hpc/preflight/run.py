@@ -70,7 +70,7 @@ class Preflight:
         return list(self._findings.values())
 
     def started(self, size: int, library: str) -> None:
-        """Before a communicator is used for anything: MPI says how many ranks there are. Not collective."""
+        """Checks the number of ranks in MPI before any communicator is used. Not collective."""
         self.launched = launched(size, library)
         self._look(Stage.STARTED)
 

@@ -22,7 +22,7 @@ _NVLS = re.compile(r"NCCL INFO (?:Connected NVLS tree|NVLS comm )")
 _LOGGING_LEVELS = ("INFO", "TRACE", "ABORT")
 MAX_WARNINGS = 20
 LONGEST_BYTES = 64 << 20
-"""Of a log that is longer, as at level TRACE, the first part is read: connections stand there."""
+"""Only the first part of a longer log (level TRACE) is read: it has the connections."""
 
 
 def enable_nccl_log(path: Path, environ: MutableMapping[str, str] = os.environ) -> str:

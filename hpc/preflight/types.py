@@ -12,8 +12,8 @@ from hpc.model.spec import RunSpec
 class Gpu:
     """A GPU as the driver shows it, before this run touched it.
 
-    `near_cores` are those of its NUMA node, empty where the kernel does not say. `processes` are those that compute on
-    it, a text each.
+    `near_cores` are those of its NUMA node, empty if the kernel does not list them. `processes` describes those that
+    compute on it, a text each.
     """
 
     uuid: str
@@ -30,8 +30,8 @@ class Gpu:
 class NodeFacts:
     """A node before the start, as one of its ranks reads it.
 
-    `busy_cores` are those that processes of others keep busy, `busiest` says which do. A field that could not be found
-    out is None, and `unread` says why by its name. `fabrics` are the network adapters for RDMA with a port that is up.
+    `busy_cores` are those that other processes use, `busiest` describes these processes. A field that could not be read
+    is None, and `unread` has the reason by name. `fabrics` are the network adapters for RDMA with a port that is up.
     """
 
     load_average: tuple[float, ...] | None
@@ -48,7 +48,7 @@ class NodeFacts:
 class Transports:
     """NCCL's transports from this rank to others, from its own log: transport → ranks as NCCL numbers them.
 
-    `unread` says why nothing is known; empty where something is.
+    `unread` is the reason why nothing is known, else empty.
     """
 
     peers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class RankFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """What MPI and the launcher's variables say before anything else; `library` is the MPI that mpi4py loads."""
+    """The facts from MPI and the launcher's variables at the start; `library` is the MPI that mpi4py loads."""
 
     size: int
     variables: Mapping[str, str]

@@ -1,1 +1,1 @@
-"""What survives the death of a rank, and how a trace is made of it."""
+"""Journals that survive the death of a rank, and the recovery of a trace from them."""

@@ -12,12 +12,12 @@ from hpc.recovery.folders import OF_RANK, PART, PARTIAL, WHOLE, attempt_folders,
 
 
 def collect(traces: Path, stem: str) -> int:
-    """Moves what this node's ranks left of an attempt to the traces; returns how many ranks' stamps there were.
+    """Moves the files of an attempt's ranks on this node to the traces; returns the number of ranks with time stamps.
 
-    That is stamps and stacks, to a `.partial` folder, and a trace or a note that could not be written before. What is
-    moved takes the place of copies. Nodes may do this at once, and so may simulated nodes that share one folder. Raises
-    OSError where the traces cannot be written, FolderReplaced where they are not the folder that was there when the
-    attempt began; what was not moved stays where it is.
+    The files are time stamps and stacks, moved to a `.partial` folder, and a trace or a note that could not be written
+    before. They replace copies. Nodes may do this at once, and so may simulated nodes that share one folder. Raises
+    OSError if the traces cannot be written, FolderReplaced if they are not the folder that existed when the attempt
+    began; files that were not moved stay in place.
     """
     moved = 0
     for folder in attempt_folders(traces, stem):
@@ -52,7 +52,7 @@ def _move(paths: Sequence[Path], targets: Sequence[Path]) -> bool:
 
 
 def _copied(path: Path, target: Path) -> bool:
-    """Copies, flushes, renames: whoever sees the name sees the whole file. False where there is nothing to copy."""
+    """Copies, flushes and renames, so that the name always has the whole file. False if there is nothing to copy."""
     beside = target.with_name(f".{target.name}.{os.uname().nodename}.{os.getpid()}{PART}")
     try:
         with path.open("rb") as source, beside.open("xb") as copy:

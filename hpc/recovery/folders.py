@@ -1,4 +1,4 @@
-"""Where a node keeps the files of ranks: private folders, whether a rank lives, and what is removed when."""
+"""The private folders of ranks' files on a node, the check that a rank lives, and the removal of old files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Made = TypeVar("_Made")
 PARTIAL = files.PARTIAL
 """`TRACES/STEM.partial/` holds what has come to the traces from journals of an attempt."""
 PART = ".part"
-"""How the hidden name of a file ends that is still written: `.NAME.HOST.PID.part`."""
+"""Suffix of the hidden name of an unfinished file: `.NAME.HOST.PID.part`."""
 WHOLE = ".whole"
-"""`rank<k>.whole` in a `.partial` folder says that the rank's journal was collected, and is no copy made before."""
+"""`rank<k>.whole` in a `.partial` folder marks a collected journal, as opposed to an earlier copy."""
 BEAT = ".beat"
 """`<host name>.beat` beside copies is renewed by each look of the node's helper that could be written; it holds the
 seconds between looks."""
@@ -35,7 +35,7 @@ BEGUN = "begun"
 """This file of a folder is as old as the attempt, and holds st_dev and st_ino of the traces folder at that time."""
 OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
 _TEMPORARY = "nccl."
-"""The prefix of files that nobody needs after the run."""
+"""The prefix of files that are not needed after the run."""
 
 
 class JournalError(Exception):
@@ -43,7 +43,7 @@ class JournalError(Exception):
 
 
 def attempt_folder(traces: Path, stem: str) -> Path:
-    """This node's folder of an attempt, nobody else's to read, made where it is not there yet.
+    """This node's private folder of an attempt, created if absent.
 
     Raises JournalError if no place on this node can be had for it.
     """
@@ -131,9 +131,9 @@ def host_path(folder: Path) -> str:
 
 
 def clean(older_s: float = 0.0) -> int:
-    """Removes this user's journals whose ranks are dead, on this node; returns of how many ranks.
+    """Removes this user's journals whose ranks are dead, on this node; returns the number of ranks.
 
-    Of attempts only that began at least so long ago. A trace that is kept there stays.
+    Attempts that began more recently than this age are left alone. A trace stored there stays.
     """
     removed = 0
     for base in _private_folders():
@@ -162,7 +162,7 @@ def _begun_s(folder: Path) -> float:
 
 
 def _key(traces: Path, stem: str) -> str:
-    """Two sweeps may run the same attempt at the same time: their folders tell them apart."""
+    """The part of a name that distinguishes sweeps with the same attempt, from the traces folder."""
     return f"{stem}-{hashlib.sha256(os.fsencode(traces.resolve())).hexdigest()[:8]}"
 
 
@@ -172,7 +172,7 @@ def _bases() -> list[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether the folder is this user's and nobody else's; a link that another user put there is not."""
+    """Whether the folder belongs to this user alone; a link made by another user does not."""
     try:
         status = folder.lstat()
     except OSError:

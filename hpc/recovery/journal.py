@@ -19,7 +19,7 @@ from hpc.recovery.folders import attempt_folders, in_attempt_folder, remove_if_e
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 ROW_BYTES = len(STAMPS) * 8
-"""What the stamps of one step take in a journal: rows of all steps first, then an int64 of samples for each step."""
+"""Bytes of one step's time stamps in a journal: rows of all steps first, then an int64 of samples for each step."""
 HEADER_ROOM_BYTES = 1 << 18
 """A place with less room than this beside the stamps is taken for full."""
 
@@ -71,7 +71,7 @@ class Journal:
 
     @property
     def steps_completed(self) -> int:
-        """How many steps this rank has completed."""
+        """The number of steps that this rank has completed."""
         return completed_in(self.samples)
 
     def note(self, **facts: Any) -> None:
@@ -91,10 +91,10 @@ class Journal:
 
 
 def journal_bytes(steps: int) -> int:
-    """How long a journal's file of stamps is."""
+    """The size of a journal's file of time stamps in bytes."""
     return steps * (ROW_BYTES + 8)
 
 
 def completed_in(samples: Sequence[int]) -> int:
-    """How many steps these samples are of: a step is complete where they are not ABSENT."""
+    """The number of completed steps: a step is complete where its samples are not ABSENT."""
     return next((step for step, count in enumerate(samples) if count == ABSENT), len(samples))

@@ -32,7 +32,7 @@ class RankJournal:
 
     @property
     def steps_completed(self) -> int:
-        """How many steps this rank completed, from the first on."""
+        """The number of steps that this rank completed, from the first on."""
         return completed_in(self.samples)
 
 

@@ -1,4 +1,4 @@
-"""How far the ranks of an attempt have come, read from their journals or from copies of these."""
+"""The progress of an attempt's ranks, read from their journals or from copies of these."""
 
 from __future__ import annotations
 

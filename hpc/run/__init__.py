@@ -1,1 +1,1 @@
-"""What every rank does in a run, from the first step to the trace."""
+"""The work of every rank in a run, from the first step to the trace."""

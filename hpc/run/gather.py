@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 WAITS_S = (1.0, 4.0, 15.0)
-"""How long a trace waits for a file system that does not answer, before each further try."""
+"""Seconds before each further try to write a trace, if the file system does not answer."""
 MAX_NUMBERS = 1 << 26
-"""How many numbers the telemetry of a trace has at most (half a GiB): beyond that every node leaves out samples."""
+"""The maximum of numbers in the telemetry of a trace (half a GiB): beyond that every node leaves out samples."""
 _TELEMETRY_TAG = 79
 # What a server that restarts, a stale handle and a mount that is gone look like. Room and rights do not come back so.
 _MAY_COME_BACK = frozenset(
@@ -52,10 +52,10 @@ _MAY_COME_BACK = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RankPayload:
-    """What one rank contributes to the trace.
+    """One rank's contribution to the trace.
 
     `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `agent` is the
-    helper of this rank's node where this rank started it. A trace can do without these: `problems` has, by name, the
+    helper of this rank's node if this rank started it. These are optional in a trace: `problems` has, by name, the
     reason for each that is missing.
     """
 
@@ -184,7 +184,7 @@ def _without_decoration(trace: Trace, error: Exception) -> Trace:
 
 
 class TraceKept(TraceError):
-    """The trace could not be written to its place; `kept` is where it is, as HOST:PATH, empty where it is nowhere."""
+    """The trace could not be written to its place; `kept` is the copy's HOST:PATH, empty if there is none."""
 
     def __init__(self, text: str, kept: str) -> None:
         super().__init__(text)
@@ -278,7 +278,7 @@ def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry 
 
 
 def _odd_losses(losses: Array) -> str:
-    """Says where a loss was not a number: the speed is real, what was learned is not."""
+    """Reports steps with a loss that is not a number: the speed is valid, the training is not."""
     odd = ~np.isfinite(losses)
     if not odd.any():
         return ""

@@ -1,4 +1,4 @@
-"""How a rank ends: by a note that says why it failed, and within a time limit once the trace is written."""
+"""The end of a rank: a note with the reason of a failure, and a time limit once the trace is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_NOTES = 64
 MAX_SECONDARY_NOTES = 16
 """Only so many ranks leave a note, and fewer of those that failed because they lost another one."""
 EXIT_LIMIT_S = 120.0
-"""How long a rank may take to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
+"""Time limit for a rank to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
 _RESERVED = 2
 _MAX_TRACEBACK_CHARACTERS = 1 << 18
 _T = TypeVar("_T")
@@ -121,11 +121,11 @@ def fail(failure: Failure, comm: Intracomm | None) -> int:
 
 
 def outcome_of(error: BaseException, training: bool) -> Outcome:
-    """The outcome that an exception stands for; `training` says whether the first step was reached."""
+    """The outcome of an exception; `training` is whether the first step was reached."""
     names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
     if isinstance(error, InvalidRun | OptionError) or "hpc.model.clock_model.ClockError" in names:
         return Outcome.INVALID
-    # torch says OutOfMemoryError of its devices, and of the host a RuntimeError with these words.
+    # torch raises OutOfMemoryError for its devices, and a RuntimeError with these words for the host.
     of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)
     of_tensorflow = any(name.startswith("tensorflow.") and name.endswith(".ResourceExhaustedError") for name in names)
     of_torch_on_cpu = "DefaultCPUAllocator: can't allocate memory" in exception_text(error)
@@ -135,9 +135,9 @@ def outcome_of(error: BaseException, training: bool) -> Outcome:
 
 
 def attempted(problems: dict[str, str], what: str, call: Callable[[], _T], otherwise: _T) -> _T:
-    """What `call` returns. Where it raises: `otherwise`, with the reason in `problems[what]` and on standard error.
+    """The result of `call`. If it raises: `otherwise`, with the reason in `problems[what]` and on standard error.
 
-    For what a trace can do without. InvalidRun, which says that the run is not what it was asked to be, is raised.
+    For optional parts of a trace. InvalidRun (the run differs from the requested one) is raised.
     """
     try:
         return call()

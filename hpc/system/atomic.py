@@ -1,4 +1,4 @@
-"""Writes files whole: beside their place, then renamed. Every OSError names the file that was asked for."""
+"""Writes files whole: beside their place, then renamed. Every OSError names the requested file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Writes the text to the file that a person named by `--out`, whole as `write_atomic`, and flushed to the disk.
+    """Writes the text to the file named by `--out`, whole as `write_atomic`, and flushes it to the disk.
 
     A symbolic link stays one and its target is written; an existing file keeps its permissions, and one that may not be
-    written is not replaced. What is no regular file (/dev/stdout, a named pipe) is written directly. Characters that
+    written is not replaced. Other than regular files (/dev/stdout, a named pipe) are written directly. Characters that
     UTF-8 lacks are escaped. Raises OSError with `filename` set to `path`.
     """
     content = text.encode(errors="backslashreplace")
@@ -55,7 +55,7 @@ def _replace(path: Path, content: bytes, *, mode: int | None, sync: bool = False
                     os.fsync(file.fileno())
             part.replace(path)
         except BaseException:
-            with suppress(OSError):  # what went wrong before says more
+            with suppress(OSError):  # the earlier error has the details
                 part.unlink(missing_ok=True)
             raise
     except OSError as error:

@@ -71,9 +71,9 @@ def module_run() -> str:
 def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -> int:
     """Calls the `main` of a command and returns its exit status.
 
-    Standard output and error escape what their encoding lacks. Where one cannot be written the command ends with 1: in
-    silence if it is a closed pipe, else with one line. A command that looks after measurements must not end for that:
-    it names the exit status that `lost_output` has in place of 0, and goes on. Ctrl-C gives 130 and a missing package
+    Standard output and error escape characters that their encoding lacks. If one cannot be written the command ends
+    with 1: silently for a closed pipe, else with one line. A command that supervises measurements must not end for
+    that: it goes on, and `lost_output` is its exit status in place of 0. Ctrl-C gives 130 and a missing package
     1, with one line each.
     """
     import signal

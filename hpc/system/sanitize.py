@@ -32,7 +32,7 @@ _NAMED = re.compile(
     r"|(?<![\w-])--?(?P<flag>[A-Za-z][\w-]*)[ \t]+(?!-)"  # --name value
     r"|(?<![\w.-])(?P<field>[A-Za-z_][\w.-]*):[ \t]+"  # Name: value
 )
-# One word of a shell: quoted and unquoted parts; a quote that nobody closes reaches to the end.
+# One word of a shell: quoted and unquoted parts; an unclosed quote reaches to the end.
 _SHELL_TOKEN = re.compile(r"(?:'[^']*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|\\.|[^\s'\"\\])*", re.DOTALL)
 _VALUE = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z)|[^\s,}\]]*", re.DOTALL)
 _LINE = re.compile(r"[^\n]*")

@@ -1,7 +1,7 @@
-"""Runs external programs (squeue, nvidia-smi, git, mpiexec …) and tells their failures apart.
+"""Runs external programs (squeue, nvidia-smi, git, mpiexec …) and classifies their failures.
 
-Every short call of an external tool goes through `run_tool`. It raises nothing: a caller decides what an absent,
-forbidden, hanging or failing tool means, and `Answer.failure` tells them apart.
+Every short call of an external tool goes through `run_tool`. It raises nothing: `Answer.failure` distinguishes an
+absent, forbidden, hanging or failing tool, and the caller decides what that means.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_OUTPUT = 300
 
 
 class Failure(StrEnum):
-    """How a tool can fail to give an answer."""
+    """The ways in which a tool can fail to give an answer."""
 
     ABSENT = "absent"
     """No folder of PATH that may be searched has a file of that name."""

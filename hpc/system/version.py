@@ -30,7 +30,7 @@ def version_line(root: Path = _ROOT) -> str:
 
 
 class ShowVersion(argparse.Action):
-    """The option that prints the version and ends; git is asked only then."""
+    """The option that prints the version and ends; git is called only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(version_line(), flush=True)

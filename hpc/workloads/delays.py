@@ -1,4 +1,4 @@
-"""The sleeps that the options of workload `delay` ask for, as text and as numbers; needs the standard library alone."""
+"""The sleeps requested by the options of workload `delay`, as text and as numbers; needs only the standard library."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How it is trained: SGD with momentum at a constant rate, weight decay added to the gradient, cross entropy."""
+    """The training recipe: SGD with momentum at a constant rate, weight decay added to the gradient, cross entropy."""
 
     learning_rate_per_sample: float
     momentum: float

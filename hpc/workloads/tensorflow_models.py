@@ -58,7 +58,7 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         padding = "SAME"
         if convolution.stride > 1:
             # On all sides alike, as in torch: "SAME" would be one-sided. By hand, because gradients of a convolution
-            # that is told its padding have no fast kernels on CPUs (bf16 ran five times slower).
+            # with explicit padding have no fast kernels on CPUs (bf16 ran five times slower).
             x, padding = _padded(x, convolution.kernel // 2), "VALID"
         return self._normalised(convolution.norm, tf.nn.conv2d(x, weight, strides=convolution.stride, padding=padding))
 

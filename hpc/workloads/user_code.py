@@ -86,9 +86,9 @@ def check_factory(workload: str) -> None:
 
 
 def defined_names(module: ast.Module) -> set[str] | None:
-    """The names that a module has once it is imported, as far as its text shows.
+    """The names that a module defines on import, from its source text.
 
-    None where the text cannot tell: a star import, a module's `__getattr__`, a function that can add any name.
+    None if the text does not determine them: a star import, a module's `__getattr__`, a function that can add any name.
     """
     names: set[str] = set()
     for node in _outside_functions(module):
@@ -116,10 +116,10 @@ def defined_names(module: ast.Module) -> set[str] | None:
 
 @dataclass(frozen=True)
 class _Name:
-    """What one import statement names: a module by its dotted name, looked for in `base`, and members of it, some of
+    """The target of one import statement: a module by its dotted name, searched in `base`, and members of it, some of
     which may be modules.
 
-    `star` stands for `from module import *`: what `__all__` of a package names.
+    `star` is `from module import *`: the names in `__all__` of a package.
     """
 
     base: Path
@@ -169,7 +169,8 @@ def _files_of(name: _Name, root: Path) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, name: str) -> list[Path]:
-    """What importing that name from a folder may load: a package's `__init__.py`, else compiled modules and the source
+    """The files that importing that name from a folder may load: a package's `__init__.py`, else compiled modules and the
+    source
     (which of them depends on the interpreter of the run); none for a namespace package."""
     if (package := folder / name / "__init__.py").is_file():
         return [package]
