@@ -1,4 +1,4 @@
-"""How work gets on to a cluster. Knows nothing of training."""
+"""Runs work on a cluster; independent of training."""
 
 from hpc.system.command_line import start
 

@@ -24,15 +24,15 @@ PAUSES_S = (5.0, 60.0)
 ORDINARY = frozenset({"Priority", "Resources"})
 """Slurm's reasons of a job that waits for its turn; they make no event."""
 UNKNOWN_FOR_GOOD = 3
-"""A job has ended once the scheduler has answered this many times in a row that it does not know it."""
+"""A job counts as ended after this many answers in a row that the scheduler does not have it."""
 MEMORY = ".job.json"
 
 
 class Scheduler(JobStates, Protocol):
-    """Where jobs run and are submitted: Slurm, or this machine."""
+    """The scheduler that runs jobs: Slurm, or this machine."""
 
     def name_of(self, job: WrittenJob) -> str:
-        """The name by which the scheduler knows the job."""
+        """The job's name in the scheduler."""
 
     def submit(self, job: WrittenJob) -> str:
         """The id of the job. Raises TransientSubmitError for a transient refusal, SubmitError for any other."""
@@ -51,7 +51,7 @@ class Runs(Protocol):
         """The job's runs that are not final now."""
 
     def cancelled(self) -> bool:
-        """Whether somebody has cancelled the sweep since it began."""
+        """Whether the sweep has been cancelled since it began."""
 
 
 @dataclass(frozen=True, kw_only=True)

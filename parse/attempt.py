@@ -26,11 +26,11 @@ from parse.run_fields import RunFields
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedRun:
-    """A run as a plan, a trace, a log or a document describes it, with the `run_id` that this gives it.
+    """A run as described by a plan, a trace, a log or a document, with the `run_id` of that description.
 
-    `extra` are fields that only a later version knows, and of a log those that tell its point from others (the folder
-    it lies in). `target_env` are the environment variables that the target (a site, or this machine) sets for every
-    run, as its plan says: those of `run.env` that nobody asked for by `--env`.
+    `extra` are fields of a later version, and for a log the fields that distinguish its point (such as its folder).
+    `target_env` are the environment variables that the target (a site, or this machine) sets for every
+    run, from its plan: those of `run.env` that were not requested by `--env`.
     """
 
     run: RunFields
@@ -84,13 +84,12 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a run found. Of `facts` (device, driver, versions, …) all values that its ranks have, sorted.
+    """The machine of a run. `facts` (device, driver, versions, …) has all values of its ranks, sorted.
 
-    `hosts` are the names of the nodes, sorted; fewer than the run has nodes where those are simulated.
-    `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty where they are not so. `unfused`:
-    the timing of phases took apart what the framework does in one. `synchronises`: the host waits for the device every
-    step.
-    `findings` are those of the checks at its start.
+    `hosts` are the names of the nodes, sorted; fewer than the run's nodes if those are simulated.
+    `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty if they do not apply. `unfused`:
+    the timing of phases split operations that the framework fuses. `synchronises`: the host waits for the device every
+    step. `findings` are those of the checks at its start.
     """
 
     ranks: int
@@ -106,10 +105,10 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class FromLog:
-    """Where a run's numbers come from that was read from a log. Speeds in samples/s; None where the log has none.
+    """The source of a run's numbers in a log. Speeds in samples/s; None if the log has none.
 
-    `window` in words: `steps 20 to 120 of epoch 0`. `wall_clock` comes from time stamps, `printed` is the mean
-    of what the log prints. `remarks` are what is odd about this log, each a line.
+    `window` is text: `steps 20 to 120 of epoch 0`. `wall_clock` comes from time stamps, `printed` is the mean
+    of the printed speeds. `remarks` are peculiarities of this log, a line each.
     """
 
     path: Path
@@ -150,7 +149,7 @@ class Attempt:
 
 def settling(attempts: Iterable[Attempt]) -> Attempt:
     """The attempt that its run's outcome is taken from: the latest ok one with numbers, the latest ok, the latest that
-    is final, else the last. Who runs a final run again (--force) wants the new one to count."""
+    is final, else the last. A rerun of a final run (--force) therefore counts."""
     ordered = sorted(attempts, key=lambda attempt: attempt.number)
     ranks = (
         [attempt for attempt in ordered if attempt.counts],
@@ -207,7 +206,7 @@ def describe(trace: Trace) -> Machine:
 
 
 def _findings(environment: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """What the checks at the start found, in their order; those that only a later version knows are left out."""
+    """The findings of the checks at the start, in their order, without checks of a later version."""
     checks = _table(environment, "preflight")
     findings = []
     for name in [*(name for name in CHECKS if name in checks), *sorted(set(checks) - set(CHECKS))]:
@@ -251,7 +250,7 @@ def _nodes_simulated(run: RunSpec, reports: Sequence[RankReport]) -> str:
 
 
 def _built_otherwise(report: RankReport) -> str:
-    """What of the framework that ran is not what the rank's Horovod was compiled with."""
+    """The differences between the framework that ran and the one that the rank's Horovod was compiled with."""
     built, ran = _table(report.backend or {}, "horovod_built_against"), report.software or {}
     return "; ".join(
         f"Horovod was built against {name} {built[name]} and ran with {ran[name]}"
@@ -269,7 +268,7 @@ def _by_host(reports: Sequence[RankReport]) -> dict[str | None, list[RankReport]
 
 
 def _cores(reports: Sequence[RankReport]) -> int | None:
-    """How many cores the ranks of one machine may use between them; None where they do not say."""
+    """The number of cores that the ranks of one machine may use together; None if not reported."""
     affinities = [report.affinity or () for report in reports]
     return len({str(core) for affinity in affinities for core in affinity}) if all(affinities) else reports[0].cpus
 

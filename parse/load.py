@@ -38,14 +38,14 @@ PLAN = re.compile(r"plan\..+\.json")
 RECORDS = (PLAN, EXIT_RECORD, RANK_NOTE, BEGIN_RECORD)
 HDF5 = b"\x89HDF\r\n\x1a\n"
 DLLOGGER = b"DLLL {"
-"""How a line of dllogger's JSON begins; its files are called raport.json, or as one likes."""
+"""The beginning of a line of dllogger's JSON; its files are called raport.json, or anything."""
 SNIFFED_BYTES = 1 << 16
 STACKS_TEXT = ".stacks.txt"
-"""How the stacks of an attempt's ranks end, which is no log."""
+"""Suffix of the file with an attempt's stacks, which is not a log."""
 LOG_NAME = re.compile(r".+\.(log|txt|out)(\.gz)?", re.IGNORECASE)
-"""What is tried in folders as a log; anything else only where it is named."""
+"""Names that are tried as logs in folders; other files only if named explicitly."""
 LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE)
-"""What calls itself a log, so that it is named where it is none."""
+"""Names that claim to be a log, so that the file is reported if it is not."""
 
 AttemptKey = tuple[str, int]
 """Run id and the attempt's number."""
@@ -65,9 +65,9 @@ class Loaded:
 def load(
     paths: Sequence[Path], progress: Progress | None = None, kind: str = "auto", how: HowToRead | None = None
 ) -> Loaded:
-    """Reads files and folders, with everything below them. Never raises for what it finds in a file.
+    """Reads files and folders, with everything below them. Never raises because of a file's content.
 
-    `kind` is `traces`, `logs`, or `auto` for both; `how` says how logs are read.
+    `kind` is `traces`, `logs`, or `auto` for both; `how` has the options for reading logs.
     """
     return _Loader(kind).load(paths, progress or (lambda files: files), how)
 
@@ -233,7 +233,7 @@ class _Loader:
         record, read = self.exits.get(key), self.traces.get(key)
         notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
         outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
-        # A recovered trace has the outcome known when it was recovered: the record tells the end.
+        # A recovered trace has the outcome known when it was recovered: the record has the final one.
         if record and read and record.outcome != read.outcome and key not in self.recovered:
             self.remarks.append(
                 f"{read.trace}: says {read.outcome}, its exit record, written later, {record.outcome}: "

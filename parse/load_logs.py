@@ -27,7 +27,7 @@ SAME_RUN = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class HowToRead:
-    """How to read logs. `log_format` forces one format; `otherwise` fills in what logs do not state."""
+    """Options for reading logs. `log_format` forces one format; `otherwise` fills in what logs do not state."""
 
     protocol: Protocol = FORMAT_DEFAULT
     log_format: str = ""
@@ -123,7 +123,7 @@ def _read(path: Path, place: Place, how: HowToRead) -> tuple[Reading, Attempt]:
 
 
 def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
-    """The attempts with the folder that tells their campaign apart, and each with its number among the repeats."""
+    """The attempts, each with the folder that distinguishes its campaign and its number among the repeats."""
     shared = _shared([log.place.folder for log in read])
     points: dict[tuple[str, str], list[_Log]] = defaultdict(list)
     for log in read:
@@ -133,7 +133,7 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:
-    """How many folders, from the root on, all have in common."""
+    """The number of leading folders that all have in common."""
     first, last = min(folders, default=()), max(folders, default=())
     return next((at for at, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first))
 

@@ -170,8 +170,7 @@ def _files_of(name: _Name, root: Path) -> Iterator[Path]:
 
 def _module_files(folder: Path, name: str) -> list[Path]:
     """The files that importing that name from a folder may load: a package's `__init__.py`, else compiled modules and the
-    source
-    (which of them depends on the interpreter of the run); none for a namespace package."""
+    source (which of them depends on the interpreter of the run); none for a namespace package."""
     if (package := folder / name / "__init__.py").is_file():
         return [package]
     candidates = [*sorted(folder.glob(f"{name}.*so")), folder / f"{name}.py"]

@@ -69,7 +69,7 @@ def _has_home() -> bool:
 
 
 def gpus_here() -> int:
-    """How many NVIDIA GPUs nvidia-smi lists; 0 where there is no nvidia-smi.
+    """The number of NVIDIA GPUs that nvidia-smi lists; 0 without nvidia-smi.
 
     Raises GpuCountError if it fails, hangs or may not be executed: such a machine may have GPUs.
     """
@@ -143,7 +143,7 @@ class LocalCluster:
         """Starts the script; its job id, `local-<host>-<process>-<n>`."""
         self._submitted += 1
         host = f"local-{socket.gethostname()}"
-        # The id contains the process id, which only the process itself knows before it becomes the script.
+        # The id contains the process id, which the process itself must read before it becomes the script.
         become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
         inherited = parent_job_variables()
         variables = {name: value for name, value in os.environ.items() if name not in inherited}
@@ -196,7 +196,7 @@ class LocalCluster:
 
 def _end_group(group: int) -> None:
     """Ends the processes left in a script's group: the launcher of a killed script, which then ends its ranks."""
-    with contextlib.suppress(ProcessLookupError):  # nobody is left
+    with contextlib.suppress(ProcessLookupError):  # the process group is empty
         for number in (signal.SIGTERM, signal.SIGKILL):
             os.killpg(group, number)
             until_s = time.monotonic() + GROUP_PATIENCE_S

@@ -47,7 +47,7 @@ class Partition:
     max_cpus_per_node: int | None = None
 
     def cpus_of(self, node: Node) -> float:
-        """How many CPUs of the node a job may have; infinite if neither node nor partition states it."""
+        """The number of CPUs of the node that a job may use; infinite if neither node nor partition states it."""
         limits = [limit for limit in (node.cpus, self.max_cpus_per_node) if limit is not None]
         return min(limits, default=float("inf"))
 
@@ -129,7 +129,7 @@ class SiteNodes:
     def check(self, jobs: Sequence[JobPlan]) -> list[str]:
         """Warnings about jobs that must wait for nodes to come back. Raises PlanError if a job can never start."""
         if self._site.reservation and not self._partition:
-            return []  # the job runs in the reservation's partition, which only the controller knows
+            return []  # the job runs in the reservation's partition, which only the controller can resolve
         allowed = [(partition, self._allowed(partition)) for partition in self.candidates]
         refusals, warnings = {}, []
         for job in jobs:

@@ -1,8 +1,8 @@
-"""Job states from Slurm: from the controller while it knows a job, then from the accounting database.
+"""Job states from Slurm: from the controller while it has the job, then from the accounting database.
 
 `squeue` runs before `sacct`, although `sacct` keeps more: the accounts lag by seconds (a requeued job is still
 PREEMPTED there, an ended one RUNNING), and for as long as slurmdbd is down. A command that fails to answer is
-distinguished from one that answers and does not know the job: an outage does not end a job.
+distinguished from one that answers without the job: an outage does not end a job.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class JobStates(Protocol):
 
     @property
     def max_jobs(self) -> int | None:
-        """How many jobs of a sweep there may be at the same time; None for any number."""
+        """The maximum of jobs of a sweep at the same time; None for any number."""
 
     @property
     def queued(self) -> bool:
@@ -164,7 +164,7 @@ def look(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[s
 
 
 def ends(job_ids: Sequence[str], names: Mapping[str, str] = _NO_NAMES) -> dict[str, JobEnd]:
-    """How these jobs ended, without those that may not have ended: only attempts of the returned jobs may be closed.
+    """The ends of these jobs, without jobs that may still run: only attempts of the returned jobs may be closed.
 
     The reasons include the settings that explain the end, for example that a preempted job is not requeued. `names` is
     as in `look`.

@@ -71,7 +71,7 @@ def header(job: JobPlan, folders: Folders) -> str:
         if character in str(folders.logs):
             raise SubmitError(f"Slurm cannot write a job's output to {str(folders.logs)!r}: it holds {character!r}")
     request = {**job.request, "job_name": job_name(job, folders.jobs)}
-    # Options that submitit does not know, and its own defaults that would harm: its signal would reach the ranks,
+    # Options that submitit lacks, and replacements for its harmful defaults: its signal would reach the ranks,
     # ours reaches the script. A % in a path is doubled, or Slurm takes it for a pattern.
     extra: dict[str, RequestValue] = {key: request.pop(key) for key in list(request) if key in _UNKNOWN_TO_SUBMITIT}
     output = str(folders.logs / job.name).replace("%", "%%")
@@ -138,7 +138,7 @@ class SlurmCluster:
                 return [*timeout, "env", *unset, "sbatch", f"--job-name={name}", str(submission_file_path)]
 
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error says anyway
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text
                 job_id = ExactScript(self.logs)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
             message = " ".join(str(error).split())

@@ -51,7 +51,7 @@ from launch.jobs.site import Site, SiteError, find_site
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
 LATE_S = 10.0
-"""How late a file that a node wrote may become visible here, in seconds."""
+"""The longest delay in seconds until a file written by a node is visible here."""
 _SITE_OPTIONS = ("partition", "account", "qos")
 
 
@@ -128,7 +128,7 @@ def _slurm(args: argparse.Namespace, site: Site) -> list[Finding]:
 
 
 def _sized_job(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> DoctorJob:
-    """The sizes of the job: no more than what is there, whatever the site says."""
+    """The sizes of the job, limited to the available nodes and devices even if the site's are larger."""
     nodes = cluster.nodes if args.nodes == "all" else _number(args.nodes or str(min(2, cluster.nodes)))
     if nodes > cluster.nodes:
         raise DoctorError(f"asked to look at {nodes} nodes; {cluster.partition['PartitionName']} has {cluster.nodes}")

@@ -17,7 +17,7 @@ from launch.jobs.script import here_python, render_doctor
 from launch.jobs.site import LAUNCHERS, Site
 
 PART_S = 60
-"""How long each part of the job may take."""
+"""The time limit of each part of the job."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,10 +41,10 @@ SPEED = Callable[[Path], float | None]
 """The throughput in samples/s that a trace holds, None where it holds none."""
 
 PATIENCE_S = 3600.0
-"""How long a scheduler that does not answer is queried again, in seconds."""
+"""Seconds for which a scheduler that does not answer is queried again."""
 
 RECORD_PATIENCE_S = 5.0
-"""How long a record may take to become visible on another node, in seconds."""
+"""The longest delay in seconds until a record is visible on another node."""
 
 
 class StepReader:
@@ -123,7 +123,7 @@ class Follower:
         for name in names:
             # A record is written once, atomically: it is not read again.
             if EXIT_RECORD.fullmatch(name) and name not in self._records:
-                with suppress(RecordError):  # whoever closes the attempt writes a new one
+                with suppress(RecordError):  # the process that closes the attempt writes a new one
                     self._records[name] = read_own_record(self._traces / name)
         latest: dict[str, ExitRecord] = {}
         for record in sorted(self._records.values(), key=lambda record: record.attempt):
@@ -230,7 +230,7 @@ def last_attempts(names: Sequence[str]) -> dict[str, int]:
 def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S) -> list[Row]:
     """Shows the runs until every job has ended; returns the last rows.
 
-    A job that the scheduler does not know counts as ended after three such answers in a row. While the scheduler does
+    A job unknown to the scheduler counts as ended after three such answers in a row. While the scheduler does
     not answer, or the traces cannot be read or written, no job counts as ended. Raises StateError after `patience_s` of
     that.
     """

@@ -122,7 +122,6 @@ class LiveTable:
         self._common = ""
 
     def show(self, rows: Sequence[Row], outage: Outage | None, time_left: SweepTimeLeft | None) -> None:
-        """See EventLines."""
         if any(row.run.run_id not in self._names for row in rows):
             self._common, self._names = short_names([row.run for row in rows])
         table = SweepTable(rows=rows, outage=outage, time_left=time_left, names=self._names, common=self._common)

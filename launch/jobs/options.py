@@ -25,7 +25,7 @@ Reader = Callable[[str, object], Any]
 
 
 class Help(IntEnum):
-    """Which help pages show an option: --help-all alone, --help of a sweep too, --help of its subcommands too."""
+    """The help pages that show an option: --help-all alone, --help of a sweep too, --help of its subcommands too."""
 
     ALL = 0
     DAILY = 1
@@ -216,7 +216,7 @@ _watch = partial(option_field, "what watches over a run")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """Where a sweep runs. None: not chosen."""
+    """The choice of the place where a sweep runs. None: not chosen."""
 
     # fmt: off
     cluster: str = _place(
@@ -243,7 +243,7 @@ class LaunchOptions:
 
     @property
     def site_overrides(self) -> dict[str, str]:
-        """What was chosen in place of the site's own."""
+        """The options chosen in place of the site's own."""
         names = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 

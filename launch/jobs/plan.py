@@ -201,7 +201,7 @@ def _plan_text(plan: Plan, runs: Sequence[str]) -> str:
 
 
 def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[Path]]:
-    """The first of a script's names that nobody has or that holds this very text, and those that hold another."""
+    """The first of a script's names that is unused or has the same text, and the names before it, with other texts."""
     taken: list[Path] = []
     for tail in chain(("", f".{sweep_id}"), (f".{sweep_id}-{number}" for number in count(2))):
         script = jobs / f"{name}{tail}.sh"

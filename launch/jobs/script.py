@@ -23,14 +23,14 @@ TEMPLATES = CHECKOUT / "sbatch_templates"
 
 @dataclass(frozen=True, kw_only=True)
 class Folders:
-    """Where a sweep's files are, as absolute paths: scripts in `jobs`, results in `traces`."""
+    """The absolute paths of a sweep's files: scripts in `jobs`, results in `traces`."""
 
     jobs: Path
     traces: Path
 
     @classmethod
     def under(cls, out: Path) -> Folders:
-        """The folders of a sweep kept under `out`."""
+        """The folders of a sweep under `out`."""
         return cls(jobs=out.absolute() / "jobs", traces=out.absolute() / "traces")
 
     @property
@@ -99,7 +99,7 @@ def render_local(
 
 @dataclass(frozen=True)
 class _Point:
-    """How the runs of a point are started: options of launch.step, and the command. The function's `$1` is the run."""
+    """The start of a point's runs: options of launch.step, and the command. The function's `$1` is the run."""
 
     options: tuple[str, ...]
     argv: tuple[str, ...]

@@ -59,7 +59,7 @@ def _options(argv: Sequence[str]) -> StepOptions:
     add("--container", action="append", default=[], metavar="WORD",
         help="a word that stands before a program in a container; may be given several times")  # fmt: skip
     add("--force", action="store_true", help="begin an attempt of a final run, too")
-    add("--signal", "--told", default="", metavar="SIGNAL",  # earlier job scripts say --told
+    add("--signal", "--told", default="", metavar="SIGNAL",  # earlier job scripts pass --told
         help="the signal that the job script has received before")  # fmt: skip
     add("--warning-s", type=float, default=60.0, metavar="S", help="how long before its time limit the job gets USR1")
     for row in option_rows(RunLimits):

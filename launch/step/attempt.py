@@ -31,7 +31,7 @@ from launch.step.watch import Launcher, Watchdog
 DONE, NOT_OK, INTERRUPTED, UNWRITABLE, DEFECT = 0, 10, 12, 13, 14
 END_PATIENCE_S = 10.0
 AWAY_PATIENCE_S = 120.0
-"""How long to wait for a vanished folder of traces before the attempt is given up, in seconds."""
+"""Seconds to wait for a vanished folder of traces before the attempt is given up."""
 _WRITE_PAUSES_S = (0.2, 1.0, 4.0)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -82,7 +82,7 @@ class Step:
         say(f"{name}: begins on {begin.nodelist}")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
-        if self._signals.orphaned:  # the scheduler may know why the script was killed
+        if self._signals.orphaned:  # the scheduler may have the reason why the script was killed
             say(f"{name}: no record: the job script has died")
             return INTERRUPTED
         ends_now = self._signals.last in ("SIGTERM", "SIGINT")
@@ -166,7 +166,7 @@ class Step:
             if not path.exists():
                 folder.mkdir(exist_ok=True)
                 write_atomic(path, self._script)
-        except OSError as error:  # the trace will lack its script, and says so
+        except OSError as error:  # the trace will lack its script, and records that
             say(f"the job script cannot be kept in {folder}: {error.strerror}")
         return path
 

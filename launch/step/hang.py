@@ -62,9 +62,9 @@ class Hang:
 
 
 class HangWatch:
-    """Judges successive looks. Time counts against a run only while its progress would have been seen.
+    """Judges successive looks. Time counts against a run only while its progress could be read.
 
-    `say` shows, once each time, why time does not count.
+    `say` shows the reason why time does not count, once each time.
     """
 
     def __init__(self, limits: RunLimits, now_s: float, say: Callable[[str], None]) -> None:
@@ -180,7 +180,7 @@ def describe_hang(hang: Hang, limits: RunLimits) -> str:
 
 
 def by_steps(completed: Mapping[int, int]) -> dict[int, str]:
-    """Which ranks completed how many steps, the fewest first: `{12: "rank 3", 13: "ranks 0-2"}`."""
+    """The ranks by their number of completed steps, the fewest first: `{12: "rank 3", 13: "ranks 0-2"}`."""
     groups: dict[int, list[int]] = {}
     for rank in sorted(completed):
         groups.setdefault(completed[rank], []).append(rank)

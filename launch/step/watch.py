@@ -1,8 +1,8 @@
-"""Finds a run that makes no step, has its ranks write where they stand, and ends it.
+"""Finds a run that makes no step, has its ranks write their stacks, and ends it.
 
-launch.step looks through it while the launcher runs. How far the ranks have come is known from the journals of this
-node and from the copies that come to the traces from all nodes. Time in which it could not be known does not count
-against a run: this process was stopped itself, the traces cannot be read, or no copies come.
+launch.step uses it while the launcher runs. The ranks' progress is read from the journals of this node and from the
+copies in the traces, which come from all nodes. Time in which progress could not be read does not count against a run:
+this process was stopped itself, the traces cannot be read, or no copies come.
 """
 
 from __future__ import annotations

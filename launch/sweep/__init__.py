@@ -1,1 +1,1 @@
-"""A sweep: what is asked, prepared, submitted, followed, and how its runs stand."""
+"""A sweep: its request, preparation, submission and following, and the status of its runs."""

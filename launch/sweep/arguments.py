@@ -111,7 +111,7 @@ def _refuse_former_flags(arguments: Sequence[str]) -> None:
 
 
 def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
-    """Raises SpecError where more can be said of unrecognized arguments than that."""
+    """Raises SpecError with an explanation of unrecognized arguments, if there is one."""
     for extra in extras:
         if subcommand is None and extra in SUBCOMMANDS:
             raise SpecError(f"{extra} must be the first argument: {PROGRAM} {SUBCOMMANDS[extra]}")

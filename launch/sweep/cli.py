@@ -1,4 +1,4 @@
-"""The command line of `python -m hpc.sweep`: measures, or does what the first argument asks for."""
+"""The command line of `python -m hpc.sweep`: measures, or runs the subcommand in the first argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep from what is asked to jobs that could be submitted: sizes, scripts, and what is said before anything runs."""
+"""Prepares a sweep from its request up to submission: sizes, scripts, and the messages before anything runs."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Prepared:
     nodes: SiteNodes | None = None
 
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
-        """Warnings of those of these jobs that wait for nodes to come back, or that nobody could check.
+        """Warnings about jobs that wait for nodes to come back, or that could not be checked.
 
-        Raises PlanError where a job can never start: it asks for more than sinfo shows.
+        Raises PlanError if a job can never start: it requests more than sinfo shows.
         """
         if self.nodes is None:
             return []
@@ -60,7 +60,7 @@ class Prepared:
 
     @property
     def missing(self) -> list[str]:
-        """What this machine lacks to run ranks, where it is this machine that runs them."""
+        """The requirements for running ranks that this machine lacks, if it is to run them."""
         return what_is_missing() if self.site is None else []
 
     @property
@@ -115,7 +115,7 @@ def prepare(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits = DEFA
 def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
     """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
 
-    Raises SubmitError where nobody chose, Slurm is installed here, and no controller answers: runs for a cluster must
+    Raises SubmitError if no target was chosen, Slurm is installed here, and no controller answers: runs for a cluster must
     not start on its login node.
     """
     if launch.cluster == "local":
@@ -134,7 +134,7 @@ def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
 
 
 def _sizes(spec: SweepSpec) -> str:
-    """The sizes that were asked for, as the command line has them."""
+    """The requested sizes, as on the command line."""
     cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
     lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
     return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)

@@ -20,7 +20,7 @@ from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
-"""The first arguments that ask for something other than measuring, and how each is typed. No file can ask for them."""
+"""The subcommands other than measuring, and how each is typed. A file cannot request them."""
 FORMER_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
 """Options of earlier versions, and their present forms. A file may still have `stamps`."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
@@ -41,7 +41,7 @@ _done = partial(option_field, SUBMISSION)
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """What to do with a sweep."""
+    """The options on how to run a sweep."""
 
     # fmt: off
     dry_run: bool = _done(False, truth, "", "write and show everything, submit nothing", page=Help.SUBCOMMANDS)

@@ -9,13 +9,13 @@ from enum import StrEnum
 from hpc.model.outcome import Outcome
 
 MAX_IN_VAIN = 3
-"""How many jobs of a script in a row may be preempted or lose a node unmeasured before a person must look."""
+"""The maximum of a script's jobs in a row that are preempted or lose a node without a measurement before it is held."""
 _CUT_OFF = frozenset({Outcome.TIMEOUT, Outcome.PREEMPTED, Outcome.NODE_FAIL})
 """Outcomes that the attempt did not cause, and that another job may not have."""
 _ENDED_BY_SCHEDULER = frozenset({"PREEMPTED", "NODE_FAIL"})
 """Slurm's states of jobs that ended through no fault of their own."""
 FORGOTTEN = ""
-"""The state of an ended job that the scheduler does not know any more."""
+"""The state of an ended job that the scheduler has forgotten."""
 
 
 class Decision(StrEnum):

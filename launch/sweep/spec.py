@@ -66,7 +66,7 @@ def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSpec:
-    """What is measured, and how. None is a size that was not chosen: the target decides it (`expand`)."""
+    """The requested measurements and their settings. None is a size that was not chosen: the target decides it (`expand`)."""
 
     # fmt: off
     nodes: tuple[int, ...] = _measured((), each(_nodes), "N,…", "node counts, each with every --ranks-per-node",
@@ -143,7 +143,7 @@ OptionsOf = Callable[[str, str], Mapping[str, Option]]
 def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     """Decides every size for the target and multiplies the axes; adds 1n1g baselines, and no-sync runs if requested.
 
-    Runs are ordered by repeat first, so that a slow drift of the machine meets all points alike. With
+    Runs are ordered by repeat first, so that a slow drift of the machine affects all points alike. With
     nested placement, each repeat has its own order of points, shuffled with the seed.
     """
     sweep, reduced = _with_sizes(sweep, target)

@@ -36,7 +36,7 @@ from launch.sweep.submit import echo
 UNKNOWN = "unknown"
 """The state of a job that cannot be queried from here."""
 PATIENCE_S = 600
-"""How long `cancel` waits for jobs to end: a script gets KillWait, and nodes may be slow to clean up."""
+"""Seconds that `cancel` waits for jobs to end: a script gets KillWait, and nodes may be slow to clean up."""
 
 
 @dataclass(frozen=True, kw_only=True)

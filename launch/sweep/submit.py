@@ -44,7 +44,7 @@ FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordEr
 MANY_RUNS = 2_000
 """From this number of runs on, writing their files takes seconds and its progress is shown."""
 DETACH_PATIENCE_S = 60
-"""How long --detach retries after transient refusals of sbatch, in seconds."""
+"""Seconds for which --detach retries after transient refusals of sbatch."""
 
 
 def sweep(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
@@ -123,7 +123,7 @@ class Sweep:
         self._traces = prepared.folders.traces
         self.lock = FolderLock(prepared.folders.jobs)
         self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)
-        self._forgotten: set[str] = set()  # scripts whose jobs the scheduler did not know any more
+        self._forgotten: set[str] = set()  # scripts whose jobs the scheduler had forgotten
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row that measured nothing
         self.cluster = (

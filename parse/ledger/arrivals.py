@@ -23,7 +23,7 @@ LATE_IN = 0.6
 NEVER = 41.0
 """Probabilities below e to the minus this are left out: less than a double resolves beside 1."""
 POOL = 1_000_000
-"""How many (ranks × steps) are shuffled as one, at most: what bounds the memory."""
+"""The maximum of (ranks × steps) that are shuffled together; it bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,7 +132,7 @@ class ArrivalCollector:
         return reduced
 
     def _between(self, bound: Floats, ranks: Ints, its: Floats, others: Ints) -> Floats:
-        """How far the clocks leave open which of two was first: of `ranks` with these bounds and of `others`."""
+        """The uncertainty of the order in ns between `ranks`, with these bounds, and `others`."""
         same = self.domains[ranks] == self.domains[others]
         return np.where(same, self.device_ns[ranks] + self.device_ns[others], bound + its)
 
@@ -163,7 +163,7 @@ class ArrivalCollector:
         return self.names[last], latest[row, last] - latest[row, second], widest[row, last] + widest[row, second]
 
     def arrivals(self) -> Arrivals:
-        """What was collected."""
+        """The collected arrivals."""
         steps, skew, skew_bound, cause, *others = (np.concatenate(column) for column in zip(*self.columns, strict=True))
         groups = [
             LastArrivals(
@@ -207,7 +207,7 @@ class Alternation:
         self.sums += (float((work.max(axis=1) - int(work.min())).sum()), steps * expected, steps * variance)
 
     def exclusive(self) -> float:
-        """How many standard deviations the longest work is longer than by chance; 0 where nothing can be dealt out."""
+        """The excess of the longest work over chance in standard deviations; 0 where nothing can be permuted."""
         if self.pool:
             self._shuffle()
         longest, expected, variance = self.sums

@@ -14,7 +14,7 @@ from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
 from parse.ledger.types import TERMS, Merged, StampErrors
 
 BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
-"""What lies between two terms: t1, t3, M (the last rank's t3), t4."""
+"""The borders between two terms: t1, t3, M (the last rank's t3), t4."""
 PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
@@ -156,7 +156,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
 
 
 def _skew(ends_ns: Ints) -> float:
-    """How long before the last rank the ranks end, on average."""
+    """The mean time by which ranks end before the last rank."""
     return float((ends_ns.max() - ends_ns).mean())
 
 
@@ -254,6 +254,6 @@ def _backend_words(trace: Trace, name: str) -> tuple[str, ...]:
 
 
 def _gradient_bytes(trace: Trace) -> int | None:
-    """How much is reduced in a step; None where ranks differ."""
+    """Bytes reduced per step; None where ranks differ."""
     volumes = _backend_words(trace, "gradient_bytes")
     return int(volumes[0]) if len(volumes) == 1 and volumes[0].isdigit() else None

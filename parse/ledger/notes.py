@@ -58,7 +58,7 @@ def _number(value: float) -> str:
 
 
 def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
-    """What the loss in compute consists of: by ranks, and by runs without reduction."""
+    """The parts of the loss in compute: by ranks, and by no-sync runs."""
     split = ledger.split
     loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
     if split is None or loss is None:
@@ -77,7 +77,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
 
 
 def _stragglers_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
-    """How much of the mean loss in compute is what the straggler's ranks take more than the median rank."""
+    """The part of the mean loss in compute that comes from the straggler's ranks exceeding the median rank."""
     verdict = ledger.verdict
     if verdict.kind not in (PERSISTENT, TRANSIENT) or not loss.resolved:
         return ""
@@ -121,7 +121,7 @@ def _clock(ledger: Ledger) -> Iterator[str]:
 
 
 def _chance(ledger: Ledger) -> Iterator[str]:
-    """How far the verdict can be trusted."""
+    """The probability that the verdict is due to chance, as text."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
         return

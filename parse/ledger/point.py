@@ -185,7 +185,7 @@ def _no_loss(result: Result, baseline: Result | None) -> NoLoss:
 def _standalone(
     result: Result, breakdowns: Sequence[StepBreakdown], terms: Sequence[Term], collectives: Sequence[Result]
 ) -> tuple[Standalone | None, tuple[str, ...]]:
-    """What the gradients' all-reduce takes standalone, where its volume and what is exposed of it are known."""
+    """The time of the gradients' all-reduce standalone, if its volume and its exposed part are known."""
     volumes = {breakdown.gradient_bytes for breakdown in breakdowns}
     volume = volumes.pop() if len(volumes) == 1 else None
     exposed = next((term.mean.value for term in terms if term.name == "communication"), None)

@@ -106,7 +106,7 @@ def ledger_problems(ledger: Ledger) -> list[str]:
 
 
 def because_text(verdict: Verdict) -> str:
-    """What a verdict without a straggler rests on; empty where there is one."""
+    """The basis of a verdict without a straggler; empty if there is one."""
     because = verdict.because
     return merged_text([because]) if isinstance(because, Merged) else because or ""
 
@@ -227,7 +227,7 @@ def _straggler_first(ledger: Ledger) -> bool:
 
 
 def _straggler(ledger: Ledger, write: Figures) -> str:
-    """Who is waited for; empty where there is one rank."""
+    """The straggler as text; empty if there is only one rank."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
         return ""
@@ -254,7 +254,7 @@ def _straggler(ledger: Ledger, write: Figures) -> str:
 
 
 def _due_to(verdict: Verdict, write: Figures) -> str:
-    """What the arrival skew consists of, the largest part first; empty where that is not known."""
+    """The parts of the arrival skew, the largest first; empty if unknown."""
     whose = "its" if len(verdict.ranks) == 1 or verdict.node or verdict.kind == ROTATING else "their"
     parts = sorted(verdict.cause.items(), key=lambda part: -part[1])
     causes = [

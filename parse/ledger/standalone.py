@@ -1,4 +1,4 @@
-"""How long communication takes standalone: collectives measured on the ranks of a training."""
+"""The time of standalone communication: collectives measured on the ranks of a training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank"
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """How long an operation takes: `ms` at each of `sizes` in bytes, which rise."""
+    """The time of an operation: `ms` at each of `sizes` in bytes, ascending."""
 
     sizes: tuple[int, ...]
     ms: tuple[float, ...]
@@ -62,8 +62,8 @@ def matching(result: Result, diagnostics: Sequence[Result]) -> tuple[Result, ...
 def standalone_reduction(
     result: Result, gradient_bytes: int, exposed_ms: float, diagnostics: Sequence[Result]
 ) -> tuple[Standalone | None, tuple[str, ...]]:
-    """One standalone all-reduce of a training's gradients, beside what of it is exposed in the training; and a remark
-    for whatever stands in the way. None without a remark where nobody has measured it."""
+    """One standalone all-reduce of a training's gradients, beside its exposed part in the training; and a remark
+    with the reason if it cannot be given. None without a remark if it was not measured."""
     remarks = []
     for collectives in matching(result, diagnostics):
         for run in collectives.ok:
@@ -96,6 +96,6 @@ def standalone_reduction(
 
 
 def _ranks(run: RunFields) -> tuple[object, ...]:
-    """What must be equal for a collective to take equally long."""
+    """The settings that must be equal for a collective to take equally long."""
     options = {name: run.options[name] for name in COMMUNICATION_OPTIONS if name in run.options}
     return (*(getattr(run, name) for name in _ALIKE), dict(run.env), options)

@@ -1,7 +1,7 @@
-"""Who is waited for: a verdict on a run's arrivals, tested against what equal ranks would show.
+"""Finds the straggler: a verdict on a run's arrivals, tested against equal ranks.
 
-Ranks are equal where nothing tells them apart but chance; then the names that they have in a piece of the window could
-as well be dealt out anew in every piece (a permutation), and so could what makes a step's work long.
+Null hypothesis: ranks differ by chance alone. Then permuting the ranks' names in each piece of the window changes
+nothing, nor does permuting the work of a step's ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Because, Incident, Verdict
 
 UNRESOLVED = 0.05
-"""Where the clocks leave open more than this share of the step, `none` cannot be told either."""
+"""If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
 CHANCE = 0.01
-"""How often equal ranks may be taken for a persistent straggler, at most; the other tests have less."""
+"""The maximum false-positive rate of a persistent straggler among equal ranks; the other tests have less."""
 SHUFFLES, FEWER_SHUFFLES, MANY = 499, 199, 10_000
 """Permutations tried; fewer where (ranks × pieces) are many."""
 TOGETHER = 0.5
@@ -28,16 +28,16 @@ TOGETHER = 0.5
 SIGMAS = 4.0
 """By how many standard deviations ranks that alternate in being late avoid one another."""
 MOSTLY = 0.5
-"""Whoever alternates is provably last in more than this share of the steps."""
+"""The ranks that alternate are provably last in more than this share of the steps."""
 SPIKE, SEVERE = 5.0, 50.0
-"""How many times the median arrival skew a step's is that stands out; and one that is reported by itself."""
+"""Multiples of the median arrival skew from which a step stands out, and from which it is reported by itself."""
 ONCE = 10.0
-"""What is so many times as late as all else in the window happened once: there is nothing to compare it with."""
+"""An arrival that is this many times as late as all others in the window is a single incident, without comparison."""
 SELDOM = 0.4
 """Steps that stand out are at most this share of the window."""
 SPIKE_CHANCE, SEVERE_CHANCE = 0.005, 0.02
-"""How often so many of them would fall on one rank by chance, at most; a single test of severe ones may have more than
-many tests at all sizes."""
+"""The maximum probability that so many of them fall on one rank by chance; the single test of severe ones may have more
+than the many tests at all sizes."""
 Bools = npt.NDArray[np.bool_]
 
 
@@ -50,7 +50,7 @@ class _Suspect:
 
 
 def verdict(breakdown: StepBreakdown) -> Verdict:
-    """Who is waited for in this run."""
+    """The verdict on this run's straggler."""
     arrivals = breakdown.arrivals
     if len(breakdown.nodes) == 1:
         return Verdict(kind=NONE, because=Because.ONE_RANK)
@@ -120,7 +120,7 @@ def _usual_suspect(breakdown: StepBreakdown, arrivals: Arrivals) -> _Suspect | N
 
 
 def _costs_ns(arrivals: Arrivals, suspect: _Suspect) -> float:
-    """What a step lasts longer for the suspect: up to the next rank, or node; of several ranks, to the median."""
+    """The mean time in ns that the suspect adds to a step: up to the next rank, or node; for several ranks, to the median."""
     if suspect.node is not None:
         lost = np.where(arrivals.nodes.last == suspect.node, arrivals.nodes.gap, 0)
     else:
@@ -130,7 +130,7 @@ def _costs_ns(arrivals: Arrivals, suspect: _Suspect) -> float:
 
 
 def _chance(typical: Floats) -> float:
-    """How often the largest mean over the pieces [rank, piece] is as large where names are dealt out in every piece."""
+    """The probability of so large a mean over the pieces [rank, piece] if names are permuted in every piece."""
     if typical.shape[1] >= 2 * PIECES:
         typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES, axis=1)], axis=1)
     ranks, pieces = typical.shape

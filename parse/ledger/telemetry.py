@@ -1,4 +1,4 @@
-"""Where clocks, power, load and counters beside a point's ranks differ from the baseline's."""
+"""Differences of clocks, power, load and counters beside a point's ranks from the baseline's."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
 
 
 def _block_of_samples(trace: Trace, telemetry: Telemetry) -> Ints:
-    """Which measured block each sample lies in, [node, sample]; -1 for none."""
+    """The measured block of each sample, [node, sample]; -1 for none."""
     block = np.full(telemetry.local_ns.shape, -1)
     for number, (first, stop) in enumerate(trace.blocks):
         begin_ns = trace.stamps[:, first - 1 : first][telemetry.ranks, :, END]
@@ -199,7 +199,7 @@ class ConditionChange:
 
 @dataclass(frozen=True, kw_only=True)
 class TooFewSamples:
-    """That no run of the point, or of its baseline, has more than `largest` samples of a node in its window."""
+    """No run of the point, or of its baseline, has more than `largest` samples of a node in its window."""
 
     of_baseline: bool
     largest: int

@@ -16,7 +16,7 @@ CAUSES = ("release", "optimizer", "data", "compute")
 
 
 class VerdictKind(StrEnum):
-    """Who is waited for: one rank or node, several in turn, one in some steps, nobody, or not known."""
+    """The kind of straggler: one rank or node, several in turn, one in some steps, none, or unknown."""
 
     PERSISTENT = "persistent"
     ROTATING = "rotating"
@@ -29,7 +29,7 @@ PERSISTENT, ROTATING, TRANSIENT, NONE, CANNOT_TELL = VerdictKind
 
 
 class Because(StrEnum):
-    """What a verdict without a straggler rests on."""
+    """The basis of a verdict without a straggler."""
 
     CLOCK = "clock"
     FEW_STEPS = "steps"
@@ -103,13 +103,13 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Who is waited for in a run.
+    """The verdict on a run's straggler.
 
     `ranks` are the straggler's; `node` is its host name where a whole node is late, or the names of nodes that
     alternate. `steps` are those in which a transient straggler is late. `arrival_skew` is how much later than the
-    median rank it arrives in the steps in which it is late, `cause` what that consists of, by CAUSES; `bound` is how
-    far the clocks leave it open. `share` of the window's steps, 0…1. `costs` is what a step of the window lasts
-    longer for it on average. `chance` is how often equal ranks would show as much.
+    median rank it arrives in the steps in which it is late, `cause` its parts, by CAUSES; `bound` is its uncertainty
+    from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of the
+    window. `chance` is the probability of as much among equal ranks.
     """
 
     kind: VerdictKind
@@ -166,8 +166,8 @@ class RunLedger:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeSplit:
-    """What the loss in compute consists of. `contention` is what the same ranks lose with reduction switched off,
-    `interference` what reducing beside it adds; None without such runs, and then all is `unexplained`."""
+    """The parts of the loss in compute. `contention` is the loss of the same ranks in the no-sync run,
+    `interference` the loss added by concurrent reduction; None without such runs, and then all is `unexplained`."""
 
     contention: Mean | None
     interference: Mean | None
@@ -176,7 +176,7 @@ class ComputeSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class Standalone:
-    """How long a standalone all-reduce of the gradients takes, by the run `run_id` of collectives on the same ranks."""
+    """The time of a standalone all-reduce of the gradients, from the run `run_id` of collectives on the same ranks."""
 
     gradient_bytes: int
     standalone: float
