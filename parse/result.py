@@ -69,7 +69,7 @@ class Run:
 
     @property
     def log(self) -> FromLog | None:
-        """Where its numbers come from, if from a log."""
+        """The source of its numbers, if that is a log."""
         return self.attempt.log if self.attempt else None
 
     @property
@@ -94,10 +94,10 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Claimed:
-    """What a document prints of a point; a figure may stand in it more than once.
+    """The figures that a document prints of a point; a figure may occur in it more than once.
 
-    `packed` are the logs that hold several jobs on the same devices, by name, with the speed printed for each: no runs.
-    `wall_clock` is the speed in samples/s that the time to train of the document gives, `wall_clock_from` how.
+    `packed` are the logs that hold several jobs on the same devices, by name, with the speed printed for each; they are
+    not runs. `wall_clock` is the speed in samples/s from the document's time to train, `wall_clock_from` its source.
     """
 
     document: Path
@@ -131,8 +131,8 @@ class Claimed:
 class Result:
     """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
 
-    `planned_runs` is None where no plan tells how many there should be. `no_speedup` is the reason where there is none.
-    `step_time_ms` is of single steps: a log that prints every tenth has none. `published` is there where it was read
+    `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup.
+    `step_time_ms` is of single steps: a log that prints every tenth has none. `published` is set if it was read
     from a document: without runs in it, the median is the one speed that it prints.
     """
 
@@ -170,12 +170,12 @@ class Result:
 
     @property
     def nodes_simulated(self) -> str:
-        """Which nodes are only groups of ranks; empty where they are machines."""
+        """The nodes that are only groups of ranks; empty if they are machines."""
         return self._first_reason("nodes_simulated")
 
     @property
     def machines(self) -> tuple[Machine, ...]:
-        """What its ok runs found."""
+        """The machines of its ok runs."""
         return tuple(run.machine for run in self.ok if run.machine)
 
     @property
@@ -235,7 +235,7 @@ def _run(requested: RequestedRun, attempts: list[Attempt]) -> Run:
 
 
 def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
-    """The result of one point from its runs, still without speedup; `planned` are the keys of the runs asked for."""
+    """The result of one point from its runs, still without speedup; `planned` are the keys of the requested runs."""
     runs = sorted(runs, key=lambda run: run.requested.run.repeat)
     result = Result(
         requested=runs[0].requested,
@@ -281,7 +281,7 @@ def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
 
 
 def _no_number(result: Result) -> str:
-    """What its document prints where a speed should be."""
+    """The document's text in place of a speed."""
     placeholders = dict.fromkeys(run.placeholder for run in result.runs if run.placeholder)
     return (
         f"its document prints {' and '.join(map(repr, placeholders))} for {result.requested.case}"
@@ -291,7 +291,7 @@ def _no_number(result: Result) -> str:
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
-    """Where its row stands in a table; what is unknown has the place of the plainest value."""
+    """The sort key of its row in a table; unknown values sort like the simplest value."""
     run = result.run
     return (
         run.workload or "?",

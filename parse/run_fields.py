@@ -14,10 +14,10 @@ from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
 
 @dataclass(frozen=True, kw_only=True)
 class RunFields:
-    """The fields of a RunSpec that are known, by their names there; None for what nobody states.
+    """The known fields of a RunSpec, by their names there; None for unknown ones.
 
     A trace or a plan states all. Without `nodes` only the number of `devices` is known. `repeat` counts from 1;
-    `is_numbered` is False where no name states it.
+    `is_numbered` is False if no name states it.
     """
 
     backend: str
@@ -69,7 +69,7 @@ class RunFields:
 
     @property
     def ranks(self) -> int | None:
-        """How many MPI processes."""
+        """The number of MPI processes."""
         return self.nodes * self.ranks_per_node if self.nodes and self.ranks_per_node else None
 
     @property

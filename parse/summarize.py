@@ -141,7 +141,7 @@ def _add_log_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
-    """What the options ask of logs; None where they ask for nothing, so that traces alone need no reader of logs."""
+    """The options for logs; None if there are none, so that traces alone need no reader of logs."""
     given = (options.log_format, options.warmup, options.steps, options.case, options.batch_size, options.explain)
     if given == (None,) * len(given) and (options.window, options.speed) == ("protocol", SPEEDS[0]):
         return None

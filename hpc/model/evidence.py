@@ -102,7 +102,7 @@ def evidence_of(
 
 
 def _record_of(begin: BeginRecord, files: AttemptFiles, artifacts: AttemptArtifacts, evidence: Evidence) -> ExitRecord:
-    """The record of an attempt with this outcome. An end that was not observed is the time of its trace, else now."""
+    """The record of an attempt. If its end was not observed, it is the time of its trace, else the current time."""
     verdict = decide(evidence)
     ended_unix_s = int(time.time())
     if evidence.exit_status is None and evidence.trace:

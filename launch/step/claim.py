@@ -66,7 +66,7 @@ class ClaimStatus(StrEnum):
 
 
 class Claim:
-    """Decides whether one job runs one run. `say` shows the reason; `close` closes the open attempts of a job, given its
+    """Decides about one run in one job. `say` shows the reason; `close` closes the open attempts of a job, given its
     end."""
 
     def __init__(

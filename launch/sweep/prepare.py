@@ -115,8 +115,8 @@ def prepare(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits = DEFA
 def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
     """The Slurm site that the runs are for, with what the command line overrides; None is this machine.
 
-    Raises SubmitError if no target was chosen, Slurm is installed here, and no controller answers: runs for a cluster must
-    not start on its login node.
+    Raises SubmitError if no target was chosen, Slurm is installed here, and no controller answers: runs for a cluster
+    must not start on its login node.
     """
     if launch.cluster == "local":
         return None

@@ -23,7 +23,7 @@ from launch.sweep.request import SweepOptions
 def choose_reruns(
     options: SweepOptions, runs: Sequence[RunSpec], traces: Path, site: Site | None, say: Callable[[str], None]
 ) -> None:
-    """Writes rerun requests for final runs beside their records; prints their number and reason. The folder must be locked."""
+    """Writes rerun requests beside the records of final runs; prints how many and why. The folder must be locked."""
     records, rerun_requests = exit_records(traces), requested_reruns(traces)
     final = [run for run in runs if is_final(records.get(run.run_id, []), rerun_requests)]
     latest = {run.run_id: record for run in final if (record := final_record(records[run.run_id])) is not None}

@@ -9,7 +9,7 @@ from enum import StrEnum
 from hpc.model.outcome import Outcome
 
 MAX_IN_VAIN = 3
-"""The maximum of a script's jobs in a row that are preempted or lose a node without a measurement before it is held."""
+"""The number of a script's jobs in a row preempted or losing a node unmeasured after which a person must look."""
 _CUT_OFF = frozenset({Outcome.TIMEOUT, Outcome.PREEMPTED, Outcome.NODE_FAIL})
 """Outcomes that the attempt did not cause, and that another job may not have."""
 _ENDED_BY_SCHEDULER = frozenset({"PREEMPTED", "NODE_FAIL"})

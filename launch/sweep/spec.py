@@ -66,7 +66,7 @@ def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSpec:
-    """The requested measurements and their settings. None is a size that was not chosen: the target decides it (`expand`)."""
+    """The requested measurements and settings. None is a size that was not chosen: the target decides it (`expand`)."""
 
     # fmt: off
     nodes: tuple[int, ...] = _measured((), each(_nodes), "N,…", "node counts, each with every --ranks-per-node",

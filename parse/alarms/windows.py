@@ -94,7 +94,7 @@ def _scatter(result: Result) -> float:
 
 
 def loose_clocks(result: Result, _: Neighbours) -> Iterator[Figures]:
-    """The speed is uncertain by more than 1 %: clocks agree badly, or time stamps are too coarse for so short a window."""
+    """The speed is uncertain by over 1 %: clocks agree badly, or time stamps are too coarse for so short a window."""
     shares = [(run.measured.clock_share, run) for run in result.ok if run.measured]
     share, run = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     if run and share > CLOCKS_APART:

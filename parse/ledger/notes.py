@@ -121,7 +121,7 @@ def _clock(ledger: Ledger) -> Iterator[str]:
 
 
 def _chance(ledger: Ledger) -> Iterator[str]:
-    """The probability that the verdict is due to chance, as text."""
+    """The verdict's probability among equal ranks, and the verdicts of the runs if they differ."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
         return

@@ -120,7 +120,7 @@ def _usual_suspect(breakdown: StepBreakdown, arrivals: Arrivals) -> _Suspect | N
 
 
 def _costs_ns(arrivals: Arrivals, suspect: _Suspect) -> float:
-    """The mean time in ns that the suspect adds to a step: up to the next rank, or node; for several ranks, to the median."""
+    """The mean time that the suspect adds to a step: up to the next rank, or node; for several ranks, to the median."""
     if suspect.node is not None:
         lost = np.where(arrivals.nodes.last == suspect.node, arrivals.nodes.gap, 0)
     else:

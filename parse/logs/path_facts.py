@@ -1,8 +1,8 @@
 """Reads a log's case, batch size, precision, model and repeat from the names of its folders and file.
 
-Known are the layouts of the reference suite, `<framework>/<model>/bz<BS>/<N>n<G>g/<model>_b<BS>_<precision>_<run>.log`
+It reads the layouts of the reference suite, `<framework>/<model>/bz<BS>/<N>n<G>g/<model>_b<BS>_<precision>_<run>.log`
 with its variants, flat files (`GPUx8_time2train_ips.log`), `resnet50_1node_bz128/1n8c_real.log`, and OneFlow's long
-folder names. Words are understood whole or not at all; a folder's name says something only where all its words do.
+folder names. Words must match whole; a folder's name gives facts only if all its words match.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 
 SUFFIX = re.compile(r"(\.(log|txt|out|json))?(\.gz)?$", re.IGNORECASE)
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "amp-fp16", "amp": "amp-fp16"}
-"""What names call ours; the reference suite's fp16 is mixed precision."""
+"""Names for this project's precisions; the reference suite's fp16 is mixed precision."""
 SWITCHES = {"dali": "on", "xla": "on"}
 """Words that name an option, with its value."""
 SYSTEMS = frozenset((
     "ngc", "nvidia", "pytorch", "paddle", "plsc", "tensorflow", "tf", "tf1", "tf2", "mxnet", "oneflow", "mindspore",
     "insightface", "arcface", "logs", "log",
 ))  # fmt: skip
-"""Words that a folder's name may have beside those that say something; they stay in what tells campaigns apart."""
+"""Words that a folder's name may have beside facts; they stay in the name that distinguishes campaigns."""
 
 _PRECISION = "|".join(PRECISIONS)
 _BATCH = r"b(?:s|z|sz)?(?P<batch_size>[0-9]{1,9})"
@@ -50,7 +50,7 @@ _WORD_PATTERNS = tuple(
     )
 )
 _COUNTED = re.compile(r"gpu(?P<devices>[0-9]{1,6})", re.IGNORECASE)
-"""How many GPUs where a precision stands in the same name; else it could be the file of one of them."""
+"""The number of GPUs, if the same name has a precision; else it could be the file of one GPU."""
 _RESNET = re.compile(r"(?:i|fres)?res?n(?:et)?[-_]?(?P<depth>18|34|50|100|101|152)(?:[-_]?v[0-9.]+[a-d]?)?")
 _SHORT = re.compile(r"rn?(?P<depth>18|34|50|100|101|152)")
 _OTHER_MODELS = frozenset(("bert", "gpt", "gpt2", "transformer", "tsm", "vgg16", "alexnet", "yolov3", "resnext101"))
@@ -64,8 +64,8 @@ class Place:
     """The facts in a path; None or empty where names do not state them.
 
     `packed` holds the runs of a job that ran several at once on the same GPUs. `folder` has the folders' names without
-    what was understood, from the root on; `name` the words of the file's name that are left and tell it from others.
-    `remarks` say what contradicts itself or does not parse.
+    the words that were read as facts, from the root on; `name` has the remaining words of the file's name, which
+    distinguish it from others. `remarks` name contradictions and words that do not parse.
     """
 
     nodes: int | None = None

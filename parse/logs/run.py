@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from parse.logs.window import Protocol, Reading, Window
 
 SPEEDS = ("wall-clock", "printed")
-"""Which of a log's two speeds is its result; without time stamps there is only the printed one."""
+"""The choice between a log's two speeds; without time stamps there is only the printed one."""
 OPTIONS = ("is_static", "classes", "sample_ratio", "model_parallel", "partial_fc")
-"""Facts that change how much work a step is, so that they tell points apart."""
+"""Facts that change the work of a step, so that they distinguish points."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
 """A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
 multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
 NOWHERE = Place()
 MAX_TEXT = 100
-"""Characters of what a header tells that are kept."""
+"""Maximum of characters stored of a header's value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Speed:
     printed: float | None
 
     def result(self, requested: str) -> float | None:
-        """The speed that counts: the one asked for, but printed where there is no wall clock."""
+        """The speed that counts: the requested one, but printed if there is no wall clock."""
         return self.printed if requested == "printed" or self.wall_clock is None else self.wall_clock
 
 
@@ -68,10 +68,10 @@ def attempt_of(
     speed: str = SPEEDS[0],
     otherwise: Place = NOWHERE,
 ) -> Attempt:
-    """The log as an attempt of a run; its repeat is 1 where its names have none.
+    """The log as an attempt of a run; its repeat is 1 if its names have none.
 
-    `otherwise` tells what neither log nor names tell. Without numbers `problem` says why. The attempt belongs to no
-    point (`requested` is None) where the number of devices is unknown; then a remark names the remedy.
+    `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. The attempt
+    belongs to no point (`requested` is None) if the number of devices is unknown; then a remark names the remedy.
     """
     remarks = [*place.remarks, *reading.remarks, *_pauses(reading.window)]
     size = size_of(reading.facts, place, otherwise, remarks)
@@ -112,7 +112,7 @@ def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -
 
 
 def _pauses(window: Window | None) -> Iterator[str]:
-    """Remarks on the intervals kept out of the window, with their lengths; ends of epochs share one."""
+    """Remarks on the intervals excluded from the window, with their lengths; ends of epochs share one."""
     kinds: dict[str, list[Pause]] = {}
     for pause in window.pauses if window else ():
         kinds.setdefault(re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.reason), []).append(pause)
@@ -253,7 +253,7 @@ def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> st
 
 
 def _options(facts: Mapping[str, str], log_format: LogFormat, place: Place, remarks: list[str]) -> dict[str, str]:
-    """The header's options; the number of classes tells points apart only if it is part of the task."""
+    """The header's options; the number of classes distinguishes points only if it is part of the task."""
     switch: Callable[[str], str] = lambda text: {"true": "1", "false": "0"}.get(text.lower(), text)  # noqa: E731
     options = {
         name: switch(facts[name][:MAX_TEXT])
@@ -311,7 +311,7 @@ def _devices(
 
 
 def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:
-    """The facts with the batch of a device, where the log tells that of a node."""
+    """The facts with the batch of a device, if the log has that of a node."""
     of_node = _whole(facts, "node_batch_size")
     if not (of_node and devices and nodes) or of_node % (devices // nodes):
         return facts
@@ -348,6 +348,6 @@ def _batch(
 
 
 def _whole(facts: Mapping[str, str], name: str) -> int | None:
-    """A whole number above 0 that the header tells; None where it tells none."""
+    """A whole number above 0 from the header; None if it has none."""
     text = facts.get(name, "").strip()
     return int(text) or None if text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -35,7 +35,7 @@ STANDS_STILL = {
     "block_start": "end of an epoch",
     "block_stop": "end of an epoch",
 }
-"""Marks and MLPerf's keys that say that the training stands still, and why."""
+"""Marks and MLPerf's keys of pauses in the training, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +54,12 @@ class Protocol:
 class Window:
     """The steps (begin, end] of a log, by printed numbers; step times and durations in s, rates in samples/s.
 
-    `steps` are those in the numbers: of the intervals that no pause keeps out. `seconds` is their time by time stamps
-    whose finest unit is `resolution_s`, None where the log has none that tell. `rate` and `duration_s` are means of
-    `printed` printed numbers, each the median over ranks; `steps_per_s` is the mean of the durations' inverses: what a
-    mean of rates is where steps print their durations. `lines_per_step` is the number of lines that most steps have:
-    where lines bear no rank, as many ranks print. `in_steps_done`: numbers count from 0 and the log ends one short of
-    them, so they are taken as those of steps done.
+    `steps` counts the intervals without a pause. `seconds` is their time by time stamps with the finest unit
+    `resolution_s`, None if the log has no usable ones. `rate` and `duration_s` are means of `printed` printed numbers,
+    each the median over ranks; `steps_per_s` is the mean of the durations' inverses: the mean of rates for steps that
+    print their durations. `lines_per_step` is the number of lines of most steps: the number of printing ranks if lines
+    have no rank. `in_steps_done`: numbers count from 0 and the log ends one short of the total, so they are taken as
+    numbers of steps done.
     """
 
     begin: int
@@ -85,7 +85,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a log holds. No `window`: `reason` says why. `facts_at` are the offsets of the lines that tell the facts.
+    """The content of a log. Without `window`, `reason` has the cause. `facts_at` are the offsets of the facts' lines.
 
     `last` is the furthest printed step as (epoch, step) of the run that counts; `step_lines` are all of the file.
     """
@@ -219,7 +219,7 @@ class _Reader:
         return int(text) if known else None
 
     def finish(self) -> Reading:
-        """What the log holds, now that it has been read."""
+        """The content of the log, once it has been read."""
         points = self.step_merge.finish()
         if self.window_sum is None:
             if len(points):

@@ -18,7 +18,7 @@ from parse.logs.formats.mllog import Block, blocks
 from parse.published.vocabulary import whole_number
 
 MAX_RECORDS = 20_000
-"""How many marks and evaluations of a log are read; no training has as many."""
+"""The maximum of marks and evaluations read per log; no training has as many."""
 DEVICES = re.compile(
     r"(?:GPU|[AHTV]\d{1,3})x(?P<devices>\d{1,6})|(?P<nodes>\d{1,5})n(?P<gpus>\d{1,4})[gc](?![a-z0-9])", re.IGNORECASE
 )
@@ -199,7 +199,7 @@ def _evaluations(records: Iterable[LogRecord], accuracy_key: str, *epoch_keys: s
 
 
 def _in_percent(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The rules of marks and MLPerf ask for fractions; any number above 1 shows that the log prints percent."""
+    """The rules of marks and MLPerf require fractions; any number above 1 shows that the log prints percent."""
     printed = list(evaluations)
     if any(evaluation.accuracy > 1 for evaluation in printed):
         return printed

@@ -11,7 +11,7 @@ from decimal import Decimal
 from parse.logs.path_facts import PRECISIONS, model_name
 
 LONG = 1000
-"""How many characters of a cell, a heading or a sentence are read."""
+"""The maximum of characters read of a cell, a heading or a sentence."""
 EPOCH_LINES = 500
 """At most this many lines are searched for the time that epochs took."""
 

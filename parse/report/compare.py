@@ -14,22 +14,22 @@ WORK = (
     "workload", "code_digest", "batch_size", "precision", "scaling", "data", "on", "site", "warmup_steps",
     "measured_steps", "seed",
 )  # fmt: skip
-"""What must be equal for two speeds to stand in one table; all else that points ask for makes columns.
+"""Settings that must be equal for two speeds to be in one table; all other requested settings make columns.
 
-What is not known of a log keeps it out of no table.
+A log is excluded from no table by its unknown settings.
 """
 
 LOG_DIFFERENCES = ("warmup_steps", "measured_steps", "data")
 """Settings in which a log of one table may differ, named above it: every log format has its own protocol and data."""
 
 BACKEND_FIELDS = ("container", "folder", "name", *LOG_DIFFERENCES)
-"""What every backend may have its own of: no part of a column's name unless a backend has several."""
+"""Settings that may differ per backend: part of a column's name only if a backend has several values."""
 
 MACHINE = ("device", "driver", "cpu")
-"""What must have been equal, too; that is found out, not asked."""
+"""Facts that must be equal, too; they are measured, not requested."""
 
 Setting = tuple[tuple[str, str], ...]
-"""What a column asks for otherwise than another one of its table, its backend among it."""
+"""The requested settings in which a column differs from another one of its table, including its backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +54,19 @@ class Column:
         return [(requested_values(result), result.requested.partly) for result in self.points.values()]
 
     def values(self, name: str) -> tuple[str, ...]:
-        """What its points ask for or met by that name."""
+        """The values of that name that its points requested or found."""
         if name in MACHINE:
             return tuple(sorted({value for result in self.points.values() for value in result.facts.get(name, ())}))
         return tuple(sorted({requested[name] for requested, _ in self._requested if name in requested}))
 
     def lacks(self, name: str) -> bool:
-        """Whether it is not known of a point of it."""
+        """Whether it is unknown for any of its points."""
         return any(partly and name not in requested for requested, partly in self._requested)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One table. `same` is what all its points ask for; `cases` go from few devices to many."""
+    """One table. `same` has the settings of all its points; `cases` go from few devices to many."""
 
     same: Mapping[str, str]
     cases: tuple[str, ...]
@@ -74,8 +74,8 @@ class Comparison:
 
     @property
     def apart(self) -> tuple[str, ...]:
-        """What makes it compare more than backends: what its columns met, or have of SAID, differently; and what is not
-        known of which columns, though of others it is."""
+        """Reasons why it compares more than backends: facts (MACHINE, LOG_DIFFERENCES) that differ between columns, and
+        those that are known for some columns only."""
         lines = []
         for name in (*LOG_DIFFERENCES, *MACHINE):
             met: dict[tuple[str, ...], list[str]] = {}
@@ -97,14 +97,14 @@ class Comparison:
 
 
 def compare(results: Sequence[Result]) -> tuple[Comparison, ...]:
-    """A table for all work that was asked of more than one backend."""
+    """A table for all work that was requested of more than one backend."""
     return tuple(
         _comparison(points) for points in _tables(results) if len({result.run.backend for result in points}) > 1
     )
 
 
 def outcomes(result: Result) -> tuple[str, ...]:
-    """What became of the point: `ok` where it has a speed, else its runs' words, the commonest first."""
+    """The outcome of the point: `ok` if it has a speed, else its runs' outcomes, the commonest first."""
     if result.median_speed is not None:
         return ("ok",)
     return tuple(outcome for outcome, _ in Counter(run.outcome_text for run in result.runs).most_common())
@@ -113,8 +113,8 @@ def outcomes(result: Result) -> tuple[str, ...]:
 def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
     """Points of the same work.
 
-    An option that every point has is the workload's, or one that all its backends know: its values
-    make tables. One that only some points have belongs to their backends and makes columns. Logs have few options.
+    An option that every point has is the workload's, or one that all its backends have: its values make tables. An
+    option of only some points belongs to their backends and makes columns. Logs have few options.
     """
     for points in _alike(results, WORK):
         requested = [requested_values(result) for result in points if not result.requested.partly] or [
@@ -184,7 +184,7 @@ def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Settin
 
 
 def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
-    """The columns. What is usual makes no name, nor does what every backend has its own of."""
+    """The columns. Default values are not part of a name, nor are settings that differ per backend."""
     owned: dict[tuple[str, str], set[str | None]] = {}
     for setting_values in map(dict, settings):
         for name in BACKEND_FIELDS:

@@ -1,4 +1,4 @@
-"""What a summary comes to, in a few sentences: how each setting scales, how many runs there are, how many warnings."""
+"""The conclusion of a summary in a few sentences: scaling of each setting, number of runs, number of warnings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parse.result import Result, by_setting
 from parse.text import shortened
 
 MAX_SETTINGS = 4
-"""Of more settings only the best and the worst scaling one are named."""
+"""With more settings only the best and the worst scaling one are named."""
 NAME_SHARE = 0.5
 """Share of a line that a setting's name takes, at most."""
 

@@ -25,7 +25,7 @@ SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 LOG_SPEEDS = ("wall_clock", "printed")
 """The two speeds of a log; the result is the first where there is one."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
-"""What the reference suite calls a workload in its result JSON; others keep their own name."""
+"""The reference suite's names for workloads in its result JSON; others keep their own name."""
 
 AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     Ledger: {
@@ -102,7 +102,7 @@ def dlperf(summary: Summary) -> str:
 
 
 def _choice(results: Sequence[Result], names: Sequence[str]) -> str:
-    """What chooses one of these points on the command line: one that has all of the names, or most of them."""
+    """The options that choose one of these points on the command line: one with all of the names, or most of them."""
     requested = max(
         (
             [(name, requested_values(result)[name]) for name in names if name in requested_values(result)]
@@ -156,7 +156,7 @@ def _as_json(result: Result) -> dict[str, Any]:
 
 
 def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
-    """The cells that were asked for, a list; a column is named as in the table."""
+    """The requested cells, a list; a column is named as in the table."""
     columns = comparison.columns
     return {
         "requested": dict(comparison.same),
@@ -217,7 +217,7 @@ def _point_id(result: Result) -> str:
 
 
 def _significant(value: Any) -> Any:
-    """Numbers to nine digits, wherever they are: more than any clock here knows."""
+    """Rounds numbers at any depth to nine digits: more than the resolution of any clock here."""
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, dict):

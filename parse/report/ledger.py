@@ -47,7 +47,7 @@ NOTHING = "no ledger: no run here has a trace and ended ok"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Heads as (name, unit) and rows; the first `label_columns` hold words, the first `keys` tell rows apart."""
+    """Heads as (name, unit) and rows; the first `label_columns` hold words, the first `keys` identify rows."""
 
     heads: list[tuple[str, str]]
     rows: list[list[str]]

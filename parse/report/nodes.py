@@ -40,7 +40,7 @@ Logs = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpeed:
-    """How fast one-node runs are on a node, as a share of the median node's speed, less one; and how many they were."""
+    """The speed of one-node runs on a node, as a share of the median node's speed, less one; and their number."""
 
     node: str
     runs: int
@@ -66,7 +66,7 @@ class PerNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """How the speeds of a job's runs change from its first to its last, as a share; `margin` is half of the interval.
+    """The change of speed from a job's first run to its last, as a share; `margin` is half of the interval.
 
     `minutes` lie between the two. `alarm` is empty where the change is within the margin.
     """
@@ -156,10 +156,10 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
 
 
 def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
-    """How the speeds of runs change in the course of each job with enough ok runs.
+    """The change of speeds in the course of each job with enough ok runs.
 
-    A straight line through the logarithms of the speeds over time, one slope for the job, and a height of its own for
-    each point on each set of nodes, so that a slow node does not pass for a bad hour.
+    Fits a straight line through the logarithms of the speeds over time: one slope for the job, and one intercept for
+    each point on each set of nodes, so that a slow node is not taken for a drift.
     """
     jobs: dict[str, list[tuple[Hashable, int, float]]] = defaultdict(list)
     for result in results:
@@ -216,7 +216,7 @@ def _percent(share: float) -> str:
 
 
 def nodes_text(summary: Summary, page: Page) -> list[str]:
-    """A table for each site whose nodes can be told apart, and a line for the course of each job with nested runs."""
+    """A table for each site whose nodes are distinguishable, and a line for the course of each job with nested runs."""
     lines: list[str] = []
     for site in per_node(summary.results):
         rows, left_out = _rows(site)
@@ -239,7 +239,7 @@ def nodes_markdown(summary: Summary) -> list[str]:
 
 
 def nodes_alarms(summary: Summary) -> list[str]:
-    """What is wrong with nodes and with the course of jobs, a line each."""
+    """Alarms about nodes and about the course of jobs, a line each."""
     alarms = []
     for site in per_node(summary.results):
         alarms += [f"nodes of {site.site}: {alarm}" for alarm in site.alarms[:NAMED]]

@@ -90,7 +90,7 @@ def merged(notices: Sequence[Notice]) -> list[Notice]:
 
 
 def before_the_numbers(summary: Summary) -> list[Notice]:
-    """What must be known before any number is read."""
+    """The notices printed before any number."""
     notices = []
     for flag, of in IN_THE_HEAD.items():
         texts: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ def _of_file(line: str) -> Notice:
 
 
 def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
-    """What was run to explain the points, and what of it did not end ok."""
+    """The diagnostic runs of the points, and those that did not end ok."""
     names: dict[str, str] = {}
     for kind in dict.fromkeys(diagnostic.run.diagnostic for diagnostic in diagnostics):
         of_kind = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic == kind]
@@ -159,7 +159,7 @@ def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
 
 
 def runs_ok(result: Result) -> str:
-    """How many ended ok, of how many; a figure that a document publishes without its runs has neither."""
+    """The number of ok runs and of all runs; a figure that a document publishes without its runs has neither."""
     if result.published and not result.ok:
         return "-"
     return f"{len(result.ok)}/{'?' if result.planned_runs is None else result.planned_runs}"

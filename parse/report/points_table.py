@@ -102,7 +102,7 @@ def _width(columns: dict[str, list[str]]) -> int:
 
 
 def _needs_folding(columns: dict[str, list[str]], keys: Sequence[str], width: int) -> bool:
-    """Whether the columns that tell the points apart take half of the page, or leave too little for the speeds."""
+    """Whether the columns that identify the points take half of the page, or leave too little for the speeds."""
     names = {name: cells for name, cells in columns.items() if name in keys}
     always = {name: cells for name, cells in columns.items() if name in keys or name not in FIRST_LEFT_OUT}
     return _width(names) > width // 2 or _width(always) > width

@@ -1,4 +1,4 @@
-"""What is printed: judged results, the settings of their points, and in which they differ."""
+"""The printed summary: judged results, the settings of their points, and the differences between these."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ COLUMNS = (
     "cpus_per_rank", "warmup_steps", "measured_steps", "data", "timing", "block_steps", "reduction", "telemetry",
     "placement", "seed", "site", "container", "code_digest",
 )  # fmt: skip
-"""What a point asks for, by the names of columns and `--where`, in their order."""
+"""The requested settings of a point, by the names of columns and `--where`, in their order."""
 USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate"}
 """Settings that are named only where a point departs from them."""
 
 
 class TableError(ValueError):
-    """Points cannot be told apart, or none is left; the text says which and how to choose."""
+    """Points cannot be distinguished, or none is left; the text names them and how to choose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
 
-    `diagnostics` are no results of training but explain them. `ledgers` are of the results that have one, in
-    their order; None where nobody asked for them.
+    `diagnostics` explain results of training and are not among them. `ledgers` are of the results that have one, in
+    their order; None if not requested.
     """
 
     results: tuple[Result, ...]
@@ -44,9 +44,9 @@ class Summary:
 
 
 def requested_values(result: Result) -> dict[str, str]:
-    """Everything that the point asks for, by the names that columns and `--where` use.
+    """All requested settings of the point, by the names of columns and `--where`.
 
-    Empty fields are left out, and what nobody knows of a log.
+    Empty fields and unknown settings of a log are left out.
     """
     run = result.run
     other: dict[str, Any] = {"case": result.requested.case, "on": "CPU" if run.gpus_per_node == 0 else "GPU"}
@@ -97,13 +97,13 @@ def shared(results: Sequence[Result]) -> dict[str, str]:
 
 
 def knowing(results: Sequence[Result], name: str) -> tuple[str, ...]:
-    """The backends of the points of which it is known what they ask for by that name; empty where it is of all."""
+    """The backends of the points whose setting of that name is known; empty if it is known for all points."""
     known = [result for result in results if not result.requested.partly or name in requested_values(result)]
     return () if len(known) == len(results) else tuple(dict.fromkeys(result.run.backend for result in known))
 
 
 def labels(results: Sequence[Result]) -> list[str]:
-    """A name for each point, by its case and what is asked differently; of logs without what their systems imply."""
+    """A name for each point: its case and the settings that differ; for logs without those that their systems imply."""
     differ = varying(results)
     settings = [requested_values(result) for result in results]
     if "backend" in differ and any(result.requested.partly for result in results):
@@ -125,7 +125,7 @@ def named(values: Mapping[str, str], bare: Sequence[str], names: Sequence[str]) 
 
 
 def differences(results: Sequence[Result]) -> dict[str, list[str]]:
-    """What the points ask for differently, each with its values, `(none)` where a point does not ask for it."""
+    """The settings that differ between points, each with its values, `(none)` for a point without it."""
     settings = [requested_values(result) for result in results]
     return {
         name: list(dict.fromkeys(values_of_point.get(name, "(none)") for values_of_point in settings))
@@ -134,7 +134,7 @@ def differences(results: Sequence[Result]) -> dict[str, list[str]]:
 
 
 def _values(results: Sequence[Result]) -> dict[str, list[str | None]]:
-    """By name the value of every point of which it is known; None where it asks for nothing by that name."""
+    """The value of that name for every point where it is known; None for a point without such a setting."""
     settings = [(requested_values(result), result.requested.partly) for result in results]
     names = dict.fromkeys(name for each, _ in settings for name in each)
     return {name: [each.get(name) for each, partly in settings if name in each or not partly] for name in names}

@@ -35,8 +35,8 @@ COLUMN_GAP = "   "
 
 
 def text(summary: Summary, page: Page | None = None) -> str:
-    """For a terminal: what the summary comes to, what holds for all, backends side by side, a row per point, warnings,
-    the ledgers where asked for; no line is wider than the page, but for tables of a `wide` one."""
+    """For a terminal: conclusion, shared settings, backends side by side, a row per point, warnings, and the ledgers if
+    requested; no line is wider than the page, except tables of a `wide` one."""
     page = page or Page()
     before, below = before_the_numbers(summary), below_the_table(summary)
     first, first_cut = notice_lines(before, page.width, all_warnings=page.all_warnings)
@@ -86,7 +86,7 @@ FORMATS: Mapping[str, Callable[[Summary], str]] = {
 
 
 def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> list[str]:
-    """What all points ask for alike, without the names in `hidden`."""
+    """The settings that all points share, without the names in `hidden`."""
     if not summary.results:
         return []
     requested = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}

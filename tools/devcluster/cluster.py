@@ -1,7 +1,7 @@
 """A real Slurm of several nodes on this machine: one slurmctld and a slurmd per node, on the loopback interface alone.
 
 Every node has a host name of its own, and with `--clocks` a CLOCK_MONOTONIC of its own, so that jobs, MPI and the
-measurement of clocks meet what they meet on a cluster. CPUs, GPUs and memory are as many as asked, whatever there is.
+measurement of clocks work as on a cluster. CPUs, GPUs and memory are as many as requested, whatever the machine has.
 Every node has its own /dev/shm, /tmp and spool folder, where this machine allows mounting.
 """
 
@@ -41,7 +41,7 @@ def default_root() -> Path:
 class DevCluster:
     """One development cluster; its folder holds its configuration, state and logs, and other processes can join it.
 
-    `host` says what this machine allows; it is known once the cluster was started, joined or found by `running`.
+    `host` has the abilities of this machine; it is set once the cluster was started, joined or found by `running`.
     """
 
     host: Host

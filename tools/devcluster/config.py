@@ -69,7 +69,7 @@ JobAcctGatherParams=OverMemoryKill
 
 
 class DevClusterError(RuntimeError):
-    """The development cluster cannot do what was asked; the text says what was asked, what was found, what to do."""
+    """The development cluster cannot do what was requested; the text names the request, the finding, and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ def shared_folders(folders: Iterable[Path]) -> tuple[str, ...]:
 def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], first_job_id: int) -> str:
     """The cluster's slurm.conf; `ports` are the controller's, one per node, and slurmdbd's where there is accounting.
 
-    CPUs are as many as asked, however few there are, and memory likewise: a job that names no limit may use each of
+    CPUs are as many as requested, however few there are, and memory likewise: a job that names no limit may use each of
     its CPUs' share, which is the whole machine's memory, and one that does is held to it.
     """
     gres = f"Gres=gpu:{shape.gpus}" if shape.gpus else ""
@@ -269,7 +269,7 @@ CommitDelay=1
 
 
 def hosts_file(name: str, names: Sequence[str], original: str) -> str:
-    """The /etc/hosts of the host called `name`: it and all of `names` are 127.0.0.1, before what `original` says."""
+    """The /etc/hosts of the host called `name`: it and all of `names` are 127.0.0.1, before the lines of `original`."""
     others = "".join(f"127.0.0.1 {other}\n" for other in names if other != name)
     return f"127.0.0.1 {name} localhost\n{others}{original}"
 
@@ -281,7 +281,7 @@ def mpi_env(host: Host) -> dict[str, str]:
         "OMPI_MCA_oob_tcp_if_include": "lo",
         "FI_TCP_IFACE": "lo",
         "OMPI_MCA_mpi_yield_when_idle": "1",
-        # For srun by hand, as launch.jobs.launchers says it: without it 1 start in 250 crashed in MPI_Init.
+        # For srun by hand, as in launch.jobs.launchers: without it 1 start in 250 crashed in MPI_Init.
         "SLURM_PMIX_FENCE": "ring",
     }
     if not host.own_names:  # nodes of one host name: Open MPI takes them for one and its shared memory segments collide

@@ -63,7 +63,7 @@ class Daemons:
         """
         forget = ["-c", "-i"] if fresh else []  # -i: whatever state of that life is broken
         self._spawn(CONTROLLER, None, [CONTROLLER, "-D", *forget, "-f", str(self._conf)])
-        # A slurmd that finds no controller waits 1, 2, 4 seconds before it asks again.
+        # A slurmd that finds no controller retries after 1, 2, 4 seconds.
         self.until(lambda: self.answers(CONTROLLER), [CONTROLLER])
 
     def start_node(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """Builds Horovod for this interpreter's torch and TensorFlow and this machine's MPI, keeps the wheel, installs it.
 
-`make horovod` runs it. What a wheel depends on makes the key under which it is kept, and the hook writes the same into
-the wheel: what is installed tells by itself whether it is the right one.
+`make horovod` runs it. A wheel is stored under a key made of its ingredients, and the hook writes the same into the
+wheel: the installed package itself shows whether it is the right one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Says what has been done and the time it took."""
+    """Prints the work done and its duration."""
     start = time.monotonic()
     yield
     say(f"{what} in {time.monotonic() - start:.0f} s")
@@ -70,7 +70,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def run(argv: Sequence[str], log: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Runs a command, all that it says into the log. Raises BuildFailed with the first errors in there, and its end."""
+    """Runs a command with its output in the log. Raises BuildFailed with the first errors in the log, and its end."""
     with log.open("a") as output:
         print(f"$ {' '.join(argv)}", file=output, flush=True)
         start = output.tell()
@@ -104,7 +104,7 @@ def build_environment(python: Path, ingredients: Ingredients, work: Path) -> dic
     cuda = ingredients.settings.get("HOROVOD_CUDA_HOME")
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")},
-        **({"CUDA_HOME": cuda} if cuda else {}),  # torch, which is asked for its libraries, looks there
+        **({"CUDA_HOME": cuda} if cuda else {}),  # torch searches there when asked for its libraries
         **ingredients.settings,
         "CMAKE_GENERATOR": "Unix Makefiles",
         "CMAKE_TOOLCHAIN_FILE": str(HERE / "horovod-toolchain.cmake"),

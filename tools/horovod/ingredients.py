@@ -1,4 +1,4 @@
-"""What a wheel of Horovod depends on, found without starting a framework; what is missing for a build is named here."""
+"""The ingredients of a Horovod wheel, found without starting a framework, and the check for missing ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hpc.backends.horovod_build import installed_version
 
 HOROVOD = "0.28.1"
 TOOLS = ("cmake==3.31.10", "packaging==26.0", "setuptools==80.9.0")
-"""What builds it. CMake 4 refuses the gloo that Horovod brings."""
+"""The build tools. CMake 4 refuses the gloo that Horovod brings."""
 FRAMEWORKS = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW"}
-"""What Horovod's settings call a framework."""
+"""The names of frameworks in Horovod's settings."""
 HERE = Path(__file__).resolve().parent
 
 _NEEDS = ("cffi", "cloudpickle", "mpi4py", "packaging", "psutil", "yaml")
@@ -34,11 +34,11 @@ _MPIS = {
     "MPICH": ("MPICH_VERSION",),
     "MPI": ("MPI_VERSION", "MPI_SUBVERSION"),
 }
-"""How an MPI tells its version in mpi.h; the last is any other one, by the version of the standard."""
+"""Patterns of an MPI's version in mpi.h; the last is any other MPI, by the version of the standard."""
 
 
 class CannotBuild(Exception):
-    """Something that a build needs is missing here; the text says what, and what brings it."""
+    """A requirement of the build is missing; the text names it and the package that provides it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Ingredients:
 
     @property
     def key(self) -> str:
-        """The name under which a wheel made of these is kept."""
+        """The name under which a wheel made of these is stored."""
         return hashlib.sha256(json.dumps(dict(self.made_of), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -103,7 +103,7 @@ def find_frameworks(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_gpu(settings: Mapping[str, str], frameworks: Mapping[str, str]) -> None:
-    """Raises CannotBuild where GPU operations are asked for that this machine or these frameworks cannot give."""
+    """Raises CannotBuild if GPU operations are requested that this machine or these frameworks cannot provide."""
     asked = next((f"{name}={value}" for name, value in settings.items() if name.startswith("HOROVOD_GPU_")), None)
     if asked is None or settings.get("HOROVOD_GPU") == "ROCM":
         return

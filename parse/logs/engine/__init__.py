@@ -1,1 +1,1 @@
-"""How lines of any log become speeds."""
+"""Turns the lines of any log into speeds."""

@@ -36,7 +36,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a time stamp is written: where the digits of its parts stand; `month` where letters name it."""
+    """The form of a time stamp: the places of the digits of its parts; `month` if letters name it."""
 
     spans: Mapping[str, tuple[int, int]]
     month: int | None = None
@@ -123,7 +123,7 @@ LARGEST = 1e18
 """Larger numbers are no rate and no time, and their sums overflow."""
 WORD = 8
 _MASKS = np.array([(1 << 64) - (1 << 8 * (WORD - width)) for width in range(WORD + 1)], np.uint64)
-"""Of a word that ends where a number does, what belongs to a number of so many digits."""
+"""Masks by number of digits: the bytes of a word that belong to a number which ends at the end of the word."""
 _POWERS = 10.0 ** np.arange(2 * WORD + 1)
 _ADDED = ((0x0F0F0F0F0F0F0F0F, 2561, 8), (0x00FF00FF00FF00FF, 6553601, 16), (0x0000FFFF0000FFFF, 42949672960001, 32))
 """Makes a number of eight digits: neighbours are added to pairs, these to fours, these to eight."""
@@ -131,11 +131,10 @@ _ADDED = ((0x0F0F0F0F0F0F0F0F, 2561, 8), (0x00FF00FF00FF00FF, 6553601, 16), (0x0
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """Where in a line a field stands, and how it is written, which is the same in all lines of a shape.
+    """The place and form of a field in a line, the same in all lines of a shape.
 
-    The field spans [`first`, `stop`). `point` is the place of its decimal point, `stop` where it has none; `plain`: it
-    consists of digits and at most one point.
-    `form` and `written` are of a time stamp.
+    The field spans [`first`, `stop`). `point` is the place of its decimal point, `stop` if it has none; `plain`: it
+    consists of digits and at most one point. `form` and `written` are of a time stamp.
     """
 
     first: int
@@ -150,7 +149,7 @@ Fields = Mapping[str, Field]
 
 
 def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
-    """The field that stands there; None where it cannot be what its name says."""
+    """The field at this place; None if its text does not fit its name."""
     text_of_field = text[first:stop]
     if name == "time":
         form = form_of(text_of_field)

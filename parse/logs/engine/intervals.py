@@ -14,7 +14,7 @@ from parse.logs.engine.points import NO_POINTS, Points, numbered
 Truths = npt.NDArray[np.bool_]
 
 MAX_TIMES = 1 << 18
-"""Where a window has more intervals, neighbours are averaged."""
+"""If a window has more intervals, neighbours are averaged."""
 MAX_PAUSES = 10_000
 RESOLVED = 10
 """An interval's time stands for its steps where it is as many times longer than the stamps' finest unit."""
@@ -22,7 +22,7 @@ RESOLVED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """An interval that is kept out: why, between which printed steps, how long where stamps tell."""
+    """An excluded interval: the reason, its printed steps, and its length if there are time stamps."""
 
     reason: str
     from_step: int
@@ -32,11 +32,11 @@ class Pause:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowTarget:
-    """Where a window begins and ends: at the first printed steps that lie as far in the log; `span` None: at its end.
+    """The target of a window's begin and end: the first printed steps at or after it; `span` None: the end of the log.
 
-    `span` counts from where the window begins, or, if `absolute`, from `begin_at`. `numbered` says whether numbers
-    start anew per `epoch`, `from_zero` whether at 0. `keeps_pauses`: intervals with a pause or the end of an epoch in
-    them count.
+    `span` counts from the begin of the window, or, if `absolute`, from `begin_at`. `numbered` is `epoch` if numbers
+    start anew per epoch; `from_zero`: they start at 0. `keeps_pauses`: intervals that contain a pause or the end of an
+    epoch count.
     """
 
     begin_at: int
@@ -64,7 +64,7 @@ class Place:
 def steps_between(points: Points, target: WindowTarget, per_epoch: int | None) -> tuple[Integers, Truths]:
     """The steps of the intervals between points, and whether their number is known.
 
-    It is unknown, and 0, over the border of epochs where numbers start anew and nobody says how many an epoch has.
+    It is unknown, and 0, over the border of epochs if numbers start anew and the length of an epoch is not given.
     """
     epoch, step = points.epoch, points.step
     steps, epochs = np.diff(step), np.diff(epoch)
@@ -190,7 +190,7 @@ class WindowSum:
 
 
 class Series:
-    """Numbers in their order with their sum; where they become many, means over neighbours are kept."""
+    """Numbers in their order with their sum; if they become many, means over neighbours are stored."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Where the lines of a text begin, which are equally long, and which may hold one of several markers."""
+"""Finds the lines of a text: beginnings, lines of equal length, and lines that may hold one of several markers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from parse.logs.engine.log_format import Integers
 from parse.logs.engine.shapes import WordColumns
 
 MAX_LINE = 1 << 14
-"""Of longer lines only the beginning is read: patterns take their time with what has no end."""
+"""Only the beginning of longer lines is read: patterns are slow on lines without an end."""
 MAX_SHAPED = 1 << 10
 """Lines up to here are taken in bulk."""
 LINE_END = b"\n"
 BLOCK = 1 << 15
 """So many pairs of characters at a time keep what is made of them in the processor's cache."""
 PAIRS = 4
-"""By so many pairs in a row a text is told."""
+"""A text is recognized by this many pairs of characters in a row."""
 BITS, NAMES = 64, 255
 
 
 class Lines:
-    """Where the lines of a buffer are."""
+    """The lines of a buffer by their beginnings and lengths."""
 
     def __init__(self, buffer: bytearray, letters: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> None:
         self.buffer, self.letters, self.starts, self.lengths = buffer, letters, starts, lengths
@@ -43,7 +43,7 @@ class Lines:
 
 
 def line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
-    """Where lines begin, and how long they are."""
+    """The beginnings and lengths of lines."""
     ends = np.flatnonzero(letters == LINE_END[0])
     if not len(ends) or ends[-1] != len(letters) - 1:
         ends = np.append(ends, len(letters))
@@ -120,5 +120,5 @@ def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
 
 
 def _rarity(text: bytes) -> int:
-    """How rare its characters are in logs, roughly."""
+    """The approximate rarity of its characters in logs."""
     return sum(0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in text)

@@ -27,10 +27,10 @@ FACTS = (
     "samples_per_epoch", "epochs", "warmup_epochs", "print_every", "data", "seed", "classes", "accumulation",
     "checksum",
 )  # fmt: skip
-"""What a header can tell; anything else a header tells (versions, devices) goes under a name of its own.
+"""The known facts of a header; its other facts (versions, devices) are stored under their own names.
 
-`batch_size` is per device. `precision` is one of ours (fp32, tf32, bf16, amp-fp16; fp16 with master weights is the
-latter). `accumulation` says how many printed steps make one optimizer step."""
+`batch_size` is per device. `precision` is one of this project's (fp32, tf32, bf16, amp-fp16; fp16 with master weights
+is the latter). `accumulation` is the number of printed steps per optimizer step."""
 
 
 class LogError(ValueError):
@@ -82,8 +82,8 @@ class LogRecord:
 class StepLine:
     """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
 
-    Only digits may be what differs between two lines of equal shape: a pattern may ask for a digit (`\\d`), never for
-    a certain one, before the end of what it matches.
+    Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit, before the
+    end of its match.
     """
 
     marker: bytes
@@ -97,8 +97,9 @@ Values = Callable[[re.Match[bytes]], Mapping[str, str]]
 class LogPattern:
     """A form of any other line. A match has as values its named groups, or those by `values`, and the `constants`.
 
-    A group named `time` is the time stamp and none of the values; a group `rank` the rank. Of lines of one shape
-    between two steps that state a `pause` only the first is read, so such a pattern must not ask for certain digits.
+    A group named `time` is the time stamp and none of the values; a group `rank` the rank. Only the
+    first of several lines of one shape with a `pause` between two steps is read, so such a pattern must not match
+    certain digits.
     """
 
     kind: str
@@ -131,11 +132,11 @@ fact, pause, evaluation, summary = (partial(line, kind) for kind in ("facts", "p
 class LogFormat:
     """A system whose logs are read, and its rule.
 
-    `rates` says of what a printed rate is: `all` ranks together, or one `rank`. `mean` is how printed numbers are
-    averaged: over `rates`, over step `durations`, whose mean divides the batch, or over `paces`, batch / duration.
-    `numbered` says whether step numbers start anew in every `epoch` or go through the whole `run`; `from_zero` that the
-    first step is number 0 where a log need not show it. `warmup` and `total` are the reference protocol's. `model`
-    holds where neither header nor name says what is trained; `task` stands before its name (`arcface`).
+    `rates` is the scope of a printed rate: `all` ranks together, or one `rank`. `mean` is the kind of average of
+    printed numbers: over `rates`, over step `durations`, whose mean divides the batch, or over `paces`, batch /
+    duration. `numbered`: step numbers start anew in every `epoch` or go through the whole `run`; `from_zero`: the first
+    step is number 0 even if a log does not show it. `warmup` and `total` are the reference protocol's. `model` is the
+    default if neither header nor name has the model; `task` is the prefix of its name (`arcface`).
     """
 
     name: str
@@ -154,7 +155,7 @@ class LogFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A stretch of a log: its step lines, and what other lines say, each in the order of the file."""
+    """A part of a log: its step lines, and the facts of other lines, each in the order of the file."""
 
     steps: Steps
     records: tuple[LogRecord, ...]

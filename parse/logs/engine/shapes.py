@@ -1,8 +1,8 @@
-"""Many lines at once: lines that are equal but for their digits are parsed alike, so one match serves them all.
+"""Parses many lines at once: lines that are equal but for their digits are parsed alike, so one match serves them all.
 
-The shape of a line is the line with every digit made equal. Where a pattern asks for digits only as such, what it finds
-in one line it finds in every line of that shape, at the same places; so a line is matched once, and the rows of
-characters of all others are compared with it.
+The shape of a line is the line with every digit made equal. A pattern that matches no certain digits finds the same
+places in every line of that shape; so one line is matched, and the rows of characters of all others are compared with
+it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LABELS = (
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
 )
-"""What launchers put before a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
+"""The prefixes that launchers put before a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepMatch:
-    """Where a step line has its fields, and how far its text decides that."""
+    """The places of a step line's fields, and the length of text that decides them."""
 
     fields: Fields
     end: int
@@ -56,7 +56,7 @@ def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> StepM
 
 
 def label(before: bytes) -> dict[str, tuple[int, int]]:
-    """Where rank and time stamp stand in what a launcher put in front of a line."""
+    """The places of rank and time stamp in a launcher's prefix of a line."""
     for form in LABELS:
         if match := form.search(before):
             return {name: match.span(name) for name in match.groupdict() if match[name] is not None}
@@ -86,7 +86,7 @@ class Shape:
         self._wrong = _word_columns(np.where(inside, np.where(digit, 0x80, 0xFF), 0))
 
     def matches(self, lines: WordColumns) -> npt.NDArray[np.bool_]:
-        """Which lines have this shape, [line]; all are as long as the text."""
+        """Mask of the lines that have this shape, [line]; all are as long as the text."""
         differs = lines[: len(self._wanted)] ^ self._wanted
         if self._carry is not None:
             # Of a digit 0 to 9 is left, to which 118 is added: what is more than 9 then has, or had, its highest bit.
@@ -99,10 +99,10 @@ class Shape:
         return np.asarray(alike)
 
     def _holds_behind(self, lines: WordColumns, letter: int) -> npt.NDArray[np.bool_]:
-        """Which lines hold the letter behind what was looked at, [line] (Warren, Hacker's Delight, 6-1)."""
+        """Mask of the lines that hold the letter behind the compared part, [line] (Warren, Hacker's Delight, 6-1)."""
         first, stop = self._tail // WORD, -(-len(self.text) // WORD)
         within = lines[first + 1 : stop - 1]
-        # Mostly none holds it: that is seen at once, and only the first and the last word are left.
+        # Usually no line holds it: one comparison shows that, and only the first and the last word remain.
         words = (
             np.arange(first, stop)
             if (np.ascontiguousarray(within).view(np.uint8) == letter).any()

@@ -10,7 +10,7 @@ from parse.logs.engine.log_format import LogPattern, fact
 STAMP = rb"DLL (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - "
 JSON = rb'DLLL \{.{0,40}?"timestamp": "(?P<time>\d+\.\d+)".{0,200}?'
 ABSENT = ("", "None", "null")
-"""Parameters that nobody set."""
+"""Values of parameters that are not set."""
 END_OF_EPOCH = "the end of an epoch"
 NCCL_VERSION = fact(b"NCCL version ", rb"NCCL version (?P<nccl>[\w.+-]+)")
 

@@ -131,7 +131,7 @@ class StepMerge:
     def _ripe(
         self, key: Integers, in_time: npt.NDArray[np.bool_], settled: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """Which lines belong to complete steps; the last of these wait for the ones that follow."""
+        """Mask of the lines that belong to complete steps; the last of these wait for the lines that follow."""
         open_keys = key[in_time & ~settled]
         ripe = in_time
         if len(open_keys):
@@ -230,11 +230,11 @@ def outliers(place: Integers) -> Integers:
 
 
 def another_run(lines: Lines, continued: bool, judged: range) -> tuple[int | None, bool]:
-    """Where lines of one rank, or of ranks that cannot be told apart, begin those of another run; and whether lines
-    that were left have been taken up again by then, as those of interleaved ranks are.
+    """The first line of another run among lines of one rank, or of indistinguishable ranks; and whether lines that were
+    left have been continued by then, as those of interleaved ranks are.
 
-    `continued` says that they were before. Lines before those `judged` are known to begin no other run; those behind
-    show how it goes on.
+    `continued`: they were continued before. Lines before those `judged` are known to begin no other run; those behind
+    show the continuation.
     """
     place = _places(lines.key)
     highest = np.maximum.accumulate(place)
@@ -272,7 +272,7 @@ def _places(key: Integers) -> Integers:
 
 
 def _count_before(code: Integers, place: Integers, row: Integers) -> Integers:
-    """How many rows before `row` have that place; `code` are all places and rows, ordered."""
+    """The number of rows before `row` with that place; `code` has all places and rows, ordered."""
     rows = len(code)
     counted = np.searchsorted(code, place * rows + row) - np.searchsorted(code, place * rows)
     return np.where(place >= 0, counted, 0)
@@ -283,7 +283,7 @@ def _is_single_rank(rank: Integers) -> bool:
 
 
 def _course(lines: Lines) -> tuple[Integers, Integers]:
-    """Where lines stand, and the furthest step up to each."""
+    """The offsets of lines, and the furthest step up to each."""
     return lines.offset, np.maximum.accumulate(lines.key)
 
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from parse.logs.engine.log_format import LogFormat, fact, line
 
 MAX_TEXT = 200
-"""Characters of a value that are kept."""
+"""Maximum of characters stored of a value."""
 MARKS = (
     "load_data", "test_begin", "warmup_begin", "warmup_finish", "eval_accuracy", "target_quality_time", "test_finish",
     "total_use_time", "avg_ips", "total_epoch_cnt",
 )  # fmt: skip
-"""What a line can be; the first that stands on it is what it is. `total_epoch_cnt` alone tells of an epoch's end."""
+"""The kinds of lines; the first one found on a line is its kind. Only `total_epoch_cnt` marks the end of an epoch."""
 SPELT = {"test_end": "test_finish", "total_used_time": "total_use_time"}
 """Other names that stand for one of them; inference's logs end with test_end."""
 NUMBERS = ("eval_accuracy", "target_quality_time", "total_use_time", "avg_ips", "total_epoch_cnt", "warmup_samples")

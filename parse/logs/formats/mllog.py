@@ -1,7 +1,7 @@
 """MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they stand in logs of any format, or alone.
 
-They tell when the run, its blocks, epochs and evaluations begin and end, but no step: a log that has nothing else has
-no window of steps. `blocks` says what it has instead.
+They have the begin and end of the run, its blocks, epochs and evaluations, but no steps: a log with nothing else has
+no window of steps. `blocks` has the facts that it has instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord, fact, line
 
 MAX_TEXT = 200
-"""Characters of a value that are kept; no number is longer."""
+"""Maximum of characters stored of a value; no number is longer."""
 METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num", "status", "success", "epoch")
 FACTS_BY_KEY = {
     "global_batch_size": "global_batch_size",
@@ -34,11 +34,11 @@ FACTS_BY_KEY = {
     "run_set_random_seed": "seed",
 }
 MODELS = {"resnet": "resnet50"}
-"""What MLPerf's benchmark is called where its name says less than its rules do."""
+"""Model names for MLPerf benchmarks whose rules are more specific than their names."""
 
 
 def _json(match: re.Match[bytes]) -> Mapping[str, Any]:
-    """The object that begins where the match says; what stands behind it on the line does not matter."""
+    """The object that begins at the end of the match; the rest of the line does not matter."""
     try:
         decoded, _ = json.JSONDecoder().raw_decode(match["json"].decode(errors="replace"))
     except RecursionError:
@@ -125,7 +125,7 @@ class Block:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration in seconds."""
         return self.end_s - self.begin_s
 
 

@@ -55,9 +55,9 @@ def _of_all(arguments: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _of_device(arguments: Mapping[str, str]) -> Mapping[str, str]:
-    """GluonCV's and Horovod's scripts: the batch of one device; devices are told where one process has them all.
+    """GluonCV's and Horovod's scripts: the batch of one device, and the devices if one process has them all.
 
-    GluonCV's detectors list their devices (`gpus='0,1'`) and mean the batch of them all.
+    GluonCV's detectors list their devices (`gpus='0,1'`) and print the batch of all devices.
     """
     facts = _facts(arguments)
     if (devices := _device_count(arguments.get("gpus", ""))) and arguments.get("horovod") != "True":
@@ -103,7 +103,7 @@ def _model(network: str, layers: str) -> str:
 
 
 def _device_count(gpus: str) -> int:
-    """How many devices a list like `0,1,2` or `[0, 1, 2]` names."""
+    """The number of devices in a list like `0,1,2` or `[0, 1, 2]`."""
     return len(re.findall(r"\d+", gpus))
 
 

@@ -18,7 +18,7 @@ _PRECISIONS = {"fp16": "amp-fp16", "fp32": "fp32", "tf32": "tf32"}
 
 
 def _facts(flags: Mapping[str, str]) -> dict[str, str]:
-    """What the flags say; those of XLA, DALI and AMP were called `use_…` before 2020's end."""
+    """The facts from the flags; those of XLA, DALI and AMP were called `use_…` before the end of 2020."""
     facts = {name: flags[flag] for flag, name in _NAMES.items() if flags.get(flag, "") not in ABSENT}
     if flags.get("iter_unit") == "epoch" and flags.get("num_iter", "").isdigit():
         facts["epochs"] = flags["num_iter"]

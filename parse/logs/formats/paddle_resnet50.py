@@ -27,7 +27,7 @@ _ARGUMENTS = {
 
 
 def _argument(match: re.Match[bytes]) -> Mapping[str, str]:
-    """One line of the printed arguments. Raises ValueError where its value says nothing."""
+    """One line of the printed arguments. Raises ValueError if its value has no meaning."""
     argument, value = match["name"].decode(), match["value"].decode(errors="replace").strip()
     name = _ARGUMENTS[argument]
     if value in ("None", "") or (argument in ("use_dali", "use_amp", "use_pure_fp16") and value != "True"):

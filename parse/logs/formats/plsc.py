@@ -26,15 +26,15 @@ _NAMES_1 = {
     "train_image_num": "samples_per_epoch", "sample_ratio": "sample_ratio", "model_parallel": "model_parallel",
     "loss_type": "loss",
 }  # fmt: skip
-"""What is set in version 1; the defaults that it prints before may be set otherwise afterwards, and tell nothing."""
+"""Settings of version 1; the defaults that it prints before may be changed afterwards and are not read."""
 _MIXED = {"Use mixed precision training": "precision"}
 _MODEL = re.compile(r"^(?:<[\w.]*\.)?(?:Fres)?(\w+)")
-"""Of `FresResNet50` and of `<plsc.models.resnet.ResNet object at 0x…>` the name."""
+"""The name in `FresResNet50` and in `<plsc.models.resnet.ResNet object at 0x…>`."""
 _PRECISIONS = {"True": "amp-fp16", "False": "fp32"}
 
 
 def _fact(match: re.Match[bytes]) -> Mapping[str, str]:
-    """One line of a printed configuration. Raises ValueError where its value says nothing."""
+    """One line of a printed configuration. Raises ValueError if its value has no meaning."""
     setting, value = match["name"].decode(), match["value"].decode(errors="replace").strip()
     name = (_NAMES_1 | _NAMES_2 | _MIXED)[setting]
     if value in ("None", ""):
@@ -49,7 +49,7 @@ def _fact(match: re.Match[bytes]) -> Mapping[str, str]:
 
 
 def _verification(match: re.Match[bytes]) -> Mapping[str, str]:
-    """The accuracy of a verification set in percent: pairs told apart, which is no top-1 accuracy."""
+    """The accuracy of a verification set in percent: correctly classified pairs, which is no top-1 accuracy."""
     accuracy = f"{100 * float(match['accuracy']):.3f}"
     return {"set": match["set"].decode(errors="replace"), "step": match["step"].decode(), "verification": accuracy}
 

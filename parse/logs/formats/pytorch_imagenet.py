@@ -1,7 +1,7 @@
 """pytorch/examples imagenet and the many programs that took over its meters: apex, TSM, MoCo, …
 
-`Time` is how long the last step took, data included; apex divides by the steps since it printed last. Which batch size
-a step had is not said, but by programs that print their arguments. Every process prints, and none says which it is.
+`Time` is the duration of the last step, data included; apex divides by the steps since it printed last. The batch size
+is printed only by programs that print their arguments. Every process prints, without its rank.
 """
 
 from __future__ import annotations

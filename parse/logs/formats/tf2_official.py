@@ -32,7 +32,7 @@ def _model(match: re.Match[bytes]) -> Mapping[str, str]:
 FORMAT = LogFormat(
     name="tf2-official",
     title="TensorFlow 2 official models",
-    # Every worker prints the rate of all. What passes between two intervals (the end of an epoch) is in neither.
+    # Every worker prints the rate of all. The time between two intervals (the end of an epoch) is in neither.
     steps=(
         step(
             b"TimeHistory: ",
